@@ -1,0 +1,13 @@
+"""Mixture models that classify."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from mixtura.estimators import GaussianMixtureDensity, MixtureClassifier
+from mixtura.persistence import load
+
+try:
+    __version__ = version("mixtura")
+except PackageNotFoundError:  # run from a source tree that was not installed
+    __version__ = "0+unknown"
+
+__all__ = ["GaussianMixtureDensity", "MixtureClassifier", "load"]

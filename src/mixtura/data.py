@@ -1,0 +1,274 @@
+"""The one place where what a user passes becomes tensors."""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+
+UNLABELED = -1
+_SCAN_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows ready for a model, in the model's units.
+
+    Attributes
+    ----------
+    x : (n, D), zero where a feature is missing.
+    observed : (n, D) bool, or None when nothing is missing.
+    y : (n,) class index, -1 for unlabelled rows.
+    weight : (n,) non-negative weights.
+    """
+
+    x: Tensor
+    observed: Tensor | None
+    y: Tensor
+    weight: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, index: Any) -> Batch:
+        """The rows at `index` (slice, mask or indices)."""
+        observed = None if self.observed is None else self.observed[index]
+        return Batch(self.x[index], observed, self.y[index], self.weight[index])
+
+    def to(self, dtype: torch.dtype) -> Batch:
+        """The same rows in another floating type."""
+        return Batch(self.x.to(dtype), self.observed, self.y, self.weight.to(dtype))
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Affine map between the user's units and units in which every feature has variance one."""
+
+    location: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def identity(cls, n_features: int) -> Scaling:
+        return cls(np.zeros(n_features), np.ones(n_features))
+
+    @classmethod
+    def measure(cls, X: np.ndarray, weight: np.ndarray) -> Scaling:
+        """Weighted mean and deviation of each column, ignoring NaN; safe for any magnitude."""
+        location, mass = _weighted_nanmean(X, weight, lambda x: x)
+        largest = _nanmax_abs(X, location)
+        unit = np.where(largest > 0, largest, 1.0)
+        variance, _ = _weighted_nanmean(X, weight, lambda x: ((x - location) / unit) ** 2)
+        scale = unit * np.sqrt(variance)
+        constant = scale <= 8 * np.finfo(X.dtype).eps * np.maximum(np.abs(location), largest)
+        _warn_about_columns(mass == 0, "have no observed value", "drop them")
+        _warn_about_columns(constant & (mass > 0), "are constant", "drop them")
+        fallback = np.where(location != 0, np.abs(location), 1.0)
+        return cls(location, np.where(constant, fallback, scale))
+
+    @property
+    def log_scale(self) -> float:
+        """Sum of log scales: the Jacobian between the two units, over all columns."""
+        return float(np.log(self.scale).sum())
+
+    def apply(self, X: np.ndarray) -> np.ndarray:
+        """Into the model's units, in float64 so that offsets do not eat the digits."""
+        return (X - self.location) / self.scale
+
+    def invert(self, X: np.ndarray) -> np.ndarray:
+        """Back into the user's units."""
+        return X * self.scale + self.location
+
+
+def _weighted_nanmean(X: np.ndarray, weight: np.ndarray, function: Any) -> tuple[Any, Any]:
+    total, mass = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for start in range(0, len(X), _SCAN_ROWS):
+        rows = np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64)
+        seen = ~np.isnan(rows)
+        share = weight[start : start + _SCAN_ROWS, None]
+        mass_here = (share * seen).sum(0)
+        mass += mass_here
+        mean_here = (
+            share * np.where(seen, function(rows), 0.0) / np.maximum(mass_here, 1e-300)
+        ).sum(0)
+        total += (mean_here - total) * np.divide(
+            mass_here, mass, out=np.zeros_like(mass), where=mass > 0
+        )
+    return total, mass
+
+
+def _nanmax_abs(X: np.ndarray, location: np.ndarray) -> np.ndarray:
+    largest = np.zeros(X.shape[1])
+    for start in range(0, len(X), _SCAN_ROWS):
+        rows = np.abs(np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64) - location)
+        largest = np.fmax(largest, np.nan_to_num(rows).max(0))
+    return largest
+
+
+def _warn_about_columns(which: np.ndarray, what: str, remedy: str) -> None:
+    if which.any():
+        names = ", ".join(map(str, np.flatnonzero(which)[:10]))
+        warnings.warn(
+            f"{int(which.sum())} column(s) {what} in the training rows ({names}); they carry no "
+            f"information about the classes. Remedy: {remedy}.",
+            DegenerateDataWarning,
+            stacklevel=5,
+        )
+
+
+class Table:
+    """Rows of a user's matrix as batches of tensors.
+
+    A matrix in memory is converted once and stays on the device. A memory-mapped matrix stays on
+    disk, and each batch is read and converted when asked for.
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        y: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+        *,
+        scaling: Scaling,
+        device: torch.device,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.scaling, self.device, self.dtype = scaling, device, dtype
+        n = len(X)
+        y = np.zeros(n, dtype=np.int64) if y is None else y
+        weight = np.ones(n) if weight is None else weight
+        self.y = torch.as_tensor(y, device=device)
+        self.weight = torch.as_tensor(weight, dtype=dtype, device=device)
+        self._mapped = X if is_memory_mapped(X) else None
+        self._order: np.ndarray | None = None
+        if self._mapped is None:
+            self._x, self._observed = self._convert(X)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.scaling.location)
+
+    @property
+    def may_have_missing(self) -> bool:
+        return self._mapped is not None or self._observed is not None
+
+    def _convert(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        x = torch.from_numpy(self.scaling.apply(X))
+        missing = x.isnan()
+        x = x.to(self.device, self.dtype)
+        if not missing.any():
+            return x, None
+        missing = missing.to(self.device)
+        return x.masked_fill(missing, 0.0), ~missing
+
+    def batch(self, index: slice | Tensor) -> Batch:
+        """The rows at `index`."""
+        if self._mapped is None:
+            observed = None if self._observed is None else self._observed[index]
+            return Batch(self._x[index], observed, self.y[index], self.weight[index])
+        at = index if isinstance(index, slice) else index.cpu().numpy()
+        rows = self._mapped[at if self._order is None else self._order[at]]
+        return Batch(*self._convert(rows), self.y[index], self.weight[index])
+
+    def chunks(self, n_rows: int) -> Iterator[Batch]:
+        """All rows in order, `n_rows` at a time."""
+        for start in range(0, len(self), n_rows):
+            yield self.batch(slice(start, start + n_rows))
+
+    def subset(self, index: np.ndarray) -> Table:
+        """A table of the rows at the integer positions `index`."""
+        part = object.__new__(Table)
+        part.__dict__.update(self.__dict__)
+        at = torch.as_tensor(index, device=self.device)
+        part.y, part.weight = self.y[at], self.weight[at]
+        if self._mapped is None:
+            part._x = self._x[at]
+            part._observed = None if self._observed is None else self._observed[at]
+        else:
+            part._order = index if self._order is None else self._order[index]
+        return part
+
+    def labelled_as(self, label: int) -> Table:
+        """The rows of one class."""
+        return self.subset(torch.nonzero(self.y == label).flatten().cpu().numpy())
+
+    def single_class(self) -> Table:
+        """The same rows, all counted as class 0: what an unsupervised model sees."""
+        part = self.subset(np.arange(len(self)))
+        part.y = torch.zeros_like(self.y)
+        return part
+
+    def cast(self, dtype: torch.dtype) -> Table:
+        """The same rows in another floating type."""
+        if dtype == self.dtype:
+            return self
+        part = object.__new__(Table)
+        part.__dict__.update(self.__dict__)
+        part.dtype, part.weight = dtype, self.weight.to(dtype)
+        if self._mapped is None:
+            part._x = self._x.to(dtype)
+        return part
+
+
+def is_memory_mapped(X: np.ndarray) -> bool:
+    """Whether the array is a view of a file."""
+    base: Any = X
+    while base is not None:
+        if isinstance(base, np.memmap | mmap.mmap):
+            return True
+        base = getattr(base, "base", None)
+    return False
+
+
+def resolve_device(device: str | torch.device, size: int) -> torch.device:
+    """'auto' takes the GPU where there is one and the table is large enough to keep it busy."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() and size >= 1_000_000 else "cpu")
+    try:
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidInputError(
+            f"device={device!r} cannot be used here ({str(error).splitlines()[0]}); "
+            "use device='cpu' or 'auto'."
+        ) from error
+    return resolved
+
+
+def labelled_mask(y: np.ndarray, unlabeled: Any) -> np.ndarray:
+    """Which entries of y carry a label: not `unlabeled`, and not None."""
+    if unlabeled is None:
+        return np.ones(len(y), dtype=bool)
+    if y.dtype == object:
+        return np.array([v is not None and v != unlabeled and v == v for v in y], dtype=bool)
+    if y.dtype.kind in "US":
+        return y != str(unlabeled) if isinstance(unlabeled, str) else np.ones(len(y), dtype=bool)
+    if isinstance(unlabeled, str):
+        return np.ones(len(y), dtype=bool)
+    return y != unlabeled
+
+
+def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndarray:
+    """Class indices of y, -1 for unlabelled entries; an unknown label is an error."""
+    labelled = labelled_mask(y, unlabeled)
+    codes = np.full(len(y), UNLABELED, dtype=np.int64)
+    given = y[labelled].astype(classes.dtype) if y.dtype == object else y[labelled]
+    found = np.searchsorted(classes, given).clip(max=len(classes) - 1)
+    unknown = classes[found] != given
+    if unknown.any():
+        raise InvalidInputError(
+            f"y contains labels that are not among the classes {classes.tolist()}: "
+            f"{np.unique(given[unknown])[:5].tolist()}."
+        )
+    codes[labelled] = found
+    return codes

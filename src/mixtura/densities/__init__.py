@@ -1,0 +1,30 @@
+"""Densities: stacks of components of one kind. A new kind is one new file and one entry below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mixtura.densities.base import Density, Statistics, add_statistics, scale_statistics
+from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian
+from mixtura.densities.low_rank import LowRankGaussian, LowRankPrecision
+
+#: (covariance, parameterization) -> class and the options it is built with.
+STRUCTURES: dict[tuple[str, str], tuple[type[Density], dict[str, Any]]] = {
+    ("spherical", "covariance"): (DiagonalGaussian, {"tied": True}),
+    ("diag", "covariance"): (DiagonalGaussian, {}),
+    ("full", "covariance"): (FullGaussian, {}),
+    ("low_rank", "covariance"): (LowRankGaussian, {}),
+    ("low_rank", "precision"): (LowRankPrecision, {}),
+}
+
+__all__ = [
+    "STRUCTURES",
+    "Density",
+    "DiagonalGaussian",
+    "FullGaussian",
+    "LowRankGaussian",
+    "LowRankPrecision",
+    "Statistics",
+    "add_statistics",
+    "scale_statistics",
+]

@@ -1,0 +1,227 @@
+"""What a density is: a stack of K densities of one kind, evaluated together."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+
+Statistics = dict[str, Tensor]
+
+
+def add_statistics(*parts: Statistics) -> Statistics:
+    """Statistics are additive: over chunks, over machines, over real and imagined rows."""
+    return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
+
+
+def scale_statistics(statistics: Statistics, factor: Tensor) -> Statistics:
+    """Each component's statistics times its own factor (K,)."""
+    return {
+        name: value * factor.view(-1, *[1] * (value.ndim - 1)) for name, value in statistics.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Density(ABC):
+    """K densities over D features.
+
+    A density is immutable; training makes new ones. Every tensor field has K as its first
+    dimension, which is all that stacking, selecting and storing need to know.
+
+    Attributes
+    ----------
+    mean : (K, D).
+    floor : smallest variance (in the model's units) any component may have.
+    """
+
+    mean: Tensor
+    floor: float
+
+    #: Whether `statistics` and `maximise` exist: EM and extended Baum-Welch need them.
+    closed_form: ClassVar[bool] = True
+
+    @property
+    def n_components(self) -> int:
+        return self.mean.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        return self.mean.shape[1]
+
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Degrees of freedom of one component."""
+
+    @abstractmethod
+    def row_cost(self, missing: bool) -> int:
+        """Numbers held in memory for one row: what the size of a chunk is chosen by."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters, by name."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
+        """The same kind of density with other parameters."""
+        return replace(self, **tensors)  # type: ignore[arg-type]
+
+    def select(self, index: Tensor) -> Self:
+        """The components at `index`, as a stack of their own."""
+        return self.with_tensors({name: value[index] for name, value in self.tensors().items()})
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Another device or floating type."""
+        moved = {name: value.to(*args, **kwargs) for name, value in self.tensors().items()}
+        return self.with_tensors(moved)
+
+    @staticmethod
+    def stack(parts: list[Density]) -> Density:
+        """One stack of all the components of several."""
+        named = [part.tensors() for part in parts]
+        joined = {name: torch.cat([tensors[name] for tensors in named]) for name in named[0]}
+        return parts[0].with_tensors(joined)
+
+    @classmethod
+    @abstractmethod
+    def from_clusters(
+        cls, x: Tensor, membership: Tensor, floor: float, generator: torch.Generator
+    ) -> Density:
+        """A start: the moments of weighted clusters of complete rows, membership (n, K)."""
+
+    def log_prob(self, batch: Batch) -> Tensor:
+        """Log density of every row under every component, (n, K); missing features integrated out."""
+        if batch.observed is None:
+            return self._log_prob_complete(batch.x)
+        complete = batch.observed.all(1)
+        if not complete.any():
+            return self._log_prob_masked(batch.x, batch.observed)
+        full, holes = complete.nonzero().flatten(), (~complete).nonzero().flatten()
+        known = self._log_prob_complete(batch.x[full])
+        if not len(holes):
+            return known
+        marginal = self._log_prob_masked(batch.x[holes], batch.observed[holes])
+        return (
+            known.new_zeros(len(batch), self.n_components)
+            .index_copy(0, full, known)
+            .index_copy(0, holes, marginal)
+        )
+
+    @abstractmethod
+    def _log_prob_complete(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor: ...
+
+    def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
+        """Expected sufficient statistics weighted by (signed) occupancies (n, K)."""
+        if batch.observed is None:
+            return self._statistics_complete(batch.x, occupancy)
+        complete = batch.observed.all(1)
+        holes = ~complete
+        return add_statistics(
+            self._statistics_complete(batch.x[complete], occupancy[complete]),
+            self._statistics_masked(batch.x[holes], batch.observed[holes], occupancy[holes]),
+        )
+
+    @abstractmethod
+    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics: ...
+
+    @abstractmethod
+    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics: ...
+
+    @abstractmethod
+    def own_statistics(self) -> Statistics:
+        """What one row drawn from each component would contribute on average.
+
+        `maximise(own_statistics())` is the density itself: adding a multiple of it to the
+        statistics of the data damps an update, which is extended Baum-Welch.
+        """
+
+    @abstractmethod
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        """The density of highest likelihood, and whether each component's update is valid (K,)."""
+
+    @abstractmethod
+    def free(self) -> dict[str, Tensor]:
+        """Unconstrained parameters, for gradients."""
+
+    @abstractmethod
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        """The density of unconstrained parameters; positive definite by construction."""
+
+    @abstractmethod
+    def covariances(self) -> Tensor:
+        """Dense covariances (K, D, D), for looking at."""
+
+    @abstractmethod
+    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
+        """One row from each of the given components (n,)."""
+
+    @abstractmethod
+    def expected(self, batch: Batch) -> Tensor:
+        """Conditional mean of every row given its observed entries, (n, K, D)."""
+
+    def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw of the missing entries given the observed ones, (n, D).
+
+        A draw from the joint, shifted by the regression of what it missed of the observed part
+        (Matheron's rule): exact for Gaussians, and no conditional covariance is formed.
+        """
+        if batch.observed is None:
+            return batch.x
+        drawn = self.sample(component, generator).to(batch.x.dtype)
+        missed = replace(batch, x=torch.where(batch.observed, batch.x - drawn, 0.0))
+        centred = self.with_tensors({**self.tensors(), "mean": torch.zeros_like(self.mean)})
+        rows = torch.arange(len(batch), device=drawn.device)
+        shifted = drawn + centred.expected(missed)[rows, component]
+        return torch.where(batch.observed, batch.x, shifted)
+
+
+def randn(*shape: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    """Normal numbers; drawn on the CPU, so that a seed means the same on every device."""
+    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(like)
+
+
+@dataclass(frozen=True)
+class PatternBlocks:
+    """Rows arranged into equally tall blocks that share one pattern of observed features.
+
+    Work that depends only on the pattern is then done once a block, without a loop over patterns;
+    at most half the slots stay empty, whatever the patterns.
+    """
+
+    observed: Tensor  # (B, D) bool
+    slot: Tensor  # (n,) place of each row among the B * height slots
+    height: int
+
+    @classmethod
+    def of(cls, observed: Tensor) -> PatternBlocks:
+        patterns, inverse, counts = torch.unique(
+            observed, dim=0, return_inverse=True, return_counts=True
+        )
+        height = math.ceil(len(observed) / max(len(patterns), 1))
+        n_blocks = (counts + height - 1) // height
+        first_block = n_blocks.cumsum(0) - n_blocks
+        first_row = counts.cumsum(0) - counts
+        order = inverse.argsort(stable=True)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device) - first_row[inverse[order]]
+        slot = (first_block[inverse] + rank // height) * height + rank % height
+        return cls(patterns.repeat_interleave(n_blocks, 0), slot, height)
+
+    def arrange(self, rows: Tensor) -> Tensor:
+        """(n, ...) -> (B, height, ...), zeros in empty slots."""
+        n_blocks = len(self.observed)
+        flat = rows.new_zeros(n_blocks * self.height, *rows.shape[1:])
+        return flat.index_copy(0, self.slot, rows).view(n_blocks, self.height, *rows.shape[1:])
+
+    def restore(self, blocks: Tensor) -> Tensor:
+        """(B, height, ...) -> (n, ...)."""
+        return blocks.flatten(0, 1)[self.slot]

@@ -1,0 +1,290 @@
+"""Gaussian components with spherical, diagonal or full covariance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities.base import Density, PatternBlocks, Statistics, randn
+from mixtura.numerics import (
+    LOG_2PI,
+    above,
+    above_inverse,
+    floor_spectrum,
+    is_positive_definite,
+    log_det_lower,
+    lower_inverse,
+    quadratic_log_det,
+)
+
+#: Occupancies smaller than this share of the largest do not change a sum in double precision.
+_NEGLIGIBLE = 1e-20
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagonalGaussian(Density):
+    """Independent features; `tied` gives all features of a component one variance (spherical)."""
+
+    variance: Tensor  # (K, D)
+    tied: bool = False
+
+    @property
+    def n_parameters(self) -> int:
+        return self.n_features + (1 if self.tied else self.n_features)
+
+    def row_cost(self, missing: bool) -> int:
+        return 2 * self.n_features + 4 * self.n_components
+
+    @classmethod
+    def from_clusters(
+        cls,
+        x: Tensor,
+        membership: Tensor,
+        floor: float,
+        generator: torch.Generator,
+        *,
+        tied: bool = False,
+    ) -> DiagonalGaussian:
+        blank = x.new_zeros(membership.shape[1], x.shape[1])
+        start = cls(mean=blank, variance=blank + 1.0, floor=floor, tied=tied)
+        return start.maximise(start._statistics_complete(x, membership))[0]
+
+    def _log_prob_complete(self, x: Tensor) -> Tensor:
+        precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
+        linear = torch.addmm(constant.sum(1), x, scaled_mean.mT)
+        return torch.addmm(linear, x.square(), precision.mT, alpha=-0.5)
+
+    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
+        precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
+        seen = observed.to(x.dtype)
+        return x @ scaled_mean.mT - 0.5 * x.square() @ precision.mT + seen @ constant.mT
+
+    @cached_property
+    def _natural(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Precision, precision times mean, and the constant of each feature, (K, D) each."""
+        precision = self.variance.reciprocal()
+        scaled_mean = self.mean * precision
+        constant = -0.5 * (self.mean * scaled_mean + self.variance.log() + LOG_2PI)
+        return precision, scaled_mean, constant
+
+    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+        return {
+            "mass": occupancy.sum(0),
+            "first": (x.mT @ occupancy).mT,
+            "second": (x.square().mT @ occupancy).mT,
+        }
+
+    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
+        seen = self._statistics_complete(x, occupancy)
+        unseen = occupancy.mT @ (~observed).to(x.dtype)
+        own = self.own_statistics()
+        return {
+            "mass": seen["mass"],
+            "first": seen["first"] + unseen * own["first"],
+            "second": seen["second"] + unseen * own["second"],
+        }
+
+    def own_statistics(self) -> Statistics:
+        return {
+            "mass": torch.ones_like(self.mean[:, 0]),
+            "first": self.mean,
+            "second": self.variance + self.mean.square(),
+        }
+
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        mass = statistics["mass"][:, None]
+        mean = statistics["first"] / mass
+        variance = statistics["second"] / mass - mean.square()
+        if self.tied:
+            variance = variance.mean(1, keepdim=True).expand_as(mean)
+        valid = (mass[:, 0] > 0) & (variance > -0.5 * self.floor).all(1)
+        return self.with_tensors({"mean": mean, "variance": variance.clamp_min(self.floor)}), valid
+
+    def free(self) -> dict[str, Tensor]:
+        variance = self.variance[:, :1] if self.tied else self.variance
+        return {"mean": self.mean, "raw_variance": above_inverse(self.floor, variance)}
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        variance = above(self.floor, free["raw_variance"]).expand_as(free["mean"])
+        return self.with_tensors({"mean": free["mean"], "variance": variance})
+
+    def covariances(self) -> Tensor:
+        return torch.diag_embed(self.variance)
+
+    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
+        noise = randn(len(component), self.n_features, like=self.mean, generator=generator)
+        return self.mean[component] + self.variance[component].sqrt() * noise
+
+    def expected(self, batch: Batch) -> Tensor:
+        x = batch.x[:, None].expand(-1, self.n_components, -1)
+        if batch.observed is None:
+            return x
+        return torch.where(batch.observed[:, None], x, self.mean.to(x.dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullGaussian(Density):
+    """Any positive definite covariance, held as its Cholesky factor."""
+
+    factor: Tensor  # (K, D, D), lower triangular
+
+    @property
+    def n_parameters(self) -> int:
+        return self.n_features + self.n_features * (self.n_features + 1) // 2
+
+    def row_cost(self, missing: bool) -> int:
+        return self.n_components * self.n_features * (4 * self.n_features if missing else 1)
+
+    @classmethod
+    def from_clusters(
+        cls, x: Tensor, membership: Tensor, floor: float, generator: torch.Generator
+    ) -> FullGaussian:
+        blank = x.new_zeros(membership.shape[1], x.shape[1])
+        start = cls(mean=blank, factor=torch.diag_embed(blank + 1.0), floor=floor)
+        return start.maximise(start._statistics_complete(x, membership))[0]
+
+    @cached_property
+    def _whitening(self) -> Tensor:
+        return lower_inverse(self.factor)
+
+    def _log_prob_complete(self, x: Tensor) -> Tensor:
+        offset = (self._whitening @ self.mean[..., None])[..., 0].to(x.dtype)
+        constant = -0.5 * (log_det_lower(self.factor) + self.n_features * LOG_2PI)
+        whitening = self._whitening.to(x.dtype)
+        squared = x.new_zeros(len(x), self.n_components)
+        for low, high in _triangle_bands(self.n_features):
+            weight = whitening[:, low:high, :high].flatten(0, 1)
+            band = torch.addmm(-offset[:, low:high].flatten(), x[:, :high], weight.mT)
+            norm = torch.linalg.vector_norm(band.view(len(x), self.n_components, -1), dim=2)
+            squared = squared + norm.square()
+        return constant.to(x.dtype) - 0.5 * squared
+
+    def _masked_covariance(self, observed: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Covariances with missing rows and columns replaced by the identity's, (B, K, D, D)."""
+        seen = observed.to(dtype)
+        covariance = self.covariances().to(dtype) * (seen[:, :, None] * seen[:, None, :])[:, None]
+        return covariance + torch.diag_embed(1.0 - seen)[:, None], seen
+
+    def _residual(self, blocks: PatternBlocks, x: Tensor, seen: Tensor) -> Tensor:
+        """Observed deviations from the means, (B, K, D, height)."""
+        centred = blocks.arrange(x)[:, None] - self.mean[:, None, :].to(x.dtype)
+        return (centred * seen[:, None, None]).mT
+
+    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
+        blocks = PatternBlocks.of(observed)
+        covariance, seen = self._masked_covariance(blocks.observed, x.dtype)
+        residual = self._residual(blocks, x, seen)
+        squared, log_det = quadratic_log_det(covariance, residual)
+        constant = log_det + seen.sum(1)[:, None] * LOG_2PI
+        return blocks.restore(-0.5 * (squared + constant[..., None]).mT)
+
+    def _gain(self, covariance: Tensor, seen: Tensor) -> Tensor:
+        """Regression of all features on the observed ones, (B, K, D, D)."""
+        half = lower_inverse(torch.linalg.cholesky_ex(covariance).L)
+        inverse = (half.mT @ half) * (seen[:, :, None] * seen[:, None, :])[:, None]
+        return self.covariances().to(seen.dtype) @ inverse
+
+    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+        return {
+            "mass": occupancy.sum(0),
+            "first": occupancy.mT @ x,
+            "second": _weighted_second_moments(x, occupancy),
+        }
+
+    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
+        blocks = PatternBlocks.of(observed)
+        covariance, seen = self._masked_covariance(blocks.observed, x.dtype)
+        gain = self._gain(covariance, seen)
+        filled = (gain @ self._residual(blocks, x, seen)).mT + self.mean[:, None]
+        weight = blocks.arrange(occupancy).mT[..., None]  # (B, K, height, 1)
+        weighted = weight * filled
+        own = self.covariances()
+        hidden = ((1.0 - seen)[:, :, None] * (1.0 - seen)[:, None, :])[:, None]
+        spread = ((own - gain @ own) * hidden * weight.sum(2, keepdim=True)).sum(0)
+        second = torch.einsum("bkmd,bkme->kde", weighted, filled) + spread
+        return {"mass": occupancy.sum(0), "first": weighted.sum((0, 2)), "second": second}
+
+    def own_statistics(self) -> Statistics:
+        outer = self.mean[:, :, None] * self.mean[:, None, :]
+        return {
+            "mass": torch.ones_like(self.mean[:, 0]),
+            "first": self.mean,
+            "second": self.covariances() + outer,
+        }
+
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        mass = statistics["mass"]
+        mean = statistics["first"] / mass[:, None]
+        second = statistics["second"] / mass[:, None, None]
+        covariance = second - mean[:, :, None] * mean[:, None, :]
+        covariance = 0.5 * (covariance + covariance.mT)
+        usable = torch.where(covariance.isfinite().all((1, 2))[:, None, None], covariance, 0.0)
+        slack = 0.5 * self.floor * torch.eye(self.n_features, dtype=mass.dtype, device=mass.device)
+        valid = (mass > 0) & is_positive_definite(usable + slack)
+        factor = torch.linalg.cholesky_ex(floor_spectrum(usable, self.floor)).L
+        return self.with_tensors({"mean": mean, "factor": factor}), valid
+
+    @property
+    def _smallest_pivot(self) -> float:
+        return 0.1 * self.floor**0.5
+
+    def free(self) -> dict[str, Tensor]:
+        diagonal = self.factor.diagonal(dim1=1, dim2=2)
+        return {
+            "mean": self.mean,
+            "below": self.factor.tril(-1),
+            "raw_diagonal": above_inverse(self._smallest_pivot, diagonal),
+        }
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        diagonal = above(self._smallest_pivot, free["raw_diagonal"])
+        factor = free["below"].tril(-1) + torch.diag_embed(diagonal)
+        return self.with_tensors({"mean": free["mean"], "factor": factor})
+
+    def covariances(self) -> Tensor:
+        return self.factor @ self.factor.mT
+
+    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
+        noise = randn(len(component), self.n_features, 1, like=self.mean, generator=generator)
+        return self.mean[component] + (self.factor[component] @ noise)[..., 0]
+
+    def expected(self, batch: Batch) -> Tensor:
+        if batch.observed is None:
+            return batch.x[:, None].expand(-1, self.n_components, -1)
+        blocks = PatternBlocks.of(batch.observed)
+        covariance, seen = self._masked_covariance(blocks.observed, batch.x.dtype)
+        shift = self._gain(covariance, seen) @ self._residual(blocks, batch.x, seen)
+        filled = blocks.restore((shift.mT + self.mean[:, None].to(batch.x.dtype)).transpose(1, 2))
+        return torch.where(batch.observed[:, None], batch.x[:, None], filled)
+
+
+def _triangle_bands(size: int) -> list[tuple[int, int]]:
+    """Row bands of a triangular matrix: the zeros right of each band are never multiplied."""
+    n_bands = min(4, max(1, size // 12))
+    edges = [round(size * i / n_bands) for i in range(n_bands + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def _weighted_second_moments(x: Tensor, occupancy: Tensor) -> Tensor:
+    """sum_n w_nk x_n x_n^T for every component, (K, D, D).
+
+    Where most rows belong to few components, each component sums its own rows only: what is left
+    out is below the rounding of the sum. Otherwise the lower half is computed for all at once.
+    """
+    size, n_components = x.shape[1], occupancy.shape[1]
+    moments = x.new_zeros(n_components, size, size)
+    active = occupancy.abs() > _NEGLIGIBLE * occupancy.abs().max()
+    if x.device.type == "cpu" and active.sum() < 0.5 * active.numel():
+        for component, mine in enumerate(active.mT):
+            rows, share = x[mine], occupancy[mine, component, None]
+            torch.mm((rows * share).mT, rows, out=moments[component])
+        return moments
+    for low, high in _triangle_bands(size):
+        weighted = (occupancy[:, :, None] * x[:, None, low:high]).view(len(x), -1)
+        moments[:, low:high, :high] = (weighted.mT @ x[:, :high]).view(n_components, -1, high)
+    return moments.tril() + moments.tril(-1).mT

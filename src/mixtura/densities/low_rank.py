@@ -1,0 +1,458 @@
+"""Gaussian components whose covariance, or precision, is diagonal plus low rank.
+
+Both forms hold a diagonal `a` (K, D) and a loading `S` (K, D, R); with `G_d = s_d s_d^T / a_d`
+(R x R, one a feature) everything that depends on a row's pattern of observed features is a sum of
+`G_d` over one side of the pattern:
+
+covariance `A + S S^T`: over the **observed** side, `B = I + sum G_d`, and with `u = sum s_d r_d / a_d`
+    squared distance = `sum r_d^2 / a_d - u^T B^-1 u`, log determinant = `sum log a_d + log det B`;
+precision `A + S S^T`: over the **missing** side, `B = I + sum G_d`, and with `u = sum s_d r_d`
+    squared distance = `sum a_d r_d^2 + u^T B^-1 u`,
+    log determinant of the covariance = `log det B - log det B_all - sum log a_d`,
+
+where `r` is the deviation from the mean and sums without a side run over observed features. No
+D x D matrix appears anywhere, and the B of all rows come from one matrix product.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities.base import Density, Statistics, add_statistics, randn
+from mixtura.densities.gaussian import FullGaussian
+from mixtura.exceptions import UnsupportedError
+from mixtura.numerics import (
+    LOG_2PI,
+    above,
+    above_inverse,
+    is_positive_definite,
+    lower_inverse,
+    quadratic_log_det,
+    solve_posdef,
+    tri_pack_index,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LowRankGaussian(Density):
+    """What the two forms share."""
+
+    diagonal: Tensor  # (K, D), positive
+    loading: Tensor  # (K, D, R)
+
+    #: How u^T B^-1 u enters the squared distance.
+    _sign: ClassVar[float]
+
+    @property
+    def rank(self) -> int:
+        return self.loading.shape[2]
+
+    @property
+    def n_parameters(self) -> int:
+        rotations = self.rank * (self.rank - 1) // 2
+        return self.n_features * (2 + self.rank) - rotations
+
+    def row_cost(self, missing: bool) -> int:
+        return self.n_components * (3 * self.rank**2 if missing else 3 * self.rank)
+
+    @property
+    @abstractmethod
+    def _weight(self) -> Tensor:
+        """Diagonal part of the precision, (K, D)."""
+
+    @property
+    @abstractmethod
+    def _projection(self) -> Tensor:
+        """What maps deviations to u, (K, D, R)."""
+
+    @property
+    @abstractmethod
+    def _response(self) -> Tensor:
+        """How missing features follow B^-1 u, (K, D, R)."""
+
+    @abstractmethod
+    def _side(self, seen: Tensor) -> Tensor:
+        """The side of the pattern that B sums over."""
+
+    @abstractmethod
+    def _log_det_masked(self, seen: Tensor, gram_log_det: Tensor) -> Tensor:
+        """Log determinant of the covariance of the observed features, (n, K)."""
+
+    @cached_property
+    def _scaled(self) -> Tensor:
+        """S / a, (K, D, R)."""
+        return self.loading / self.diagonal[..., None]
+
+    @cached_property
+    def _gram_all(self) -> Tensor:
+        """B over all features, (K, R, R)."""
+        return self.loading.mT @ self._scaled + self._eye
+
+    @property
+    def _eye(self) -> Tensor:
+        return torch.eye(self.rank, dtype=self.mean.dtype, device=self.mean.device)
+
+    @property
+    def _pack(self) -> tuple[Tensor, Tensor, Tensor]:
+        return tri_pack_index(self.rank, self.mean.device)
+
+    @cached_property
+    def _gram_table(self) -> Tensor:
+        """Lower triangles of every G_d, (D, K * R (R+1) / 2)."""
+        rows, columns, _ = self._pack
+        table = self.loading[..., rows] * self._scaled[..., columns]
+        return table.permute(1, 0, 2).flatten(1)
+
+    def _gram_rows(self, side: Tensor) -> Tensor:
+        """B of every row and component, summed over the given side of the pattern, (n, K, R, R)."""
+        packed = side @ self._gram_table.to(side.dtype)
+        place = self._pack[2]
+        gram = packed.view(len(side), self.n_components, -1)[..., place.flatten()]
+        return gram.unflatten(-1, place.shape) + self._eye.to(side.dtype)
+
+    def _weighted_distance(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        """sum over observed features of weight * r^2, (n, K)."""
+        weight, moment = self._weight, self._weight * self.mean
+        constant = (moment * self.mean).to(x.dtype)
+        total = constant.sum(1) if seen is None else seen @ constant.mT
+        return total - 2.0 * x @ moment.mT.to(x.dtype) + x.square() @ weight.mT.to(x.dtype)
+
+    def _projected(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        """u of every row, component-major: (K, R, n)."""
+        flat = self._projection.mT.flatten(0, 1)  # (K R, D)
+        offset = self._projection * self.mean[..., None]
+        if seen is None:
+            shift = offset.sum(1).flatten()[:, None].to(x.dtype)
+        else:
+            shift = offset.mT.flatten(0, 1).to(x.dtype) @ seen.mT
+        projected = flat.to(x.dtype) @ x.mT - shift
+        return projected.view(self.n_components, self.rank, len(x))
+
+    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
+        seen = observed.to(x.dtype)
+        gram = self._gram_rows(self._side(seen))
+        projected = self._projected(x, seen).permute(2, 0, 1)[..., None]
+        inner, log_det = quadratic_log_det(gram, projected)
+        squared = self._weighted_distance(x, seen) + self._sign * inner[..., 0]
+        constant = self._log_det_masked(seen, log_det) + seen.sum(1)[:, None] * LOG_2PI
+        return -0.5 * (squared + constant)
+
+    def free(self) -> dict[str, Tensor]:
+        return {
+            "mean": self.mean,
+            "raw_diagonal": above_inverse(self.floor, self.diagonal),
+            "loading": self.loading,
+        }
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        diagonal = above(self.floor, free["raw_diagonal"])
+        return self.with_tensors(
+            {"mean": free["mean"], "diagonal": diagonal, "loading": free["loading"]}
+        )
+
+    def expected(self, batch: Batch) -> Tensor:
+        if batch.observed is None:
+            return batch.x[:, None].expand(-1, self.n_components, -1)
+        dtype = batch.x.dtype
+        seen = batch.observed.to(dtype)
+        projected = self._projected(batch.x, seen).permute(2, 0, 1)[..., None]
+        latent = solve_posdef(self._gram_rows(self._side(seen)), projected)[..., 0]
+        filled = self.mean.to(dtype) + torch.einsum(
+            "nkr,kdr->nkd", latent, self._response.to(dtype)
+        )
+        return torch.where(batch.observed[:, None], batch.x[:, None], filled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRankGaussian(_LowRankGaussian):
+    """Covariance = diagonal + low rank: a mixture of factor analysers, with exact EM."""
+
+    _sign: ClassVar[float] = -1.0
+
+    @classmethod
+    def from_clusters(
+        cls,
+        x: Tensor,
+        membership: Tensor,
+        floor: float,
+        generator: torch.Generator,
+        *,
+        rank: int,
+    ) -> LowRankGaussian:
+        mass = membership.sum(0)[:, None]
+        mean = membership.mT @ x / mass
+        variance = membership.mT @ x.square() / mass - mean.square()
+        loading = torch.stack(
+            [
+                _leading_directions((x - centre) * (share / total).sqrt()[:, None], rank, generator)
+                for centre, share, total in zip(mean, membership.mT, mass, strict=True)
+            ]
+        )
+        rest = variance - loading.square().sum(2)
+        # Leave the features some variance of their own, or EM could never move it again.
+        diagonal = rest.maximum(1e-2 * variance).clamp_min(floor)
+        return cls(mean=mean, diagonal=diagonal, loading=loading, floor=floor)
+
+    @classmethod
+    def from_full(cls, full: FullGaussian, rank: int) -> LowRankGaussian:
+        """The leading eigenpairs of each covariance; the rest of its diagonal stays."""
+        covariance = full.covariances()
+        loading = _leading_eigenpairs(covariance, rank)
+        rest = covariance.diagonal(dim1=1, dim2=2) - loading.square().sum(2)
+        diagonal = rest.clamp_min(full.floor)
+        return cls(mean=full.mean, diagonal=diagonal, loading=loading, floor=full.floor)
+
+    @property
+    def _weight(self) -> Tensor:
+        return self.diagonal.reciprocal()
+
+    @property
+    def _projection(self) -> Tensor:
+        return self._scaled
+
+    @property
+    def _response(self) -> Tensor:
+        return self.loading
+
+    def _side(self, seen: Tensor) -> Tensor:
+        return seen
+
+    def _log_det_masked(self, seen: Tensor, gram_log_det: Tensor) -> Tensor:
+        return gram_log_det + seen @ self.diagonal.log().mT.to(seen.dtype)
+
+    def _log_prob_complete(self, x: Tensor) -> Tensor:
+        inner, log_det = quadratic_log_det(self._gram_all.to(x.dtype), self._projected(x, None))
+        constant = log_det + self.diagonal.log().sum(1).to(x.dtype) + self.n_features * LOG_2PI
+        return -0.5 * (self._weighted_distance(x, None) - inner.mT + constant)
+
+    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+        covariance = torch.linalg.inv(self._gram_all)
+        latent = (covariance @ self._projected(x, None)).permute(2, 0, 1)  # (n, K, R)
+        weighted = occupancy[..., None] * latent
+        cross = (x.mT @ weighted.flatten(1)).view(self.n_features, self.n_components, self.rank)
+        mass = occupancy.sum(0)
+        return {
+            "mass": mass,
+            "first": occupancy.mT @ x,
+            "second": occupancy.mT @ x.square(),
+            "latent": weighted.sum(0),
+            "latent_second": torch.einsum("nkr,nks->krs", weighted, latent)
+            + mass[:, None, None] * covariance,
+            "cross": cross.transpose(0, 1),
+        }
+
+    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
+        seen = observed.to(x.dtype)
+        half = lower_inverse(torch.linalg.cholesky_ex(self._gram_rows(seen)).L)
+        covariance = half.mT @ half  # (n, K, R, R)
+        projected = self._projected(x, seen).permute(2, 0, 1)[..., None]
+        latent = (covariance @ projected)[..., 0]
+        second = covariance + latent[..., :, None] * latent[..., None, :]
+        weighted, weighted_second = (
+            occupancy[..., None] * latent,
+            occupancy[..., None, None] * second,
+        )
+        visible = {
+            "mass": occupancy.sum(0),
+            "first": occupancy.mT @ x,
+            "second": occupancy.mT @ x.square(),
+            "latent": weighted.sum(0),
+            "latent_second": weighted_second.sum(0),
+            "cross": torch.einsum("nd,nkr->kdr", x, weighted),
+        }
+        return add_statistics(
+            visible, self._hidden(1.0 - seen, occupancy, weighted, weighted_second)
+        )
+
+    def _hidden(
+        self, hidden: Tensor, occupancy: Tensor, weighted: Tensor, weighted_second: Tensor
+    ) -> Statistics:
+        """Expected contributions of the missing features, given the latent factors of each row."""
+        rows, columns, place = self._pack
+        mass = occupancy.mT @ hidden  # (K, D)
+        latent = torch.einsum("nd,nkr->kdr", hidden, weighted)
+        packed = hidden.mT @ weighted_second[..., rows, columns].flatten(1)
+        packed = packed.view(self.n_features, self.n_components, -1).transpose(0, 1)
+        spread = torch.einsum("kdt,kdt->kd", packed, self._doubled_outer(rows, columns))
+        reach = (self.loading * latent).sum(2)
+        second_loading = torch.einsum("kdrs,kds->kdr", packed[..., place], self.loading)
+        own = self.mean.square() + self.diagonal
+        zero = {name: torch.zeros_like(value) for name, value in self.own_statistics().items()}
+        return {
+            **zero,
+            "first": self.mean * mass + reach,
+            "second": own * mass + 2.0 * self.mean * reach + spread,
+            "cross": self.mean[..., None] * latent + second_loading,
+        }
+
+    def _doubled_outer(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Packed s_d s_d^T whose inner product with a packed symmetric matrix is s^T M s."""
+        twice = torch.where(rows == columns, 1.0, 2.0).to(self.mean)
+        return self.loading[..., rows] * self.loading[..., columns] * twice
+
+    def own_statistics(self) -> Statistics:
+        variance = self.diagonal + self.loading.square().sum(2)
+        return {
+            "mass": torch.ones_like(self.mean[:, 0]),
+            "first": self.mean,
+            "second": variance + self.mean.square(),
+            "latent": torch.zeros_like(self.loading[:, 0]),
+            "latent_second": self._eye.expand(self.n_components, -1, -1),
+            "cross": self.loading,
+        }
+
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        """Regress every feature on the latent factors and a constant, all at once."""
+        mass, latent = statistics["mass"][:, None, None], statistics["latent"][..., None]
+        moments = torch.cat(
+            [
+                torch.cat([statistics["latent_second"], latent], 2),
+                torch.cat([latent.mT, mass], 2),
+            ],
+            1,
+        )
+        cross = torch.cat([statistics["cross"], statistics["first"][..., None]], 2)
+        valid = (mass[:, 0, 0] > 0) & is_positive_definite(moments.nan_to_num())
+        moments = torch.where(valid[:, None, None], moments, torch.eye(self.rank + 1).to(mass))
+        coefficients = solve_posdef(moments, cross.mT).mT  # (K, D, R + 1)
+        residual = statistics["second"] - (coefficients * cross).sum(2)
+        diagonal = residual / mass[:, :, 0]
+        valid = valid & (diagonal > -0.5 * self.floor).all(1)
+        updated = {
+            "mean": coefficients[..., -1],
+            "diagonal": diagonal.clamp_min(self.floor),
+            "loading": coefficients[..., :-1].contiguous(),
+        }
+        return self.with_tensors(updated), valid
+
+    def covariances(self) -> Tensor:
+        return torch.diag_embed(self.diagonal) + self.loading @ self.loading.mT
+
+    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
+        n = len(component)
+        latent = randn(n, self.rank, 1, like=self.mean, generator=generator)
+        noise = randn(n, self.n_features, like=self.mean, generator=generator)
+        structured = (self.loading[component] @ latent)[..., 0]
+        return self.mean[component] + structured + self.diagonal[component].sqrt() * noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRankPrecision(_LowRankGaussian):
+    """Precision = diagonal + low rank: spends its rank on the directions of least variance."""
+
+    closed_form: ClassVar[bool] = False
+    _sign: ClassVar[float] = 1.0
+
+    @classmethod
+    def from_clusters(
+        cls,
+        x: Tensor,
+        membership: Tensor,
+        floor: float,
+        generator: torch.Generator,
+        *,
+        rank: int,
+    ) -> LowRankPrecision:
+        return cls.from_full(FullGaussian.from_clusters(x, membership, floor, generator), rank)
+
+    @classmethod
+    def from_full(cls, full: FullGaussian, rank: int) -> LowRankPrecision:
+        """The leading eigenpairs of each precision; the rest of its diagonal stays."""
+        half = lower_inverse(full.factor)
+        precision = half.mT @ half
+        loading = _leading_eigenpairs(precision, rank)
+        rest = precision.diagonal(dim1=1, dim2=2) - loading.square().sum(2)
+        diagonal = rest.clamp_min(full.floor)
+        return cls(mean=full.mean, diagonal=diagonal, loading=loading, floor=full.floor)
+
+    @property
+    def _weight(self) -> Tensor:
+        return self.diagonal
+
+    @property
+    def _projection(self) -> Tensor:
+        return self.loading
+
+    @property
+    def _response(self) -> Tensor:
+        return -self._scaled
+
+    def _side(self, seen: Tensor) -> Tensor:
+        return 1.0 - seen
+
+    def _log_det_all(self) -> Tensor:
+        nothing = torch.zeros_like(self._gram_all[..., :1])
+        return quadratic_log_det(self._gram_all, nothing)[1]
+
+    def _log_det_masked(self, seen: Tensor, gram_log_det: Tensor) -> Tensor:
+        diagonal = seen @ self.diagonal.log().mT.to(seen.dtype)
+        return gram_log_det - self._log_det_all().to(seen.dtype) - diagonal
+
+    def _log_prob_complete(self, x: Tensor) -> Tensor:
+        inner = self._projected(x, None).square().sum(1).mT
+        log_det = (self._log_det_all() + self.diagonal.log().sum(1)).to(x.dtype)
+        distance = self._weighted_distance(x, None) + inner
+        return -0.5 * (distance - log_det + self.n_features * LOG_2PI)
+
+    def _refuse(self) -> UnsupportedError:
+        return UnsupportedError(
+            "EM and extended Baum-Welch need closed-form updates, and a low-rank precision has "
+            "none: use solver='adam' or 'lbfgs', or parameterization='covariance'."
+        )
+
+    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+        raise self._refuse()
+
+    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
+        raise self._refuse()
+
+    def own_statistics(self) -> Statistics:
+        raise self._refuse()
+
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        raise self._refuse()
+
+    def _times_covariance(self, rows: Tensor, component: Tensor) -> Tensor:
+        """Sigma y for one row and component each, by Woodbury."""
+        scaled = self._scaled[component]
+        direct = rows / self.diagonal[component]
+        inner = scaled.mT @ rows[..., None]
+        solved = solve_posdef(self._gram_all[component], inner)
+        return direct - (scaled @ solved)[..., 0]
+
+    def covariances(self) -> Tensor:
+        inner = torch.linalg.solve(self._gram_all, self._scaled.mT)
+        return torch.diag_embed(self.diagonal.reciprocal()) - self._scaled @ inner
+
+    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw from N(0, precision), then multiply by the covariance."""
+        n = len(component)
+        latent = randn(n, self.rank, 1, like=self.mean, generator=generator)
+        noise = randn(n, self.n_features, like=self.mean, generator=generator)
+        structured = (self.loading[component] @ latent)[..., 0]
+        drawn = structured + self.diagonal[component].sqrt() * noise
+        return self.mean[component] + self._times_covariance(drawn, component)
+
+
+def _leading_eigenpairs(matrix: Tensor, rank: int) -> Tensor:
+    """Leading eigenvectors times the roots of their eigenvalues, (K, D, rank)."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors[..., -rank:] * values[..., None, -rank:].clamp_min(0.0).sqrt()
+
+
+def _leading_directions(rows: Tensor, rank: int, generator: torch.Generator) -> Tensor:
+    """Leading right singular vectors times singular values, (D, rank), by subspace iteration."""
+    guess = randn(rows.shape[1], min(rank + 8, rows.shape[1]), like=rows, generator=generator)
+    for _ in range(6):
+        guess = torch.linalg.qr(rows.mT @ (rows @ guess)).Q
+    _, values, vectors = torch.linalg.svd(rows @ guess, full_matrices=False)
+    directions = guess @ vectors.mT * values
+    padding = directions.new_zeros(rows.shape[1], max(0, rank - directions.shape[1]))
+    return torch.cat([directions[:, :rank], padding], 1)

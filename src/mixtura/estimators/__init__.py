@@ -1,0 +1,6 @@
+"""scikit-learn estimators: validate, build, train, publish."""
+
+from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.density import GaussianMixtureDensity
+
+__all__ = ["GaussianMixtureDensity", "MixtureClassifier"]

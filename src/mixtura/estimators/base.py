@@ -1,0 +1,220 @@
+"""What every estimator with a fitted mixture offers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
+from mixtura.engines import LocalEngine
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.mixture import Mixture
+from mixtura.persistence import save_estimator
+from mixtura.progress import Progress
+
+_DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+
+
+class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Services of a fitted generative model; subclasses fit it."""
+
+    mixture_: Mixture
+    scaling_: Scaling
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    # -- what fitting shares ---------------------------------------------------------------
+
+    def _check_X(self, X: Any, *, reset: bool) -> np.ndarray:
+        return validate_data(
+            self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
+        )
+
+    def _check_weight(self, sample_weight: Any, n_rows: int) -> np.ndarray:
+        if sample_weight is None:
+            return np.ones(n_rows)
+        weight = np.asarray(sample_weight, dtype=np.float64)
+        if weight.ndim == 0:
+            weight = np.full(n_rows, float(weight))
+        if weight.shape != (n_rows,):
+            raise InvalidInputError(
+                f"sample_weight has shape {weight.shape}, but X has {n_rows} rows: "
+                f"give one weight a row, shape ({n_rows},)."
+            )
+        if not np.isfinite(weight).all() or (weight < 0).any():
+            raise InvalidInputError("sample_weight must be finite and not negative.")
+        if not (weight > 0).any():
+            raise InvalidInputError("sample_weight is zero for every row: nothing to fit.")
+        return weight
+
+    def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
+        measured = Scaling.measure(X, weight)
+        return measured if self.standardize else Scaling.identity(X.shape[1])
+
+    def _resolve_rank(self, n_features: int) -> int:
+        if self.rank == "auto":
+            return int(min(25, max(1, n_features // 4)))
+        if self.rank >= n_features and self.covariance == "low_rank":
+            warnings.warn(
+                f"rank={self.rank} is no less than the {n_features} features; rank {n_features} is "
+                "used, which is a full covariance: covariance='full' says the same in fewer parameters.",
+                DegenerateDataWarning,
+                stacklevel=5,
+            )
+        return min(int(self.rank), n_features)
+
+    def _generator(self, random_state: Any = None) -> torch.Generator:
+        state = check_random_state(self.random_state if random_state is None else random_state)
+        return torch.Generator().manual_seed(int(state.randint(np.iinfo(np.int32).max)))
+
+    def _progress(self) -> Progress:
+        return Progress(self.callbacks or (), self.verbose)
+
+    def _publish(self, mixture: Mixture, scaling: Scaling, scores: Tensor) -> None:
+        """Fitted attributes that follow from the mixture; `scores` are those of training rows."""
+        self.mixture_, self.scaling_ = mixture.to("cpu", torch.float64), scaling
+        self.weights_ = self.mixture_.log_weight.exp().numpy()
+        self.means_ = scaling.invert(self.mixture_.density.mean.numpy())
+        self._n_features_out = mixture.n_components
+        self.score_quantiles_ = np.quantile(scores.double().numpy(), np.linspace(0.0, 1.0, 1001))
+
+    @property
+    def covariances_(self) -> np.ndarray:
+        """Dense covariances of the components in the user's units, (K, D, D)."""
+        check_is_fitted(self)
+        scale = self.scaling_.scale
+        return self.mixture_.density.covariances().numpy() * scale[:, None] * scale[None, :]
+
+    # -- what a fitted model answers -------------------------------------------------------
+
+    def _table(self, X: np.ndarray, y: np.ndarray | None = None) -> Table:
+        return Table(
+            X,
+            np.full(len(X), UNLABELED) if y is None else y,
+            scaling=self.scaling_,
+            device=resolve_device(self.device, X.size),
+            dtype=_DTYPES[X.dtype],
+        )
+
+    def _evaluate(
+        self, function: Callable[[Mixture, Batch], Tensor], X: Any, y: np.ndarray | None = None
+    ) -> np.ndarray:
+        """`function` of every row, chunk by chunk."""
+        check_is_fitted(self)
+        table = self._table(self._check_X(X, reset=False), y)
+        return run_over(self.mixture_, table, function).numpy()
+
+    def _log_jacobian(self, X: Any) -> np.ndarray:
+        """Sum of log scales over the observed features of each row."""
+        observed = ~np.isnan(self._check_X(X, reset=False))
+        return observed @ np.log(self.scaling_.scale)
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Log density log p(x) of each row over its observed features.
+
+        Returns
+        -------
+        (n,) array, in the units of X.
+        """
+        return self._evaluate(log_density, X) - self._log_jacobian(X)
+
+    def responsibilities(self, X: Any) -> np.ndarray:
+        """p(component | x), (n, K), components in the order of `weights_`."""
+        return self._evaluate(lambda m, b: m.posterior(b), X)
+
+    def transform(self, X: Any) -> np.ndarray:
+        """The embedding of each row as its component posteriors, (n, K)."""
+        return self.responsibilities(X)
+
+    def _labels_for(self, y: Any, n_rows: int) -> np.ndarray | None:
+        """Class indices of labels that condition an imputation."""
+        if y is not None:
+            raise InvalidInputError("this model knows no classes: leave y out.")
+        return None
+
+    def impute(
+        self, X: Any, y: Any = None, *, n_draws: int | None = None, random_state: Any = None
+    ) -> np.ndarray:
+        """Fill missing entries from what is observed.
+
+        Parameters
+        ----------
+        X : (n, D), NaN where missing.
+        y : labels to condition on, where they are known.
+        n_draws : None fills in the conditional mean; a number gives so many random completions.
+
+        Returns
+        -------
+        (n, D), or (n_draws, n, D). Observed entries come back to the bit.
+        """
+        check_is_fitted(self)
+        rows = self._check_X(X, reset=False)
+        labels = self._labels_for(y, len(rows))
+        holes = np.isnan(rows)
+        if n_draws is None:
+            filled = self._evaluate(lambda m, b: m.impute(b), rows, labels)
+            return np.where(holes, self.scaling_.invert(filled), rows).astype(rows.dtype)
+        generator = self._generator(random_state)
+        drawn = [
+            self._evaluate(lambda m, b: m.draw(b, generator), rows, labels) for _ in range(n_draws)
+        ]
+        filled = [np.where(holes, self.scaling_.invert(one), rows) for one in drawn]
+        return np.stack(filled).astype(rows.dtype) if filled else np.empty((0, *rows.shape))
+
+    def is_outlier(self, X: Any, share: float = 0.01) -> np.ndarray:
+        """Rows less likely than all but a `share` of the training rows.
+
+        A row with holes is judged in its favour: with the holes filled by their conditional means.
+        """
+        check_is_fitted(self)
+        if not 0.0 <= share <= 1.0:
+            raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
+        threshold = np.interp(share, np.linspace(0.0, 1.0, 1001), self.score_quantiles_)
+        return self._evaluate(filled_log_density, X) < threshold
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to one file; `mixtura.load` reads it back."""
+        check_is_fitted(self)
+        save_estimator(self, path)
+
+
+def check_count(n_samples: Any) -> int:
+    """A positive number of rows to draw."""
+    if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
+        raise InvalidInputError(f"n_samples must be a positive whole number, got {n_samples!r}.")
+    return int(n_samples)
+
+
+def run_over(
+    mixture: Mixture, table: Table, function: Callable[[Mixture, Batch], Tensor]
+) -> Tensor:
+    """`function` of every row of a table under the mixture, in double precision on the CPU."""
+    moved = mixture.to(table.device)
+    engine = LocalEngine(table)
+    return engine.concat(lambda batch: function(moved, batch).double(), moved.density)
+
+
+def log_density(mixture: Mixture, batch: Batch) -> Tensor:
+    """log p(x) of each row in the model's units."""
+    return mixture.class_log_joint(batch).logsumexp(1)
+
+
+def filled_log_density(mixture: Mixture, batch: Batch) -> Tensor:
+    """log p of each row with its holes filled by their conditional means."""
+    if batch.observed is None:
+        return log_density(mixture, batch)
+    unlabelled = torch.full_like(batch.y, UNLABELED)
+    filled = mixture.impute(Batch(batch.x, batch.observed, unlabelled, batch.weight))
+    return log_density(mixture, Batch(filled, None, unlabelled, batch.weight))

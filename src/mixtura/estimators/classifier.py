@@ -1,0 +1,688 @@
+"""MixtureClassifier: class mixtures trained to explain, to discriminate, or both."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import column_or_1d, compute_sample_weight
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    assert_all_finite,
+    check_consistent_length,
+    check_is_fitted,
+)
+from torch import Tensor
+
+from mixtura.data import Scaling, Table, encode_labels, labelled_mask, resolve_device
+from mixtura.engines import LocalEngine
+from mixtura.estimators.base import (
+    _DTYPES,
+    MixtureEstimator,
+    check_count,
+    filled_log_density,
+    run_over,
+)
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
+from mixtura.mixture import Mixture
+from mixtura.objectives import Objective, build_objective, log_margin
+from mixtura.persistence import storable
+from mixtura.progress import Progress
+from mixtura.trainers.base import FitResult
+from mixtura.trainers.ebw import EBW
+from mixtura.trainers.em import EM, online_em_step
+from mixtura.trainers.gradient import LBFGS, SCHEDULES, Adam
+from mixtura.trainers.selection import Recipe, fit_groups
+
+#: Up to so many rows, L-BFGS on all of them is faster than Adam on minibatches, and repeatable.
+_SMALL = 1_000
+#: The prior of a class that a stream has not shown yet.
+_NEVER = 1e-100
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Validated training rows: labels are class indices, weights positive."""
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What to fit and how: the user's parameters, resolved and found consistent."""
+
+    solver: str
+    generative: bool
+    recipe: Recipe
+    counts: list[int] | None
+    log_prior: Tensor
+    learn_prior: bool
+    dtype: torch.dtype
+
+
+@storable
+class MixtureClassifier(ClassifierMixin, MixtureEstimator):
+    """Generative classifier: one Gaussian mixture a class, trained generatively, discriminatively, or both.
+
+    NaN means missing, in training and in prediction, and is marginalised exactly. Rows labelled
+    `unlabeled` take part in the likelihood.
+
+    Parameters
+    ----------
+    n_components : "auto", int, or one int a class
+        Components a class; "auto" grows them while an information criterion falls.
+    covariance : "auto", "full", "diag", "spherical" or "low_rank"
+        Structure of the covariances; "auto" compares information criteria.
+    rank : "auto" or int
+        Rank of the low-rank part.
+    parameterization : "covariance" or "precision"
+        Which of the two is diagonal plus low rank.
+    objective : "margin", "conditional", "smooth_margin" or "likelihood"
+        The discriminative term.
+    tradeoff : float in [0, 1]
+        Share of the likelihood in the objective: 1 is generative, 0 discriminative.
+    margin : float
+        Desired log-margin: rows that reach it cost nothing.
+    smoothness : float
+        Sharpness of the smooth maximum over rival classes.
+    unlabeled_weight : float in [0, 1]
+        Share of unlabelled rows in the likelihood term.
+    solver : "auto", "em", "ebw", "adam" or "lbfgs"
+        "auto": EM for the likelihood; L-BFGS on small data and Adam on large for the others.
+    class_prior : "empirical", "uniform" or array
+        "empirical" starts at the class frequencies and is trained; the others stay as given.
+    class_weight : None, "balanced" or dict
+        Weights of the classes, as in scikit-learn.
+    max_iter : int
+        Iterations (EM, EBW, L-BFGS) or epochs (Adam) of the solver.
+    tol : float
+        EM stops when the mean log-likelihood gains less.
+    n_init, init_max_iter : int
+        EM restarts a class, and iterations of each, for the start.
+    init : "em" or "eigen"
+        Low rank only: start from EM for the structure itself (factor analysers), or from the
+        leading eigenpairs of full covariances.
+    reg_covar : float
+        Smallest variance in any direction, as a share of the feature's variance.
+    standardize : bool
+        Work in units in which every feature has variance one, so that rescaling a feature does
+        not change the predictions.
+    learning_rate, batch_size, schedule, averaging
+        Adam's step size, minibatch, course of the step size ("constant", "cosine", "linear"), and
+        decay of the parameter average (0: off).
+    early_stopping : "auto" or bool
+        Hold back `validation_fraction` of the labelled rows, keep the best iterate on them, and
+        stop after `n_iter_no_change` iterations without gain. "auto": with Adam only.
+    calibrate : bool
+        Fit a temperature of the posteriors on the held-back rows; the density is left alone.
+    warm_start : bool
+        Start from the model of the previous fit.
+    unlabeled : label that marks unlabelled rows (None: there are none). In object arrays None does too.
+    device : "auto", "cpu", "cuda", ...
+        Float32 data are trained by Adam in float32, all else runs in double precision.
+    callbacks : list of callables
+        Called with a dict after every iteration; training stops when one returns True.
+    random_state, verbose : as in scikit-learn.
+
+    Attributes
+    ----------
+    classes_, class_prior_, n_components_ (a class), weights_, means_, covariances_
+    mixture_ : the fitted model, in standardised units
+    scaling_ : the map between units
+    temperature_ : what class log-joints are divided by in `predict_proba`
+    margin_bound_ : upper bound of the number of training errors
+    history_, n_iter_, converged_
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from mixtura import MixtureClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = MixtureClassifier(random_state=0).fit(X, y)
+    >>> X[:, 2] = np.nan                      # a sensor drops out after training
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    _parameter_constraints: dict = {
+        "n_components": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+            "array-like",
+        ],
+        "covariance": [StrOptions({"auto", "full", "diag", "spherical", "low_rank"})],
+        "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "parameterization": [StrOptions({"covariance", "precision"})],
+        "objective": [StrOptions({"likelihood", "conditional", "margin", "smooth_margin"})],
+        "tradeoff": [Interval(Real, 0, 1, closed="both")],
+        "margin": [Interval(Real, 0, None, closed="neither")],
+        "smoothness": [Interval(Real, 0, None, closed="neither")],
+        "unlabeled_weight": [Interval(Real, 0, 1, closed="both")],
+        "solver": [StrOptions({"auto", "em", "ebw", "adam", "lbfgs"})],
+        "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "init_max_iter": [Interval(Integral, 1, None, closed="left")],
+        "init": [StrOptions({"em", "eigen"})],
+        "reg_covar": [Interval(Real, 0, None, closed="neither")],
+        "standardize": ["boolean"],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "schedule": [StrOptions(set(SCHEDULES))],
+        "averaging": [Interval(Real, 0, 1, closed="left")],
+        "early_stopping": [StrOptions({"auto"}), "boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "calibrate": ["boolean"],
+        "warm_start": ["boolean"],
+        "device": [str, torch.device],
+        "callbacks": [None, "array-like"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        n_components: Any = "auto",
+        *,
+        covariance: str = "auto",
+        rank: Any = "auto",
+        parameterization: str = "covariance",
+        objective: str = "margin",
+        tradeoff: float = 0.5,
+        margin: float = 5.0,
+        smoothness: float = 10.0,
+        unlabeled_weight: float = 0.5,
+        solver: str = "auto",
+        class_prior: Any = "empirical",
+        class_weight: Any = None,
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        n_init: int = 1,
+        init_max_iter: int = 100,
+        init: str = "em",
+        reg_covar: float = 1e-3,
+        standardize: bool = True,
+        learning_rate: float = 5e-3,
+        batch_size: int = 100,
+        schedule: str = "cosine",
+        averaging: float = 0.0,
+        early_stopping: Any = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 20,
+        calibrate: bool = True,
+        warm_start: bool = False,
+        unlabeled: Any = -1,
+        device: Any = "auto",
+        callbacks: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.covariance = covariance
+        self.rank = rank
+        self.parameterization = parameterization
+        self.objective = objective
+        self.tradeoff = tradeoff
+        self.margin = margin
+        self.smoothness = smoothness
+        self.unlabeled_weight = unlabeled_weight
+        self.solver = solver
+        self.class_prior = class_prior
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.init_max_iter = init_max_iter
+        self.init = init
+        self.reg_covar = reg_covar
+        self.standardize = standardize
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.schedule = schedule
+        self.averaging = averaging
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.calibrate = calibrate
+        self.warm_start = warm_start
+        self.unlabeled = unlabeled
+        self.device = device
+        self.callbacks = callbacks
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # -- fitting ---------------------------------------------------------------------------
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : (n, D), NaN where missing.
+        y : (n,) labels; `unlabeled` (or None) where there is none.
+        sample_weight : (n,) non-negative weights.
+        """
+        return self._fit_rows(self._read(X, y, sample_weight))
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from one more part of a stream.
+
+        The first call starts a model from its rows and needs all `classes`. Later calls take one
+        step of online EM (likelihood) or one epoch of Adam (other objectives) over theirs. With
+        one component a class and complete rows, the likelihood's stream ends where `fit` would.
+        """
+        first = not hasattr(self, "mixture_")
+        known = self._stream_classes(classes, first)
+        rows = self._read(X, y, sample_weight, known)
+        if first:
+            self._fit_rows(rows)
+            self.n_seen_ = 0.0
+        else:
+            self._update(rows)
+        self.n_seen_ += float(rows.weight.sum())
+        return self
+
+    def _stream_classes(self, classes: Any, first: bool) -> np.ndarray:
+        if classes is None:
+            if first:
+                raise InvalidInputError(
+                    "the first call of partial_fit needs all classes: pass classes=."
+                )
+            return self.classes_
+        given = np.unique(classes)
+        if not first and not np.array_equal(given, self.classes_):
+            raise InvalidInputError(
+                f"classes={given.tolist()} differ from those of the first call, {self.classes_.tolist()}."
+            )
+        return given
+
+    def _update(self, rows: _Rows) -> None:
+        """One step from the present model on the rows of one call."""
+        plan = self._plan(rows)
+        device = resolve_device(self.device, rows.X.size)
+        table = Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
+        engine, progress = LocalEngine(table), self._progress()
+        mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(device)
+        objective = self._objective(plan, bool((table.y < 0).any()))
+        if plan.generative and mixture.density.closed_form:
+            updated = online_em_step(mixture, objective, engine, getattr(self, "n_seen_", 0.0))
+            result = FitResult(updated, float("nan"), 1, True)
+        else:
+            stream = replace(plan, solver="adam")
+            trainer = replace(self._trainer(stream, None, self._generator()), max_epochs=1)
+            steady = replace(trainer, schedule="constant", averaging=0.0)
+            result = steady.run(mixture, objective, LocalEngine(table.cast(plan.dtype)), progress)
+        progress.close()
+        self._conclude(result, table, None, self.scaling_, progress)
+
+    def _fit_rows(self, rows: _Rows) -> Self:
+        previous = getattr(self, "mixture_", None) if self.warm_start else None
+        plan = self._plan(rows)
+        device = resolve_device(self.device, rows.X.size)
+        if previous is None:
+            scaling = self._measure_scaling(rows.X, rows.weight)
+        else:
+            scaling = self.scaling_
+        table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
+        generator, progress = self._generator(), self._progress()
+        train, held_back = self._split(table, plan, generator)
+        if previous is None:
+            mixture = self._start(train, plan, generator, progress)
+        else:
+            mixture = self._resume(previous, plan).to(device)
+        result = self._train(mixture, train, held_back, plan, generator, progress)
+        progress.close()
+        self._conclude(result, table, held_back, scaling, progress)
+        return self
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, known: np.ndarray | None = None) -> _Rows:
+        """Everything that can be wrong with the data, found before any work.
+
+        With `known` classes, the rows may lack some of them: they are part of a stream.
+        """
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
+            )
+        X = self._check_X(X, reset=known is None or not hasattr(self, "mixture_"))
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+        if y.dtype.kind == "f":
+            assert_all_finite(y, input_name="y")
+        labelled = labelled_mask(y, self.unlabeled)
+        if not labelled.any():
+            raise InvalidInputError(
+                f"y has no labelled row: all entries equal the unlabelled marker {self.unlabeled!r}. "
+                "Label some rows, set unlabeled=None, or use GaussianMixtureDensity."
+            )
+        check_classification_targets(np.array(y[labelled].tolist()))
+        self.classes_ = np.unique(y[labelled]) if known is None else known
+        codes = encode_labels(y, self.classes_, self.unlabeled)
+        weight = self._check_weight(sample_weight, len(X))
+        weight = weight * self._class_weights(codes)
+        keep = weight > 0
+        mass = np.bincount(codes[keep & (codes >= 0)], minlength=len(self.classes_))
+        if known is None and (mass == 0).any():
+            raise InvalidInputError(
+                f"no labelled row with positive weight for the classes "
+                f"{self.classes_[mass == 0].tolist()}: drop these classes, or weigh their rows."
+            )
+        if keep.all():
+            return _Rows(X, codes, weight)
+        return _Rows(X[keep], codes[keep], weight[keep])
+
+    def _class_weights(self, codes: np.ndarray) -> np.ndarray:
+        factors = np.ones(len(codes))
+        if self.class_weight is not None:
+            labelled = codes >= 0
+            labels = self.classes_[codes[labelled]]
+            factors[labelled] = compute_sample_weight(self.class_weight, labels)
+        return factors
+
+    def _plan(self, rows: _Rows) -> _Plan:
+        """What to fit and how; every refusal happens here."""
+        n_classes, n_features = len(self.classes_), rows.X.shape[1]
+        generative = self.objective == "likelihood" or self.tradeoff == 1.0 or n_classes == 1
+        precision = self.parameterization == "precision"
+        if precision and self.covariance not in ("low_rank", "auto"):
+            raise UnsupportedError(
+                f"parameterization='precision' goes with covariance='low_rank', not "
+                f"{self.covariance!r}: leave parameterization at 'covariance'."
+            )
+        if self.solver == "em" and not generative:
+            raise UnsupportedError(
+                f"solver='em' maximises the likelihood, not objective={self.objective!r} with "
+                f"tradeoff={self.tradeoff}: use solver='ebw', 'adam' or 'lbfgs', or tradeoff=1."
+            )
+        if self.solver in ("em", "ebw") and precision:
+            raise UnsupportedError(
+                f"solver={self.solver!r} needs closed-form updates, and a low-rank precision has "
+                "none: use solver='adam' or 'lbfgs', or parameterization='covariance'."
+            )
+        solver = self.solver
+        if solver == "auto":
+            small = rows.weight.sum() <= _SMALL
+            solver = "em" if generative and not precision else "lbfgs" if small else "adam"
+        recipe = Recipe(
+            covariance="low_rank" if precision else self.covariance,
+            rank=self._resolve_rank(n_features),
+            floor=self.reg_covar,
+            em=EM(self.init_max_iter, self.tol),
+            parameterization=self.parameterization,
+            eigen=self.init == "eigen" or precision,
+            n_init=self.n_init,
+        )
+        return _Plan(
+            solver=solver,
+            generative=generative,
+            recipe=recipe,
+            counts=self._resolve_components(rows),
+            log_prior=self._resolve_prior(rows),
+            learn_prior=isinstance(self.class_prior, str) and self.class_prior == "empirical",
+            dtype=_DTYPES[rows.X.dtype],
+        )
+
+    def _resolve_components(self, rows: _Rows) -> list[int] | None:
+        if isinstance(self.n_components, str):
+            return None
+        n_classes = len(self.classes_)
+        counts = np.atleast_1d(np.asarray(self.n_components))
+        if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 1).any():
+            raise InvalidInputError(
+                f"n_components={self.n_components!r}: give 'auto', an int, or one positive int a class."
+            )
+        if len(counts) not in (1, n_classes):
+            raise InvalidInputError(
+                f"n_components has {len(counts)} entries, but there are {n_classes} classes "
+                f"({self.classes_.tolist()}): give one number a class, or a single one."
+            )
+        wanted = np.broadcast_to(counts, n_classes)
+        available = np.bincount(rows.y[rows.y >= 0], minlength=n_classes)
+        if (wanted > np.maximum(available, 1)).any():
+            short = self.classes_[wanted > np.maximum(available, 1)].tolist()
+            warnings.warn(
+                f"more components than labelled rows in the classes {short}; these get one component "
+                "a row. Remedy: a smaller n_components, or 'auto'.",
+                DegenerateDataWarning,
+                stacklevel=4,
+            )
+        return np.minimum(wanted, np.maximum(available, 1)).tolist()
+
+    def _resolve_prior(self, rows: _Rows) -> Tensor:
+        n_classes = len(self.classes_)
+        if isinstance(self.class_prior, str):
+            labelled = rows.y >= 0
+            mass = np.bincount(rows.y[labelled], rows.weight[labelled], minlength=n_classes)
+            prior = mass if self.class_prior == "empirical" else np.ones(n_classes)
+            return torch.from_numpy(np.log(np.maximum(prior / prior.sum(), _NEVER)))
+        prior = np.asarray(self.class_prior, dtype=np.float64)
+        if prior.shape != (n_classes,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
+            raise InvalidInputError(
+                f"class_prior must hold {n_classes} positive numbers that sum to one, in the order of "
+                f"the classes {self.classes_.tolist()}; got {prior.tolist()}."
+            )
+        return torch.from_numpy(np.log(prior / prior.sum()))
+
+    def _split(
+        self, table: Table, plan: _Plan, generator: torch.Generator
+    ) -> tuple[LocalEngine, LocalEngine | None]:
+        """Training rows, and held-back labelled rows where early stopping asks for them."""
+        wanted = plan.solver == "adam" if self.early_stopping == "auto" else self.early_stopping
+        if not wanted or plan.solver in ("em", "ebw"):
+            return LocalEngine(table), None
+        y = table.y.cpu()
+        order = torch.randperm(len(y), generator=generator)
+        held = torch.zeros(len(y), dtype=torch.bool)
+        for label in range(len(self.classes_)):
+            mine = order[y[order] == label]
+            held[mine[: int(len(mine) * self.validation_fraction)]] = True
+        if not held.any():
+            return LocalEngine(table), None
+        train, rest = (~held).nonzero().flatten().numpy(), held.nonzero().flatten().numpy()
+        return LocalEngine(table.subset(train)), LocalEngine(table.subset(rest))
+
+    def _start(
+        self, train: LocalEngine, plan: _Plan, generator: torch.Generator, progress: Progress
+    ) -> Mixture:
+        """EM on the labelled rows of every class; a class not seen yet in a stream gets all rows."""
+        by_class = [train.table.labelled_as(label) for label in range(len(self.classes_))]
+        engines = [LocalEngine((t if len(t) else train.table).single_class()) for t in by_class]
+        results = fit_groups(engines, plan.counts, plan.recipe, generator, progress)
+        parts = [result.mixture for result in results]
+        return Mixture.join(parts, plan.log_prior.to(train.table.device), plan.learn_prior)
+
+    def _resume(self, previous: Mixture, plan: _Plan) -> Mixture:
+        same = (
+            previous.n_classes == len(self.classes_)
+            and previous.density.n_features == self.n_features_in_
+        )
+        if not same:
+            raise InvalidInputError(
+                "warm_start=True needs the classes and features of the previous fit; set "
+                "warm_start=False to start anew."
+            )
+        return replace(previous, learn_prior=plan.learn_prior)
+
+    def _objective(self, plan: _Plan, has_unlabelled: bool) -> Objective:
+        return build_objective(
+            "likelihood" if plan.generative else self.objective,
+            tradeoff=self.tradeoff,
+            margin=self.margin,
+            smoothness=self.smoothness,
+            unlabeled_weight=self.unlabeled_weight if has_unlabelled else None,
+        )
+
+    def _train(
+        self,
+        mixture: Mixture,
+        train: LocalEngine,
+        held_back: LocalEngine | None,
+        plan: _Plan,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> FitResult:
+        has_unlabelled = bool((train.table.y < 0).any())
+        objective = self._objective(plan, has_unlabelled)
+        if plan.solver == "em" and not has_unlabelled and not self.warm_start:
+            return FitResult(mixture, float("nan"), len(progress.history), True)
+        if plan.solver == "adam":
+            train = LocalEngine(train.table.cast(plan.dtype))
+        return self._trainer(plan, held_back, generator).run(mixture, objective, train, progress)
+
+    def _trainer(
+        self, plan: _Plan, held_back: LocalEngine | None, generator: torch.Generator
+    ) -> Any:
+        if plan.solver == "em":
+            return EM(self.max_iter, self.tol)
+        if plan.solver == "ebw":
+            return EBW(self.max_iter)
+        patience = self.n_iter_no_change
+        if plan.solver == "lbfgs":
+            return LBFGS(self.max_iter, validation=held_back, patience=patience)
+        return Adam(
+            generator,
+            max_epochs=self.max_iter,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            schedule=self.schedule,
+            averaging=self.averaging,
+            validation=held_back,
+            patience=patience,
+        )
+
+    def _conclude(
+        self,
+        result: FitResult,
+        table: Table,
+        held_back: LocalEngine | None,
+        scaling: Scaling,
+        progress: Progress,
+    ) -> None:
+        mixture = result.mixture
+        scores = run_over(mixture, table, filled_log_density)
+        self._publish(mixture, scaling, scores)
+        self.class_prior_ = self.mixture_.log_prior.exp().numpy()
+        self.n_components_ = list(mixture.layout.counts)
+        self.history_, self.n_iter_ = progress.history, result.n_iter
+        self.converged_ = result.converged
+        self.margin_bound_ = self._margin_bound(mixture, table)
+        self.temperature_ = 1.0
+        if self.calibrate and held_back is not None and mixture.n_classes > 1:
+            self.temperature_ = fit_temperature(mixture, held_back)
+        if not result.converged and result.n_iter >= self.max_iter and self.solver in ("em", "ebw"):
+            warnings.warn(
+                f"{self.solver} stopped after max_iter={self.max_iter} iterations without settling; "
+                "raise max_iter or tol.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _margin_bound(self, mixture: Mixture, table: Table) -> float:
+        """sum of hinge(margin - log-margin) / margin: no fewer than the training errors."""
+        if mixture.n_classes == 1:
+            return 0.0
+        class_log_joint = run_over(mixture, table, lambda m, b: m.class_log_joint(b))
+        y, weight = table.y.cpu(), table.weight.double().cpu()
+        short = (self.margin - log_margin(class_log_joint, y, self.smoothness)).clamp_min(0.0)
+        return float((short * weight)[y >= 0].sum() / self.margin)
+
+    # -- predicting ------------------------------------------------------------------------
+
+    def _class_log_joint(self, X: Any) -> np.ndarray:
+        return self._evaluate(lambda m, b: m.class_log_joint(b), X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
+        check_is_fitted(self)
+        rows = self._check_X(X, reset=False)
+        temperature = np.where(np.isnan(rows).all(1), 1.0, self.temperature_)
+        scaled = self._class_log_joint(rows) / temperature[:, None]
+        return torch.from_numpy(scaled).log_softmax(1).numpy()
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """p(class | x), (n, C), classes in the order of `classes_`."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        check_is_fitted(self)
+        return self.classes_[self._class_log_joint(X).argmax(1)]
+
+    def class_log_density(self, X: Any) -> np.ndarray:
+        """log p(x | class) over the observed features of each row, (n, C), in the units of X."""
+        check_is_fitted(self)
+        log_prior = self.mixture_.log_prior.numpy()
+        return self._class_log_joint(X) - log_prior - self._log_jacobian(X)[:, None]
+
+    def log_margin(self, X: Any, y: Any) -> np.ndarray:
+        """log p(x, y) minus the largest log p(x, c) of another class: positive where right."""
+        check_is_fitted(self)
+        if len(self.classes_) == 1:
+            raise InvalidInputError("a margin needs two classes; the model was fitted on one.")
+        class_log_joint = self._class_log_joint(X)
+        labels = self._labels_for(y, len(class_log_joint))
+        if labels is None or (labels < 0).any():
+            raise InvalidInputError("log_margin needs a label for every row.")
+        return log_margin(torch.from_numpy(class_log_joint), torch.from_numpy(labels)).numpy()
+
+    def _labels_for(self, y: Any, n_rows: int) -> np.ndarray | None:
+        if y is None:
+            return None
+        labels = column_or_1d(y)
+        if len(labels) != n_rows:
+            raise InvalidInputError(f"y has {len(labels)} entries, but X has {n_rows} rows.")
+        return encode_labels(labels, self.classes_, self.unlabeled)
+
+    def sample(
+        self, n_samples: int = 1, y: Any = None, *, random_state: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows from the model.
+
+        Parameters
+        ----------
+        n_samples : number of rows.
+        y : a class label, or one label a row; None draws them from the class prior.
+
+        Returns
+        -------
+        X (n_samples, D) and y (n_samples,).
+        """
+        check_is_fitted(self)
+        n_samples = check_count(n_samples)
+        generator = self._generator(random_state)
+        if y is None:
+            prior = self.mixture_.log_prior.exp()
+            labels = torch.multinomial(prior, n_samples, replacement=True, generator=generator)
+        else:
+            wanted = np.broadcast_to(np.asarray(y, dtype=self.classes_.dtype), n_samples)
+            labels = torch.from_numpy(encode_labels(wanted, self.classes_, None))
+        rows = self.mixture_.sample(labels, generator).numpy()
+        return self.scaling_.invert(rows), self.classes_[labels.numpy()]
+
+
+def fit_temperature(mixture: Mixture, held_back: LocalEngine) -> float:
+    """The temperature under which held-back labels are most probable."""
+    class_log_joint = run_over(mixture, held_back.table, lambda m, b: m.class_log_joint(b))
+    y, weight = held_back.table.y.cpu(), held_back.table.weight.double().cpu()
+
+    def loss(log_temperature: float) -> float:
+        log_proba = (class_log_joint / np.exp(log_temperature)).log_softmax(1)
+        return -float((weight * log_proba.gather(1, y[:, None])[:, 0]).sum())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-3.0, 8.0), method="bounded").x))

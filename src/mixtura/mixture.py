@@ -1,0 +1,179 @@
+"""Class mixtures: weights, one stack of densities, and the class that owns each component."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities import Density, Statistics
+
+
+class Layout:
+    """Which class owns which component: ascending, and classes may own different numbers."""
+
+    def __init__(self, counts: Sequence[int], device: torch.device | str = "cpu") -> None:
+        self.counts = tuple(int(count) for count in counts)
+        self.n_classes, self.n_components = len(self.counts), sum(self.counts)
+        labels = torch.arange(self.n_classes)
+        self.owner = labels.repeat_interleave(torch.tensor(self.counts)).to(device)
+        self._slots = None if len(set(self.counts)) == 1 else self._padded().to(device)
+
+    def _padded(self) -> Tensor:
+        """(C, largest class) component of each slot, K for the empty ones."""
+        slots = torch.full((self.n_classes, max(self.counts)), self.n_components)
+        first = 0
+        for label, count in enumerate(self.counts):
+            slots[label, :count] = torch.arange(first, first + count)
+            first += count
+        return slots
+
+    def logsumexp(self, values: Tensor) -> Tensor:
+        """Sums within each class, in logs: (n, K) -> (n, C)."""
+        if self._slots is None:
+            return values.view(len(values), self.n_classes, -1).logsumexp(2)
+        padded = torch.nn.functional.pad(values, (0, 1), value=-torch.inf)
+        return padded[:, self._slots.flatten()].view(-1, *self._slots.shape).logsumexp(2)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sums within each class: (K,) -> (C,)."""
+        return values.new_zeros(self.n_classes).index_add_(0, self.owner, values)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """p(x, c) = prior_c * sum over the components k of class c of weight_k * f_k(x).
+
+    All components of all classes live in one stack, so that one matrix product serves them all.
+
+    Attributes
+    ----------
+    density : K component densities.
+    log_weight : (K,), normalised within each class.
+    layout : the class that owns each component.
+    log_prior : (C,), normalised.
+    learn_prior : whether training may move the class prior.
+    """
+
+    density: Density
+    log_weight: Tensor
+    layout: Layout
+    log_prior: Tensor
+    learn_prior: bool = True
+
+    @property
+    def owner(self) -> Tensor:
+        return self.layout.owner
+
+    @property
+    def n_classes(self) -> int:
+        return self.layout.n_classes
+
+    @property
+    def n_components(self) -> int:
+        return self.layout.n_components
+
+    @property
+    def n_parameters(self) -> int:
+        """Degrees of freedom of the whole model."""
+        weights = self.n_components - self.n_classes
+        priors = self.n_classes - 1 if self.learn_prior else 0
+        return self.n_components * self.density.n_parameters + weights + priors
+
+    @classmethod
+    def single(cls, density: Density) -> Mixture:
+        """One class, equal weights: the start of an unsupervised mixture."""
+        count = density.n_components
+        weight = density.mean.new_full((count,), 1.0 / count).log()
+        layout = Layout([count], weight.device)
+        return cls(density, weight, layout, weight.new_zeros(1), learn_prior=False)
+
+    @classmethod
+    def join(cls, parts: list[Mixture], log_prior: Tensor, learn_prior: bool) -> Mixture:
+        """One mixture of single-class mixtures, class by class."""
+        density = Density.stack([part.density for part in parts])
+        layout = Layout([part.n_components for part in parts], log_prior.device)
+        weight = torch.cat([part.log_weight for part in parts])
+        return cls(density, weight, layout, log_prior, learn_prior)
+
+    def of_class(self, label: int) -> Mixture:
+        """The mixture of one class, on its own."""
+        index = (self.owner == label).nonzero().flatten()
+        single = Mixture.single(self.density.select(index))
+        return replace(single, log_weight=self.log_weight[index])
+
+    def to(self, *args: Any, **kwargs: Any) -> Mixture:
+        """Another device or floating type."""
+        weight = self.log_weight.to(*args, **kwargs)
+        return Mixture(
+            self.density.to(*args, **kwargs),
+            weight,
+            Layout(self.layout.counts, weight.device),
+            self.log_prior.to(*args, **kwargs),
+            self.learn_prior,
+        )
+
+    def log_joint(self, batch: Batch) -> Tensor:
+        """Component log-joint: log p(x, c, k), (n, K)."""
+        weight = self.log_weight + self.log_prior[self.owner]
+        return self.density.log_prob(batch) + weight.to(batch.x.dtype)
+
+    def by_class(self, log_joint: Tensor) -> Tensor:
+        """Class log-joint (n, C) of component log-joints (n, K)."""
+        return self.layout.logsumexp(log_joint)
+
+    def class_log_joint(self, batch: Batch) -> Tensor:
+        """log p(x, c), (n, C)."""
+        return self.by_class(self.log_joint(batch))
+
+    def free(self) -> dict[str, Tensor]:
+        """Unconstrained parameters of the whole model."""
+        free = {f"density.{name}": value for name, value in self.density.free().items()}
+        free["log_weight"] = self.log_weight
+        if self.learn_prior:
+            free["log_prior"] = self.log_prior
+        return free
+
+    def from_free(self, free: dict[str, Tensor]) -> Mixture:
+        """The mixture of unconstrained parameters; weights and prior are normalised here."""
+        prefix = "density."
+        inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
+        prior = free.get("log_prior", self.log_prior)
+        return replace(
+            self,
+            density=self.density.from_free(inner),
+            log_weight=self.normalise_weight(free["log_weight"]),
+            log_prior=prior.log_softmax(0),
+        )
+
+    def normalise_weight(self, log_weight: Tensor) -> Tensor:
+        """Log weights that sum to one within each class."""
+        return log_weight - self.by_class(log_weight[None])[0, self.owner]
+
+    def sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """One row of each of the given classes (n,)."""
+        own = self.owner == labels[:, None].to(self.owner.device)
+        chance = torch.where(own, self.log_weight.exp(), 0.0)
+        component = torch.multinomial(chance.cpu(), 1, generator=generator).flatten()
+        return self.density.sample(component.to(self.owner.device), generator)
+
+    def impute(self, batch: Batch) -> Tensor:
+        """Conditional mean of each row given what is observed (and its class, where known)."""
+        share = self.posterior(batch).to(batch.x.dtype)
+        return torch.einsum("nk,nkd->nd", share, self.density.expected(batch))
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """A draw of the missing entries of each row given what is observed."""
+        share = self.posterior(batch).double().cpu()
+        component = torch.multinomial(share, 1, generator=generator).flatten()
+        return self.density.complete(batch, component.to(self.owner.device), generator)
+
+    def posterior(self, batch: Batch) -> Tensor:
+        """p(component | x), or p(component | x, c) for rows that carry a label, (n, K)."""
+        log_joint = self.log_joint(batch)
+        foreign = (batch.y[:, None] >= 0) & (self.owner != batch.y[:, None])
+        return log_joint.masked_fill(foreign, -torch.inf).softmax(1)

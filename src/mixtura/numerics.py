@@ -1,0 +1,115 @@
+"""Numerical ground: factorisations that cannot fail, constraints, sums in logs."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+LOG_2PI = math.log(2.0 * math.pi)
+
+
+def softplus_inverse(value: Tensor) -> Tensor:
+    """The z with softplus(z) = value, accurate for small and large values."""
+    return value + torch.log(-torch.expm1(-value))
+
+
+def above(floor: float, free: Tensor) -> Tensor:
+    """Map free parameters to values above `floor`."""
+    return floor + softplus(free)
+
+
+def above_inverse(floor: float, value: Tensor) -> Tensor:
+    """The free parameters of `value`; values on the floor are lifted off it by a hair."""
+    hair = 1e-4 * floor + torch.finfo(value.dtype).tiny
+    return softplus_inverse((value - floor).clamp_min(hair))
+
+
+def lower_inverse(factor: Tensor) -> Tensor:
+    """Inverse of lower triangular matrices (..., D, D)."""
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+
+
+def log_det_lower(factor: Tensor) -> Tensor:
+    """log det(L L^T) of lower triangular L (..., D, D)."""
+    return 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def is_positive_definite(matrix: Tensor) -> Tensor:
+    """Whether each symmetric matrix (..., D, D) has a Cholesky factor."""
+    return torch.linalg.cholesky_ex(matrix).info == 0
+
+
+def floor_spectrum(matrix: Tensor, floor: float) -> Tensor:
+    """Raise eigenvalues of symmetric matrices (K, D, D) to at least `floor`.
+
+    This is the maximum-likelihood covariance under the constraint that it is no smaller than
+    `floor` in any direction, so EM with it stays monotone. Matrices that need no change are
+    returned to the bit.
+    """
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    low = ~is_positive_definite(matrix - floor * eye)
+    if not low.any():
+        return matrix
+    values, vectors = torch.linalg.eigh(matrix[low])
+    raised = (vectors * values.clamp_min(floor)[..., None, :]) @ vectors.mT
+    matrix = matrix.clone()
+    matrix[low] = 0.5 * (raised + raised.mT) + 1e-9 * floor * eye
+    return matrix
+
+
+class _QuadraticLogDet(torch.autograd.Function):
+    """u^T A^-1 u and log det A, with the gradient written out.
+
+    Differentiating through a Cholesky factor costs several triangular solves with matrices on
+    both sides; the closed form needs A^-1 once.
+    """
+
+    @staticmethod
+    def forward(ctx, matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        factor = torch.linalg.cholesky_ex(matrix).L
+        half = torch.linalg.solve_triangular(factor, vectors, upper=False)
+        ctx.save_for_backward(factor, half)
+        return half.square().sum(-2), log_det_lower(factor)
+
+    @staticmethod
+    def backward(ctx, grad_quadratic: Tensor, grad_log_det: Tensor) -> tuple[Tensor, Tensor]:
+        factor, half = ctx.saved_tensors
+        inverse = lower_inverse(factor)
+        solved = inverse.mT @ half
+        weighted = solved * grad_quadratic[..., None, :]
+        grad_matrix = grad_log_det[..., None, None] * (inverse.mT @ inverse) - weighted @ solved.mT
+        return grad_matrix, 2.0 * weighted
+
+
+def quadratic_log_det(matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Quadratic forms and log determinants of positive definite matrices.
+
+    Parameters
+    ----------
+    matrix : (..., D, D), positive definite.
+    vectors : (..., D, M).
+
+    Returns
+    -------
+    (..., M) values of u^T A^-1 u, and (...) values of log det A.
+    """
+    return _QuadraticLogDet.apply(matrix, vectors)
+
+
+def solve_posdef(matrix: Tensor, right: Tensor) -> Tensor:
+    """A^-1 B for positive definite A."""
+    return torch.cholesky_solve(right, torch.linalg.cholesky_ex(matrix).L)
+
+
+@lru_cache(maxsize=32)
+def tri_pack_index(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows and columns of the lower triangle, and the (size, size) map back into the packing."""
+    rows, columns = torch.tril_indices(size, size, device=device)
+    place = torch.zeros(size, size, dtype=torch.long, device=device)
+    place[rows, columns] = place[columns, rows] = torch.arange(len(rows), device=device)
+    return rows, columns, place

@@ -1,0 +1,201 @@
+"""Fitted estimators as one safetensors file with a JSON header: versioned, no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from mixtura import densities
+from mixtura.data import Scaling
+from mixtura.densities import Density
+from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.mixture import Layout, Mixture
+
+FORMAT_VERSION = 1
+
+#: Estimator classes that can be stored, by name; each registers itself when it is defined.
+ESTIMATORS: dict[str, type] = {}
+
+
+def storable(cls: type) -> type:
+    """Class decorator: let `save` and `load` know an estimator."""
+    ESTIMATORS[cls.__name__] = cls
+    return cls
+
+
+class _Packer:
+    """Splits nested values into JSON and named tensors."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+
+    def pack(self, value: Any, name: str) -> Any:
+        if isinstance(value, Mixture):
+            return self._pack_mixture(value, name)
+        if isinstance(value, Scaling):
+            parts = {"location": value.location, "scale": value.scale}
+            return {"kind": "scaling", **{k: self.pack(v, f"{name}.{k}") for k, v in parts.items()}}
+        if isinstance(value, Tensor):
+            self.tensors[name] = value.detach().cpu().contiguous().clone()
+            return {"kind": "tensor", "name": name}
+        if isinstance(value, np.ndarray):
+            return self._pack_array(value, name)
+        if isinstance(value, np.generic):
+            return {"kind": "array", "dtype": value.dtype.str, "scalar": value.item()}
+        if isinstance(value, dict):
+            items = [[k, self.pack(v, f"{name}.{i}")] for i, (k, v) in enumerate(value.items())]
+            return {"kind": "dict", "items": items}
+        if isinstance(value, list | tuple):
+            items = [self.pack(v, f"{name}.{i}") for i, v in enumerate(value)]
+            return {"kind": type(value).__name__, "items": items}
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise InvalidInputError(
+            f"{name} holds a {type(value).__name__}, which a model file cannot store. Set it to "
+            "None before saving (callbacks and random states belong to a run, not to a model)."
+        )
+
+    def _pack_array(self, value: np.ndarray, name: str) -> Any:
+        if value.dtype.kind in "OUS":
+            items = [v.item() if isinstance(v, np.generic) else v for v in value.ravel().tolist()]
+            dtype = "O" if value.dtype.kind == "O" else value.dtype.str
+            packed = [self.pack(v, name) for v in items]
+            return {"kind": "objects", "dtype": dtype, "shape": value.shape, "items": packed}
+        self.tensors[name] = torch.from_numpy(np.ascontiguousarray(value).copy())
+        return {"kind": "array", "dtype": value.dtype.str, "name": name}
+
+    def _pack_mixture(self, mixture: Mixture, name: str) -> Any:
+        density = mixture.density
+        options = {f.name: getattr(density, f.name) for f in fields(density)}
+        return {
+            "kind": "mixture",
+            "density": type(density).__name__,
+            "options": {k: self.pack(v, f"{name}.density.{k}") for k, v in options.items()},
+            "log_weight": self.pack(mixture.log_weight, f"{name}.log_weight"),
+            "log_prior": self.pack(mixture.log_prior, f"{name}.log_prior"),
+            "counts": list(mixture.layout.counts),
+            "learn_prior": mixture.learn_prior,
+        }
+
+
+def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return _UNPACKERS[value["kind"]](value, tensors)
+
+
+def _unpack_array(value: dict, tensors: dict[str, Tensor]) -> Any:
+    if "scalar" in value:
+        return np.dtype(value["dtype"]).type(value["scalar"])
+    return tensors[value["name"]].numpy().astype(value["dtype"])
+
+
+def _unpack_objects(value: dict, tensors: dict[str, Tensor]) -> np.ndarray:
+    array = np.empty(len(value["items"]), dtype=value["dtype"])
+    for place, item in enumerate(value["items"]):
+        array[place] = _unpack(item, tensors)
+    return array.reshape(value["shape"])
+
+
+def _unpack_mixture(value: dict, tensors: dict[str, Tensor]) -> Mixture:
+    kind = getattr(densities, value["density"])
+    if not (isinstance(kind, type) and issubclass(kind, Density)):
+        raise KeyError(value["density"])
+    options = {k: _unpack(v, tensors) for k, v in value["options"].items()}
+    return Mixture(
+        kind(**options),
+        _unpack(value["log_weight"], tensors),
+        Layout(value["counts"]),
+        _unpack(value["log_prior"], tensors),
+        value["learn_prior"],
+    )
+
+
+_UNPACKERS: dict[str, Any] = {
+    "mixture": _unpack_mixture,
+    "scaling": lambda v, t: Scaling(_unpack(v["location"], t), _unpack(v["scale"], t)),
+    "tensor": lambda v, t: t[v["name"]],
+    "array": _unpack_array,
+    "objects": _unpack_objects,
+    "dict": lambda v, t: {k: _unpack(item, t) for k, item in v["items"]},
+    "list": lambda v, t: [_unpack(item, t) for item in v["items"]],
+    "tuple": lambda v, t: tuple(_unpack(item, t) for item in v["items"]),
+}
+
+
+def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
+    """Write an estimator atomically: the old file stays until the new one is complete."""
+    packer = _Packer()
+    header = {
+        "estimator": type(estimator).__name__,
+        "params": packer.pack(estimator.get_params(deep=False), "params"),
+        "state": packer.pack(
+            {k: v for k, v in vars(estimator).items() if k not in estimator.get_params()}, "state"
+        ),
+    }
+    metadata = {"format": "mixtura", "version": str(FORMAT_VERSION), "model": json.dumps(header)}
+    content = to_bytes(packer.tensors, metadata)
+    target = Path(path)
+    if target.is_dir():
+        raise InvalidInputError(f"{target} is a folder: give the name of a file.")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read an estimator that `save` wrote.
+
+    Raises
+    ------
+    FileNotFoundError : there is no such file.
+    FileFormatError : the file is damaged, not a mixtura model, or from a newer version.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no model file at {path}.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError, OSError) as error:
+        raise FileFormatError(
+            f"{path} is damaged or not a model file ({error}). Restore it from a copy, or save again."
+        ) from error
+    if metadata.get("format") != "mixtura":
+        raise FileFormatError(f"{path} is a safetensors file, but not a mixtura model.")
+    version = int(metadata["version"]) if metadata.get("version", "").isdigit() else -1
+    if version > FORMAT_VERSION:
+        raise FileFormatError(
+            f"{path} was written by a newer mixtura (format {version}, this one reads up to "
+            f"{FORMAT_VERSION}): upgrade mixtura."
+        )
+    try:
+        return _rebuild(json.loads(metadata["model"]), tensors)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileFormatError(
+            f"{path} is damaged: its header does not make sense ({error!r})."
+        ) from error
+
+
+def _rebuild(header: dict, tensors: dict[str, Tensor]) -> Any:
+    estimator = ESTIMATORS[header["estimator"]](**_unpack(header["params"], tensors))
+    for name, value in _unpack(header["state"], tensors).items():
+        setattr(estimator, name, value)
+    return estimator

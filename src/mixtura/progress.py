@@ -1,0 +1,118 @@
+"""Progress: what a trainer tells while it works, and who listens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Record = dict[str, Any]
+#: Called with each record; training stops at the first that returns True.
+Callback = Callable[[Record], Any]
+
+
+class Progress:
+    """Collects the history of a fit, shows it, and passes it on to the user's callbacks."""
+
+    def __init__(self, callbacks: Iterable[Callback] = (), verbose: int = 0) -> None:
+        self.history: list[Record] = []
+        self._callbacks = list(callbacks)
+        self._display = _display(verbose)
+        self._began = time.perf_counter()
+
+    def start(self, stage: str, total: int) -> None:
+        """A stage of at most `total` iterations begins."""
+        self._display.start(stage, total)
+
+    def step(self, record: Record) -> bool:
+        """One iteration is done; True if a callback asks to stop."""
+        record = {**record, "seconds": time.perf_counter() - self._began}
+        self.history.append(record)
+        self._display.step(record)
+        return any([callback(record) is True for callback in self._callbacks])
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._display.close()
+
+
+def describe(record: Record) -> str:
+    """One line a person can read."""
+    shown = [f"objective {record['objective']:.5g}"]
+    if "validation_error" in record:
+        shown.append(f"validation error {100 * record['validation_error']:.2f} %")
+    return ", ".join(shown)
+
+
+class _Silent:
+    def start(self, stage: str, total: int) -> None:
+        """Show nothing."""
+
+    def step(self, record: Record) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Show nothing."""
+
+
+class _Lines(_Silent):
+    """Plain lines, at most one a second, with the time left."""
+
+    def start(self, stage: str, total: int) -> None:
+        self._stage, self._total, self._done = stage, total, 0
+        self._began = self._shown = time.perf_counter()
+
+    def step(self, record: Record) -> None:
+        self._done += 1
+        now = time.perf_counter()
+        if now - self._shown < 1.0 and self._done < self._total:
+            return
+        self._shown = now
+        left = (now - self._began) / self._done * (self._total - self._done)
+        print(
+            f"{self._stage} {self._done}/{self._total}: {describe(record)}, at most {left:.0f} s left",
+            flush=True,
+        )
+
+
+class _Bars(_Silent):
+    """A live bar, by rich."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}"),
+        )
+        self._bar.start()
+        self._task: Any = None
+
+    def start(self, stage: str, total: int) -> None:
+        self._finish()
+        self._task = self._bar.add_task(stage, total=total, state="")
+
+    def step(self, record: Record) -> None:
+        self._bar.update(self._task, advance=1, state=describe(record))
+
+    def _finish(self) -> None:
+        if self._task is not None:
+            done = self._bar.tasks[self._task].completed
+            self._bar.update(self._task, total=done)
+
+    def close(self) -> None:
+        self._finish()
+        self._bar.stop()
+
+
+def _display(verbose: int) -> _Silent:
+    if not verbose:
+        return _Silent()
+    try:
+        return _Bars()
+    except ImportError:
+        return _Lines()

@@ -1,0 +1,1 @@
+"""Trainers: what to do with the occupancies. One file each."""

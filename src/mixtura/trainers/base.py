@@ -1,0 +1,74 @@
+"""What every trainer takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities import Density
+from mixtura.engines import LocalEngine
+from mixtura.exceptions import UnsupportedError
+from mixtura.mixture import Mixture
+from mixtura.objectives import Objective
+from mixtura.progress import Progress
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A trained mixture, and how training ended."""
+
+    mixture: Mixture
+    objective: float
+    n_iter: int
+    converged: bool
+
+
+class Trainer(Protocol):
+    """Improves a mixture on an objective; all it needs of the data is sums over chunks."""
+
+    def run(
+        self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
+    ) -> FitResult: ...
+
+
+def require_closed_form(density: Density, solver: str) -> None:
+    """Refuse a density without closed-form updates before any work is done."""
+    if not density.closed_form:
+        raise UnsupportedError(
+            f"solver={solver!r} needs closed-form updates, and {type(density).__name__} has none: "
+            "use solver='adam' or 'lbfgs', or parameterization='covariance'."
+        )
+
+
+def occupancies(mixture: Mixture, objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The summed loss of a chunk, and its signed occupancies (n, K)."""
+    with torch.no_grad():
+        log_joint = mixture.log_joint(batch)
+    return objective.occupancy(mixture, log_joint, batch.y, batch.weight)
+
+
+def keep_valid(old: Density, new: Density, valid: Tensor) -> Density:
+    """The new components where their update is valid, the old ones elsewhere."""
+    if valid.all():
+        return new
+    before, after = old.tensors(), new.tensors()
+    mixed = {
+        name: torch.where(valid.view(-1, *[1] * (after[name].ndim - 1)), after[name], before[name])
+        for name in after
+    }
+    return old.with_tensors(mixed)
+
+
+def with_masses(mixture: Mixture, density: Density, mass: Tensor) -> Mixture:
+    """The mixture whose weights and prior are proportional to non-negative masses (K,)."""
+    tiny = torch.finfo(mass.dtype).tiny
+    weight = mixture.normalise_weight(mass.clamp_min(tiny).log())
+    prior = mixture.log_prior
+    if mixture.learn_prior:
+        by_class = mixture.layout.sum(mass)
+        prior = (by_class / by_class.sum()).clamp_min(tiny).log()
+    return replace(mixture, density=density, log_weight=weight, log_prior=prior)

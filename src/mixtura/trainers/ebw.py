@@ -1,0 +1,139 @@
+"""Extended Baum-Welch: closed-form updates for objectives with negative occupancies.
+
+The statistics of the data are damped by those of the model itself, `statistics + D * own`, which
+for Gaussians is the published update; D is the smallest that keeps every component valid, times
+a safety factor. With the likelihood and D = 0 the update is EM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities import Density, Statistics, add_statistics, scale_statistics
+from mixtura.engines import LocalEngine
+from mixtura.mixture import Mixture
+from mixtura.objectives import Objective
+from mixtura.progress import Progress
+from mixtura.trainers.base import FitResult, keep_valid, occupancies, require_closed_form
+
+_MOST_DOUBLINGS = 60
+
+Attempt = Callable[[Tensor], tuple[Density, Tensor]]
+
+
+@dataclass(frozen=True)
+class EBW:
+    """Extended Baum-Welch iterations; not monotone, so the best iterate is kept.
+
+    Parameters
+    ----------
+    factor : F, what the smallest valid D is multiplied by.
+    per_component : one D a component (converges faster) instead of one for all (the paper's).
+    damping : a fixed D instead of the search.
+    """
+
+    max_iter: int = 100
+    tol: float = 1e-5
+    factor: float = 2.0
+    per_component: bool = True
+    damping: float | None = None
+    patience: int = 10
+    stage: str = "EBW"
+
+    def run(
+        self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
+    ) -> FitResult:
+        require_closed_form(mixture.density, "ebw")
+        progress.start(self.stage, self.max_iter)
+        total_weight = engine.total_weight
+        best, best_loss, best_at = mixture, float("inf"), 0
+        for iteration in range(1, self.max_iter + 1):
+            current = mixture
+            sums = engine.sum(lambda b: _accumulate(current, objective, b), current.density)
+            loss = float(sums.pop("loss")) / total_weight
+            stop = progress.step({"stage": self.stage, "iteration": iteration, "objective": loss})
+            if loss < best_loss - self.tol * max(1.0, abs(best_loss)) or best_at == 0:
+                best_at = iteration
+            if loss < best_loss:
+                best, best_loss = current, loss
+            if stop or iteration - best_at >= self.patience:
+                return FitResult(best, best_loss, iteration, not stop)
+            mixture = self.update(current, sums)
+        return FitResult(best, best_loss, self.max_iter, False)
+
+    def update(self, mixture: Mixture, sums: Statistics) -> Mixture:
+        """One step from the summed statistics of all rows."""
+        positive = sums.pop("positive")
+        negative = positive - sums["mass"]
+        damping, density = self._damped(mixture.density, sums, negative)
+        balance = 2.0 if self.per_component else float(damping.max())
+        return _reweigh(mixture, density, positive, negative, balance)
+
+    def _damped(
+        self, density: Density, sums: Statistics, negative: Tensor
+    ) -> tuple[Tensor, Density]:
+        own = density.own_statistics()
+
+        def attempt(damping: Tensor) -> tuple[Density, Tensor]:
+            return density.maximise(add_statistics(sums, scale_statistics(own, damping)))
+
+        if self.damping is not None:
+            damping = torch.full_like(negative, self.damping)
+        else:
+            damping = self._smallest_valid(attempt, negative) * self.factor
+            if self.per_component:
+                damping = damping.maximum(self.factor * negative)
+        updated, valid = attempt(damping)
+        return damping, keep_valid(density, updated, valid)
+
+    def _smallest_valid(self, attempt: Attempt, negative: Tensor) -> Tensor:
+        """Double D from one until the updates are valid, for each component or for all."""
+        damping = torch.ones_like(negative)
+        for _ in range(_MOST_DOUBLINGS):
+            valid = attempt(damping)[1]
+            if valid.all():
+                break
+            grow = ~valid if self.per_component else torch.ones_like(valid)
+            damping = torch.where(grow, 2.0 * damping, damping)
+        return damping
+
+
+def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statistics:
+    loss, occupancy = occupancies(mixture, objective, batch)
+    statistics = mixture.density.statistics(batch, occupancy)
+    return {**statistics, "loss": loss, "positive": occupancy.clamp_min(0.0).sum(0)}
+
+
+def _reweigh(
+    mixture: Mixture, density: Density, positive: Tensor, negative: Tensor, balance: float
+) -> Mixture:
+    """Weights and prior by `p (g + D) / sum`, g the robust derivative of each."""
+    owner, layout = mixture.owner, mixture.layout
+    class_positive, class_negative = layout.sum(positive), layout.sum(negative)
+    weight = _growth(
+        mixture.log_weight,
+        positive / class_positive[owner],
+        negative / class_negative[owner],
+        balance,
+    )
+    prior = mixture.log_prior
+    if mixture.learn_prior:
+        shares = class_positive / class_positive.sum(), class_negative / class_negative.sum()
+        prior = _growth(prior, *shares, balance).log_softmax(0)
+    return replace(
+        mixture, density=density, log_weight=mixture.normalise_weight(weight), log_prior=prior
+    )
+
+
+def _growth(log_share: Tensor, positive: Tensor, negative: Tensor, balance: float) -> Tensor:
+    """log of p (g + D); where nothing is negative, the maximum itself, which is EM's."""
+    tiny = torch.finfo(log_share.dtype).tiny
+    positive = positive.nan_to_num(0.0)
+    derivative = positive - negative.nan_to_num(0.0)
+    grown = log_share + (derivative + balance).clamp_min(tiny).log()
+    return torch.where(negative.nan_to_num(0.0).sum() > 0, grown, positive.clamp_min(tiny).log())

@@ -1,0 +1,332 @@
+"""Gradient training of any density on any objective: Adam on minibatches, L-BFGS on all rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from mixtura.data import Batch, Table
+from mixtura.engines import LocalEngine
+from mixtura.mixture import Mixture
+from mixtura.objectives import Objective
+from mixtura.progress import Progress
+from mixtura.trainers.base import FitResult
+
+Free = dict[str, Tensor]
+
+#: Share of the full step size at each point (0 to 1) of training.
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+    "linear": lambda progress: 1.0 - progress,
+}
+
+
+def mean_loss(mixture: Mixture, objective: Objective, batch: Batch) -> Tensor:
+    """The objective's mean over the rows of a batch."""
+    losses = objective.loss(mixture.class_log_joint(batch), batch.y)
+    return (losses * batch.weight).sum() / batch.weight.sum()
+
+
+def evaluate(mixture: Mixture, objective: Objective, engine: LocalEngine) -> tuple[float, float]:
+    """Error rate and mean loss over labelled rows, and over all rows."""
+
+    def sums(batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            class_log_joint = mixture.class_log_joint(batch)
+        labelled = batch.weight * (batch.y >= 0)
+        return {
+            "loss": (objective.loss(class_log_joint, batch.y) * batch.weight).sum(),
+            "wrong": (labelled * (class_log_joint.argmax(1) != batch.y)).sum(),
+            "labelled": labelled.sum(),
+        }
+
+    total = engine.sum(sums, mixture.density)
+    error = float(total["wrong"]) / max(float(total["labelled"]), 1e-300)
+    return error, float(total["loss"]) / engine.total_weight
+
+
+@dataclass
+class Best:
+    """The best model so far: fewest validation errors, then the smallest loss."""
+
+    mixture: Mixture
+    score: tuple[float, float] = (math.inf, math.inf)
+    at: int = 0
+
+    def offer(self, mixture: Mixture, score: tuple[float, float], iteration: int) -> None:
+        """Take the model if it is better and finite."""
+        if math.isfinite(score[1]) and score < self.score:
+            self.mixture, self.score, self.at = mixture, score, iteration
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam on minibatches; the model of the best epoch on the validation rows is kept.
+
+    Parameters
+    ----------
+    validation : rows to choose the epoch by; None keeps the last epoch.
+    patience : epochs without improvement before training stops; None never stops early.
+    averaging : decay of an exponential average of the parameters that is used instead of the
+        last iterate; 0 switches it off.
+    """
+
+    generator: torch.Generator
+    max_epochs: int = 100
+    batch_size: int = 100
+    learning_rate: float = 2e-3
+    schedule: str = "constant"
+    averaging: float = 0.0
+    validation: LocalEngine | None = None
+    patience: int | None = None
+    stage: str = "Adam"
+
+    def run(
+        self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
+    ) -> FitResult:
+        table = engine.table
+        model = mixture.to(table.dtype)
+        free = {k: v.detach().clone().requires_grad_() for k, v in model.free().items()}
+        average = {k: v.detach().clone() for k, v in free.items()}
+        step = make_step(model, objective, free, table, self)
+        best = Best(mixture)
+        if self.validation is not None:
+            best.offer(mixture, evaluate(mixture, objective, self.validation), 0)
+        progress.start(self.stage, self.max_epochs)
+        n_batches = math.ceil(len(engine) / self.batch_size)
+        for epoch in range(1, self.max_epochs + 1):
+            total = torch.zeros((), dtype=table.dtype, device=table.device)
+            indices = engine.minibatch_indices(self.batch_size, self.generator)
+            for number, index in enumerate(indices):
+                done = (epoch - 1 + number / n_batches) / self.max_epochs
+                total += step(index, self.learning_rate * SCHEDULES[self.schedule](done))
+                if self.averaging:
+                    self._average(average, free)
+            loss = float(total) / n_batches
+            trained = average if self.averaging else free
+            candidate = model.from_free({k: v.detach().clone() for k, v in trained.items()})
+            record = {"stage": self.stage, "iteration": epoch, "objective": loss}
+            self._judge(best, candidate.to(torch.float64), objective, loss, epoch, record)
+            if progress.step(record) or not math.isfinite(loss) or self._settled(best, epoch):
+                break
+        return FitResult(best.mixture, best.score[1], epoch, epoch < self.max_epochs)
+
+    def _judge(
+        self,
+        best: Best,
+        candidate: Mixture,
+        objective: Objective,
+        loss: float,
+        epoch: int,
+        record: dict,
+    ) -> None:
+        if self.validation is None:
+            best.offer(candidate, (-float(epoch), loss), epoch)
+            return
+        error, validation_loss = evaluate(candidate, objective, self.validation)
+        record |= {"validation_error": error, "validation_objective": validation_loss}
+        best.offer(candidate, (error, validation_loss), epoch)
+
+    def _settled(self, best: Best, epoch: int) -> bool:
+        waiting = self.validation is not None and self.patience is not None
+        return waiting and epoch - best.at >= (self.patience or 0)
+
+    def _average(self, average: Free, free: Free) -> None:
+        leaves = [value.detach() for value in free.values()]
+        torch._foreach_lerp_(list(average.values()), leaves, 1.0 - self.averaging)
+
+
+Step = Callable[[Tensor, float], Tensor]
+
+
+def make_step(
+    model: Mixture, objective: Objective, free: Free, table: Table, settings: Adam
+) -> Step:
+    """One update from the rows at an index: eager, or the whole of it as one CUDA graph."""
+
+    def loss_of(batch: Batch) -> Tensor:
+        return mean_loss(model.from_free(free), objective, batch)
+
+    on_cuda = table.device.type == "cuda"
+    rate = torch.tensor(settings.learning_rate, device=table.device) if on_cuda else 1.0
+    optimizer = torch.optim.Adam(free.values(), lr=rate, fused=True, capturable=on_cuda)
+    size = min(settings.batch_size, len(table))
+    if on_cuda and not table.may_have_missing:
+        return GraphedStep(loss_of, table, optimizer, size)
+
+    def step(index: Tensor, learning_rate: float) -> Tensor:
+        _set_rate(optimizer, learning_rate)
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(table.batch(index))
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
+
+
+class GraphedStep:
+    """Forward, backward and Adam captured once and replayed for every minibatch.
+
+    A graph has fixed shapes: a shorter last batch is filled up with rows of weight zero.
+    """
+
+    def __init__(
+        self,
+        loss_of: Callable[[Batch], Tensor],
+        table: Table,
+        optimizer: torch.optim.Optimizer,
+        size: int,
+    ) -> None:
+        self._optimizer = optimizer
+        self._index = torch.zeros(size, dtype=torch.long, device=table.device)
+        self._use = torch.ones(size, dtype=table.dtype, device=table.device)
+
+        def update() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            batch = table.batch(self._index)
+            loss = loss_of(Batch(batch.x, None, batch.y, batch.weight * self._use))
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        self._index.copy_(torch.arange(size, device=table.device))
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in parameters]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                update()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._loss = update()
+        self._rewind(parameters, before)
+
+    def _rewind(self, parameters: list[Tensor], before: list[Tensor]) -> None:
+        """Undo what warming up did to the parameters and to Adam's memory."""
+        with torch.no_grad():
+            for parameter, value in zip(parameters, before, strict=True):
+                parameter.copy_(value)
+            for state in self._optimizer.state.values():
+                for value in state.values():
+                    value.zero_()
+
+    def __call__(self, index: Tensor, learning_rate: float) -> Tensor:
+        _set_rate(self._optimizer, learning_rate)
+        self._use.fill_(1.0)
+        if len(index) < len(self._index):
+            self._use[len(index) :] = 0.0
+        self._index[: len(index)].copy_(index)
+        self._graph.replay()
+        return self._loss.clone()
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """L-BFGS on all rows; with validation rows, the best iterate on them is kept."""
+
+    max_iter: int = 200
+    tol: float = 1e-7
+    validation: LocalEngine | None = None
+    patience: int | None = None
+    stage: str = "L-BFGS"
+
+    def run(
+        self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
+    ) -> FitResult:
+        progress.start(self.stage, self.max_iter)
+        packed = _Packed(mixture.free())
+        total_weight = engine.total_weight
+        latest = {"loss": math.inf}
+
+        def value_and_gradient(vector: np.ndarray) -> tuple[float, np.ndarray]:
+            leaves = packed.unpack(vector)
+            sums = engine.sum(
+                lambda batch: _gradient_sums(mixture, objective, leaves, batch), mixture.density
+            )
+            latest["loss"] = float(sums.pop("loss")) / total_weight
+            return latest["loss"], packed.pack(sums) / total_weight
+
+        best = Best(mixture)
+        if self.validation is not None:
+            best.offer(mixture, evaluate(mixture, objective, self.validation), 0)
+        iteration = 0
+
+        def after_step(intermediate_result) -> None:  # type: ignore[no-untyped-def]
+            nonlocal iteration
+            iteration += 1
+            loss = float(intermediate_result.fun)
+            record = {"stage": self.stage, "iteration": iteration, "objective": loss}
+            candidate = mixture.from_free(packed.unpack(intermediate_result.x))
+            score = (-float(iteration), loss)
+            if self.validation is not None:
+                score = evaluate(candidate, objective, self.validation)
+                record |= {"validation_error": score[0], "validation_objective": score[1]}
+            best.offer(candidate, score, iteration)
+            waited = self.validation is not None and self.patience is not None
+            if progress.step(record) or (waited and iteration - best.at >= (self.patience or 0)):
+                raise StopIteration
+
+        outcome = minimize(
+            value_and_gradient,
+            packed.pack(mixture.free()),
+            jac=True,
+            method="L-BFGS-B",
+            callback=after_step,
+            options={"maxiter": self.max_iter, "ftol": self.tol, "gtol": 1e-8, "maxcor": 20},
+        )
+        return FitResult(best.mixture, float(outcome.fun), iteration, iteration < self.max_iter)
+
+
+def _gradient_sums(
+    mixture: Mixture, objective: Objective, leaves: Free, batch: Batch
+) -> dict[str, Tensor]:
+    leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
+    losses = objective.loss(mixture.from_free(leaves).class_log_joint(batch), batch.y)
+    loss = (losses * batch.weight).sum()
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return {"loss": loss.detach(), **dict(zip(leaves, gradients, strict=True))}
+
+
+@dataclass
+class _Packed:
+    """Named tensors as one vector, for an optimiser that knows only vectors."""
+
+    template: Free
+    shapes: dict[str, torch.Size] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shapes = {name: value.shape for name, value in self.template.items()}
+
+    def pack(self, tensors: Free) -> np.ndarray:
+        flat = [tensors[name].detach().double().flatten().cpu() for name in self.shapes]
+        return torch.cat(flat).numpy()
+
+    def unpack(self, vector: np.ndarray) -> Free:
+        like = next(iter(self.template.values()))
+        parts = (
+            torch.from_numpy(vector.copy())
+            .to(like)
+            .split([s.numel() for s in self.shapes.values()])
+        )
+        return {
+            name: part.view(shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
