@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities import Density, Statistics
+from mixtura.densities import Density
+from mixtura.numerics import logsumexp
 
 
 class Layout:
@@ -21,6 +22,8 @@ class Layout:
         self.n_classes, self.n_components = len(self.counts), sum(self.counts)
         labels = torch.arange(self.n_classes)
         self.owner = labels.repeat_interleave(torch.tensor(self.counts)).to(device)
+        membership = torch.nn.functional.one_hot(self.owner, self.n_classes)
+        self._membership = {dtype: membership.to(dtype) for dtype in (torch.float32, torch.float64)}
         self._slots = None if len(set(self.counts)) == 1 else self._padded().to(device)
 
     def _padded(self) -> Tensor:
@@ -35,13 +38,17 @@ class Layout:
     def logsumexp(self, values: Tensor) -> Tensor:
         """Sums within each class, in logs: (n, K) -> (n, C)."""
         if self._slots is None:
-            return values.view(len(values), self.n_classes, -1).logsumexp(2)
+            return logsumexp(values.view(len(values), self.n_classes, -1), 2)
         padded = torch.nn.functional.pad(values, (0, 1), value=-torch.inf)
-        return padded[:, self._slots.flatten()].view(-1, *self._slots.shape).logsumexp(2)
+        return logsumexp(padded[:, self._slots.flatten()].view(-1, *self._slots.shape), 2)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sums within each class: (K,) -> (C,)."""
         return values.new_zeros(self.n_classes).index_add_(0, self.owner, values)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Each class's value at its components: (C,) -> (K,)."""
+        return self._membership[values.dtype] @ values
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,7 @@ class Mixture:
 
     def log_joint(self, batch: Batch) -> Tensor:
         """Component log-joint: log p(x, c, k), (n, K)."""
-        weight = self.log_weight + self.log_prior[self.owner]
+        weight = self.log_weight + self.layout.spread(self.log_prior)
         return self.density.log_prob(batch) + weight.to(batch.x.dtype)
 
     def by_class(self, log_joint: Tensor) -> Tensor:
@@ -142,17 +149,17 @@ class Mixture:
         """The mixture of unconstrained parameters; weights and prior are normalised here."""
         prefix = "density."
         inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
-        prior = free.get("log_prior", self.log_prior)
+        prior = free["log_prior"].log_softmax(0) if self.learn_prior else self.log_prior
         return replace(
             self,
             density=self.density.from_free(inner),
             log_weight=self.normalise_weight(free["log_weight"]),
-            log_prior=prior.log_softmax(0),
+            log_prior=prior,
         )
 
     def normalise_weight(self, log_weight: Tensor) -> Tensor:
         """Log weights that sum to one within each class."""
-        return log_weight - self.by_class(log_weight[None])[0, self.owner]
+        return log_weight - self.layout.spread(self.by_class(log_weight[None])[0])
 
     def sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """One row of each of the given classes (n,)."""

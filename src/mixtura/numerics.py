@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,20 +71,43 @@ class _QuadraticLogDet(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         factor = torch.linalg.cholesky_ex(matrix).L
         half = torch.linalg.solve_triangular(factor, vectors, upper=False)
         ctx.save_for_backward(factor, half)
         return half.square().sum(-2), log_det_lower(factor)
 
     @staticmethod
-    def backward(ctx, grad_quadratic: Tensor, grad_log_det: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(  # type: ignore[override]
+        ctx: Any, grad_quadratic: Tensor, grad_log_det: Tensor
+    ) -> tuple[Tensor, Tensor]:
         factor, half = ctx.saved_tensors
         inverse = lower_inverse(factor)
         solved = inverse.mT @ half
         weighted = solved * grad_quadratic[..., None, :]
         grad_matrix = grad_log_det[..., None, None] * (inverse.mT @ inverse) - weighted @ solved.mT
         return grad_matrix, 2.0 * weighted
+
+
+class _LogSumExp(torch.autograd.Function):
+    """Both passes share one softmax, which is a single operation on every device."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
+        share = values.softmax(dim)
+        ctx.save_for_backward(share)
+        ctx.dim = dim
+        return values.amax(dim).sub_(share.amax(dim).log_())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (share,) = ctx.saved_tensors
+        return share * grad.unsqueeze(ctx.dim), None
+
+
+def logsumexp(values: Tensor, dim: int) -> Tensor:
+    """log of the sum of exponentials; at least one value along `dim` must be finite."""
+    return _LogSumExp.apply(values, dim)
 
 
 def quadratic_log_det(matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:

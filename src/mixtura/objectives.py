@@ -10,11 +10,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mixtura.mixture import Mixture
+from mixtura.numerics import logsumexp
 
 
 class Objective(ABC):
@@ -24,46 +26,79 @@ class Objective(ABC):
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
         """(n,) losses."""
 
+    def loss_and_slope(self, class_log_joint: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses, and their derivatives by the class log-joints (n, C): by autograd unless written out."""
+        leaf = class_log_joint.detach().requires_grad_()
+        with torch.enable_grad():
+            losses = self.loss(leaf, y)
+            (slope,) = torch.autograd.grad(losses.sum(), leaf)
+        return losses.detach(), slope
+
+    def total(self, class_log_joint: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The weighted sum of the losses, for training by gradient."""
+        return _Total.apply(class_log_joint, y, weight, self)
+
     def occupancy(
         self, mixture: Mixture, log_joint: Tensor, y: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Summed loss, and how much it wants each row explained by each component, (n, K)."""
         leaf = log_joint.detach().requires_grad_()
         with torch.enable_grad():
-            total = (self.loss(mixture.by_class(leaf), y) * weight).sum()
+            total = self.total(mixture.by_class(leaf), y, weight)
         (gradient,) = torch.autograd.grad(total, leaf)
         return total.detach(), -gradient
+
+
+class _Total(torch.autograd.Function):
+    """Hands the slopes of an objective to autograd, so that the chain ends in one operation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, class_log_joint: Tensor, y: Tensor, weight: Tensor, objective: Objective
+    ) -> Tensor:
+        losses, slope = objective.loss_and_slope(class_log_joint, y)
+        ctx.save_for_backward(slope.mul_(weight[:, None]))
+        return torch.dot(losses, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        return ctx.saved_tensors[0] * grad, None, None, None
 
 
 def _own(class_log_joint: Tensor, y: Tensor) -> Tensor:
     return class_log_joint.gather(1, y.clamp_min(0)[:, None])[:, 0]
 
 
+def _rivals(class_log_joint: Tensor, y: Tensor) -> Tensor:
+    return class_log_joint.scatter(1, y.clamp_min(0)[:, None], -torch.inf)
+
+
 def log_margin(class_log_joint: Tensor, y: Tensor, smoothness: float = math.inf) -> Tensor:
     """log p(x, own class) minus the (smooth) maximum over the other classes, (n,)."""
-    own = torch.nn.functional.one_hot(y.clamp_min(0), class_log_joint.shape[1]).bool()
-    rivals = class_log_joint.masked_fill(own, -torch.inf)
+    rivals = _rivals(class_log_joint, y)
     if math.isinf(smoothness):
         best = rivals.amax(1)
     else:
-        best = (smoothness * rivals).logsumexp(1) / smoothness
+        best = logsumexp(smoothness * rivals, 1) / smoothness
     return _own(class_log_joint, y) - best
 
 
 @dataclass(frozen=True)
 class Likelihood(Objective):
-    """-log p(x, c); -log p(x) for unlabelled rows."""
+    """-log p(x, c); -log p(x) for unlabelled rows.
 
-    labelled_weight: float = 1.0
-    unlabelled_weight: float = 1.0
+    Attributes
+    ----------
+    unlabelled : share of unlabelled rows, the labelled ones get the rest; None if all have labels.
+    """
+
+    unlabelled: float | None = None
 
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
-        if class_log_joint.shape[1] == 1:
-            marginal = own = class_log_joint[:, 0]
-        else:
-            marginal, own = class_log_joint.logsumexp(1), _own(class_log_joint, y)
-        labelled = -self.labelled_weight * own
-        return torch.where(y >= 0, labelled, -self.unlabelled_weight * marginal)
+        if self.unlabelled is None:
+            return -_own(class_log_joint, y)
+        labelled = (self.unlabelled - 1.0) * _own(class_log_joint, y)
+        return torch.where(y >= 0, labelled, -self.unlabelled * logsumexp(class_log_joint, 1))
 
     def occupancy(
         self, mixture: Mixture, log_joint: Tensor, y: Tensor, weight: Tensor
@@ -71,7 +106,8 @@ class Likelihood(Objective):
         """With one class these are plain responsibilities, and one exponential serves both."""
         if mixture.n_classes > 1:
             return super().occupancy(mixture, log_joint, y, weight)
-        weight = weight * torch.where(y >= 0, self.labelled_weight, self.unlabelled_weight)
+        if self.unlabelled is not None:
+            weight = weight * torch.where(y >= 0, 1.0 - self.unlabelled, self.unlabelled)
         largest = log_joint.amax(1, keepdim=True)
         share = (log_joint - largest).exp_()
         total = share.sum(1, keepdim=True)
@@ -84,42 +120,63 @@ class Conditional(Objective):
     """-log p(c | x)."""
 
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
-        excess = class_log_joint.logsumexp(1) - _own(class_log_joint, y)
-        return torch.where(y >= 0, excess, 0.0)
+        return (logsumexp(class_log_joint, 1) - _own(class_log_joint, y)) * (y >= 0)
 
 
 @dataclass(frozen=True)
-class HingeMargin(Objective):
-    """How far the log-margin falls short of the desired one."""
+class _Margin(Objective):
+    """A function of how far the log-margin falls short of the desired one."""
 
     margin: float
     smoothness: float = 10.0
 
+    @abstractmethod
+    def _of_shortfall(self, short: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss of a shortfall, and its derivative."""
+
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
         short = self.margin - log_margin(class_log_joint, y, self.smoothness)
-        return torch.where(y >= 0, short.clamp_min(0.0), 0.0)
+        return self._of_shortfall(short)[0] * (y >= 0)
+
+    def loss_and_slope(self, class_log_joint: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        own = y.clamp_min(0)[:, None]
+        sharpened = class_log_joint.scatter(1, own, -torch.inf).mul_(self.smoothness)
+        share = sharpened.softmax(1)
+        best = sharpened.amax(1).sub_(share.amax(1).log_())
+        short = torch.add(
+            self.margin - class_log_joint.gather(1, own)[:, 0], best, alpha=1 / self.smoothness
+        )
+        loss, slope = self._of_shortfall(short)
+        labelled = y >= 0
+        slope = (slope * labelled)[:, None]
+        return loss * labelled, share.mul_(slope).scatter_add_(1, own, -slope)
 
 
 @dataclass(frozen=True)
-class SmoothMargin(Objective):
+class HingeMargin(_Margin):
+    """How far the log-margin falls short of the desired one."""
+
+    def _of_shortfall(self, short: Tensor) -> tuple[Tensor, Tensor]:
+        return short.clamp_min(0.0), (short > 0.0).to(short.dtype)
+
+
+@dataclass(frozen=True)
+class SmoothMargin(_Margin):
     """-log h(y) + log 2 with y = exp(kappa * log-margin) and the smooth hinge h.
 
     h(y) = y + 1/2 up to 1, 2 - (y - 2)^2 / 2 up to 2, and 2 above: a row costs nothing once its
     log-margin is `margin` = log 2 / kappa, and hopeless rows cost a bounded amount.
     """
 
-    margin: float
-    smoothness: float = 10.0
-
     @property
     def kappa(self) -> float:
         return math.log(2.0) / self.margin
 
-    def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
-        exponent = self.kappa * log_margin(class_log_joint, y, self.smoothness)
-        ratio = exponent.clamp(max=math.log(2.0)).exp()
+    def _of_shortfall(self, short: Tensor) -> tuple[Tensor, Tensor]:
+        ratio = (self.kappa * (self.margin - short)).clamp(max=math.log(2.0)).exp()
         height = torch.where(ratio <= 1.0, ratio + 0.5, 2.0 - 0.5 * (ratio - 2.0).square())
-        return torch.where(y >= 0, math.log(2.0) - height.log(), 0.0)
+        steepness = torch.where(ratio <= 1.0, ratio, ratio * (2.0 - ratio)) / height
+        return math.log(2.0) - height.log(), self.kappa * steepness
 
 
 @dataclass(frozen=True)
@@ -134,6 +191,14 @@ class Hybrid(Objective):
         generative = self.likelihood.loss(class_log_joint, y)
         discriminative = self.discriminative.loss(class_log_joint, y)
         return self.tradeoff * generative + (1.0 - self.tradeoff) * discriminative
+
+    def loss_and_slope(self, class_log_joint: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self.likelihood.unlabelled is not None:
+            return super().loss_and_slope(class_log_joint, y)
+        loss, slope = self.discriminative.loss_and_slope(class_log_joint, y)
+        rest, own = 1.0 - self.tradeoff, y[:, None]
+        loss = torch.add(rest * loss, class_log_joint.gather(1, own)[:, 0], alpha=-self.tradeoff)
+        return loss, slope.mul_(rest).scatter_(1, own, -self.tradeoff, reduce="add")
 
 
 #: The discriminative terms by name, made from (margin, smoothness).
@@ -157,8 +222,7 @@ def build_objective(
     `unlabeled_weight` (None when all rows are labelled) is the share of unlabelled rows in the
     likelihood term; the labelled ones get the rest.
     """
-    share = unlabeled_weight
-    likelihood = Likelihood() if share is None else Likelihood(1.0 - share, share)
+    likelihood = Likelihood(unlabeled_weight)
     if name == "likelihood" or tradeoff == 1.0:
         return likelihood
     term = DISCRIMINATIVE[name](margin, smoothness)

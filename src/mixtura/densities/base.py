@@ -17,7 +17,7 @@ Statistics = dict[str, Tensor]
 
 def add_statistics(*parts: Statistics) -> Statistics:
     """Statistics are additive: over chunks, over machines, over real and imagined rows."""
-    return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
+    return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[-1]}
 
 
 def scale_statistics(statistics: Statistics, factor: Tensor) -> Statistics:
@@ -91,7 +91,12 @@ class Density(ABC):
     @classmethod
     @abstractmethod
     def from_clusters(
-        cls, x: Tensor, membership: Tensor, floor: float, generator: torch.Generator
+        cls,
+        x: Tensor,
+        membership: Tensor,
+        floor: float,
+        generator: torch.Generator,
+        **options: Any,
     ) -> Density:
         """A start: the moments of weighted clusters of complete rows, membership (n, K)."""
 
@@ -125,10 +130,13 @@ class Density(ABC):
             return self._statistics_complete(batch.x, occupancy)
         complete = batch.observed.all(1)
         holes = ~complete
-        return add_statistics(
-            self._statistics_complete(batch.x[complete], occupancy[complete]),
-            self._statistics_masked(batch.x[holes], batch.observed[holes], occupancy[holes]),
-        )
+        parts = []
+        if complete.any():
+            parts.append(self._statistics_complete(batch.x[complete], occupancy[complete]))
+        if holes.any():
+            incomplete = batch.x[holes], batch.observed[holes], occupancy[holes]
+            parts.append(self._statistics_masked(*incomplete))
+        return add_statistics(*parts)
 
     @abstractmethod
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics: ...
@@ -136,13 +144,26 @@ class Density(ABC):
     @abstractmethod
     def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics: ...
 
+    @property
     @abstractmethod
+    def spread(self) -> Tensor:
+        """What a prior of the covariances acts on, (K, ...): variances, or whole covariances."""
+
+    @abstractmethod
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        """Mean log density, up to a constant, of rows of spread `reference` around each mean, (K,)."""
+
+    @abstractmethod
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+        """What one row of spread `reference` around each `centre` (K, D) would contribute."""
+
     def own_statistics(self) -> Statistics:
         """What one row drawn from each component would contribute on average.
 
         `maximise(own_statistics())` is the density itself: adding a multiple of it to the
         statistics of the data damps an update, which is extended Baum-Welch.
         """
+        return self.spread_statistics(self.spread, self.mean)
 
     @abstractmethod
     def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from itertools import pairwise
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -47,11 +48,10 @@ class DiagonalGaussian(Density):
         membership: Tensor,
         floor: float,
         generator: torch.Generator,
-        *,
-        tied: bool = False,
+        **options: Any,
     ) -> DiagonalGaussian:
         blank = x.new_zeros(membership.shape[1], x.shape[1])
-        start = cls(mean=blank, variance=blank + 1.0, floor=floor, tied=tied)
+        start = cls(mean=blank, variance=blank + 1.0, floor=floor, **options)
         return start.maximise(start._statistics_complete(x, membership))[0]
 
     def _log_prob_complete(self, x: Tensor) -> Tensor:
@@ -89,11 +89,18 @@ class DiagonalGaussian(Density):
             "second": seen["second"] + unseen * own["second"],
         }
 
-    def own_statistics(self) -> Statistics:
+    @property
+    def spread(self) -> Tensor:
+        return self.variance
+
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        return -0.5 * (self.variance.log() + reference / self.variance).sum(1)
+
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
         return {
-            "mass": torch.ones_like(self.mean[:, 0]),
-            "first": self.mean,
-            "second": self.variance + self.mean.square(),
+            "mass": torch.ones_like(centre[:, 0]),
+            "first": centre,
+            "second": reference + centre.square(),
         }
 
     def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
@@ -142,10 +149,15 @@ class FullGaussian(Density):
 
     @classmethod
     def from_clusters(
-        cls, x: Tensor, membership: Tensor, floor: float, generator: torch.Generator
+        cls,
+        x: Tensor,
+        membership: Tensor,
+        floor: float,
+        generator: torch.Generator,
+        **options: Any,
     ) -> FullGaussian:
         blank = x.new_zeros(membership.shape[1], x.shape[1])
-        start = cls(mean=blank, factor=torch.diag_embed(blank + 1.0), floor=floor)
+        start = cls(mean=blank, factor=torch.diag_embed(blank + 1.0), floor=floor, **options)
         return start.maximise(start._statistics_complete(x, membership))[0]
 
     @cached_property
@@ -209,12 +221,19 @@ class FullGaussian(Density):
         second = torch.einsum("bkmd,bkme->kde", weighted, filled) + spread
         return {"mass": occupancy.sum(0), "first": weighted.sum((0, 2)), "second": second}
 
-    def own_statistics(self) -> Statistics:
-        outer = self.mean[:, :, None] * self.mean[:, None, :]
+    @property
+    def spread(self) -> Tensor:
+        return self.covariances()
+
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        trace = ((self._whitening @ reference) * self._whitening).sum((1, 2))
+        return -0.5 * (log_det_lower(self.factor) + trace)
+
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
         return {
-            "mass": torch.ones_like(self.mean[:, 0]),
-            "first": self.mean,
-            "second": self.covariances() + outer,
+            "mass": torch.ones_like(centre[:, 0]),
+            "first": centre,
+            "second": reference + centre[:, :, None] * centre[:, None, :],
         }
 
     def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
@@ -267,7 +286,7 @@ def _triangle_bands(size: int) -> list[tuple[int, int]]:
     """Row bands of a triangular matrix: the zeros right of each band are never multiplied."""
     n_bands = min(4, max(1, size // 12))
     edges = [round(size * i / n_bands) for i in range(n_bands + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def _weighted_second_moments(x: Tensor, occupancy: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from mixtura.numerics import (
     above,
     above_inverse,
     is_positive_definite,
+    log_det_lower,
     lower_inverse,
     quadratic_log_det,
     solve_posdef,
@@ -126,14 +127,14 @@ class _LowRankGaussian(Density):
 
     def _projected(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """u of every row, component-major: (K, R, n)."""
-        flat = self._projection.mT.flatten(0, 1)  # (K R, D)
-        offset = self._projection * self.mean[..., None]
+        projection = self._projection.mT.to(x.dtype)  # (K, R, D)
         if seen is None:
-            shift = offset.sum(1).flatten()[:, None].to(x.dtype)
-        else:
-            shift = offset.mT.flatten(0, 1).to(x.dtype) @ seen.mT
-        projected = flat.to(x.dtype) @ x.mT - shift
-        return projected.view(self.n_components, self.rank, len(x))
+            shift = projection @ self.mean[..., None].to(x.dtype)
+            return (projection.flatten(0, 1) @ x.mT).view(*shift.shape[:2], len(x)) - shift
+        offset = projection * self.mean[:, None].to(x.dtype)
+        return (projection.flatten(0, 1) @ x.mT - offset.flatten(0, 1) @ seen.mT).view(
+            self.n_components, self.rank, len(x)
+        )
 
     def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
         seen = observed.to(x.dtype)
@@ -148,13 +149,13 @@ class _LowRankGaussian(Density):
         return {
             "mean": self.mean,
             "raw_diagonal": above_inverse(self.floor, self.diagonal),
-            "loading": self.loading,
+            "loading": self.loading.mT.contiguous(),  # (K, R, D): projections need no copy
         }
 
     def from_free(self, free: dict[str, Tensor]) -> Self:
         diagonal = above(self.floor, free["raw_diagonal"])
         return self.with_tensors(
-            {"mean": free["mean"], "diagonal": diagonal, "loading": free["loading"]}
+            {"mean": free["mean"], "diagonal": diagonal, "loading": free["loading"].mT}
         )
 
     def expected(self, batch: Batch) -> Tensor:
@@ -184,7 +185,8 @@ class LowRankGaussian(_LowRankGaussian):
         floor: float,
         generator: torch.Generator,
         *,
-        rank: int,
+        rank: int = 1,
+        **options: Any,
     ) -> LowRankGaussian:
         mass = membership.sum(0)[:, None]
         mean = membership.mT @ x / mass
@@ -198,7 +200,7 @@ class LowRankGaussian(_LowRankGaussian):
         rest = variance - loading.square().sum(2)
         # Leave the features some variance of their own, or EM could never move it again.
         diagonal = rest.maximum(1e-2 * variance).clamp_min(floor)
-        return cls(mean=mean, diagonal=diagonal, loading=loading, floor=floor)
+        return cls(mean=mean, diagonal=diagonal, loading=loading, floor=floor, **options)
 
     @classmethod
     def from_full(cls, full: FullGaussian, rank: int) -> LowRankGaussian:
@@ -228,9 +230,8 @@ class LowRankGaussian(_LowRankGaussian):
         return gram_log_det + seen @ self.diagonal.log().mT.to(seen.dtype)
 
     def _log_prob_complete(self, x: Tensor) -> Tensor:
-        inner, log_det = quadratic_log_det(self._gram_all.to(x.dtype), self._projected(x, None))
-        constant = log_det + self.diagonal.log().sum(1).to(x.dtype) + self.n_features * LOG_2PI
-        return -0.5 * (self._weighted_distance(x, None) - inner.mT + constant)
+        parts = self.loading, self._weight, self.mean
+        return _CompleteLogProb.apply(*(part.to(x.dtype) for part in parts), x)
 
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         covariance = torch.linalg.inv(self._gram_all)
@@ -297,12 +298,19 @@ class LowRankGaussian(_LowRankGaussian):
         twice = torch.where(rows == columns, 1.0, 2.0).to(self.mean)
         return self.loading[..., rows] * self.loading[..., columns] * twice
 
-    def own_statistics(self) -> Statistics:
-        variance = self.diagonal + self.loading.square().sum(2)
+    @property
+    def spread(self) -> Tensor:
+        return self.diagonal
+
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        return -0.5 * (self.diagonal.log() + reference / self.diagonal).sum(1)
+
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+        """Rows whose part outside the low rank has the given variances."""
         return {
-            "mass": torch.ones_like(self.mean[:, 0]),
-            "first": self.mean,
-            "second": variance + self.mean.square(),
+            "mass": torch.ones_like(centre[:, 0]),
+            "first": centre,
+            "second": reference + self.loading.square().sum(2) + centre.square(),
             "latent": torch.zeros_like(self.loading[:, 0]),
             "latent_second": self._eye.expand(self.n_components, -1, -1),
             "cross": self.loading,
@@ -358,7 +366,8 @@ class LowRankPrecision(_LowRankGaussian):
         floor: float,
         generator: torch.Generator,
         *,
-        rank: int,
+        rank: int = 1,
+        **options: Any,
     ) -> LowRankPrecision:
         return cls.from_full(FullGaussian.from_clusters(x, membership, floor, generator), rank)
 
@@ -413,7 +422,14 @@ class LowRankPrecision(_LowRankGaussian):
     def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
         raise self._refuse()
 
-    def own_statistics(self) -> Statistics:
+    @property
+    def spread(self) -> Tensor:
+        return self.diagonal.reciprocal()
+
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        return -0.5 * (reference * self.diagonal - self.diagonal.log()).sum(1)
+
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
         raise self._refuse()
 
     def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
@@ -439,6 +455,55 @@ class LowRankPrecision(_LowRankGaussian):
         structured = (self.loading[component] @ latent)[..., 0]
         drawn = structured + self.diagonal[component].sqrt() * noise
         return self.mean[component] + self._times_covariance(drawn, component)
+
+
+class _CompleteLogProb(torch.autograd.Function):
+    """Log density of complete rows under covariance A + S S^T, with the gradient written out.
+
+    Tensors of the size of S, and launches of small operations, dominate a training step: the
+    closed form passes over the former a handful of times and needs few of the latter, where
+    automatic differentiation would keep and add up several copies.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, loading: Tensor, weight: Tensor, mean: Tensor, x: Tensor) -> Tensor:
+        scaled = loading.mT * weight[:, None]  # (K, R, D)
+        moment = weight * mean
+        gram = scaled @ loading
+        gram.diagonal(dim1=1, dim2=2).add_(1.0)
+        factor = torch.linalg.cholesky_ex(gram).L
+        inverse = lower_inverse(factor)
+        shift = scaled @ mean[..., None]
+        projected = (scaled.flatten(0, 1) @ x.mT).view(*shift.shape[:2], len(x)).sub_(shift)
+        half = inverse @ projected
+        constant = (moment * mean - weight.log()).sum(1) + log_det_lower(factor)
+        squares = x.square()
+        distance = torch.addmm(constant + x.shape[1] * LOG_2PI, squares, weight.mT)
+        distance.addmm_(x, moment.mT, alpha=-2.0).sub_(half.square().sum(1).mT)
+        ctx.save_for_backward(loading, weight, mean, x, squares, scaled, inverse, half)
+        return distance.mul_(-0.5)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+        loading, weight, mean, x, squares, scaled, inverse, half = ctx.saved_tensors
+        mass = grad.mT @ torch.ones_like(x[:, :1])  # (K, 1): faster than a sum over rows
+        latent = inverse.mT @ half  # B^-1 u, (K, R, n)
+        pull = latent * grad.mT[:, None]
+        by_gram = torch.baddbmm(
+            (inverse.mT @ inverse) * mass[..., None], pull, latent.mT, beta=-0.5, alpha=-0.5
+        )
+        total = pull.sum(2, keepdim=True)  # (K, R, 1)
+        by_scaled = (
+            (pull.flatten(0, 1) @ x).view_as(scaled).addcmul_(total, mean[:, None], value=-1)
+        )
+        by_scaled.baddbmm_(by_gram, loading.mT)
+        pulled = grad.mT @ x
+        first = torch.addcmul(pulled, mass, mean, value=-1)  # sum of grad * (x - mean)
+        second = torch.addcmul(grad.mT @ squares, mean, pulled.add_(first), value=-1)
+        grad_weight = (by_scaled * loading.mT).sum(1).add_(0.5 * (mass / weight - second))
+        grad_mean = torch.addcmul(-(total.mT @ scaled)[:, 0], weight, first)
+        grad_loading = by_scaled.baddbmm_(by_gram, loading.mT).mul_(weight[:, None]).mT
+        return grad_loading, grad_weight, grad_mean, None
 
 
 def _leading_eigenpairs(matrix: Tensor, rank: int) -> Tensor:

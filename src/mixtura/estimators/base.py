@@ -167,11 +167,11 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             filled = self._evaluate(lambda m, b: m.impute(b), rows, labels)
             return np.where(holes, self.scaling_.invert(filled), rows).astype(rows.dtype)
         generator = self._generator(random_state)
-        drawn = [
-            self._evaluate(lambda m, b: m.draw(b, generator), rows, labels) for _ in range(n_draws)
-        ]
-        filled = [np.where(holes, self.scaling_.invert(one), rows) for one in drawn]
-        return np.stack(filled).astype(rows.dtype) if filled else np.empty((0, *rows.shape))
+        completions = np.empty((check_count(n_draws), *rows.shape), dtype=rows.dtype)
+        for completion in completions:
+            drawn = self._evaluate(lambda m, b: m.draw(b, generator), rows, labels)
+            completion[:] = np.where(holes, self.scaling_.invert(drawn), rows)
+        return completions
 
     def is_outlier(self, X: Any, share: float = 0.01) -> np.ndarray:
         """Rows less likely than all but a `share` of the training rows.
@@ -190,11 +190,11 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         save_estimator(self, path)
 
 
-def check_count(n_samples: Any) -> int:
-    """A positive number of rows to draw."""
-    if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
-        raise InvalidInputError(f"n_samples must be a positive whole number, got {n_samples!r}.")
-    return int(n_samples)
+def check_count(count: Any) -> int:
+    """How many to draw: a positive whole number."""
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+        raise InvalidInputError(f"the number to draw must be positive and whole, got {count!r}.")
+    return int(count)
 
 
 def run_over(

@@ -36,7 +36,7 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import Objective, build_objective, log_margin
 from mixtura.persistence import storable
 from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult
+from mixtura.trainers.base import FitResult, SpreadPrior
 from mixtura.trainers.ebw import EBW
 from mixtura.trainers.em import EM, online_em_step
 from mixtura.trainers.gradient import LBFGS, SCHEDULES, Adam
@@ -68,6 +68,7 @@ class _Plan:
     log_prior: Tensor
     learn_prior: bool
     dtype: torch.dtype
+    prior: SpreadPrior | None = None
 
 
 @storable
@@ -114,6 +115,9 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         leading eigenpairs of full covariances.
     reg_covar : float
         Smallest variance in any direction, as a share of the feature's variance.
+    prior_rows : "auto" or float
+        Imagined rows a component, with the spread that the classes show on average, that keep
+        covariances sound where real rows are few; 0 is plain maximum likelihood.
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.
@@ -177,6 +181,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "init_max_iter": [Interval(Integral, 1, None, closed="left")],
         "init": [StrOptions({"em", "eigen"})],
+        "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "reg_covar": [Interval(Real, 0, None, closed="neither")],
         "standardize": ["boolean"],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
@@ -215,6 +220,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         init_max_iter: int = 100,
         init: str = "em",
         reg_covar: float = 1e-3,
+        prior_rows: Any = "auto",
         standardize: bool = True,
         learning_rate: float = 5e-3,
         batch_size: int = 100,
@@ -249,6 +255,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.init_max_iter = init_max_iter
         self.init = init
         self.reg_covar = reg_covar
+        self.prior_rows = prior_rows
         self.standardize = standardize
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -291,11 +298,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         known = self._stream_classes(classes, first)
         rows = self._read(X, y, sample_weight, known)
         if first:
-            self._fit_rows(rows)
-            self.n_seen_ = 0.0
-        else:
-            self._update(rows)
-        self.n_seen_ += float(rows.weight.sum())
+            return self._fit_rows(rows)
+        self._update(rows)
         return self
 
     def _stream_classes(self, classes: Any, first: bool) -> np.ndarray:
@@ -321,7 +325,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(device)
         objective = self._objective(plan, bool((table.y < 0).any()))
         if plan.generative and mixture.density.closed_form:
-            updated = online_em_step(mixture, objective, engine, getattr(self, "n_seen_", 0.0))
+            updated = online_em_step(mixture, objective, engine, self.n_seen_)
             result = FitResult(updated, float("nan"), 1, True)
         else:
             stream = replace(plan, solver="adam")
@@ -330,6 +334,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             result = steady.run(mixture, objective, LocalEngine(table.cast(plan.dtype)), progress)
         progress.close()
         self._conclude(result, table, None, self.scaling_, progress)
+        self.n_seen_ += engine.total_weight
 
     def _fit_rows(self, rows: _Rows) -> Self:
         previous = getattr(self, "mixture_", None) if self.warm_start else None
@@ -343,12 +348,14 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         generator, progress = self._generator(), self._progress()
         train, held_back = self._split(table, plan, generator)
         if previous is None:
-            mixture = self._start(train, plan, generator, progress)
+            mixture, prior = self._start(train, plan, generator, progress)
+            plan = replace(plan, prior=prior)
         else:
             mixture = self._resume(previous, plan).to(device)
         result = self._train(mixture, train, held_back, plan, generator, progress)
         progress.close()
         self._conclude(result, table, held_back, scaling, progress)
+        self.n_seen_ = float(rows.weight.sum())
         return self
 
     def _read(self, X: Any, y: Any, sample_weight: Any, known: np.ndarray | None = None) -> _Rows:
@@ -427,6 +434,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             parameterization=self.parameterization,
             eigen=self.init == "eigen" or precision,
             n_init=self.n_init,
+            prior_rows=None if self.prior_rows == "auto" else self.prior_rows,
         )
         return _Plan(
             solver=solver,
@@ -499,13 +507,14 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
 
     def _start(
         self, train: LocalEngine, plan: _Plan, generator: torch.Generator, progress: Progress
-    ) -> Mixture:
+    ) -> tuple[Mixture, SpreadPrior | None]:
         """EM on the labelled rows of every class; a class not seen yet in a stream gets all rows."""
         by_class = [train.table.labelled_as(label) for label in range(len(self.classes_))]
         engines = [LocalEngine((t if len(t) else train.table).single_class()) for t in by_class]
-        results = fit_groups(engines, plan.counts, plan.recipe, generator, progress)
-        parts = [result.mixture for result in results]
-        return Mixture.join(parts, plan.log_prior.to(train.table.device), plan.learn_prior)
+        start = fit_groups(engines, plan.counts, plan.recipe, generator, progress)
+        parts = [result.mixture for result in start.results]
+        joined = Mixture.join(parts, plan.log_prior.to(train.table.device), plan.learn_prior)
+        return joined, start.prior
 
     def _resume(self, previous: Mixture, plan: _Plan) -> Mixture:
         same = (
@@ -549,12 +558,12 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self, plan: _Plan, held_back: LocalEngine | None, generator: torch.Generator
     ) -> Any:
         if plan.solver == "em":
-            return EM(self.max_iter, self.tol)
+            return EM(self.max_iter, self.tol, plan.prior)
         if plan.solver == "ebw":
-            return EBW(self.max_iter)
+            return EBW(self.max_iter, prior=plan.prior)
         patience = self.n_iter_no_change
         if plan.solver == "lbfgs":
-            return LBFGS(self.max_iter, validation=held_back, patience=patience)
+            return LBFGS(self.max_iter, validation=held_back, patience=patience, prior=plan.prior)
         return Adam(
             generator,
             max_epochs=self.max_iter,
@@ -564,6 +573,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             averaging=self.averaging,
             validation=held_back,
             patience=patience,
+            prior=plan.prior,
         )
 
     def _conclude(

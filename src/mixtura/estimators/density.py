@@ -150,7 +150,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
             n_init=self.n_init,
         )
         counts = None if self.n_components == "auto" else [self._affordable(len(engine))]
-        return fit_groups([engine], counts, recipe, self._generator(), progress)[0]
+        return fit_groups([engine], counts, recipe, self._generator(), progress).results[0]
 
     def _affordable(self, n_rows: int) -> int:
         if self.n_components > n_rows:

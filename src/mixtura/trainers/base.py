@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities import Density
+from mixtura.densities import Density, Statistics, scale_statistics
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.mixture import Mixture
@@ -25,6 +25,37 @@ class FitResult:
     objective: float
     n_iter: int
     converged: bool
+
+
+@dataclass(frozen=True)
+class SpreadPrior:
+    """A conjugate prior of the covariances: imagined rows around each component's own centre.
+
+    Attributes
+    ----------
+    rows : number of imagined rows a component.
+    reference : their spread, as `Density.spread` of one component.
+    """
+
+    rows: float
+    reference: Tensor
+
+    def statistics(self, density: Density, sums: Statistics) -> Statistics:
+        """What the imagined rows add to the statistics of the real ones."""
+        mass = sums["mass"][:, None]
+        centre = torch.where(mass > 0, sums["first"] / mass, density.mean)
+        imagined = density.spread_statistics(self.reference, centre)
+        return scale_statistics(imagined, torch.full_like(sums["mass"], self.rows))
+
+    def penalty(self, mixture: Mixture) -> Tensor:
+        """Minus the log prior, up to a constant."""
+        reference = self.reference.to(mixture.log_weight)
+        return -self.rows * mixture.density.spread_log_prob(reference).sum()
+
+
+def penalty(mixture: Mixture, prior: SpreadPrior | None) -> float:
+    """Minus the log prior of a mixture; nothing without a prior."""
+    return 0.0 if prior is None else float(prior.penalty(mixture))
 
 
 class Trainer(Protocol):

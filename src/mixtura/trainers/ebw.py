@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,7 +20,14 @@ from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Objective
 from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult, keep_valid, occupancies, require_closed_form
+from mixtura.trainers.base import (
+    FitResult,
+    SpreadPrior,
+    keep_valid,
+    occupancies,
+    penalty,
+    require_closed_form,
+)
 
 _MOST_DOUBLINGS = 60
 
@@ -42,6 +50,7 @@ class EBW:
     factor: float = 2.0
     per_component: bool = True
     damping: float | None = None
+    prior: SpreadPrior | None = None
     patience: int = 10
     stage: str = "EBW"
 
@@ -53,23 +62,24 @@ class EBW:
         total_weight = engine.total_weight
         best, best_loss, best_at = mixture, float("inf"), 0
         for iteration in range(1, self.max_iter + 1):
-            current = mixture
-            sums = engine.sum(lambda b: _accumulate(current, objective, b), current.density)
-            loss = float(sums.pop("loss")) / total_weight
+            sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
+            loss = (float(sums.pop("loss")) + penalty(mixture, self.prior)) / total_weight
             stop = progress.step({"stage": self.stage, "iteration": iteration, "objective": loss})
             if loss < best_loss - self.tol * max(1.0, abs(best_loss)) or best_at == 0:
                 best_at = iteration
             if loss < best_loss:
-                best, best_loss = current, loss
+                best, best_loss = mixture, loss
             if stop or iteration - best_at >= self.patience:
                 return FitResult(best, best_loss, iteration, not stop)
-            mixture = self.update(current, sums)
+            mixture = self.update(mixture, sums)
         return FitResult(best, best_loss, self.max_iter, False)
 
     def update(self, mixture: Mixture, sums: Statistics) -> Mixture:
         """One step from the summed statistics of all rows."""
         positive = sums.pop("positive")
         negative = positive - sums["mass"]
+        if self.prior is not None:
+            sums = add_statistics(sums, self.prior.statistics(mixture.density, sums))
         damping, density = self._damped(mixture.density, sums, negative)
         balance = 2.0 if self.per_component else float(damping.max())
         return _reweigh(mixture, density, positive, negative, balance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from mixtura.data import Batch
 from mixtura.densities import Statistics, add_statistics, scale_statistics
@@ -12,8 +13,10 @@ from mixtura.objectives import Objective
 from mixtura.progress import Progress
 from mixtura.trainers.base import (
     FitResult,
+    SpreadPrior,
     keep_valid,
     occupancies,
+    penalty,
     require_closed_form,
     with_masses,
 )
@@ -21,10 +24,11 @@ from mixtura.trainers.base import (
 
 @dataclass(frozen=True)
 class EM:
-    """EM until the mean log-likelihood gains less than `tol`."""
+    """EM until the mean log-likelihood (plus log prior, if there is one) gains less than `tol`."""
 
     max_iter: int = 100
     tol: float = 1e-3
+    prior: SpreadPrior | None = None
     stage: str = "EM"
 
     def run(
@@ -34,15 +38,17 @@ class EM:
         progress.start(self.stage, self.max_iter)
         total_weight, previous = engine.total_weight, float("inf")
         for iteration in range(1, self.max_iter + 1):
-            current = mixture
-            sums = engine.sum(lambda b: _accumulate(current, objective, b), current.density)
+            sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
             loss = float(sums.pop("loss")) / total_weight
-            mixture = em_update(current, sums)
-            stop = progress.step({"stage": self.stage, "iteration": iteration, "objective": loss})
-            if stop or previous - loss < self.tol:
+            penalised = loss + penalty(mixture, self.prior) / total_weight
+            mixture = em_update(mixture, sums, self.prior)
+            stop = progress.step(
+                {"stage": self.stage, "iteration": iteration, "objective": penalised}
+            )
+            if stop or previous - penalised < self.tol:
                 return FitResult(mixture, loss, iteration, not stop)
-            previous = loss
-        return FitResult(mixture, loss, self.max_iter, self.max_iter == 1)
+            previous = penalised
+        return FitResult(mixture, loss, self.max_iter, False)
 
 
 def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statistics:
@@ -50,17 +56,19 @@ def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statist
     return {**mixture.density.statistics(batch, occupancy), "loss": loss}
 
 
-def em_update(mixture: Mixture, sums: Statistics) -> Mixture:
+def em_update(mixture: Mixture, sums: Statistics, prior: SpreadPrior | None = None) -> Mixture:
     """The M step; a component that lost all its rows stays where it is."""
-    density, valid = mixture.density.maximise(sums)
-    return with_masses(mixture, keep_valid(mixture.density, density, valid), sums["mass"])
+    old = mixture.density
+    imagined = sums if prior is None else add_statistics(sums, prior.statistics(old, sums))
+    new, valid = old.maximise(imagined)
+    return with_masses(mixture, keep_valid(old, new, valid), sums["mass"])
 
 
 def online_em_step(
     mixture: Mixture, objective: Objective, engine: LocalEngine, seen: float
 ) -> Mixture:
     """One step on new rows; the model itself stands for the `seen` rows it was fitted on."""
-    sums = engine.sum(lambda b: _accumulate(mixture, objective, b), mixture.density)
+    sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
     sums.pop("loss")
     share = (mixture.log_weight + mixture.log_prior[mixture.owner]).exp()
     past = scale_statistics(mixture.density.own_statistics(), seen * share)

@@ -12,11 +12,12 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from mixtura.data import Batch, Table
+from mixtura.densities import add_statistics
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Objective
 from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult
+from mixtura.trainers.base import FitResult, SpreadPrior
 
 Free = dict[str, Tensor]
 
@@ -30,8 +31,8 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 def mean_loss(mixture: Mixture, objective: Objective, batch: Batch) -> Tensor:
     """The objective's mean over the rows of a batch."""
-    losses = objective.loss(mixture.class_log_joint(batch), batch.y)
-    return (losses * batch.weight).sum() / batch.weight.sum()
+    total = objective.total(mixture.class_log_joint(batch), batch.y, batch.weight)
+    return total / batch.weight.sum()
 
 
 def evaluate(mixture: Mixture, objective: Objective, engine: LocalEngine) -> tuple[float, float]:
@@ -86,6 +87,7 @@ class Adam:
     averaging: float = 0.0
     validation: LocalEngine | None = None
     patience: int | None = None
+    prior: SpreadPrior | None = None
     stage: str = "Adam"
 
     def run(
@@ -151,8 +153,12 @@ def make_step(
 ) -> Step:
     """One update from the rows at an index: eager, or the whole of it as one CUDA graph."""
 
+    prior, total_weight = settings.prior, float(table.weight.sum())
+
     def loss_of(batch: Batch) -> Tensor:
-        return mean_loss(model.from_free(free), objective, batch)
+        current = model.from_free(free)
+        loss = mean_loss(current, objective, batch)
+        return loss if prior is None else loss + prior.penalty(current) / total_weight
 
     on_cuda = table.device.type == "cuda"
     rate = torch.tensor(settings.learning_rate, device=table.device) if on_cuda else 1.0
@@ -173,6 +179,7 @@ def make_step(
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """New step size; inside a captured graph it lives in a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(learning_rate)
@@ -193,7 +200,7 @@ class GraphedStep:
         optimizer: torch.optim.Optimizer,
         size: int,
     ) -> None:
-        self._optimizer = optimizer
+        self._optimizer, self._filled, self._rate = optimizer, size, math.nan
         self._index = torch.zeros(size, dtype=torch.long, device=table.device)
         self._use = torch.ones(size, dtype=table.dtype, device=table.device)
 
@@ -229,13 +236,15 @@ class GraphedStep:
                     value.zero_()
 
     def __call__(self, index: Tensor, learning_rate: float) -> Tensor:
-        _set_rate(self._optimizer, learning_rate)
-        self._use.fill_(1.0)
-        if len(index) < len(self._index):
-            self._use[len(index) :] = 0.0
+        if learning_rate != self._rate:
+            _set_rate(self._optimizer, learning_rate)
+            self._rate = learning_rate
+        if len(index) != self._filled:
+            self._use.fill_(1.0)[len(index) :] = 0.0
+            self._filled = len(index)
         self._index[: len(index)].copy_(index)
         self._graph.replay()
-        return self._loss.clone()
+        return self._loss
 
 
 @dataclass(frozen=True)
@@ -246,6 +255,7 @@ class LBFGS:
     tol: float = 1e-7
     validation: LocalEngine | None = None
     patience: int | None = None
+    prior: SpreadPrior | None = None
     stage: str = "L-BFGS"
 
     def run(
@@ -261,6 +271,8 @@ class LBFGS:
             sums = engine.sum(
                 lambda batch: _gradient_sums(mixture, objective, leaves, batch), mixture.density
             )
+            if self.prior is not None:
+                sums = add_statistics(sums, _penalty_gradient(mixture, self.prior, leaves))
             latest["loss"] = float(sums.pop("loss")) / total_weight
             return latest["loss"], packed.pack(sums) / total_weight
 
@@ -299,9 +311,16 @@ def _gradient_sums(
     mixture: Mixture, objective: Objective, leaves: Free, batch: Batch
 ) -> dict[str, Tensor]:
     leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
-    losses = objective.loss(mixture.from_free(leaves).class_log_joint(batch), batch.y)
-    loss = (losses * batch.weight).sum()
+    joint = mixture.from_free(leaves).class_log_joint(batch)
+    loss = objective.total(joint, batch.y, batch.weight)
     gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return {"loss": loss.detach(), **dict(zip(leaves, gradients, strict=True))}
+
+
+def _penalty_gradient(mixture: Mixture, prior: SpreadPrior, leaves: Free) -> dict[str, Tensor]:
+    leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
+    loss = prior.penalty(mixture.from_free(leaves))
+    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     return {"loss": loss.detach(), **dict(zip(leaves, gradients, strict=True))}
 
 

@@ -1,22 +1,28 @@
-"""How many components, and of which structure: information criteria decide."""
+"""How many components, of which structure, under which prior."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
+from torch import Tensor
 
-from mixtura.densities import STRUCTURES, FullGaussian
+from mixtura.densities import FullGaussian, LowRankGaussian, LowRankPrecision
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult
+from mixtura.trainers.base import FitResult, SpreadPrior
 from mixtura.trainers.em import EM
-from mixtura.trainers.start import Structure, bic, fit_single
+from mixtura.trainers.start import Structure, fit_single
 
 _COUNTS = (2, 3, 4, 6, 8, 12, 16)
 _ROWS_A_COMPONENT = 10
-_WIDEST_FULL = 100
+_NARROW = 2
+_PRIOR_ITERATIONS = 20
+_MOST_COMPARED = 20_000
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Recipe:
     covariance : a structure, or "auto".
     eigen : start low rank from the leading eigenpairs of full covariances, rather than from EM
         for the structure itself.
+    prior_rows : imagined rows a component with the pooled spread of all groups; None takes as many
+        as the spread has dimensions plus two (a whole covariance), or three (variances).
     """
 
     covariance: str
@@ -37,30 +45,41 @@ class Recipe:
     parameterization: str = "covariance"
     eigen: bool = False
     n_init: int = 1
+    prior_rows: float | None = 0.0
 
-    def structures(self, n_features: int) -> list[Structure]:
-        """The structures to choose from."""
-        if self.covariance != "auto":
-            return [self._structure(self.covariance)]
-        if n_features == 1:
-            return [self._structure("diag")]
-        rich = "low_rank" if n_features > _WIDEST_FULL else "full"
-        return [self._structure("diag"), self._structure(rich)]
-
-    def _structure(self, covariance: str) -> Structure:
+    def structure(self, n_features: int) -> Structure:
+        """The structure to fit by EM; "auto" is low rank unless the features are very few."""
+        covariance = self.covariance
+        if covariance == "auto":
+            covariance = "full" if n_features <= _NARROW else "low_rank"
         if covariance != "low_rank":
             return Structure(covariance, floor=self.floor)
         if self.eigen:
             return Structure("full", floor=self.floor)
         return Structure("low_rank", floor=self.floor, options={"rank": self.rank})
 
-    def finish(self, mixture: Mixture) -> Mixture:
+    def finish(self, start: Start) -> Start:
         """Leading eigenpairs of full covariances, where the start asks for them."""
-        density = mixture.density
-        if not (self.eigen and self.covariance == "low_rank" and isinstance(density, FullGaussian)):
-            return mixture
-        kind = STRUCTURES["low_rank", self.parameterization][0]
-        return replace(mixture, density=kind.from_full(density, self.rank))  # type: ignore[attr-defined]
+        if not (self.eigen and isinstance(start.results[0].mixture.density, FullGaussian)):
+            return start
+        kind = LowRankPrecision if self.parameterization == "precision" else LowRankGaussian
+        results = []
+        for result in start.results:
+            full = cast(FullGaussian, result.mixture.density)
+            mixture = replace(result.mixture, density=kind.from_full(full, self.rank))
+            results.append(replace(result, mixture=mixture))
+        if start.prior is None:
+            return Start(results, None)
+        mixtures = [result.mixture for result in results]
+        return Start(results, _prior(self, mixtures, torch.ones(len(mixtures))))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Single-class mixtures of one structure, and the prior they were fitted under."""
+
+    results: list[FitResult]
+    prior: SpreadPrior | None
 
 
 def fit_groups(
@@ -69,55 +88,68 @@ def fit_groups(
     recipe: Recipe,
     generator: torch.Generator,
     progress: Progress,
-) -> list[FitResult]:
-    """A single-class mixture of each group of rows, all of the one structure that suits them best.
+) -> Start:
+    """A single-class mixture of each group of rows.
 
     `counts` gives each group its number of components; None chooses them.
     """
-    attempts = []
-    for structure in recipe.structures(engines[0].table.n_features):
-        results = [
-            _fit_group(
-                engine,
-                None if counts is None else counts[i],
-                structure,
-                recipe,
-                generator,
-                progress,
-            )
-            for i, engine in enumerate(engines)
-        ]
-        score = sum(_score(r, engine) for r, engine in zip(results, engines, strict=True))
-        attempts.append((score, results))
-    _, best = min(attempts, key=lambda attempt: attempt[0])
-    return [replace(result, mixture=recipe.finish(result.mixture)) for result in best]
+    structure = recipe.structure(engines[0].table.n_features)
+    prior = _pooled_prior(engines, structure, recipe, generator)
+    em = replace(recipe.em, prior=prior)
+
+    def fit(engine: LocalEngine, count: int) -> FitResult:
+        return fit_single(engine, count, structure, em, generator, progress, recipe.n_init)
+
+    if counts is None:
+        results = [_grow(engine, fit) for engine in engines]
+    else:
+        results = [fit(engine, count) for engine, count in zip(engines, counts, strict=True)]
+    return recipe.finish(Start(results, prior))
 
 
-def _score(result: FitResult, engine: LocalEngine) -> float:
-    return bic(result.mixture, result.objective, engine.total_weight)
+def _grow(engine: LocalEngine, fit: Callable[[LocalEngine, int], FitResult]) -> FitResult:
+    """More components while the Bayesian information criterion falls."""
+    rows = _effective_rows(engine)
 
+    def criterion(result: FitResult) -> float:
+        return 2.0 * result.objective * rows + result.mixture.n_parameters * math.log(rows)
 
-def _fit_group(
-    engine: LocalEngine,
-    count: int | None,
-    structure: Structure,
-    recipe: Recipe,
-    generator: torch.Generator,
-    progress: Progress,
-) -> FitResult:
-    def fit(n_components: int) -> FitResult:
-        return fit_single(
-            engine, n_components, structure, recipe.em, generator, progress, recipe.n_init
-        )
-
-    if count is not None:
-        return fit(count)
-    best = fit(1)
-    for n_components in _COUNTS:
-        if engine.total_weight < _ROWS_A_COMPONENT * n_components:
+    best = fit(engine, 1)
+    for count in _COUNTS:
+        if rows < _ROWS_A_COMPONENT * count:
             break
-        candidate = fit(n_components)
-        if _score(candidate, engine) >= _score(best, engine):
+        candidate = fit(engine, count)
+        if criterion(candidate) >= criterion(best):
             break
         best = candidate
     return best
+
+
+def _effective_rows(engine: LocalEngine) -> float:
+    """How much evidence the rows hold: no more than their weight, and repeated rows count once."""
+    rows = float(len(engine))
+    if rows <= _MOST_COMPARED:
+        rows = len(torch.unique(engine.table.batch(slice(None)).x, dim=0))
+    return min(rows, engine.total_weight)
+
+
+def _pooled_prior(
+    engines: list[LocalEngine], structure: Structure, recipe: Recipe, generator: torch.Generator
+) -> SpreadPrior | None:
+    """Imagined rows with the spread that one component a group shows on average."""
+    if recipe.prior_rows == 0:
+        return None
+    em = EM(_PRIOR_ITERATIONS, recipe.em.tol)
+    fits = [fit_single(engine, 1, structure, em, generator, Progress()) for engine in engines]
+    share = torch.tensor([engine.total_weight for engine in engines])
+    return _prior(recipe, [fit.mixture for fit in fits], share)
+
+
+def _prior(recipe: Recipe, mixtures: list[Mixture], share: Tensor) -> SpreadPrior:
+    spreads = torch.stack([mixture.density.spread.mean(0) for mixture in mixtures])
+    share = (share / share.sum()).to(spreads)
+    reference = torch.tensordot(share, spreads, 1)
+    rows = recipe.prior_rows
+    if rows is None:
+        rows = reference.shape[0] + 2.0 if reference.ndim == 2 else 3.0
+    return SpreadPrior(rows, reference)

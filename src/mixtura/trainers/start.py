@@ -95,8 +95,3 @@ def fit_single(
         for _ in range(n_init if n_components > 1 else 1)
     ]
     return min(attempts, key=lambda result: result.objective)
-
-
-def bic(mixture: Mixture, mean_loss: float, total_weight: float) -> float:
-    """Bayesian information criterion; small is good."""
-    return 2.0 * mean_loss * total_weight + mixture.n_parameters * float(np.log(total_weight))
