@@ -122,9 +122,9 @@ def main() -> None:
     mine = ours(x, y, mixture, options.epochs)
     theirs = plain(x, y, mixture, options.epochs)
     print(
-        f"{options.rows} x {options.features}, {CLASSES * options.components} components, rank {RANK}, "
-        f"minibatches of 100, float32, {options.device}: ours {mine:.3f} s an epoch, plain eager "
-        f"{theirs:.3f} s, ratio {theirs / mine:.1f}"
+        f"{options.rows} x {options.features}, {CLASSES * options.components} components, "
+        f"rank {RANK}, minibatches of 100, float32, {options.device}: ours {mine:.3f} s an epoch, "
+        f"plain eager {theirs:.3f} s, ratio {theirs / mine:.1f}"
     )
 
 

@@ -1,7 +1,7 @@
 """Objectives: differentiable functions of the class log-joints and the labels.
 
-Each gives a loss a row, to be minimised. Whatever a trainer needs beyond the value is the derivative
-by the component log-joint: the signed occupancies, here taken by autograd.
+Each gives a loss a row, to be minimised. What a trainer needs beyond the value is its derivative
+by the component log-joint: the signed occupancies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Objective(ABC):
         """(n,) losses."""
 
     def loss_and_slope(self, class_log_joint: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses, and their derivatives by the class log-joints (n, C): by autograd unless written out."""
+        """Losses and their derivatives by the class log-joints (n, C)."""
         leaf = class_log_joint.detach().requires_grad_()
         with torch.enable_grad():
             losses = self.loss(leaf, y)

@@ -176,7 +176,8 @@ def load(path: str | os.PathLike[str]) -> Any:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, OSError) as error:
         raise FileFormatError(
-            f"{path} is damaged or not a model file ({error}). Restore it from a copy, or save again."
+            f"{path} is damaged or not a model file ({error}). Restore it from a copy, or save "
+            "again."
         ) from error
     if metadata.get("format") != "mixtura":
         raise FileFormatError(f"{path} is a safetensors file, but not a mixtura model.")

@@ -70,7 +70,8 @@ class _Lines(_Silent):
         self._shown = now
         left = (now - self._began) / self._done * (self._total - self._done)
         print(
-            f"{self._stage} {self._done}/{self._total}: {describe(record)}, at most {left:.0f} s left",
+            f"{self._stage} {self._done}/{self._total}: {describe(record)}, "
+            f"at most {left:.0f} s left",
             flush=True,
         )
 

@@ -101,7 +101,7 @@ class Density(ABC):
         """A start: the moments of weighted clusters of complete rows, membership (n, K)."""
 
     def log_prob(self, batch: Batch) -> Tensor:
-        """Log density of every row under every component, (n, K); missing features integrated out."""
+        """Log density of rows under every component, (n, K), missing features integrated out."""
         if batch.observed is None:
             return self._log_prob_complete(batch.x)
         complete = batch.observed.all(1)
@@ -151,7 +151,7 @@ class Density(ABC):
 
     @abstractmethod
     def spread_log_prob(self, reference: Tensor) -> Tensor:
-        """Mean log density, up to a constant, of rows of spread `reference` around each mean, (K,)."""
+        """Mean log density (up to a constant) of rows of that spread around each mean, (K,)."""
 
     @abstractmethod
     def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:

@@ -56,7 +56,7 @@ class DiagonalGaussian(Density):
 
     def _log_prob_complete(self, x: Tensor) -> Tensor:
         precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
-        linear = torch.addmm(constant.sum(1), x, scaled_mean.mT)
+        linear = x @ scaled_mean.mT + constant.sum(1)
         return torch.addmm(linear, x.square(), precision.mT, alpha=-0.5)
 
     def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:

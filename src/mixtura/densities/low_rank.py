@@ -4,9 +4,9 @@ Both forms hold a diagonal `a` (K, D) and a loading `S` (K, D, R); with `G_d = s
 (R x R, one a feature) everything that depends on a row's pattern of observed features is a sum of
 `G_d` over one side of the pattern:
 
-covariance `A + S S^T`: over the **observed** side, `B = I + sum G_d`, and with `u = sum s_d r_d / a_d`
+covariance `A + S S^T`: over the **observed** side, `B = I + sum G_d`; with `u = sum s_d r_d / a_d`
     squared distance = `sum r_d^2 / a_d - u^T B^-1 u`, log determinant = `sum log a_d + log det B`;
-precision `A + S S^T`: over the **missing** side, `B = I + sum G_d`, and with `u = sum s_d r_d`
+precision `A + S S^T`: over the **missing** side, `B = I + sum G_d`; with `u = sum s_d r_d`
     squared distance = `sum a_d r_d^2 + u^T B^-1 u`,
     log determinant of the covariance = `log det B - log det B_all - sum log a_d`,
 

@@ -13,9 +13,9 @@ from mixtura.densities import Density
 
 Sums = dict[str, Tensor]
 
-#: Numbers a chunk may hold: what stays in the cache of a CPU, and what keeps a GPU busy.
-_CHUNK_NUMBERS = {"cpu": 2_000_000, "cuda": 250_000_000}
-_MOST_ROWS = {"cpu": 4_096, "cuda": 262_144}
+#: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
+_CHUNK_NUMBERS = {"cpu": 8_000_000, "cuda": 250_000_000}
+_MOST_ROWS = {"cpu": 16_384, "cuda": 262_144}
 
 
 class LocalEngine:

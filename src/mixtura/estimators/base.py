@@ -21,7 +21,7 @@ from mixtura.mixture import Mixture
 from mixtura.persistence import save_estimator
 from mixtura.progress import Progress
 
-_DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
 class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -42,38 +42,9 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
         )
 
-    def _check_weight(self, sample_weight: Any, n_rows: int) -> np.ndarray:
-        if sample_weight is None:
-            return np.ones(n_rows)
-        weight = np.asarray(sample_weight, dtype=np.float64)
-        if weight.ndim == 0:
-            weight = np.full(n_rows, float(weight))
-        if weight.shape != (n_rows,):
-            raise InvalidInputError(
-                f"sample_weight has shape {weight.shape}, but X has {n_rows} rows: "
-                f"give one weight a row, shape ({n_rows},)."
-            )
-        if not np.isfinite(weight).all() or (weight < 0).any():
-            raise InvalidInputError("sample_weight must be finite and not negative.")
-        if not (weight > 0).any():
-            raise InvalidInputError("sample_weight is zero for every row: nothing to fit.")
-        return weight
-
     def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
         measured = Scaling.measure(X, weight)
         return measured if self.standardize else Scaling.identity(X.shape[1])
-
-    def _resolve_rank(self, n_features: int) -> int:
-        if self.rank == "auto":
-            return int(min(25, max(1, n_features // 4)))
-        if self.rank >= n_features and self.covariance == "low_rank":
-            warnings.warn(
-                f"rank={self.rank} is no less than the {n_features} features; rank {n_features} is "
-                "used, which is a full covariance: covariance='full' says the same in fewer parameters.",
-                DegenerateDataWarning,
-                stacklevel=5,
-            )
-        return min(int(self.rank), n_features)
 
     def _generator(self, random_state: Any = None) -> torch.Generator:
         state = check_random_state(self.random_state if random_state is None else random_state)
@@ -105,7 +76,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             np.full(len(X), UNLABELED) if y is None else y,
             scaling=self.scaling_,
             device=resolve_device(self.device, X.size),
-            dtype=_DTYPES[X.dtype],
+            dtype=DTYPES[X.dtype],
         )
 
     def _evaluate(
@@ -188,6 +159,39 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""
         check_is_fitted(self)
         save_estimator(self, path)
+
+
+def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
+    """One finite, non-negative weight a row, not all zero."""
+    if sample_weight is None:
+        return np.ones(n_rows)
+    weight = np.asarray(sample_weight, dtype=np.float64)
+    if weight.ndim == 0:
+        weight = np.full(n_rows, float(weight))
+    if weight.shape != (n_rows,):
+        raise InvalidInputError(
+            f"sample_weight has shape {weight.shape}, but X has {n_rows} rows: "
+            f"give one weight a row, shape ({n_rows},)."
+        )
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise InvalidInputError("sample_weight must be finite and not negative.")
+    if not (weight > 0).any():
+        raise InvalidInputError("sample_weight is zero for every row: nothing to fit.")
+    return weight
+
+
+def resolve_rank(rank: Any, covariance: str, n_features: int) -> int:
+    """The rank of the low-rank part: a quarter of the features by default, 25 at most."""
+    if rank == "auto":
+        return int(min(25, max(1, n_features // 4)))
+    if rank >= n_features and covariance == "low_rank":
+        warnings.warn(
+            f"rank={rank} is no less than the {n_features} features; rank {n_features} is used, "
+            "which is a full covariance: covariance='full' says the same in fewer parameters.",
+            DegenerateDataWarning,
+            stacklevel=5,
+        )
+    return min(int(rank), n_features)
 
 
 def check_count(count: Any) -> int:

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import column_or_1d, compute_sample_weight
+from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    assert_all_finite,
-    check_consistent_length,
-    check_is_fitted,
-)
-from torch import Tensor
+from sklearn.utils.validation import check_is_fitted
 
-from mixtura.data import Scaling, Table, encode_labels, labelled_mask, resolve_device
+from mixtura.data import Scaling, Table, encode_labels, resolve_device
 from mixtura.engines import LocalEngine
 from mixtura.estimators.base import (
-    _DTYPES,
     MixtureEstimator,
     check_count,
     filled_log_density,
     run_over,
 )
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
+from mixtura.estimators.calibration import fit_temperature
+from mixtura.estimators.plan import Plan, Rows, make_plan, read_rows
+from mixtura.exceptions import InvalidInputError
 from mixtura.mixture import Mixture
 from mixtura.objectives import Objective, build_objective, log_margin
 from mixtura.persistence import storable
@@ -40,40 +34,16 @@ from mixtura.trainers.base import FitResult, SpreadPrior
 from mixtura.trainers.ebw import EBW
 from mixtura.trainers.em import EM, online_em_step
 from mixtura.trainers.gradient import LBFGS, SCHEDULES, Adam
-from mixtura.trainers.selection import Recipe, fit_groups
+from mixtura.trainers.selection import fit_groups
 
-#: Up to so many rows, L-BFGS on all of them is faster than Adam on minibatches, and repeatable.
-_SMALL = 1_000
-#: The prior of a class that a stream has not shown yet.
-_NEVER = 1e-100
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Validated training rows: labels are class indices, weights positive."""
-
-    X: np.ndarray
-    y: np.ndarray
-    weight: np.ndarray
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What to fit and how: the user's parameters, resolved and found consistent."""
-
-    solver: str
-    generative: bool
-    recipe: Recipe
-    counts: list[int] | None
-    log_prior: Tensor
-    learn_prior: bool
-    dtype: torch.dtype
-    prior: SpreadPrior | None = None
+#: Where no rows are held back for early stopping, calibration holds back so many of them, if
+#: that makes enough to fit one number.
+_CALIBRATION_SHARE, _CALIBRATION_ROWS = 0.2, 30
 
 
 @storable
 class MixtureClassifier(ClassifierMixin, MixtureEstimator):
-    """Generative classifier: one Gaussian mixture a class, trained generatively, discriminatively, or both.
+    """One Gaussian mixture a class, trained generatively, discriminatively, or both.
 
     NaN means missing, in training and in prediction, and is marginalised exactly. Rows labelled
     `unlabeled` take part in the likelihood.
@@ -128,10 +98,12 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         Hold back `validation_fraction` of the labelled rows, keep the best iterate on them, and
         stop after `n_iter_no_change` iterations without gain. "auto": with Adam only.
     calibrate : bool
-        Fit a temperature of the posteriors on the held-back rows; the density is left alone.
+        Fit a temperature of the posteriors on held-back rows, of a second model where the first
+        held none back; the density is left alone. The likelihood objective needs none.
     warm_start : bool
         Start from the model of the previous fit.
-    unlabeled : label that marks unlabelled rows (None: there are none). In object arrays None does too.
+    unlabeled : label that marks unlabelled rows, None if there are none
+        In object arrays None marks them too.
     device : "auto", "cpu", "cuda", ...
         Float32 data are trained by Adam in float32, all else runs in double precision.
     callbacks : list of callables
@@ -208,7 +180,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         parameterization: str = "covariance",
         objective: str = "margin",
         tradeoff: float = 0.5,
-        margin: float = 5.0,
+        margin: float = 20.0,
         smoothness: float = 10.0,
         unlabeled_weight: float = 0.5,
         solver: str = "auto",
@@ -302,6 +274,15 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self._update(rows)
         return self
 
+    def _read(self, X: Any, y: Any, sample_weight: Any, known: np.ndarray | None = None) -> Rows:
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
+                "is None."
+            )
+        X = self._check_X(X, reset=known is None or not hasattr(self, "mixture_"))
+        return read_rows(self, X, y, sample_weight, known)
+
     def _stream_classes(self, classes: Any, first: bool) -> np.ndarray:
         if classes is None:
             if first:
@@ -312,13 +293,14 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         given = np.unique(classes)
         if not first and not np.array_equal(given, self.classes_):
             raise InvalidInputError(
-                f"classes={given.tolist()} differ from those of the first call, {self.classes_.tolist()}."
+                f"classes={given.tolist()} differ from those of the first call, "
+                f"{self.classes_.tolist()}."
             )
         return given
 
-    def _update(self, rows: _Rows) -> None:
+    def _update(self, rows: Rows) -> None:
         """One step from the present model on the rows of one call."""
-        plan = self._plan(rows)
+        plan = make_plan(self, rows)
         device = resolve_device(self.device, rows.X.size)
         table = Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
         engine, progress = LocalEngine(table), self._progress()
@@ -333,182 +315,85 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             steady = replace(trainer, schedule="constant", averaging=0.0)
             result = steady.run(mixture, objective, LocalEngine(table.cast(plan.dtype)), progress)
         progress.close()
-        self._conclude(result, table, None, self.scaling_, progress)
+        self._conclude(result, table, self.scaling_, progress)
         self.n_seen_ += engine.total_weight
 
-    def _fit_rows(self, rows: _Rows) -> Self:
+    def _fit_rows(self, rows: Rows) -> Self:
         previous = getattr(self, "mixture_", None) if self.warm_start else None
-        plan = self._plan(rows)
+        plan = make_plan(self, rows)
         device = resolve_device(self.device, rows.X.size)
+        self.classes_ = rows.classes
         if previous is None:
             scaling = self._measure_scaling(rows.X, rows.weight)
         else:
             scaling = self.scaling_
         table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
         generator, progress = self._generator(), self._progress()
-        train, held_back = self._split(table, plan, generator)
-        if previous is None:
-            mixture, prior = self._start(train, plan, generator, progress)
-            plan = replace(plan, prior=prior)
-        else:
-            mixture = self._resume(previous, plan).to(device)
-        result = self._train(mixture, train, held_back, plan, generator, progress)
+        engine, held_back = LocalEngine(table), None
+        if self._stops_early(plan):
+            engine, held_back = self._split(table, self.validation_fraction, generator)
+        result = self._solve(engine, held_back, plan, previous, generator, progress)
+        self.temperature_ = 1.0
+        if self.calibrate and not plan.generative:
+            if held_back is None:
+                self._calibrate_apart(table, plan, previous)
+            else:
+                self.temperature_ = fit_temperature(result.mixture, held_back)
         progress.close()
-        self._conclude(result, table, held_back, scaling, progress)
+        self._conclude(result, table, scaling, progress)
         self.n_seen_ = float(rows.weight.sum())
         return self
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, known: np.ndarray | None = None) -> _Rows:
-        """Everything that can be wrong with the data, found before any work.
-
-        With `known` classes, the rows may lack some of them: they are part of a stream.
-        """
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
-            )
-        X = self._check_X(X, reset=known is None or not hasattr(self, "mixture_"))
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-        if y.dtype.kind == "f":
-            assert_all_finite(y, input_name="y")
-        labelled = labelled_mask(y, self.unlabeled)
-        if not labelled.any():
-            raise InvalidInputError(
-                f"y has no labelled row: all entries equal the unlabelled marker {self.unlabeled!r}. "
-                "Label some rows, set unlabeled=None, or use GaussianMixtureDensity."
-            )
-        check_classification_targets(np.array(y[labelled].tolist()))
-        self.classes_ = np.unique(y[labelled]) if known is None else known
-        codes = encode_labels(y, self.classes_, self.unlabeled)
-        weight = self._check_weight(sample_weight, len(X))
-        weight = weight * self._class_weights(codes)
-        keep = weight > 0
-        mass = np.bincount(codes[keep & (codes >= 0)], minlength=len(self.classes_))
-        if known is None and (mass == 0).any():
-            raise InvalidInputError(
-                f"no labelled row with positive weight for the classes "
-                f"{self.classes_[mass == 0].tolist()}: drop these classes, or weigh their rows."
-            )
-        if keep.all():
-            return _Rows(X, codes, weight)
-        return _Rows(X[keep], codes[keep], weight[keep])
-
-    def _class_weights(self, codes: np.ndarray) -> np.ndarray:
-        factors = np.ones(len(codes))
-        if self.class_weight is not None:
-            labelled = codes >= 0
-            labels = self.classes_[codes[labelled]]
-            factors[labelled] = compute_sample_weight(self.class_weight, labels)
-        return factors
-
-    def _plan(self, rows: _Rows) -> _Plan:
-        """What to fit and how; every refusal happens here."""
-        n_classes, n_features = len(self.classes_), rows.X.shape[1]
-        generative = self.objective == "likelihood" or self.tradeoff == 1.0 or n_classes == 1
-        precision = self.parameterization == "precision"
-        if precision and self.covariance not in ("low_rank", "auto"):
-            raise UnsupportedError(
-                f"parameterization='precision' goes with covariance='low_rank', not "
-                f"{self.covariance!r}: leave parameterization at 'covariance'."
-            )
-        if self.solver == "em" and not generative:
-            raise UnsupportedError(
-                f"solver='em' maximises the likelihood, not objective={self.objective!r} with "
-                f"tradeoff={self.tradeoff}: use solver='ebw', 'adam' or 'lbfgs', or tradeoff=1."
-            )
-        if self.solver in ("em", "ebw") and precision:
-            raise UnsupportedError(
-                f"solver={self.solver!r} needs closed-form updates, and a low-rank precision has "
-                "none: use solver='adam' or 'lbfgs', or parameterization='covariance'."
-            )
-        solver = self.solver
-        if solver == "auto":
-            small = rows.weight.sum() <= _SMALL
-            solver = "em" if generative and not precision else "lbfgs" if small else "adam"
-        recipe = Recipe(
-            covariance="low_rank" if precision else self.covariance,
-            rank=self._resolve_rank(n_features),
-            floor=self.reg_covar,
-            em=EM(self.init_max_iter, self.tol),
-            parameterization=self.parameterization,
-            eigen=self.init == "eigen" or precision,
-            n_init=self.n_init,
-            prior_rows=None if self.prior_rows == "auto" else self.prior_rows,
-        )
-        return _Plan(
-            solver=solver,
-            generative=generative,
-            recipe=recipe,
-            counts=self._resolve_components(rows),
-            log_prior=self._resolve_prior(rows),
-            learn_prior=isinstance(self.class_prior, str) and self.class_prior == "empirical",
-            dtype=_DTYPES[rows.X.dtype],
-        )
-
-    def _resolve_components(self, rows: _Rows) -> list[int] | None:
-        if isinstance(self.n_components, str):
-            return None
-        n_classes = len(self.classes_)
-        counts = np.atleast_1d(np.asarray(self.n_components))
-        if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 1).any():
-            raise InvalidInputError(
-                f"n_components={self.n_components!r}: give 'auto', an int, or one positive int a class."
-            )
-        if len(counts) not in (1, n_classes):
-            raise InvalidInputError(
-                f"n_components has {len(counts)} entries, but there are {n_classes} classes "
-                f"({self.classes_.tolist()}): give one number a class, or a single one."
-            )
-        wanted = np.broadcast_to(counts, n_classes)
-        available = np.bincount(rows.y[rows.y >= 0], minlength=n_classes)
-        if (wanted > np.maximum(available, 1)).any():
-            short = self.classes_[wanted > np.maximum(available, 1)].tolist()
-            warnings.warn(
-                f"more components than labelled rows in the classes {short}; these get one component "
-                "a row. Remedy: a smaller n_components, or 'auto'.",
-                DegenerateDataWarning,
-                stacklevel=4,
-            )
-        return np.minimum(wanted, np.maximum(available, 1)).tolist()
-
-    def _resolve_prior(self, rows: _Rows) -> Tensor:
-        n_classes = len(self.classes_)
-        if isinstance(self.class_prior, str):
-            labelled = rows.y >= 0
-            mass = np.bincount(rows.y[labelled], rows.weight[labelled], minlength=n_classes)
-            prior = mass if self.class_prior == "empirical" else np.ones(n_classes)
-            return torch.from_numpy(np.log(np.maximum(prior / prior.sum(), _NEVER)))
-        prior = np.asarray(self.class_prior, dtype=np.float64)
-        if prior.shape != (n_classes,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
-            raise InvalidInputError(
-                f"class_prior must hold {n_classes} positive numbers that sum to one, in the order of "
-                f"the classes {self.classes_.tolist()}; got {prior.tolist()}."
-            )
-        return torch.from_numpy(np.log(prior / prior.sum()))
+    def _stops_early(self, plan: Plan) -> bool:
+        if self.early_stopping == "auto":
+            return plan.solver == "adam"
+        return self.early_stopping and plan.solver in ("adam", "lbfgs")
 
     def _split(
-        self, table: Table, plan: _Plan, generator: torch.Generator
+        self, table: Table, share: float, generator: torch.Generator
     ) -> tuple[LocalEngine, LocalEngine | None]:
-        """Training rows, and held-back labelled rows where early stopping asks for them."""
-        wanted = plan.solver == "adam" if self.early_stopping == "auto" else self.early_stopping
-        if not wanted or plan.solver in ("em", "ebw"):
-            return LocalEngine(table), None
+        """Training rows, and a share of the labelled rows of every class, held back."""
         y = table.y.cpu()
         order = torch.randperm(len(y), generator=generator)
         held = torch.zeros(len(y), dtype=torch.bool)
         for label in range(len(self.classes_)):
             mine = order[y[order] == label]
-            held[mine[: int(len(mine) * self.validation_fraction)]] = True
+            held[mine[: int(len(mine) * share)]] = True
         if not held.any():
             return LocalEngine(table), None
         train, rest = (~held).nonzero().flatten().numpy(), held.nonzero().flatten().numpy()
         return LocalEngine(table.subset(train)), LocalEngine(table.subset(rest))
 
+    def _calibrate_apart(self, table: Table, plan: Plan, previous: Mixture | None) -> None:
+        """Where no row was held back: the temperature of a second model that held some back."""
+        generator = self._generator()
+        engine, held_back = self._split(table, _CALIBRATION_SHARE, generator)
+        if held_back is None or len(held_back) < _CALIBRATION_ROWS:
+            return
+        twin = self._solve(engine, None, plan, previous, generator, Progress())
+        self.temperature_ = fit_temperature(twin.mixture, held_back)
+
+    def _solve(
+        self,
+        engine: LocalEngine,
+        held_back: LocalEngine | None,
+        plan: Plan,
+        previous: Mixture | None,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> FitResult:
+        """Start anew or from the previous model, and train."""
+        if previous is None:
+            mixture, prior = self._start(engine, plan, generator, progress)
+            plan = replace(plan, prior=prior)
+        else:
+            mixture = self._resume(previous, plan).to(engine.table.device)
+        return self._train(mixture, engine, held_back, plan, generator, progress)
+
     def _start(
-        self, train: LocalEngine, plan: _Plan, generator: torch.Generator, progress: Progress
+        self, train: LocalEngine, plan: Plan, generator: torch.Generator, progress: Progress
     ) -> tuple[Mixture, SpreadPrior | None]:
-        """EM on the labelled rows of every class; a class not seen yet in a stream gets all rows."""
+        """EM on the labelled rows of every class; all rows stand in for a class not seen yet."""
         by_class = [train.table.labelled_as(label) for label in range(len(self.classes_))]
         engines = [LocalEngine((t if len(t) else train.table).single_class()) for t in by_class]
         start = fit_groups(engines, plan.counts, plan.recipe, generator, progress)
@@ -516,7 +401,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         joined = Mixture.join(parts, plan.log_prior.to(train.table.device), plan.learn_prior)
         return joined, start.prior
 
-    def _resume(self, previous: Mixture, plan: _Plan) -> Mixture:
+    def _resume(self, previous: Mixture, plan: Plan) -> Mixture:
         same = (
             previous.n_classes == len(self.classes_)
             and previous.density.n_features == self.n_features_in_
@@ -528,7 +413,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             )
         return replace(previous, learn_prior=plan.learn_prior)
 
-    def _objective(self, plan: _Plan, has_unlabelled: bool) -> Objective:
+    def _objective(self, plan: Plan, has_unlabelled: bool) -> Objective:
         return build_objective(
             "likelihood" if plan.generative else self.objective,
             tradeoff=self.tradeoff,
@@ -542,7 +427,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         mixture: Mixture,
         train: LocalEngine,
         held_back: LocalEngine | None,
-        plan: _Plan,
+        plan: Plan,
         generator: torch.Generator,
         progress: Progress,
     ) -> FitResult:
@@ -555,7 +440,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         return self._trainer(plan, held_back, generator).run(mixture, objective, train, progress)
 
     def _trainer(
-        self, plan: _Plan, held_back: LocalEngine | None, generator: torch.Generator
+        self, plan: Plan, held_back: LocalEngine | None, generator: torch.Generator
     ) -> Any:
         if plan.solver == "em":
             return EM(self.max_iter, self.tol, plan.prior)
@@ -577,12 +462,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         )
 
     def _conclude(
-        self,
-        result: FitResult,
-        table: Table,
-        held_back: LocalEngine | None,
-        scaling: Scaling,
-        progress: Progress,
+        self, result: FitResult, table: Table, scaling: Scaling, progress: Progress
     ) -> None:
         mixture = result.mixture
         scores = run_over(mixture, table, filled_log_density)
@@ -592,13 +472,10 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.history_, self.n_iter_ = progress.history, result.n_iter
         self.converged_ = result.converged
         self.margin_bound_ = self._margin_bound(mixture, table)
-        self.temperature_ = 1.0
-        if self.calibrate and held_back is not None and mixture.n_classes > 1:
-            self.temperature_ = fit_temperature(mixture, held_back)
         if not result.converged and result.n_iter >= self.max_iter and self.solver in ("em", "ebw"):
             warnings.warn(
-                f"{self.solver} stopped after max_iter={self.max_iter} iterations without settling; "
-                "raise max_iter or tol.",
+                f"{self.solver} stopped after max_iter={self.max_iter} iterations without "
+                "settling; raise max_iter or tol.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -684,15 +561,3 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             labels = torch.from_numpy(encode_labels(wanted, self.classes_, None))
         rows = self.mixture_.sample(labels, generator).numpy()
         return self.scaling_.invert(rows), self.classes_[labels.numpy()]
-
-
-def fit_temperature(mixture: Mixture, held_back: LocalEngine) -> float:
-    """The temperature under which held-back labels are most probable."""
-    class_log_joint = run_over(mixture, held_back.table, lambda m, b: m.class_log_joint(b))
-    y, weight = held_back.table.y.cpu(), held_back.table.weight.double().cpu()
-
-    def loss(log_temperature: float) -> float:
-        log_proba = (class_log_joint / np.exp(log_temperature)).log_softmax(1)
-        return -float((weight * log_proba.gather(1, y[:, None])[:, 0]).sum())
-
-    return float(np.exp(minimize_scalar(loss, bounds=(-3.0, 8.0), method="bounded").x))

@@ -18,7 +18,9 @@ from mixtura.engines import LocalEngine
 from mixtura.estimators.base import (
     MixtureEstimator,
     check_count,
+    check_weight,
     filled_log_density,
+    resolve_rank,
     run_over,
 )
 from mixtura.exceptions import DegenerateDataWarning
@@ -42,8 +44,9 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
     covariance : "auto", "full", "diag", "spherical" or "low_rank"
     rank : "auto" or int
         Rank of the low-rank part.
-    max_iter, tol, n_init, reg_covar, standardize, warm_start, device, callbacks, random_state, verbose
+    max_iter, tol, n_init, reg_covar, standardize, warm_start, device, callbacks
         As in `MixtureClassifier`.
+    random_state, verbose : as in scikit-learn.
 
     Attributes
     ----------
@@ -110,7 +113,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the mixture to the rows of X; y is ignored."""
         X = self._check_X(X, reset=True)
-        weight = self._check_weight(sample_weight, len(X))
+        weight = check_weight(sample_weight, len(X))
         if (weight == 0).any():
             X, weight = X[weight > 0], weight[weight > 0]
         previous = getattr(self, "mixture_", None) if self.warm_start else None
@@ -144,7 +147,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
             return em.run(previous.to(engine.table.device), Likelihood(), engine, progress)
         recipe = Recipe(
             self.covariance,
-            self._resolve_rank(engine.table.n_features),
+            resolve_rank(self.rank, self.covariance, engine.table.n_features),
             self.reg_covar,
             em,
             n_init=self.n_init,

@@ -1,0 +1,200 @@
+"""What to fit and how: a classifier's data and parameters, read and found consistent.
+
+Every refusal happens here, before any work is done.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import column_or_1d, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import assert_all_finite, check_consistent_length
+from torch import Tensor
+
+from mixtura.data import encode_labels, labelled_mask
+from mixtura.estimators.base import DTYPES, check_weight, resolve_rank
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
+from mixtura.trainers.base import SpreadPrior
+from mixtura.trainers.em import EM
+from mixtura.trainers.selection import Recipe
+
+#: Up to so many rows, L-BFGS on all of them is faster than Adam on minibatches, and repeatable.
+_SMALL = 3_000
+#: The prior of a class that a stream has not shown yet.
+_NEVER = 1e-100
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Validated training rows: labels are indices of `classes` (-1: none), weights positive."""
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    classes: np.ndarray
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A classifier's parameters, resolved for given rows."""
+
+    solver: str
+    generative: bool
+    recipe: Recipe
+    counts: list[int] | None
+    log_prior: Tensor
+    learn_prior: bool
+    dtype: torch.dtype
+    prior: SpreadPrior | None = None
+
+
+def read_rows(
+    estimator: Any, X: np.ndarray, y: Any, sample_weight: Any, known: np.ndarray | None = None
+) -> Rows:
+    """Labels as class indices, and the rows that count.
+
+    With `known` classes, the rows may lack some of them: they are part of a stream.
+    """
+    y = column_or_1d(y, warn=True)
+    check_consistent_length(X, y)
+    if y.dtype.kind == "f":
+        assert_all_finite(y, input_name="y")
+    labelled = labelled_mask(y, estimator.unlabeled)
+    if not labelled.any() and known is None:
+        raise InvalidInputError(
+            f"y has no labelled row: all entries equal the unlabelled marker "
+            f"{estimator.unlabeled!r}. Label some rows, set unlabeled=None, or use "
+            "GaussianMixtureDensity."
+        )
+    check_classification_targets(np.array(y[labelled].tolist()))
+    classes = np.unique(y[labelled]) if known is None else known
+    codes = encode_labels(y, classes, estimator.unlabeled)
+    weight = check_weight(sample_weight, len(X))
+    weight = weight * _class_weights(estimator.class_weight, codes, classes)
+    keep = weight > 0
+    mass = np.bincount(codes[keep & (codes >= 0)], minlength=len(classes))
+    if known is None and (mass == 0).any():
+        raise InvalidInputError(
+            f"no labelled row with positive weight for the classes "
+            f"{classes[mass == 0].tolist()}: drop these classes, or weigh their rows."
+        )
+    if keep.all():
+        return Rows(X, codes, weight, classes)
+    return Rows(X[keep], codes[keep], weight[keep], classes)
+
+
+def _class_weights(class_weight: Any, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    factors = np.ones(len(codes))
+    if class_weight is not None:
+        labelled = codes >= 0
+        factors[labelled] = compute_sample_weight(class_weight, classes[codes[labelled]])
+    return factors
+
+
+def make_plan(estimator: Any, rows: Rows) -> Plan:
+    """The estimator's parameters, resolved for these rows."""
+    generative = _is_generative(estimator, rows)
+    precision = estimator.parameterization == "precision"
+    _refuse_contradictions(estimator, generative, precision)
+    recipe = Recipe(
+        covariance="low_rank" if precision else estimator.covariance,
+        rank=resolve_rank(estimator.rank, estimator.covariance, rows.X.shape[1]),
+        floor=estimator.reg_covar,
+        em=EM(estimator.init_max_iter, estimator.tol),
+        parameterization=estimator.parameterization,
+        eigen=estimator.init == "eigen" or precision,
+        n_init=estimator.n_init,
+        prior_rows=None if estimator.prior_rows == "auto" else estimator.prior_rows,
+    )
+    prior = estimator.class_prior
+    return Plan(
+        solver=_solver(estimator.solver, rows, generative and not precision),
+        generative=generative,
+        recipe=recipe,
+        counts=_component_counts(estimator.n_components, rows),
+        log_prior=torch.from_numpy(np.log(_class_prior(prior, rows))),
+        learn_prior=isinstance(prior, str) and prior == "empirical",
+        dtype=DTYPES[rows.X.dtype],
+    )
+
+
+def _is_generative(estimator: Any, rows: Rows) -> bool:
+    return (
+        estimator.objective == "likelihood" or estimator.tradeoff == 1.0 or len(rows.classes) == 1
+    )
+
+
+def _refuse_contradictions(estimator: Any, generative: bool, precision: bool) -> None:
+    if precision and estimator.covariance not in ("low_rank", "auto"):
+        raise UnsupportedError(
+            f"parameterization='precision' goes with covariance='low_rank', not "
+            f"{estimator.covariance!r}: leave parameterization at 'covariance'."
+        )
+    if estimator.solver == "em" and not generative:
+        raise UnsupportedError(
+            f"solver='em' maximises the likelihood, not objective={estimator.objective!r} with "
+            f"tradeoff={estimator.tradeoff}: use solver='ebw', 'adam' or 'lbfgs', or tradeoff=1."
+        )
+    if estimator.solver in ("em", "ebw") and precision:
+        raise UnsupportedError(
+            f"solver={estimator.solver!r} needs closed-form updates, and a low-rank precision has "
+            "none: use solver='adam' or 'lbfgs', or parameterization='covariance'."
+        )
+
+
+def _solver(solver: str, rows: Rows, by_em: bool) -> str:
+    if solver != "auto":
+        return solver
+    if by_em:
+        return "em"
+    return "lbfgs" if rows.weight.sum() <= _SMALL else "adam"
+
+
+def _component_counts(n_components: Any, rows: Rows) -> list[int] | None:
+    """Components of each class, no more than its rows; None for "auto"."""
+    if isinstance(n_components, str):
+        return None
+    classes = rows.classes
+    counts = np.atleast_1d(np.asarray(n_components))
+    if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 1).any():
+        raise InvalidInputError(
+            f"n_components={n_components!r}: give 'auto', an int, or one positive int a class."
+        )
+    if len(counts) not in (1, len(classes)):
+        raise InvalidInputError(
+            f"n_components has {len(counts)} entries, but there are {len(classes)} classes "
+            f"({classes.tolist()}): give one number a class, or a single one."
+        )
+    wanted = np.broadcast_to(counts, len(classes))
+    available = np.maximum(np.bincount(rows.y[rows.y >= 0], minlength=len(classes)), 1)
+    if (wanted > available).any():
+        warnings.warn(
+            f"more components than labelled rows in the classes "
+            f"{classes[wanted > available].tolist()}; these get one component a row. Remedy: a "
+            "smaller n_components, or 'auto'.",
+            DegenerateDataWarning,
+            stacklevel=5,
+        )
+    return np.minimum(wanted, available).tolist()
+
+
+def _class_prior(class_prior: Any, rows: Rows) -> np.ndarray:
+    n_classes = len(rows.classes)
+    if isinstance(class_prior, str):
+        labelled = rows.y >= 0
+        mass = np.bincount(rows.y[labelled], rows.weight[labelled], minlength=n_classes)
+        uniform = class_prior == "uniform" or mass.sum() == 0
+        prior = np.ones(n_classes) if uniform else mass
+        return np.maximum(prior / prior.sum(), _NEVER)
+    prior = np.asarray(class_prior, dtype=np.float64)
+    if prior.shape != (n_classes,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
+        raise InvalidInputError(
+            f"class_prior must hold {n_classes} positive numbers that sum to one, in the order of "
+            f"the classes {rows.classes.tolist()}; got {prior.tolist()}."
+        )
+    return prior / prior.sum()

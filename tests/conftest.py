@@ -1,0 +1,41 @@
+"""Small data sets and generators that the tests share."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris, load_wine
+
+
+@pytest.fixture
+def generator():
+    """A fresh stream of random numbers."""
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def rng():
+    """A fresh stream of random numbers, NumPy's."""
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def iris():
+    """150 flowers of three kinds."""
+    X, y = load_iris(return_X_y=True)
+    X.flags.writeable = False
+    return X, y
+
+
+@pytest.fixture(scope="session")
+def wine():
+    """178 wines of three cultivars, features of very different scale."""
+    X, y = load_wine(return_X_y=True)
+    X.flags.writeable = False
+    return X, y
+
+
+@pytest.fixture
+def holey_iris(iris, rng):
+    """Iris with a fifth of its entries missing."""
+    X, y = iris
+    return np.where(rng.random(X.shape) < 0.2, np.nan, X), y

@@ -1,0 +1,134 @@
+"""Extended Baum-Welch: EM as its special case, valid and better models on other objectives."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from mixtura.densities import STRUCTURES
+from mixtura.exceptions import UnsupportedError
+from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
+from mixtura.progress import Progress
+from mixtura.testing import (
+    check_trainer,
+    check_valid,
+    make_density,
+    make_engine,
+    make_mixture,
+    penalised_loss,
+)
+from mixtura.trainers.base import SpreadPrior
+from mixtura.trainers.ebw import EBW, _accumulate
+from mixtura.trainers.em import EM
+
+CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
+COUNTS = [2, 1, 3]
+OBJECTIVES = {
+    "conditional": Conditional(),
+    "margin": HingeMargin(3.0),
+    "smooth margin": SmoothMargin(3.0),
+    "hybrid": Hybrid(Likelihood(), HingeMargin(3.0), 0.2),
+}
+
+
+def problem(structure, generator, holes=False):
+    """A start, and rows of overlapping classes that it does not fit yet."""
+    make = partial(make_density, *structure, generator, n_components=6, n_features=4)
+    truth, start = (make_mixture(make(), COUNTS, generator) for _ in range(2))
+    return start, make_engine(truth, 150, generator, holes=holes)
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_without_damping_the_likelihood_step_is_ems(structure, holes, generator):
+    """Means, covariances, weights and prior are those of one EM iteration."""
+    start, engine = problem(structure, generator, holes)
+    sums = engine.sum(partial(_accumulate, start, Likelihood()), start.density)
+    sums.pop("loss")
+    stepped = EBW(damping=0.0).update(start, sums)
+    expected = EM(1).run(start, Likelihood(), engine, Progress()).mixture
+    for name, value in expected.density.tensors().items():
+        np.testing.assert_allclose(stepped.density.tensors()[name], value, 1e-9, 1e-9)
+    np.testing.assert_allclose(stepped.log_weight, expected.log_weight, 1e-9, 1e-9)
+    np.testing.assert_allclose(stepped.log_prior, expected.log_prior, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_improves(structure, name, holes, generator):
+    """A fifth of the way to nothing, at least, with every component valid all the way."""
+    start, engine = problem(structure, generator, holes)
+    objective = OBJECTIVES[name]
+    result = check_trainer(lambda _: EBW(30), objective, start, engine)
+    before, after = (
+        penalised_loss(mixture, objective, engine) for mixture in (start, result.mixture)
+    )
+    assert after < 0.8 * before
+
+
+@pytest.mark.parametrize("per_component", [True, False])
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_every_iterate_is_valid(structure, per_component, generator):
+    """Not only the best one: each update keeps covariances positive definite."""
+    mixture, engine = problem(structure, generator)
+    ebw = EBW(per_component=per_component)
+    for _ in range(8):
+        sums = engine.sum(partial(_accumulate, mixture, Conditional()), mixture.density)
+        sums.pop("loss")
+        mixture = ebw.update(mixture, sums)
+        check_valid(mixture)
+
+
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_imagined_rows_keep_components_in_place(structure, generator):
+    """With a prior of the spread, means stay among the rows whatever the signs of the masses."""
+    mixture, engine = problem(structure, generator)
+    x = engine.table.batch(slice(None)).x
+    reach = 10.0 * (x - x.mean(0)).abs().max()
+    prior = SpreadPrior(5.0, mixture.density.spread[0])
+    ebw = EBW(prior=prior)
+    for _ in range(15):
+        sums = engine.sum(partial(_accumulate, mixture, Conditional()), mixture.density)
+        sums.pop("loss")
+        mixture = ebw.update(mixture, sums)
+        check_valid(mixture)
+        assert (mixture.density.mean - x.mean(0)).abs().max() < reach
+
+
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_improves_under_a_prior(structure, generator):
+    """The objective with the prior's share goes down too."""
+    start, engine = problem(structure, generator, holes=True)
+    prior = SpreadPrior(5.0, start.density.spread[0])
+    check_trainer(lambda _: EBW(15, prior=prior), OBJECTIVES["hybrid"], start, engine, prior=prior)
+
+
+def test_strong_damping_does_not_move(generator):
+    """The model's own statistics outweigh the data."""
+    start, engine = problem(("full", "covariance"), generator)
+    sums = engine.sum(partial(_accumulate, start, Conditional()), start.density)
+    sums.pop("loss")
+    stepped = EBW(damping=1e12).update(start, sums)
+    np.testing.assert_allclose(stepped.density.mean, start.density.mean, 1e-6, 1e-6)
+    np.testing.assert_allclose(
+        stepped.density.covariances(), start.density.covariances(), 1e-6, 1e-6
+    )
+
+
+def test_refuses_a_density_without_closed_form(generator):
+    """A low-rank precision is refused before any work."""
+    start, engine = problem(("low_rank", "precision"), generator)
+    with pytest.raises(UnsupportedError, match="adam"):
+        EBW().run(start, Conditional(), engine, Progress())
+
+
+def test_stops_when_nothing_is_gained(generator):
+    """A solved problem ends after the patience, and says that it converged."""
+    start, engine = problem(("diag", "covariance"), generator)
+    weight = torch.zeros_like(engine.table.weight)
+    engine.table.weight = weight + 1e-3
+    result = EBW(200, patience=3, damping=1e15).run(start, Conditional(), engine, Progress())
+    assert result.converged
+    assert result.n_iter < 200

@@ -1,0 +1,221 @@
+"""EM: monotone, the same as scikit-learn's, and streamed."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from mixtura import MixtureClassifier
+from mixtura.data import Scaling, Table
+from mixtura.densities import STRUCTURES, DiagonalGaussian, FullGaussian
+from mixtura.engines import LocalEngine
+from mixtura.exceptions import UnsupportedError
+from mixtura.mixture import Mixture
+from mixtura.objectives import Likelihood
+from mixtura.progress import Progress
+from mixtura.testing import check_trainer, check_valid, make_density, make_engine, make_mixture
+from mixtura.trainers.base import SpreadPrior
+from mixtura.trainers.em import EM
+from mixtura.trainers.start import Structure, cluster_start
+
+CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
+COUNTS = [2, 1]
+
+
+def problem(structure, generator, holes, unlabelled=False):
+    """A start, and rows that it does not fit yet."""
+    truth, start = (
+        make_mixture(make_density(*structure, generator, n_features=4), COUNTS, generator)
+        for _ in range(2)
+    )
+    engine = make_engine(truth, 120, generator, holes=holes)
+    if unlabelled:
+        engine.table.y[::2] = -1
+    return start, engine
+
+
+@pytest.mark.parametrize("prior_rows", [0.0, 7.0, 300.0], ids="{:g} imagined rows".format)
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("unlabelled", [False, True], ids=["labelled", "unlabelled"])
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_never_goes_down(structure, unlabelled, holes, prior_rows):
+    """Every iteration improves the likelihood, or the likelihood plus the log prior."""
+    for seed in (0, 14):
+        generator = torch.Generator().manual_seed(seed)
+        start, engine = problem(structure, generator, holes, unlabelled)
+        prior = SpreadPrior(prior_rows, 0.5 * start.density.spread[0]) if prior_rows else None
+        progress = Progress()
+        EM(15, -1.0, prior).run(start, Likelihood(0.4 if unlabelled else None), engine, progress)
+        losses = np.array([record["objective"] for record in progress.history])
+        assert len(losses) == 15
+        assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
+
+
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_trainer_properties(structure, generator):
+    """A valid model no worse than the start, the same every time."""
+    start, engine = problem(structure, generator, holes=True)
+    prior = SpreadPrior(5.0, start.density.spread[0])
+    check_trainer(lambda _: EM(10, 0.0), Likelihood(), start, engine)
+    check_trainer(lambda _: EM(10, 0.0, prior), Likelihood(), start, engine, prior=prior)
+
+
+def sklearn_start(kind, X, rng, n_components=3):
+    """The same start for both: means at rows, unit weights, and some covariances."""
+    means = X[rng.choice(len(X), n_components, replace=False)]
+    weights = np.array([0.5, 0.3, 0.2])
+    d = X.shape[1]
+    variances = rng.uniform(0.5, 2.0, size=(n_components, d))
+    if kind == "spherical":
+        variances = np.repeat(variances[:, :1], d, axis=1)
+    precisions = {
+        "spherical": 1.0 / variances[:, 0],
+        "diag": 1.0 / variances,
+        "full": np.stack([np.diag(1.0 / v) for v in variances]),
+    }
+    return means, weights, variances, precisions[kind]
+
+
+def our_mixture(kind, means, weights, variances):
+    """A single-class mixture with the given moments."""
+    mean, variance = torch.from_numpy(means), torch.from_numpy(variances)
+    if kind == "full":
+        density = FullGaussian(mean=mean, factor=torch.diag_embed(variance.sqrt()), floor=1e-12)
+    else:
+        tied = kind == "spherical"
+        density = DiagonalGaussian(mean=mean, variance=variance, tied=tied, floor=1e-12)
+    single = Mixture.single(density)
+    return Mixture(density, torch.from_numpy(np.log(weights)), single.layout, single.log_prior)
+
+
+@pytest.mark.parametrize("n_iter", [1, 8])
+@pytest.mark.parametrize("kind", ["full", "diag", "spherical"])
+def test_agrees_with_sklearn(kind, n_iter, iris, rng):
+    """From the same start, the same iterations end at the same model."""
+    X = iris[0] - iris[0].mean(0)
+    means, weights, variances, precisions = sklearn_start(kind, X, rng)
+    theirs = GaussianMixture(
+        3,
+        covariance_type=kind,
+        tol=0.0,
+        reg_covar=0.0,
+        max_iter=n_iter,
+        weights_init=weights,
+        means_init=means,
+        precisions_init=precisions,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        theirs.fit(X)
+    table = Table(X, scaling=Scaling.identity(4), device=torch.device("cpu"))
+    start = our_mixture(kind, means, weights, variances)
+    ours = EM(n_iter, 0.0).run(start, Likelihood(), LocalEngine(table), Progress()).mixture
+    covariances = theirs.covariances_
+    if kind != "full":
+        rows = covariances[:, None] * np.ones((1, 4)) if kind == "spherical" else covariances
+        covariances = np.stack([np.diag(row) for row in rows])
+    np.testing.assert_allclose(ours.log_weight.exp(), theirs.weights_, 1e-6)
+    np.testing.assert_allclose(ours.density.mean, theirs.means_, 1e-6, 1e-6)
+    np.testing.assert_allclose(ours.density.covariances(), covariances, 1e-6, 1e-6)
+
+
+def test_factor_analysis_agrees_with_sklearn(wine):
+    """One low-rank component is factor analysis: the same likelihood at the maximum."""
+    from sklearn.decomposition import FactorAnalysis
+    from sklearn.preprocessing import StandardScaler
+
+    X = StandardScaler().fit_transform(wine[0])
+    theirs = FactorAnalysis(3, tol=1e-10, max_iter=20_000, svd_method="lapack").fit(X).score(X)
+    table = Table(X, scaling=Scaling.identity(13), device=torch.device("cpu"))
+    engine = LocalEngine(table)
+    structure = Structure("low_rank", floor=1e-6, options={"rank": 3})
+    start = cluster_start(engine, 1, structure, torch.Generator().manual_seed(0))
+    result = EM(3000, 1e-10).run(start, Likelihood(), engine, Progress())
+    assert -result.objective == pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_a_component_without_rows_stays(structure, generator):
+    """A component far from all rows keeps its parameters, and nothing becomes NaN."""
+    start, engine = problem(structure, generator, holes=True)
+    mean = start.density.mean.clone()
+    mean[0] = 1e4
+    density = start.density.with_tensors({"mean": mean})
+    lost = Mixture(density, start.log_weight, start.layout, start.log_prior)
+    result = EM(5, 0.0).run(lost, Likelihood(), engine, Progress())
+    check_valid(result.mixture)
+
+
+def test_refuses_a_density_without_closed_form(generator):
+    """A low-rank precision is refused before any work."""
+    start, engine = problem(("low_rank", "precision"), generator, holes=False)
+    with pytest.raises(UnsupportedError, match="lbfgs"):
+        EM().run(start, Likelihood(), engine, Progress())
+
+
+def test_priors_pull_the_spread_towards_the_reference(generator):
+    """Many imagined rows decide the covariance, and leave the mean to the real ones."""
+    start, engine = problem(("full", "covariance"), generator, holes=False)
+    reference = torch.eye(4, dtype=torch.float64) * 3.0
+    free = EM(30, 0.0).run(start, Likelihood(), engine, Progress()).mixture.density
+    prior = SpreadPrior(1e9, reference)
+    held = EM(30, 0.0, prior).run(start, Likelihood(), engine, Progress()).mixture.density
+    np.testing.assert_allclose(held.covariances(), reference.expand(3, -1, -1), 1e-5, 1e-5)
+    np.testing.assert_allclose(held.mean[2], free.mean[2], 1e-9)
+
+
+# -- streams -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("class_prior", ["empirical", "uniform"])
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_a_stream_ends_where_fit_would(covariance, class_prior, iris):
+    """One component a class, complete rows: parts of any size add up to the whole."""
+    X, y = iris
+    keep = np.r_[0:50, 50:80, 100:120]
+    order = np.random.default_rng(0).permutation(keep)
+    settings = {
+        "n_components": 1,
+        "covariance": covariance,
+        "objective": "likelihood",
+        "class_prior": class_prior,
+        "prior_rows": 0,
+        "standardize": False,
+        "reg_covar": 1e-9,
+    }
+    whole = MixtureClassifier(**settings).fit(X[order], y[order])
+    stream = MixtureClassifier(**settings)
+    for part in np.split(order, [40, 47, 80]):
+        stream.partial_fit(X[part], y[part], classes=[0, 1, 2])
+    np.testing.assert_allclose(stream.means_, whole.means_, 1e-6)
+    np.testing.assert_allclose(stream.covariances_, whole.covariances_, 1e-6, 1e-9)
+    np.testing.assert_allclose(stream.class_prior_, whole.class_prior_, 1e-6)
+
+
+def test_a_class_may_join_a_stream_late(iris):
+    """A class that the first parts lack is learned when it comes, and is not predicted before."""
+    X, y = iris
+    model = MixtureClassifier(
+        1, covariance="diag", objective="likelihood", prior_rows=0, standardize=False
+    )
+    early, late = np.flatnonzero(y < 2), np.flatnonzero(y == 2)
+    model.partial_fit(X[early], y[early], classes=[0, 1, 2])
+    assert 2 not in model.predict(X)
+    model.partial_fit(X[late], y[late])
+    np.testing.assert_allclose(model.means_[2], X[late].mean(0), 1e-6)
+    np.testing.assert_allclose(model.class_prior_, [1 / 3] * 3, 1e-6)
+    assert model.score(X, y) > 0.9
+
+
+def test_discriminative_streams_improve(wine):
+    """Other objectives take an epoch of Adam a part, and stay finite."""
+    X, y = wine
+    model = MixtureClassifier(1, covariance="diag", random_state=0)
+    order = np.random.default_rng(1).permutation(len(X))
+    for part in np.array_split(order, 6):
+        model.partial_fit(X[part], y[part], classes=[0, 1, 2])
+        assert np.isfinite(model.predict_proba(X)).all()
+    assert model.score(X, y) > 0.9

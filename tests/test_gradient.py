@@ -1,0 +1,211 @@
+"""Gradient training: Adam and L-BFGS on every structure and objective."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import check_grad, minimize
+
+from mixtura.data import Scaling, Table
+from mixtura.densities import STRUCTURES, DiagonalGaussian
+from mixtura.engines import LocalEngine
+from mixtura.mixture import Layout, Mixture
+from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
+from mixtura.progress import Progress
+from mixtura.testing import check_trainer, make_density, make_engine, make_mixture, penalised_loss
+from mixtura.trainers.base import SpreadPrior
+from mixtura.trainers.em import EM
+from mixtura.trainers.gradient import (
+    LBFGS,
+    SCHEDULES,
+    Adam,
+    _gradient_sums,
+    _Packed,
+    _penalty_gradient,
+    evaluate,
+)
+
+COUNTS = [2, 1]
+TRAINERS = {
+    "adam": partial(Adam, max_epochs=10, batch_size=16, learning_rate=5e-3),
+    "lbfgs": lambda generator, **options: LBFGS(15, **options),
+}
+OBJECTIVES = {
+    "likelihood": Likelihood(),
+    "conditional": Conditional(),
+    "hybrid": Hybrid(Likelihood(), HingeMargin(3.0), 0.5),
+    "smooth margin": SmoothMargin(3.0),
+}
+
+
+def problem(structure, generator, holes=False, n=100):
+    """A start, and rows that it does not fit yet."""
+    make = partial(make_density, *structure, generator, n_features=4)
+    truth, start = (make_mixture(make(), COUNTS, generator) for _ in range(2))
+    return start, make_engine(truth, n, generator, holes=holes)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_improves(structure, name, trainer, generator):
+    """A valid model no worse than the start, the same every time; rows have holes."""
+    start, engine = problem(structure, generator, holes=True)
+    check_trainer(TRAINERS[trainer], OBJECTIVES[name], start, engine)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_improves_under_a_prior(structure, trainer, generator):
+    """The prior counts in what is minimised."""
+    start, engine = problem(structure, generator)
+    prior = SpreadPrior(20.0, 0.5 * start.density.spread[0])
+    make = partial(TRAINERS[trainer], prior=prior)
+    check_trainer(make, OBJECTIVES["hybrid"], start, engine, prior=prior)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_gradient_of_the_whole_objective(structure, generator):
+    """What L-BFGS sees, prior included, against finite differences."""
+    start, engine = problem(structure, generator, holes=True, n=20)
+    prior = SpreadPrior(3.0, start.density.spread[0])
+    packed = _Packed(start.free())
+    batch = engine.table.batch(slice(None))
+
+    def value_and_gradient(vector):
+        leaves = packed.unpack(vector)
+        data = _gradient_sums(start, OBJECTIVES["hybrid"], leaves, batch)
+        spread = _penalty_gradient(start, prior, leaves)
+        gradient = packed.pack(data) + packed.pack(spread)
+        return float(data["loss"] + spread["loss"]), gradient
+
+    at = packed.pack(start.free())
+    error = check_grad(lambda v: value_and_gradient(v)[0], lambda v: value_and_gradient(v)[1], at)
+    assert error < 1e-4 * np.linalg.norm(value_and_gradient(at)[1])
+
+
+def test_lbfgs_reaches_the_maximum_of_em(generator):
+    """One diagonal component a class: the maximum of the likelihood is known in closed form."""
+    start, engine = problem(("diag", "covariance"), generator)
+    single = make_mixture(start.density.select(torch.tensor([0, 1])), [1, 1], generator)
+    by_em = EM(50, 0.0).run(single, Likelihood(), engine, Progress()).mixture
+    by_gradient = LBFGS(500, 1e-14).run(single, Likelihood(), engine, Progress()).mixture
+    np.testing.assert_allclose(by_gradient.density.mean, by_em.density.mean, 1e-3, 1e-3)
+    np.testing.assert_allclose(by_gradient.density.variance, by_em.density.variance, 1e-3)
+    np.testing.assert_allclose(by_gradient.log_prior, by_em.log_prior, 1e-3)
+
+
+def test_conditional_training_is_logistic_regression(rng):
+    """Two classes of equal fixed spread: the optimum is that of a linear logit, found by scipy."""
+    X = rng.normal(size=(80, 2))
+    y = (X @ [1.0, -0.5] + rng.logistic(size=80) > 0).astype(int)
+
+    def logistic(w):
+        logit = X @ w[:2] + w[2]
+        return np.logaddexp(0.0, np.where(y == 1, -logit, logit)).mean()
+
+    best = minimize(logistic, np.zeros(3)).fun
+    density = DiagonalGaussian(
+        mean=torch.tensor([[-0.1, 0.0], [0.1, 0.0]]).double(),
+        variance=torch.ones(2, 2).double(),
+        floor=1e-3,
+    )
+    layout = Layout([1, 1])
+    start = Mixture(
+        density, torch.zeros(2).double(), layout, torch.full((2,), -math.log(2.0)).double()
+    )
+    table = Table(X, y, scaling=Scaling.identity(2), device=torch.device("cpu"))
+    engine = LocalEngine(table)
+    result = LBFGS(300).run(start, Conditional(), engine, Progress())
+    # Free variances make the logit quadratic, which contains the linear one.
+    assert penalised_loss(result.mixture, Conditional(), engine) <= best + 1e-4
+
+
+def test_evaluate_counts_errors_of_labelled_rows(generator):
+    """Weighted share of wrong labels, and the mean loss of all rows."""
+    start, engine = problem(("diag", "covariance"), generator)
+    engine.table.y[::3] = -1
+    error, loss = evaluate(start, Conditional(), engine)
+    batch = engine.table.batch(slice(None))
+    joint, y, weight = (v.numpy() for v in (start.class_log_joint(batch), batch.y, batch.weight))
+    labelled = y >= 0
+    wrong = joint.argmax(1) != y
+    assert error == pytest.approx((weight * wrong)[labelled].sum() / weight[labelled].sum())
+    assert loss == pytest.approx(penalised_loss(start, Conditional(), engine))
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_best_iterate_on_validation_rows_is_kept(trainer, generator):
+    """Its error and loss there are the smallest of the history, start included."""
+    start, engine = problem(("full", "covariance"), generator)
+    held = LocalEngine(engine.table.subset(np.arange(30)))
+    train = LocalEngine(engine.table.subset(np.arange(30, 100)))
+    progress = Progress()
+    made = TRAINERS[trainer](torch.Generator().manual_seed(0), validation=held)
+    result = made.run(start, Conditional(), train, progress)
+    scores = [(r["validation_error"], r["validation_objective"]) for r in progress.history]
+    best = min([*scores, evaluate(start, Conditional(), held)])
+    np.testing.assert_allclose(evaluate(result.mixture, Conditional(), held), best, 1e-9)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_patience_ends_training(trainer, generator):
+    """No gain on the validation rows for so many iterations is enough."""
+    start, engine = problem(("diag", "covariance"), generator)
+    flipped = engine.table.subset(np.arange(40))
+    flipped.y = 1 - flipped.y
+    progress = Progress()
+    made = TRAINERS[trainer](
+        torch.Generator().manual_seed(0), validation=LocalEngine(flipped), patience=2
+    )
+    perfect = EM(50, 0.0).run(start, Likelihood(), engine, Progress()).mixture
+    result = made.run(perfect, Conditional(), engine, progress)
+    assert result.n_iter == len(progress.history) < 10
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_divergence_is_survived(trainer, generator):
+    """Absurd step sizes, or rows a world away, end with a finite model."""
+    start, engine = problem(("full", "covariance"), generator)
+    engine.table._x[0] = 1e150
+    made = TRAINERS[trainer](torch.Generator().manual_seed(0))
+    if trainer == "adam":
+        made = Adam(torch.Generator().manual_seed(0), max_epochs=3, learning_rate=1e6)
+    result = made.run(start, Conditional(), engine, Progress())
+    for value in result.mixture.free().values():
+        assert value.isfinite().all()
+
+
+def test_schedules():
+    """Full step size at the beginning; constant stays, the others end at nothing."""
+    for name, schedule in SCHEDULES.items():
+        assert schedule(0.0) == 1.0
+        assert schedule(1.0) == pytest.approx(1.0 if name == "constant" else 0.0)
+        shares = [schedule(t) for t in np.linspace(0, 1, 11)]
+        assert (np.diff(shares) <= 0).all()
+
+
+@pytest.mark.parametrize("options", [{"averaging": 0.9}, {"schedule": "linear"}], ids=str)
+def test_adam_options(options, generator):
+    """Averaged parameters and decaying steps make valid models too."""
+    start, engine = problem(("low_rank", "covariance"), generator)
+    make = partial(TRAINERS["adam"], **options)
+    plain = check_trainer(TRAINERS["adam"], Conditional(), start, engine).mixture
+    other = check_trainer(make, Conditional(), start, engine).mixture
+    assert not torch.equal(plain.density.mean, other.density.mean)
+
+
+def test_single_precision_training(generator):
+    """Rows in float32 train in float32 and end close to where float64 does."""
+    start, engine = problem(("diag", "covariance"), generator)
+    single = LocalEngine(engine.table.cast(torch.float32))
+    results = [
+        TRAINERS["adam"](torch.Generator().manual_seed(0)).run(start, Conditional(), e, Progress())
+        for e in (engine, single)
+    ]
+    assert results[1].mixture.density.mean.dtype == torch.float64
+    np.testing.assert_allclose(
+        results[1].mixture.density.mean, results[0].mixture.density.mean, 1e-3, 1e-3
+    )

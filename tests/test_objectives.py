@@ -1,0 +1,227 @@
+"""Objectives: derivatives by autograd and differences, occupancies by the table."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp, softmax
+
+from mixtura.mixture import Mixture
+from mixtura.objectives import (
+    Conditional,
+    HingeMargin,
+    Hybrid,
+    Likelihood,
+    SmoothMargin,
+    build_objective,
+    log_margin,
+)
+from mixtura.testing import check_objective, make_density, make_mixture
+
+COUNTS = [2, 1, 3]
+OWNER = np.repeat(np.arange(3), COUNTS)
+N = 40
+
+OBJECTIVES = {
+    "likelihood": (Likelihood(), False),
+    "semi-supervised likelihood": (Likelihood(0.3), True),
+    "conditional": (Conditional(), True),
+    "margin": (HingeMargin(2.0, 5.0), True),
+    "narrow margin": (HingeMargin(0.1, 100.0), True),
+    "smooth margin": (SmoothMargin(2.0, 5.0), True),
+    "hybrid": (Hybrid(Likelihood(), HingeMargin(2.0), 0.3), False),
+    "smooth hybrid": (Hybrid(Likelihood(), SmoothMargin(3.0), 0.9), False),
+    "semi-supervised hybrid": (Hybrid(Likelihood(0.4), Conditional(), 0.7), True),
+}
+
+
+@pytest.fixture
+def mixture(generator):
+    """Unequal numbers of components."""
+    density = make_density("diag", "covariance", generator, n_components=6)
+    return make_mixture(density, COUNTS, generator)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_derivatives(name, generator):
+    """Slopes, totals and occupancies are derivatives of the loss."""
+    objective, unlabelled = OBJECTIVES[name]
+    check_objective(objective, generator)
+    if unlabelled:
+        check_objective(objective, generator, unlabelled=True)
+
+
+# -- the table of occupancies ------------------------------------------------------------------
+
+
+def parts(J, y):
+    """Within-class responsibilities (n, K), class posteriors (n, C), [c = c_n] (n, C)."""
+    by_class = np.stack([logsumexp(J[:, c == OWNER], axis=1) for c in range(3)], 1)
+    gamma = np.exp(J - by_class[:, OWNER])
+    return gamma, by_class, softmax(by_class, axis=1), np.eye(3)[y]
+
+
+def likelihood_table(J, y):
+    gamma, _, _, own = parts(J, y)
+    return gamma * own[:, OWNER]
+
+
+def unlabelled_table(J, y):
+    gamma, _, posterior, _ = parts(J, y)
+    return gamma * posterior[:, OWNER]
+
+
+def conditional_table(J, y):
+    gamma, _, posterior, own = parts(J, y)
+    return gamma * (own - posterior)[:, OWNER]
+
+
+def margin_table(J, y, smoothness, steepness):
+    """s_n gamma ([c = c_n] - [c != c_n] r_nc), r the softmax of the sharpened rivals."""
+    gamma, by_class, _, own = parts(J, y)
+    rivals = np.where(own > 0, -np.inf, by_class)
+    r = softmax(smoothness * rivals, axis=1)
+    margin = by_class[own > 0] - logsumexp(smoothness * rivals, axis=1) / smoothness
+    return steepness(margin)[:, None] * gamma * (own - r)[:, OWNER]
+
+
+def hinge_table(J, y, margin=2.0, smoothness=5.0):
+    return margin_table(J, y, smoothness, lambda beta: (beta < margin).astype(float))
+
+
+def smooth_table(J, y, margin=2.0, smoothness=5.0):
+    kappa = math.log(2.0) / margin
+
+    def steepness(beta):
+        d = np.exp(np.minimum(kappa * beta, 2.0))
+        rising, bending = kappa * d / (d + 0.5), kappa * d * (2 - d) / (2 - (d - 2) ** 2 / 2)
+        return np.where(d <= 1, rising, np.where(d < 2, bending, 0.0))
+
+    return margin_table(J, y, smoothness, steepness)
+
+
+@pytest.mark.parametrize(
+    ("objective", "table", "labelled"),
+    [
+        (Likelihood(), likelihood_table, True),
+        (Likelihood(1.0), unlabelled_table, False),
+        (Conditional(), conditional_table, True),
+        (HingeMargin(2.0, 5.0), hinge_table, True),
+        (SmoothMargin(2.0, 5.0), smooth_table, True),
+    ],
+    ids=["likelihood", "unlabelled", "conditional", "margin", "smooth margin"],
+)
+def test_occupancies_are_those_of_the_table(objective, table, labelled, mixture, rng):
+    """What each objective wants of each component, row by row."""
+    J, y = 2.0 * rng.normal(size=(N, 6)), rng.integers(3, size=N)
+    weight = rng.uniform(0.5, 2.0, size=N)
+    labels = torch.from_numpy(y if labelled else np.full(N, -1))
+    _, occupancy = objective.occupancy(mixture, torch.from_numpy(J), labels, torch.tensor(weight))
+    np.testing.assert_allclose(occupancy, weight[:, None] * table(J, y), 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["conditional", "margin", "smooth_margin"])
+def test_hybrid_semi_supervised_occupancies(name, mixture, rng):
+    """tradeoff (labelled (1 - u), unlabelled u) plus the rest of the discriminative term."""
+    tables = {
+        "conditional": conditional_table,
+        "margin": hinge_table,
+        "smooth_margin": smooth_table,
+    }
+    J, y = 2.0 * rng.normal(size=(N, 6)), rng.integers(3, size=N)
+    has_label = rng.random(N) < 0.6
+    objective = build_objective(
+        name, tradeoff=0.3, margin=2.0, smoothness=5.0, unlabeled_weight=0.2
+    )
+    labels = torch.from_numpy(np.where(has_label, y, -1))
+    _, occupancy = objective.occupancy(
+        mixture, torch.from_numpy(J), labels, torch.ones(N, dtype=torch.float64)
+    )
+    labelled = 0.3 * 0.8 * likelihood_table(J, y) + 0.7 * tables[name](J, y)
+    unlabelled = 0.3 * 0.2 * unlabelled_table(J, y)
+    expected = np.where(has_label[:, None], labelled, unlabelled)
+    np.testing.assert_allclose(occupancy, expected, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("unlabelled", [None, 0.3])
+def test_one_class_short_cut(unlabelled, generator, rng):
+    """With a single class the responsibilities are plain ones, and the loss is the same."""
+    mixture = Mixture.single(make_density("diag", "covariance", generator, n_components=4))
+    J = torch.from_numpy(5.0 * rng.normal(size=(N, 4)))
+    y = torch.zeros(N, dtype=torch.long)
+    share = 1.0
+    if unlabelled is not None:
+        y[::3] = -1
+        share = np.where(y.numpy() >= 0, 1.0 - unlabelled, unlabelled)[:, None]
+    weight = torch.from_numpy(rng.uniform(0.5, 2.0, size=N))
+    objective = Likelihood(unlabelled)
+    loss, occupancy = objective.occupancy(mixture, J.clone(), y, weight)
+    expected = weight.numpy()[:, None] * share * softmax(J.numpy(), axis=1)
+    np.testing.assert_allclose(occupancy, expected, 1e-12)
+    direct = (objective.loss(mixture.by_class(J), y) * weight).sum()
+    np.testing.assert_allclose(float(loss), float(direct), 1e-12)
+
+
+# -- the losses themselves ---------------------------------------------------------------------
+
+
+def test_log_margin(rng):
+    """Own class minus the best rival; smooth maxima lie above the sharp one, and approach it."""
+    joint, y = rng.normal(size=(N, 4)), rng.integers(4, size=N)
+    own = joint[np.arange(N), y]
+    rivals = np.where(np.eye(4)[y] > 0, -np.inf, joint).max(1)
+    sharp = log_margin(torch.from_numpy(joint), torch.from_numpy(y)).numpy()
+    np.testing.assert_allclose(sharp, own - rivals)
+    soft = [log_margin(torch.from_numpy(joint), torch.from_numpy(y), s).numpy() for s in (1, 10)]
+    assert (soft[0] <= soft[1]).all()
+    assert (soft[1] <= sharp).all()
+    near = log_margin(torch.from_numpy(joint), torch.from_numpy(y), 1e6).numpy()
+    np.testing.assert_allclose(near, sharp, atol=1e-5)
+
+
+def test_margin_losses_at_their_corners():
+    """Nothing to pay from the desired margin on; the smooth hinge is bounded below."""
+    margin = 3.0
+    beta = torch.tensor([-1000.0, 0.0, margin - 1e-9, margin, 1000.0], dtype=torch.float64)
+    joint = torch.stack([beta, torch.zeros_like(beta)], 1)
+    y = torch.zeros(5, dtype=torch.long)
+    hinge = HingeMargin(margin).loss(joint, y).numpy()
+    np.testing.assert_allclose(hinge, [1003.0, 3.0, 0.0, 0.0, 0.0], atol=1e-8)
+    smooth = SmoothMargin(margin).loss(joint, y).numpy()
+    expected = [math.log(4.0), math.log(2.0 / 1.5), 0.0, 0.0, 0.0]
+    np.testing.assert_allclose(smooth, expected, atol=1e-8)
+
+
+def test_conditional_is_cross_entropy(rng):
+    """-log p(c | x), against torch's own; unlabelled rows cost nothing."""
+    joint, y = torch.from_numpy(rng.normal(size=(N, 4))), torch.from_numpy(rng.integers(4, size=N))
+    expected = torch.nn.functional.cross_entropy(joint, y, reduction="none")
+    np.testing.assert_allclose(Conditional().loss(joint, y), expected, 1e-12)
+    assert not Conditional().loss(joint, torch.full((N,), -1)).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "tradeoff", "kind"),
+    [
+        ("likelihood", 0.0, Likelihood),
+        ("margin", 1.0, Likelihood),
+        ("margin", 0.0, HingeMargin),
+        ("smooth_margin", 0.0, SmoothMargin),
+        ("conditional", 0.0, Conditional),
+        ("margin", 0.5, Hybrid),
+    ],
+)
+def test_build_objective(name, tradeoff, kind):
+    """The ends of the trade-off are the pure objectives."""
+    assert type(build_objective(name, tradeoff=tradeoff, margin=1.0)) is kind
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_extreme_joints_stay_finite(name):
+    """Rows that no class explains give finite losses and slopes."""
+    objective, _ = OBJECTIVES[name]
+    joint = torch.tensor([[-1e6, -2e6, -1e9], [-1e9, -1e6, -2e6], [0.0, -1e12, -1e12]]).double()
+    losses, slope = objective.loss_and_slope(joint, torch.tensor([0, 0, 1]))
+    assert losses.isfinite().all()
+    assert slope.isfinite().all()
