@@ -92,10 +92,10 @@ def torchgmm(X: np.ndarray, start: Mixture, kind: str, iterations: int) -> float
     return -float(trainer.callback_metrics["nll"])
 
 
-def best_time(
+def time_run(
     run: Run, X: np.ndarray, start: Mixture, kind: str, repeats: int
 ) -> tuple[float, float]:
-    """Seconds an iteration: the difference of a long and a short run, the best of several."""
+    """Seconds an iteration: the difference of a long and a short run, the median of several."""
     spent = []
     for _ in range(repeats):
         marks = []
@@ -104,7 +104,7 @@ def best_time(
             value = run(X, start, kind, iterations)
             marks.append(time.perf_counter() - began)
         spent.append((marks[1] - marks[0]) / 20)
-    return min(spent), value
+    return float(np.median(spent)), value
 
 
 def main() -> None:
@@ -125,7 +125,7 @@ def main() -> None:
         for run in (scikit_learn, torchgmm, ours):
             try:
                 with threadpool_limits(options.threads):
-                    seconds, value = best_time(run, X, start, kind, options.repeats)
+                    seconds, value = time_run(run, X, start, kind, options.repeats)
             except ImportError:
                 print(f"  {run.__name__:<13} not installed")
                 continue

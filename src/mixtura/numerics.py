@@ -29,10 +29,24 @@ def above_inverse(floor: float, value: Tensor) -> Tensor:
     return softplus_inverse((value - floor).clamp_min(hair))
 
 
+def times_transposed(left: Tensor, right: Tensor) -> Tensor:
+    """A B^T for stacks of matrices.
+
+    Some CPU builds multiply a stack by a transposed view a hundred times slower than by a copy.
+    """
+    transposed = right.mT
+    return left @ (transposed.contiguous() if right.device.type == "cpu" else transposed)
+
+
 def lower_inverse(factor: Tensor) -> Tensor:
     """Inverse of lower triangular matrices (..., D, D)."""
     eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    return torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+    return solve_lower(factor, eye.expand_as(factor))
+
+
+def solve_lower(factor: Tensor, right: Tensor) -> Tensor:
+    """L^-1 B; row-major, since products with the solver's own column-major layout are slow."""
+    return torch.linalg.solve_triangular(factor, right, upper=False).contiguous()
 
 
 def log_det_lower(factor: Tensor) -> Tensor:
@@ -73,7 +87,7 @@ class _QuadraticLogDet(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         factor = torch.linalg.cholesky_ex(matrix).L
-        half = torch.linalg.solve_triangular(factor, vectors, upper=False)
+        half = solve_lower(factor, vectors)
         ctx.save_for_backward(factor, half)
         return half.square().sum(-2), log_det_lower(factor)
 
@@ -85,7 +99,9 @@ class _QuadraticLogDet(torch.autograd.Function):
         inverse = lower_inverse(factor)
         solved = inverse.mT @ half
         weighted = solved * grad_quadratic[..., None, :]
-        grad_matrix = grad_log_det[..., None, None] * (inverse.mT @ inverse) - weighted @ solved.mT
+        grad_matrix = grad_log_det[..., None, None] * (inverse.mT @ inverse) - times_transposed(
+            weighted, solved
+        )
         return grad_matrix, 2.0 * weighted
 
 

@@ -107,7 +107,8 @@ class Likelihood(Objective):
         if mixture.n_classes > 1:
             return super().occupancy(mixture, log_joint, y, weight)
         if self.unlabelled is not None:
-            weight = weight * torch.where(y >= 0, 1.0 - self.unlabelled, self.unlabelled)
+            rest = 1.0 - self.unlabelled
+            weight = torch.where(y >= 0, rest * weight, self.unlabelled * weight)
         largest = log_joint.amax(1, keepdim=True)
         share = (log_joint - largest).exp_()
         total = share.sum(1, keepdim=True)

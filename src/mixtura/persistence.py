@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -53,8 +54,13 @@ class _Packer:
         if isinstance(value, np.generic):
             return {"kind": "array", "dtype": value.dtype.str, "scalar": value.item()}
         if isinstance(value, dict):
-            items = [[k, self.pack(v, f"{name}.{i}")] for i, (k, v) in enumerate(value.items())]
+            keys = [k.item() if isinstance(k, np.generic) else k for k in value]
+            items = [
+                [k, self.pack(v, f"{name}.{k}")] for k, v in zip(keys, value.values(), strict=True)
+            ]
             return {"kind": "dict", "items": items}
+        if isinstance(value, torch.device):
+            return {"kind": "device", "name": str(value)}
         if isinstance(value, list | tuple):
             items = [self.pack(v, f"{name}.{i}") for i, v in enumerate(value)]
             return {"kind": type(value).__name__, "items": items}
@@ -125,6 +131,7 @@ _UNPACKERS: dict[str, Any] = {
     "mixture": _unpack_mixture,
     "scaling": lambda v, t: Scaling(_unpack(v["location"], t), _unpack(v["scale"], t)),
     "tensor": lambda v, t: t[v["name"]],
+    "device": lambda v, t: torch.device(v["name"]),
     "array": _unpack_array,
     "objects": _unpack_objects,
     "dict": lambda v, t: {k: _unpack(item, t) for k, item in v["items"]},
@@ -143,7 +150,13 @@ def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
             {k: v for k, v in vars(estimator).items() if k not in estimator.get_params()}, "state"
         ),
     }
-    metadata = {"format": "mixtura", "version": str(FORMAT_VERSION), "model": json.dumps(header)}
+    model = json.dumps(header)
+    metadata = {
+        "format": "mixtura",
+        "version": str(FORMAT_VERSION),
+        "model": model,
+        "sha256": _digest(model, packer.tensors),
+    }
     content = to_bytes(packer.tensors, metadata)
     target = Path(path)
     if target.is_dir():
@@ -154,10 +167,28 @@ def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        Path(temporary).chmod(_ordinary_mode())
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _ordinary_mode() -> int:
+    """Permissions of a new file; there is no way to read the mask but to set it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _digest(model: str, tensors: dict[str, Tensor]) -> str:
+    """What tells a file that changed on its way."""
+    total = hashlib.sha256(model.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.numpy().tobytes())
+    return total.hexdigest()
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -181,18 +212,18 @@ def load(path: str | os.PathLike[str]) -> Any:
         ) from error
     if metadata.get("format") != "mixtura":
         raise FileFormatError(f"{path} is a safetensors file, but not a mixtura model.")
-    version = int(metadata["version"]) if metadata.get("version", "").isdigit() else -1
-    if version > FORMAT_VERSION:
+    version = metadata.get("version", "")
+    if version.isdigit() and int(version) > FORMAT_VERSION:
         raise FileFormatError(
             f"{path} was written by a newer mixtura (format {version}, this one reads up to "
             f"{FORMAT_VERSION}): upgrade mixtura."
         )
     try:
+        if not version.isdigit() or metadata["sha256"] != _digest(metadata["model"], tensors):
+            raise ValueError("version or checksum do not fit the content")
         return _rebuild(json.loads(metadata["model"]), tensors)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileFormatError(
-            f"{path} is damaged: its header does not make sense ({error!r})."
-        ) from error
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
+        raise FileFormatError(f"{path} is damaged ({error!r}): restore it from a copy.") from error
 
 
 def _rebuild(header: dict, tensors: dict[str, Tensor]) -> Any:

@@ -31,6 +31,12 @@ class Progress:
         self._display.step(record)
         return any([callback(record) is True for callback in self._callbacks])
 
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Nothing more will come."""
         self._display.close()

@@ -157,6 +157,11 @@ class Density(ABC):
     def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
         """What one row of spread `reference` around each `centre` (K, D) would contribute."""
 
+    def centre(self, statistics: Statistics) -> Tensor:
+        """Where the rows of each component lie, (K, D); its mean where it has no rows."""
+        mass = statistics["mass"][:, None]
+        return torch.where(mass > 0, statistics["first"] / mass, self.mean)
+
     def own_statistics(self) -> Statistics:
         """What one row drawn from each component would contribute on average.
 

@@ -37,6 +37,7 @@ from mixtura.numerics import (
     lower_inverse,
     quadratic_log_det,
     solve_posdef,
+    times_transposed,
     tri_pack_index,
 )
 
@@ -61,7 +62,7 @@ class _LowRankGaussian(Density):
         return self.n_features * (2 + self.rank) - rotations
 
     def row_cost(self, missing: bool) -> int:
-        return self.n_components * (3 * self.rank**2 if missing else 3 * self.rank)
+        return self.n_components * (self.rank**2 if missing else 3 * self.rank)
 
     @property
     @abstractmethod
@@ -94,7 +95,7 @@ class _LowRankGaussian(Density):
     @cached_property
     def _gram_all(self) -> Tensor:
         """B over all features, (K, R, R)."""
-        return self.loading.mT @ self._scaled + self._eye
+        return times_transposed(self.loading.mT, self._scaled.mT) + self._eye
 
     @property
     def _eye(self) -> Tensor:
@@ -305,6 +306,11 @@ class LowRankGaussian(_LowRankGaussian):
     def spread_log_prob(self, reference: Tensor) -> Tensor:
         return -0.5 * (self.diagonal.log() + reference / self.diagonal).sum(1)
 
+    def centre(self, statistics: Statistics) -> Tensor:
+        """As seen without the part that the latent factors explain."""
+        explained = (self.loading @ statistics["latent"][..., None])[..., 0]
+        return super().centre({**statistics, "first": statistics["first"] - explained})
+
     def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
         """Rows whose part outside the low rank has the given variances."""
         return {
@@ -468,41 +474,39 @@ class _CompleteLogProb(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, loading: Tensor, weight: Tensor, mean: Tensor, x: Tensor) -> Tensor:
         scaled = loading.mT * weight[:, None]  # (K, R, D)
-        moment = weight * mean
-        gram = scaled @ loading
+        moment, squares = weight * mean, x.square()
+        gram = times_transposed(scaled, loading.mT)
         gram.diagonal(dim1=1, dim2=2).add_(1.0)
         factor = torch.linalg.cholesky_ex(gram).L
-        inverse = lower_inverse(factor)
+        half = lower_inverse(factor)
+        inverse = half.mT @ half
         shift = scaled @ mean[..., None]
         projected = (scaled.flatten(0, 1) @ x.mT).view(*shift.shape[:2], len(x)).sub_(shift)
-        half = inverse @ projected
+        latent = inverse @ projected  # (K, R, n)
         constant = (moment * mean - weight.log()).sum(1) + log_det_lower(factor)
-        squares = x.square()
         distance = torch.addmm(constant + x.shape[1] * LOG_2PI, squares, weight.mT)
-        distance.addmm_(x, moment.mT, alpha=-2.0).sub_(half.square().sum(1).mT)
-        ctx.save_for_backward(loading, weight, mean, x, squares, scaled, inverse, half)
+        distance.addmm_(x, moment.mT, alpha=-2.0).sub_(projected.mul_(latent).sum(1).mT)
+        ctx.save_for_backward(loading, weight, mean, x, squares, scaled, inverse, latent)
         return distance.mul_(-0.5)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
-        loading, weight, mean, x, squares, scaled, inverse, half = ctx.saved_tensors
+        loading, weight, mean, x, squares, scaled, inverse, latent = ctx.saved_tensors
         mass = grad.mT @ torch.ones_like(x[:, :1])  # (K, 1): faster than a sum over rows
-        latent = inverse.mT @ half  # B^-1 u, (K, R, n)
         pull = latent * grad.mT[:, None]
-        by_gram = torch.baddbmm(
-            (inverse.mT @ inverse) * mass[..., None], pull, latent.mT, beta=-0.5, alpha=-0.5
-        )
         total = pull.sum(2, keepdim=True)  # (K, R, 1)
+        by_gram = torch.addcmul(times_transposed(pull, latent), inverse, mass[..., None])
+        by_factors = by_gram.mul_(-0.5) @ loading.mT  # (K, R, D)
         by_scaled = (
             (pull.flatten(0, 1) @ x).view_as(scaled).addcmul_(total, mean[:, None], value=-1)
         )
-        by_scaled.baddbmm_(by_gram, loading.mT)
+        by_scaled.add_(by_factors)
         pulled = grad.mT @ x
         first = torch.addcmul(pulled, mass, mean, value=-1)  # sum of grad * (x - mean)
         second = torch.addcmul(grad.mT @ squares, mean, pulled.add_(first), value=-1)
         grad_weight = (by_scaled * loading.mT).sum(1).add_(0.5 * (mass / weight - second))
         grad_mean = torch.addcmul(-(total.mT @ scaled)[:, 0], weight, first)
-        grad_loading = by_scaled.baddbmm_(by_gram, loading.mT).mul_(weight[:, None]).mT
+        grad_loading = by_scaled.add_(by_factors).mul_(weight[:, None]).mT
         return grad_loading, grad_weight, grad_mean, None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
 from mixtura.engines import LocalEngine
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
 from mixtura.persistence import save_estimator
 from mixtura.progress import Progress
@@ -53,13 +52,14 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     def _progress(self) -> Progress:
         return Progress(self.callbacks or (), self.verbose)
 
-    def _publish(self, mixture: Mixture, scaling: Scaling, scores: Tensor) -> None:
-        """Fitted attributes that follow from the mixture; `scores` are those of training rows."""
+    def _publish(self, mixture: Mixture, scaling: Scaling, table: Table) -> None:
+        """Fitted attributes that follow from the mixture and its training rows."""
         self.mixture_, self.scaling_ = mixture.to("cpu", torch.float64), scaling
         self.weights_ = self.mixture_.log_weight.exp().numpy()
         self.means_ = scaling.invert(self.mixture_.density.mean.numpy())
         self._n_features_out = mixture.n_components
-        self.score_quantiles_ = np.quantile(scores.double().numpy(), np.linspace(0.0, 1.0, 1001))
+        scores = run_over(mixture, table, filled_log_density).numpy()
+        self.score_quantiles_ = weighted_quantiles(scores, table.weight.double().cpu().numpy())
 
     @property
     def covariances_(self) -> np.ndarray:
@@ -80,17 +80,17 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         )
 
     def _evaluate(
-        self, function: Callable[[Mixture, Batch], Tensor], X: Any, y: np.ndarray | None = None
+        self,
+        function: Callable[[Mixture, Batch], Tensor],
+        rows: np.ndarray,
+        y: np.ndarray | None = None,
     ) -> np.ndarray:
-        """`function` of every row, chunk by chunk."""
-        check_is_fitted(self)
-        table = self._table(self._check_X(X, reset=False), y)
-        return run_over(self.mixture_, table, function).numpy()
+        """`function` of every checked row, chunk by chunk."""
+        return run_over(self.mixture_, self._table(rows, y), function).numpy()
 
-    def _log_jacobian(self, X: Any) -> np.ndarray:
-        """Sum of log scales over the observed features of each row."""
-        observed = ~np.isnan(self._check_X(X, reset=False))
-        return observed @ np.log(self.scaling_.scale)
+    def _log_jacobian(self, rows: np.ndarray) -> np.ndarray:
+        """Sum of log scales over the observed features of each checked row."""
+        return ~np.isnan(rows) @ np.log(self.scaling_.scale)
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Log density log p(x) of each row over its observed features.
@@ -99,11 +99,14 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         -------
         (n,) array, in the units of X.
         """
-        return self._evaluate(log_density, X) - self._log_jacobian(X)
+        check_is_fitted(self)
+        rows = self._check_X(X, reset=False)
+        return self._evaluate(log_density, rows) - self._log_jacobian(rows)
 
     def responsibilities(self, X: Any) -> np.ndarray:
         """p(component | x), (n, K), components in the order of `weights_`."""
-        return self._evaluate(lambda m, b: m.posterior(b), X)
+        check_is_fitted(self)
+        return self._evaluate(lambda m, b: m.posterior(b), self._check_X(X, reset=False))
 
     def transform(self, X: Any) -> np.ndarray:
         """The embedding of each row as its component posteriors, (n, K)."""
@@ -153,7 +156,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         if not 0.0 <= share <= 1.0:
             raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
         threshold = np.interp(share, np.linspace(0.0, 1.0, 1001), self.score_quantiles_)
-        return self._evaluate(filled_log_density, X) < threshold
+        return self._evaluate(filled_log_density, self._check_X(X, reset=False)) < threshold
 
     def save(self, path: Any) -> None:
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""
@@ -185,13 +188,20 @@ def resolve_rank(rank: Any, covariance: str, n_features: int) -> int:
     if rank == "auto":
         return int(min(25, max(1, n_features // 4)))
     if rank >= n_features and covariance == "low_rank":
-        warnings.warn(
+        warn(
             f"rank={rank} is no less than the {n_features} features; rank {n_features} is used, "
             "which is a full covariance: covariance='full' says the same in fewer parameters.",
             DegenerateDataWarning,
-            stacklevel=5,
         )
     return min(int(rank), n_features)
+
+
+def weighted_quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Quantiles 0, 0.001, ..., 1 of values that count as often as their weight says."""
+    order = np.argsort(values)
+    share = np.cumsum(weight[order]) / weight.sum()
+    place = np.searchsorted(share, np.linspace(0.0, 1.0, 1001) - 1e-12)
+    return values[order][place.clip(max=len(values) - 1)]
 
 
 def check_count(count: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
@@ -20,14 +19,13 @@ from mixtura.engines import LocalEngine
 from mixtura.estimators.base import (
     MixtureEstimator,
     check_count,
-    filled_log_density,
     run_over,
 )
 from mixtura.estimators.calibration import fit_temperature
 from mixtura.estimators.plan import Plan, Rows, make_plan, read_rows
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import InvalidInputError, warn
 from mixtura.mixture import Mixture
-from mixtura.objectives import Objective, build_objective, log_margin
+from mixtura.objectives import Likelihood, Objective, build_objective, log_margin
 from mixtura.persistence import storable
 from mixtura.progress import Progress
 from mixtura.trainers.base import FitResult, SpreadPrior
@@ -117,6 +115,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     scaling_ : the map between units
     temperature_ : what class log-joints are divided by in `predict_proba`
     margin_bound_ : upper bound of the number of training errors
+    class_count_ : weight of the rows of each class seen so far
     history_, n_iter_, converged_
 
     Examples
@@ -244,6 +243,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    class_count_: np.ndarray
+
     # -- fitting ---------------------------------------------------------------------------
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -303,23 +304,31 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         plan = make_plan(self, rows)
         device = resolve_device(self.device, rows.X.size)
         table = Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
-        engine, progress = LocalEngine(table), self._progress()
         mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(device)
-        objective = self._objective(plan, bool((table.y < 0).any()))
-        if plan.generative and mixture.density.closed_form:
-            updated = online_em_step(mixture, objective, engine, self.n_seen_)
-            result = FitResult(updated, float("nan"), 1, True)
-        else:
-            stream = replace(plan, solver="adam")
-            trainer = replace(self._trainer(stream, None, self._generator()), max_epochs=1)
-            steady = replace(trainer, schedule="constant", averaging=0.0)
-            result = steady.run(mixture, objective, LocalEngine(table.cast(plan.dtype)), progress)
-        progress.close()
+        with self._progress() as progress:
+            if plan.generative and mixture.density.closed_form:
+                seen = torch.from_numpy(self.class_count_).to(device)
+                likelihood = Likelihood(None if (rows.y >= 0).all() else 0.5)
+                halved = 1.0 if likelihood.unlabelled is None else 0.5
+                updated, seen = online_em_step(
+                    mixture, likelihood, LocalEngine(table), halved * seen
+                )
+                self.class_count_ = (seen / halved).cpu().numpy()
+                result = FitResult(updated, float("nan"), 1, True)
+            else:
+                result = self._stream_epoch(mixture, plan, table, progress)
         self._conclude(result, table, self.scaling_, progress)
-        self.n_seen_ += engine.total_weight
+
+    def _stream_epoch(
+        self, mixture: Mixture, plan: Plan, table: Table, progress: Progress
+    ) -> FitResult:
+        trainer = self._trainer(replace(plan, solver="adam"), None, self._generator())
+        steady = replace(trainer, max_epochs=1, schedule="constant", averaging=0.0)
+        objective = self._objective(plan, bool((table.y < 0).any()))
+        return steady.run(mixture, objective, LocalEngine(table.cast(plan.dtype)), progress)
 
     def _fit_rows(self, rows: Rows) -> Self:
-        previous = getattr(self, "mixture_", None) if self.warm_start else None
+        previous = self._previous(rows) if self.warm_start else None
         plan = make_plan(self, rows)
         device = resolve_device(self.device, rows.X.size)
         self.classes_ = rows.classes
@@ -328,21 +337,36 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         else:
             scaling = self.scaling_
         table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
-        generator, progress = self._generator(), self._progress()
+        generator = self._generator()
         engine, held_back = LocalEngine(table), None
         if self._stops_early(plan):
             engine, held_back = self._split(table, self.validation_fraction, generator)
-        result = self._solve(engine, held_back, plan, previous, generator, progress)
-        self.temperature_ = 1.0
-        if self.calibrate and not plan.generative:
-            if held_back is None:
-                self._calibrate_apart(table, plan, previous)
-            else:
-                self.temperature_ = fit_temperature(result.mixture, held_back)
-        progress.close()
+        with self._progress() as progress:
+            result = self._solve(engine, held_back, plan, previous, generator, progress)
+            self.temperature_ = 1.0
+            if self.calibrate and not plan.generative:
+                if held_back is None:
+                    self._calibrate_apart(table, plan, previous)
+                else:
+                    self.temperature_ = fit_temperature(result.mixture, held_back)
         self._conclude(result, table, scaling, progress)
-        self.n_seen_ = float(rows.weight.sum())
+        known = rows.y >= 0
+        unlabelled = rows.weight[~known].sum() * self.class_prior_
+        counted = np.bincount(rows.y[known], rows.weight[known], minlength=len(rows.classes))
+        self.class_count_ = counted + unlabelled
         return self
+
+    def _previous(self, rows: Rows) -> Mixture | None:
+        """The model of the previous fit, if there is one; it must fit the new rows."""
+        if not hasattr(self, "mixture_"):
+            return None
+        same_features = self.mixture_.density.n_features == rows.X.shape[1]
+        if not (same_features and np.array_equal(self.classes_, rows.classes)):
+            raise InvalidInputError(
+                "warm_start=True needs the classes and features of the previous fit; set "
+                "warm_start=False to start anew."
+            )
+        return self.mixture_
 
     def _stops_early(self, plan: Plan) -> bool:
         if self.early_stopping == "auto":
@@ -384,34 +408,32 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     ) -> FitResult:
         """Start anew or from the previous model, and train."""
         if previous is None:
-            mixture, prior = self._start(engine, plan, generator, progress)
+            start, prior = self._start(engine, plan, generator, progress)
             plan = replace(plan, prior=prior)
         else:
-            mixture = self._resume(previous, plan).to(engine.table.device)
-        return self._train(mixture, engine, held_back, plan, generator, progress)
+            resumed = replace(previous, learn_prior=plan.learn_prior).to(engine.table.device)
+            start = FitResult(resumed, float("nan"), 0, True)
+        has_unlabelled = bool((engine.table.y < 0).any())
+        if plan.solver == "em" and not has_unlabelled and previous is None:
+            return start
+        if plan.solver == "adam":
+            engine = LocalEngine(engine.table.cast(plan.dtype))
+        objective = self._objective(plan, has_unlabelled)
+        trainer = self._trainer(plan, held_back, generator)
+        return trainer.run(start.mixture, objective, engine, progress)
 
     def _start(
         self, train: LocalEngine, plan: Plan, generator: torch.Generator, progress: Progress
-    ) -> tuple[Mixture, SpreadPrior | None]:
+    ) -> tuple[FitResult, SpreadPrior | None]:
         """EM on the labelled rows of every class; all rows stand in for a class not seen yet."""
         by_class = [train.table.labelled_as(label) for label in range(len(self.classes_))]
         engines = [LocalEngine((t if len(t) else train.table).single_class()) for t in by_class]
         start = fit_groups(engines, plan.counts, plan.recipe, generator, progress)
         parts = [result.mixture for result in start.results]
         joined = Mixture.join(parts, plan.log_prior.to(train.table.device), plan.learn_prior)
-        return joined, start.prior
-
-    def _resume(self, previous: Mixture, plan: Plan) -> Mixture:
-        same = (
-            previous.n_classes == len(self.classes_)
-            and previous.density.n_features == self.n_features_in_
-        )
-        if not same:
-            raise InvalidInputError(
-                "warm_start=True needs the classes and features of the previous fit; set "
-                "warm_start=False to start anew."
-            )
-        return replace(previous, learn_prior=plan.learn_prior)
+        n_iter = max(result.n_iter for result in start.results)
+        converged = all(result.converged for result in start.results)
+        return FitResult(joined, float("nan"), n_iter, converged), start.prior
 
     def _objective(self, plan: Plan, has_unlabelled: bool) -> Objective:
         return build_objective(
@@ -421,23 +443,6 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             smoothness=self.smoothness,
             unlabeled_weight=self.unlabeled_weight if has_unlabelled else None,
         )
-
-    def _train(
-        self,
-        mixture: Mixture,
-        train: LocalEngine,
-        held_back: LocalEngine | None,
-        plan: Plan,
-        generator: torch.Generator,
-        progress: Progress,
-    ) -> FitResult:
-        has_unlabelled = bool((train.table.y < 0).any())
-        objective = self._objective(plan, has_unlabelled)
-        if plan.solver == "em" and not has_unlabelled and not self.warm_start:
-            return FitResult(mixture, float("nan"), len(progress.history), True)
-        if plan.solver == "adam":
-            train = LocalEngine(train.table.cast(plan.dtype))
-        return self._trainer(plan, held_back, generator).run(mixture, objective, train, progress)
 
     def _trainer(
         self, plan: Plan, held_back: LocalEngine | None, generator: torch.Generator
@@ -465,19 +470,17 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self, result: FitResult, table: Table, scaling: Scaling, progress: Progress
     ) -> None:
         mixture = result.mixture
-        scores = run_over(mixture, table, filled_log_density)
-        self._publish(mixture, scaling, scores)
+        self._publish(mixture, scaling, table)
         self.class_prior_ = self.mixture_.log_prior.exp().numpy()
         self.n_components_ = list(mixture.layout.counts)
         self.history_, self.n_iter_ = progress.history, result.n_iter
         self.converged_ = result.converged
         self.margin_bound_ = self._margin_bound(mixture, table)
         if not result.converged and result.n_iter >= self.max_iter and self.solver in ("em", "ebw"):
-            warnings.warn(
+            warn(
                 f"{self.solver} stopped after max_iter={self.max_iter} iterations without "
                 "settling; raise max_iter or tol.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
     def _margin_bound(self, mixture: Mixture, table: Table) -> float:
@@ -491,8 +494,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
 
     # -- predicting ------------------------------------------------------------------------
 
-    def _class_log_joint(self, X: Any) -> np.ndarray:
-        return self._evaluate(lambda m, b: m.class_log_joint(b), X)
+    def _class_log_joint(self, rows: np.ndarray) -> np.ndarray:
+        return self._evaluate(lambda m, b: m.class_log_joint(b), rows)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
@@ -509,20 +512,22 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
         check_is_fitted(self)
-        return self.classes_[self._class_log_joint(X).argmax(1)]
+        rows = self._check_X(X, reset=False)
+        return self.classes_[self._class_log_joint(rows).argmax(1)]
 
     def class_log_density(self, X: Any) -> np.ndarray:
         """log p(x | class) over the observed features of each row, (n, C), in the units of X."""
         check_is_fitted(self)
         log_prior = self.mixture_.log_prior.numpy()
-        return self._class_log_joint(X) - log_prior - self._log_jacobian(X)[:, None]
+        rows = self._check_X(X, reset=False)
+        return self._class_log_joint(rows) - log_prior - self._log_jacobian(rows)[:, None]
 
     def log_margin(self, X: Any, y: Any) -> np.ndarray:
         """log p(x, y) minus the largest log p(x, c) of another class: positive where right."""
         check_is_fitted(self)
         if len(self.classes_) == 1:
             raise InvalidInputError("a margin needs two classes; the model was fitted on one.")
-        class_log_joint = self._class_log_joint(X)
+        class_log_joint = self._class_log_joint(self._check_X(X, reset=False))
         labels = self._labels_for(y, len(class_log_joint))
         if labels is None or (labels < 0).any():
             raise InvalidInputError("log_margin needs a label for every row.")
@@ -557,7 +562,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             prior = self.mixture_.log_prior.exp()
             labels = torch.multinomial(prior, n_samples, replacement=True, generator=generator)
         else:
-            wanted = np.broadcast_to(np.asarray(y, dtype=self.classes_.dtype), n_samples)
+            wanted = np.broadcast_to(np.asarray(y), n_samples)
             labels = torch.from_numpy(encode_labels(wanted, self.classes_, None))
         rows = self.mixture_.sample(labels, generator).numpy()
         return self.scaling_.invert(rows), self.classes_[labels.numpy()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -19,11 +18,9 @@ from mixtura.estimators.base import (
     MixtureEstimator,
     check_count,
     check_weight,
-    filled_log_density,
     resolve_rank,
-    run_over,
 )
-from mixtura.exceptions import DegenerateDataWarning
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
 from mixtura.objectives import Likelihood
 from mixtura.persistence import storable
@@ -117,13 +114,17 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         if (weight == 0).any():
             X, weight = X[weight > 0], weight[weight > 0]
         previous = getattr(self, "mixture_", None) if self.warm_start else None
+        if previous is not None and previous.density.n_features != X.shape[1]:
+            raise InvalidInputError(
+                f"warm_start=True needs the {previous.density.n_features} features of the previous "
+                f"fit, got {X.shape[1]}; set warm_start=False to start anew."
+            )
         scaling = self._measure_scaling(X, weight) if previous is None else self.scaling_
         device = resolve_device(self.device, X.size)
         table = Table(X, weight=weight, scaling=scaling, device=device)
-        progress = self._progress()
-        result = self._train(LocalEngine(table), previous, progress)
-        progress.close()
-        self._publish(result.mixture, scaling, run_over(result.mixture, table, filled_log_density))
+        with self._progress() as progress:
+            result = self._train(LocalEngine(table), previous, progress)
+        self._publish(result.mixture, scaling, table)
         self.n_components_ = result.mixture.n_components
         self.history_, self.n_iter_, self.converged_ = (
             progress.history,
@@ -131,11 +132,10 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
             result.converged,
         )
         if not result.converged:
-            warnings.warn(
+            warn(
                 f"EM stopped after max_iter={self.max_iter} iterations without settling; raise "
                 "max_iter or tol.",
                 ConvergenceWarning,
-                stacklevel=2,
             )
         return self
 
@@ -157,11 +157,10 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
 
     def _affordable(self, n_rows: int) -> int:
         if self.n_components > n_rows:
-            warnings.warn(
+            warn(
                 f"n_components={self.n_components} exceeds the {n_rows} rows; one component a row "
                 "is fitted. Remedy: a smaller n_components, or 'auto'.",
                 DegenerateDataWarning,
-                stacklevel=4,
             )
         return min(int(self.n_components), n_rows)
 

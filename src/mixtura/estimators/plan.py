@@ -5,7 +5,6 @@ Every refusal happens here, before any work is done.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from mixtura.data import encode_labels, labelled_mask
 from mixtura.estimators.base import DTYPES, check_weight, resolve_rank
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.trainers.base import SpreadPrior
 from mixtura.trainers.em import EM
 from mixtura.trainers.selection import Recipe
@@ -71,8 +70,7 @@ def read_rows(
             f"{estimator.unlabeled!r}. Label some rows, set unlabeled=None, or use "
             "GaussianMixtureDensity."
         )
-    check_classification_targets(np.array(y[labelled].tolist()))
-    classes = np.unique(y[labelled]) if known is None else known
+    classes = _distinct(y[labelled]) if known is None else known
     codes = encode_labels(y, classes, estimator.unlabeled)
     weight = check_weight(sample_weight, len(X))
     weight = weight * _class_weights(estimator.class_weight, codes, classes)
@@ -88,6 +86,16 @@ def read_rows(
     return Rows(X[keep], codes[keep], weight[keep], classes)
 
 
+def _distinct(labels: np.ndarray) -> np.ndarray:
+    kinds = {type(label).__name__ for label in labels.tolist()}
+    if "str" in kinds and len(kinds) > 1:
+        raise InvalidInputError(
+            f"y mixes labels of the types {', '.join(sorted(kinds))}: make them all one type."
+        )
+    check_classification_targets(np.array(labels.tolist()))
+    return np.unique(labels)
+
+
 def _class_weights(class_weight: Any, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
     factors = np.ones(len(codes))
     if class_weight is not None:
@@ -101,11 +109,12 @@ def make_plan(estimator: Any, rows: Rows) -> Plan:
     generative = _is_generative(estimator, rows)
     precision = estimator.parameterization == "precision"
     _refuse_contradictions(estimator, generative, precision)
+    solver = _solver(estimator.solver, rows, generative and not precision)
     recipe = Recipe(
         covariance="low_rank" if precision else estimator.covariance,
         rank=resolve_rank(estimator.rank, estimator.covariance, rows.X.shape[1]),
         floor=estimator.reg_covar,
-        em=EM(estimator.init_max_iter, estimator.tol),
+        em=EM(estimator.max_iter if solver == "em" else estimator.init_max_iter, estimator.tol),
         parameterization=estimator.parameterization,
         eigen=estimator.init == "eigen" or precision,
         n_init=estimator.n_init,
@@ -113,7 +122,7 @@ def make_plan(estimator: Any, rows: Rows) -> Plan:
     )
     prior = estimator.class_prior
     return Plan(
-        solver=_solver(estimator.solver, rows, generative and not precision),
+        solver=solver,
         generative=generative,
         recipe=recipe,
         counts=_component_counts(estimator.n_components, rows),
@@ -173,12 +182,11 @@ def _component_counts(n_components: Any, rows: Rows) -> list[int] | None:
     wanted = np.broadcast_to(counts, len(classes))
     available = np.maximum(np.bincount(rows.y[rows.y >= 0], minlength=len(classes)), 1)
     if (wanted > available).any():
-        warnings.warn(
+        warn(
             f"more components than labelled rows in the classes "
             f"{classes[wanted > available].tolist()}; these get one component a row. Remedy: a "
             "smaller n_components, or 'auto'.",
             DegenerateDataWarning,
-            stacklevel=5,
         )
     return np.minimum(wanted, available).tolist()
 

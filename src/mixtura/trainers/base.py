@@ -40,12 +40,10 @@ class SpreadPrior:
     rows: float
     reference: Tensor
 
-    def statistics(self, density: Density, sums: Statistics) -> Statistics:
-        """What the imagined rows add to the statistics of the real ones."""
-        mass = sums["mass"][:, None]
-        centre = torch.where(mass > 0, sums["first"] / mass, density.mean)
+    def statistics(self, density: Density, centre: Tensor) -> Statistics:
+        """What the imagined rows around each `centre` (K, D) add to those of the real ones."""
         imagined = density.spread_statistics(self.reference, centre)
-        return scale_statistics(imagined, torch.full_like(sums["mass"], self.rows))
+        return scale_statistics(imagined, torch.full_like(centre[:, 0], self.rows))
 
     def penalty(self, mixture: Mixture) -> Tensor:
         """Minus the log prior, up to a constant."""

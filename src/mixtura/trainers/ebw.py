@@ -31,7 +31,11 @@ from mixtura.trainers.base import (
 
 _MOST_DOUBLINGS = 60
 
+_VANISHING = 1e-12
+
 Attempt = Callable[[Tensor], tuple[Density, Tensor]]
+#: log share, positive and negative occupancies -> new log share, not normalised.
+Grow = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ class EBW:
     Parameters
     ----------
     factor : F, what the smallest valid D is multiplied by.
-    per_component : one D a component (converges faster) instead of one for all (the paper's).
+    per_component : one D a component, and exact derivatives of the weights, so that it settles
+        where gradients vanish. False is the published recipe: one D for all, and the robust
+        derivative of the weights, which drifts off an optimum.
     damping : a fixed D instead of the search.
     """
 
@@ -77,12 +83,16 @@ class EBW:
     def update(self, mixture: Mixture, sums: Statistics) -> Mixture:
         """One step from the summed statistics of all rows."""
         positive = sums.pop("positive")
-        negative = positive - sums["mass"]
+        mass = sums["mass"]
+        negative = (positive - mass).clamp_min(0.0)
         if self.prior is not None:
-            sums = add_statistics(sums, self.prior.statistics(mixture.density, sums))
+            imagined = self.prior.statistics(mixture.density, mixture.density.mean)
+            sums = add_statistics(sums, imagined)
         damping, density = self._damped(mixture.density, sums, negative)
-        balance = 2.0 if self.per_component else float(damping.max())
-        return _reweigh(mixture, density, positive, negative, balance)
+        grow = partial(_grow, damping=self.damping)
+        if not self.per_component:
+            grow = partial(_grow_robustly, damping=float(damping.max()))
+        return _reweigh(replace(mixture, density=density), positive, negative, grow)
 
     def _damped(
         self, density: Density, sums: Statistics, negative: Tensor
@@ -119,31 +129,33 @@ def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statist
     return {**statistics, "loss": loss, "positive": occupancy.clamp_min(0.0).sum(0)}
 
 
-def _reweigh(
-    mixture: Mixture, density: Density, positive: Tensor, negative: Tensor, balance: float
-) -> Mixture:
-    """Weights and prior by `p (g + D) / sum`, g the robust derivative of each."""
-    owner, layout = mixture.owner, mixture.layout
-    class_positive, class_negative = layout.sum(positive), layout.sum(negative)
-    weight = _growth(
-        mixture.log_weight,
-        positive / class_positive[owner],
-        negative / class_negative[owner],
-        balance,
-    )
+def _reweigh(mixture: Mixture, positive: Tensor, negative: Tensor, grow: Grow) -> Mixture:
+    """Weights within each class, and the prior where it may move."""
+    layout = mixture.layout
+    weight = mixture.log_weight.clone()
+    for label in range(mixture.n_classes):
+        mine = mixture.owner == label
+        weight[mine] = grow(weight[mine], positive[mine], negative[mine])
     prior = mixture.log_prior
     if mixture.learn_prior:
-        shares = class_positive / class_positive.sum(), class_negative / class_negative.sum()
-        prior = _growth(prior, *shares, balance).log_softmax(0)
-    return replace(
-        mixture, density=density, log_weight=mixture.normalise_weight(weight), log_prior=prior
-    )
+        prior = grow(prior, layout.sum(positive), layout.sum(negative)).log_softmax(0)
+    return replace(mixture, log_weight=mixture.normalise_weight(weight), log_prior=prior)
 
 
-def _growth(log_share: Tensor, positive: Tensor, negative: Tensor, balance: float) -> Tensor:
-    """log of p (g + D); where nothing is negative, the maximum itself, which is EM's."""
+def _grow(
+    log_share: Tensor, positive: Tensor, negative: Tensor, damping: float | None = None
+) -> Tensor:
+    """log of p (g + D) with the exact derivative g = mass / p: damped EM, still at an optimum."""
+    share, mass = log_share.exp(), positive - negative
+    if damping is None:
+        needed = torch.where(share > _VANISHING, -mass / share, 0.0).max()
+        damping = 2.0 * max(float(needed), 2.0 * float(negative.sum()), 0.0)
+    tiny = torch.finfo(share.dtype).tiny
+    return (mass + damping * share).clamp_min(tiny).log()
+
+
+def _grow_robustly(log_share: Tensor, positive: Tensor, negative: Tensor, damping: float) -> Tensor:
+    """log of p (g + D), g = positive part normalised to one - negative part normalised to one."""
     tiny = torch.finfo(log_share.dtype).tiny
-    positive = positive.nan_to_num(0.0)
-    derivative = positive - negative.nan_to_num(0.0)
-    grown = log_share + (derivative + balance).clamp_min(tiny).log()
-    return torch.where(negative.nan_to_num(0.0).sum() > 0, grown, positive.clamp_min(tiny).log())
+    robust = positive / positive.sum().clamp_min(tiny) - negative / negative.sum().clamp_min(tiny)
+    return log_share + (robust + damping).clamp_min(tiny).log()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from torch import Tensor
+
 from mixtura.data import Batch
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import LocalEngine
@@ -59,17 +61,23 @@ def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statist
 def em_update(mixture: Mixture, sums: Statistics, prior: SpreadPrior | None = None) -> Mixture:
     """The M step; a component that lost all its rows stays where it is."""
     old = mixture.density
-    imagined = sums if prior is None else add_statistics(sums, prior.statistics(old, sums))
-    new, valid = old.maximise(imagined)
+    total = sums
+    if prior is not None:
+        total = add_statistics(sums, prior.statistics(old, old.centre(sums)))
+    new, valid = old.maximise(total)
     return with_masses(mixture, keep_valid(old, new, valid), sums["mass"])
 
 
 def online_em_step(
-    mixture: Mixture, objective: Objective, engine: LocalEngine, seen: float
-) -> Mixture:
-    """One step on new rows; the model itself stands for the `seen` rows it was fitted on."""
+    mixture: Mixture, objective: Objective, engine: LocalEngine, seen: Tensor
+) -> tuple[Mixture, Tensor]:
+    """One step on new rows; the model itself stands for the rows `seen` of each class (C,).
+
+    Returns the new mixture and the rows seen by now.
+    """
     sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
     sums.pop("loss")
-    share = (mixture.log_weight + mixture.log_prior[mixture.owner]).exp()
-    past = scale_statistics(mixture.density.own_statistics(), seen * share)
-    return em_update(mixture, add_statistics(sums, past))
+    past = mixture.log_weight.exp() * mixture.layout.spread(seen)
+    imagined = scale_statistics(mixture.density.own_statistics(), past)
+    updated = em_update(mixture, add_statistics(sums, imagined))
+    return updated, seen + mixture.layout.sum(sums["mass"])

@@ -62,9 +62,14 @@ class Best:
     at: int = 0
 
     def offer(self, mixture: Mixture, score: tuple[float, float], iteration: int) -> None:
-        """Take the model if it is better and finite."""
-        if math.isfinite(score[1]) and score < self.score:
+        """Take the model if it is better, and sound."""
+        if math.isfinite(score[1]) and score < self.score and _is_finite(mixture):
             self.mixture, self.score, self.at = mixture, score, iteration
+
+
+def _is_finite(mixture: Mixture) -> bool:
+    tensors = [mixture.log_weight, mixture.log_prior, *mixture.density.tensors().values()]
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 @dataclass(frozen=True)
@@ -116,9 +121,10 @@ class Adam:
             candidate = model.from_free({k: v.detach().clone() for k, v in trained.items()})
             record = {"stage": self.stage, "iteration": epoch, "objective": loss}
             self._judge(best, candidate.to(torch.float64), objective, loss, epoch, record)
-            if progress.step(record) or not math.isfinite(loss) or self._settled(best, epoch):
+            stop = progress.step(record)
+            if stop or not math.isfinite(loss) or self._settled(best, epoch):
                 break
-        return FitResult(best.mixture, best.score[1], epoch, epoch < self.max_epochs)
+        return FitResult(best.mixture, best.score[1], epoch, epoch < self.max_epochs and not stop)
 
     def _judge(
         self,
@@ -279,10 +285,10 @@ class LBFGS:
         best = Best(mixture)
         if self.validation is not None:
             best.offer(mixture, evaluate(mixture, objective, self.validation), 0)
-        iteration = 0
+        iteration, stop = 0, False
 
         def after_step(intermediate_result) -> None:  # type: ignore[no-untyped-def]
-            nonlocal iteration
+            nonlocal iteration, stop
             iteration += 1
             loss = float(intermediate_result.fun)
             record = {"stage": self.stage, "iteration": iteration, "objective": loss}
@@ -293,7 +299,8 @@ class LBFGS:
                 record |= {"validation_error": score[0], "validation_objective": score[1]}
             best.offer(candidate, score, iteration)
             waited = self.validation is not None and self.patience is not None
-            if progress.step(record) or (waited and iteration - best.at >= (self.patience or 0)):
+            stop = progress.step(record)
+            if stop or (waited and iteration - best.at >= (self.patience or 0)):
                 raise StopIteration
 
         outcome = minimize(
@@ -304,7 +311,8 @@ class LBFGS:
             callback=after_step,
             options={"maxiter": self.max_iter, "ftol": self.tol, "gtol": 1e-8, "maxcor": 20},
         )
-        return FitResult(best.mixture, float(outcome.fun), iteration, iteration < self.max_iter)
+        settled = iteration < self.max_iter and not stop
+        return FitResult(best.mixture, float(outcome.fun), iteration, settled)
 
 
 def _gradient_sums(

@@ -1,0 +1,452 @@
+"""Input that makes no sense is refused with a telling message; poor input still gives a model."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.utils._param_validation import InvalidParameterError
+
+from mixtura import GaussianMixtureDensity, MixtureClassifier
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(30, 3)) + np.repeat(np.arange(3), 10)[:, None] * 3.0
+Y = np.repeat([0, 1, 2], 10)
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Fails if training begins."""
+
+    def begin(*args, **kwargs):
+        raise AssertionError("work began before the input was refused")
+
+    monkeypatch.setattr("mixtura.estimators.classifier.fit_groups", begin)
+    monkeypatch.setattr("mixtura.estimators.density.fit_groups", begin)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small fitted model."""
+    return MixtureClassifier(1, objective="likelihood").fit(X, Y)
+
+
+def with_value(value, row=3, column=1):
+    changed = X.copy()
+    changed[row, column] = value
+    return changed
+
+
+# -- refused -----------------------------------------------------------------------------------
+
+REFUSED = {
+    "infinity": (with_value(np.inf), Y, {}, "infinity"),
+    "minus infinity": (with_value(-np.inf), Y, {}, "infinity"),
+    "1-D X": (X[:, 0], Y, {}, "2D array"),
+    "3-D X": (X[:, :, None], Y, {}, "dim 3"),
+    "no rows": (X[:0], Y[:0], {}, "0 sample"),
+    "no columns": (X[:, :0], Y, {}, "0 feature"),
+    "text": (np.full((30, 3), "a"), Y, {}, "could not convert"),
+    "complex": (X.astype(complex), Y, {}, "Complex data"),
+    "lengths": (X, Y[:-1], {}, "inconsistent numbers of samples"),
+    "2-D y": (X, np.stack([Y, Y], 1), {}, "1d array"),
+    "y None": (X, None, {}, "requires y"),
+    "all unlabelled": (X, np.full(30, -1), {}, "no labelled row.*unlabeled=None"),
+    "all None": (X, np.full(30, None), {}, "no labelled row"),
+    "continuous y": (X, np.linspace(0, 1, 30), {}, "Unknown label type"),
+    "NaN label": (X, np.where(Y == 0, np.nan, Y), {}, "NaN"),
+    "infinite label": (X, np.where(Y == 0, np.inf, Y), {}, "infinity"),
+    "negative weight": (X, Y, {"sample_weight": np.where(Y == 0, -1.0, 1.0)}, "not negative"),
+    "NaN weight": (X, Y, {"sample_weight": np.full(30, np.nan)}, "finite"),
+    "infinite weight": (X, Y, {"sample_weight": np.full(30, np.inf)}, "finite"),
+    "short weight": (X, Y, {"sample_weight": np.ones(29)}, "one weight a row"),
+    "2-D weight": (X, Y, {"sample_weight": np.ones((30, 1))}, "one weight a row"),
+    "zero weight": (X, Y, {"sample_weight": np.zeros(30)}, "zero for every row"),
+    "text weight": (X, Y, {"sample_weight": np.full(30, "a")}, "sample_weight|convert"),
+    "lost class": (X, Y, {"sample_weight": np.where(Y == 2, 0.0, 1.0)}, r"classes \[2\]"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_data_are_refused_before_any_work(name, no_work):
+    """Each with a message that names the problem."""
+    rows, y, options, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        MixtureClassifier().fit(rows, y, **options)
+
+
+@pytest.mark.parametrize(
+    "name", ["infinity", "1-D X", "no rows", "negative weight", "NaN weight", "zero weight"]
+)
+def test_density_data_are_refused_too(name, no_work):
+    """The unsupervised estimator is no less careful."""
+    rows, _, options, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        GaussianMixtureDensity().fit(rows, **options)
+
+
+BAD_PARAMETERS = {
+    "n_components": [0, -1, 1.5, "many", None],
+    "covariance": ["round", None],
+    "rank": [0, "low", 1.5],
+    "parameterization": ["cholesky"],
+    "objective": ["hinge", None],
+    "tradeoff": [-0.1, 1.1, np.nan, "half"],
+    "margin": [0.0, -1.0, np.nan, np.inf],
+    "smoothness": [0.0, -1.0, np.nan, np.inf],
+    "unlabeled_weight": [-0.1, 1.1],
+    "solver": ["sgd"],
+    "class_prior": ["flat", 0.5],
+    "class_weight": ["even", 2.0],
+    "max_iter": [0, 1.5],
+    "tol": [-1e-3, np.nan],
+    "n_init": [0],
+    "init_max_iter": [0],
+    "init": ["random"],
+    "reg_covar": [0.0, -1.0, np.nan],
+    "prior_rows": [-1.0, "some", np.nan],
+    "standardize": ["yes"],
+    "learning_rate": [0.0, -1.0, np.nan],
+    "batch_size": [0, 1.5],
+    "schedule": ["step"],
+    "averaging": [1.0, -0.1],
+    "early_stopping": ["never"],
+    "validation_fraction": [0.0, 1.0],
+    "n_iter_no_change": [0],
+    "calibrate": ["yes"],
+    "warm_start": ["yes"],
+    "device": [3],
+    "callbacks": [3],
+    "random_state": ["seed"],
+    "verbose": [-1],
+}
+PAIRS = [(name, value) for name, values in BAD_PARAMETERS.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), PAIRS, ids=str)
+def test_parameters_are_refused_before_any_work(name, value, no_work):
+    """The message names the parameter."""
+    with pytest.raises(InvalidParameterError, match=name):
+        MixtureClassifier(**{name: value}).fit(X, Y)
+    if name in GaussianMixtureDensity().get_params():
+        with pytest.raises(InvalidParameterError, match=name):
+            GaussianMixtureDensity(**{name: value}).fit(X)
+
+
+def test_every_constrained_parameter_is_tried():
+    """A new parameter must say what it refuses."""
+    free = {"unlabeled"}
+    assert set(BAD_PARAMETERS) == set(MixtureClassifier().get_params()) - free
+
+
+CONTRADICTIONS = [
+    ({"solver": "em"}, UnsupportedError, "solver='em'.*ebw"),
+    ({"solver": "em", "parameterization": "precision", "tradeoff": 1.0}, UnsupportedError, "adam"),
+    ({"solver": "ebw", "parameterization": "precision"}, UnsupportedError, "adam"),
+    ({"covariance": "full", "parameterization": "precision"}, UnsupportedError, "low_rank"),
+    ({"n_components": [1, 2]}, InvalidInputError, "2 entries.*3 classes"),
+    ({"n_components": [1, 0, 2]}, InvalidInputError, "positive int"),
+    ({"n_components": [1.5, 1, 2]}, InvalidInputError, "positive int"),
+    ({"n_components": [[1, 1, 1]]}, InvalidInputError, "positive int"),
+    ({"class_prior": [0.5, 0.5]}, InvalidInputError, "3 positive numbers"),
+    ({"class_prior": [0.5, 0.5, 0.5]}, InvalidInputError, "sum to one"),
+    ({"class_prior": [1.0, 0.0, 0.0]}, InvalidInputError, "positive"),
+    ({"class_prior": [np.nan, 0.5, 0.5]}, InvalidInputError, "positive"),
+    ({"class_prior": ["a", "b", "c"]}, ValueError, "class_prior|convert"),
+    ({"device": "abacus"}, InvalidInputError, "device='abacus'.*cpu"),
+    ({"class_weight": {0: -1.0}}, ValueError, "weight"),
+    ({"class_weight": {0: np.nan}}, ValueError, "weight"),
+    ({"class_weight": {0: 0.0}}, InvalidInputError, "positive weight"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "error", "message"), CONTRADICTIONS, ids=str)
+def test_contradictions_are_refused_before_any_work(parameters, error, message, no_work):
+    """Parameters that do not go together, or not with the data."""
+    with pytest.raises(error, match=message):
+        MixtureClassifier(**parameters).fit(X, Y)
+
+
+QUESTIONS = {
+    "unknown label": (lambda m: m.log_margin(X[:1], [7]), "not among the classes"),
+    "unlabelled margin": (lambda m: m.log_margin(X[:1], [-1]), "label for every row"),
+    "missing labels": (lambda m: m.log_margin(X[:2], [0]), "1 entries.*2 rows"),
+    "no labels": (lambda m: m.log_margin(X[:2], None), "label for every row"),
+    "unknown sample": (lambda m: m.sample(2, y=7), "not among the classes"),
+    "half a label": (lambda m: m.sample(2, y=0.5), "not among the classes"),
+    "text label": (lambda m: m.sample(2, y="a"), "not among the classes"),
+    "labels a sample": (lambda m: m.sample(3, y=[0, 1]), "2.*3|3.*2"),
+    "no samples": (lambda m: m.sample(0), "positive and whole"),
+    "half a sample": (lambda m: m.sample(1.5), "positive and whole"),
+    "no draws": (lambda m: m.impute(X, n_draws=0), "positive and whole"),
+    "labels to impute": (lambda m: m.impute(X, [0]), "1 entries.*30 rows"),
+    "negative share": (lambda m: m.is_outlier(X, share=-0.1), "between 0 and 1"),
+    "NaN share": (lambda m: m.is_outlier(X, share=np.nan), "between 0 and 1"),
+    "columns": (lambda m: m.predict(X[:, :2]), "2 features.*3 features"),
+    "one row": (lambda m: m.predict(X[0]), "2D array"),
+    "infinity": (lambda m: m.predict(with_value(np.inf)), "infinity"),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_questions_are_refused(name, model):
+    """Each with a message that names the problem."""
+    ask, message = QUESTIONS[name]
+    with pytest.raises(ValueError, match=message):
+        ask(model)
+
+
+@pytest.mark.parametrize("wanted", ["virginicas", "set", "", None])
+def test_labels_are_compared_whole(wanted):
+    """A label that begins like a class is not that class."""
+    names = np.array(["setosa", "virginica"])
+    model = MixtureClassifier(1, objective="likelihood").fit(X[:20], names[Y[:20]])
+    with pytest.raises(ValueError, match=r"not among the classes|label for every row"):
+        model.log_margin(X[:1], np.array([wanted], dtype=object))
+    if wanted is not None:
+        with pytest.raises(ValueError, match="not among the classes"):
+            model.sample(1, y=wanted)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["predict", "predict_proba", "score_samples", "transform", "impute", "is_outlier", "sample"],
+)
+@pytest.mark.parametrize("estimator", [MixtureClassifier(), GaussianMixtureDensity()], ids=str)
+def test_unfitted(estimator, method):
+    """Nothing works before fit, and the error says so."""
+    with pytest.raises(NotFittedError, match="not fitted"):
+        getattr(estimator, method)(3 if method == "sample" else X)
+
+
+def test_unfitted_attributes_and_files(tmp_path):
+    """Nor do covariances, margins and saving."""
+    with pytest.raises(NotFittedError):
+        MixtureClassifier().covariances_  # noqa: B018
+    with pytest.raises(NotFittedError):
+        MixtureClassifier().log_margin(X, Y)
+    with pytest.raises(NotFittedError):
+        MixtureClassifier().save(tmp_path / "model")
+
+
+STREAMS = {
+    "no classes": ({}, "needs all classes"),
+    "too few classes": ({"classes": [0, 1]}, "not among the classes"),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_need_all_classes(name):
+    """The first call must know them."""
+    options, message = STREAMS[name]
+    with pytest.raises(ValueError, match=message):
+        MixtureClassifier().partial_fit(X, Y, **options)
+
+
+def test_streams_keep_their_classes():
+    """Later calls cannot bring others."""
+    model = MixtureClassifier(1, objective="likelihood").partial_fit(X, Y, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="differ from those of the first call"):
+        model.partial_fit(X, Y, classes=[0, 1, 2, 3])
+    with pytest.raises(ValueError, match="not among the classes"):
+        model.partial_fit(X, Y + 1)
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(X[:, :2], Y)
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [(X[:, :2], Y), (X[Y < 2], Y[Y < 2]), (X, Y + 5)],
+    ids=["features", "fewer classes", "other classes"],
+)
+def test_warm_starts_need_the_same_problem(rows, labels):
+    """Other features, fewer classes or other classes cannot continue."""
+    model = MixtureClassifier(1, objective="likelihood", warm_start=True).fit(X, Y)
+    with pytest.raises(ValueError, match="warm_start"):
+        model.fit(rows, labels)
+
+
+def test_a_refused_fit_leaves_the_model_alone(model):
+    """What was fitted still predicts the same, with the same labels."""
+    fitted = MixtureClassifier(1, objective="likelihood").fit(X, Y)
+    before = fitted.predict(X)
+    with pytest.raises(ValueError, match="finite"):
+        fitted.fit(X, Y + 5, sample_weight=np.full(30, np.nan))
+    np.testing.assert_array_equal(fitted.predict(X), before)
+
+
+# -- accepted: a sensible model, with a warning where something was wrong ----------------------
+
+SOLVERS = ["auto", "ebw", "adam", "lbfgs"]
+
+
+def columns(**changes):
+    changed = X.copy()
+    for name, values in changes.items():
+        changed[:, int(name[1:])] = values
+    return changed
+
+
+ONE_ROW_A_CLASS = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 3.0], [0.0, 5.0, 1.0]])
+POOR = {
+    "empty column": (columns(c1=np.nan), Y, "no observed value"),
+    "empty rows": (np.vstack([X, np.full((3, 3), np.nan)]), np.r_[Y, 0, 1, 2], None),
+    "class of empty rows": (np.where(Y[:, None] == 2, np.nan, X), Y, None),
+    "constant column": (columns(c1=7.0), Y, "constant"),
+    "constant in a class": (columns(c1=np.where(Y == 0, 0.0, X[:, 1])), Y, None),
+    "all constant": (np.ones((30, 3)), Y, "constant"),
+    "duplicated rows": (np.repeat(X[::10], 10, 0), Y, None),
+    "duplicated columns": (X[:, [0, 0, 1, 1]], Y, None),
+    "one row a class": (ONE_ROW_A_CLASS, np.array([0, 1, 2]), None),
+    "one row": (X[:1], Y[:1], None),
+    "one class": (X, np.zeros(30, dtype=int), None),
+    "one label": (X, np.r_[0, np.full(29, -1)], None),
+    "tiny and huge columns": (X * [1e-12, 1.0, 1e12], Y, None),
+    "tiny columns": (X * 1e-150, Y, None),
+    "huge columns": (X * 1e150, Y, None),
+    "large offset": (X + 1e8, Y, None),
+    "float32": (X.astype(np.float32), Y, None),
+    "float32 offset": ((X + 1e4).astype(np.float32), Y, None),
+    "integers": (np.round(X).astype(int), Y, None),
+    "booleans": (X > 0, Y, None),
+    "outlier": (with_value(1e12), Y, None),
+    "string labels": (X, np.array(["a", "b", "c"])[Y], None),
+    "object labels": (X, np.array(["a", "b", None], dtype=object)[Y], None),
+    "some unlabelled": (X, np.where(np.arange(30) % 2, Y, -1), None),
+    "wide": (RNG.normal(size=(6, 40)), np.array([0, 1] * 3), None),
+    "fortran": (np.asfortranarray(X), Y, None),
+    "lists": (X.tolist(), Y.tolist(), None),
+}
+
+
+def fit_quietly(model, rows, y, expected=None):
+    """Fit; warnings other than the expected ones must name a remedy."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(rows, y)
+    messages = [str(w.message) for w in caught if issubclass(w.category, DegenerateDataWarning)]
+    assert all("emedy" in message or "says the same" in message for message in messages)
+    if expected is not None:
+        assert any(expected in message for message in messages)
+    others = (DegenerateDataWarning, ConvergenceWarning)
+    stray = [str(w.message) for w in caught if not issubclass(w.category, others)]
+    assert not stray, f"stray warnings: {stray}"
+    return model
+
+
+def assert_sound(model, rows):
+    """Nothing that a model answers is NaN."""
+    rows = np.asarray(rows, dtype=float)
+    assert np.isfinite(model.predict_proba(rows)).all()
+    assert np.isfinite(model.score_samples(rows)).all()
+    assert np.isfinite(model.means_).all()
+    assert np.isfinite(model.impute(rows)).all()
+    assert np.isfinite(model.sample(5, random_state=0)[0]).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", POOR)
+def test_poor_data_give_sound_models(name, solver):
+    """No NaN anywhere; what cannot be used is named together with the remedy."""
+    rows, y, expected = POOR[name]
+    model = MixtureClassifier(solver=solver, max_iter=3, init_max_iter=10, random_state=0)
+    assert_sound(fit_quietly(model, rows, y, expected), rows)
+
+
+@pytest.mark.parametrize("covariance", ["spherical", "diag", "full", "low_rank", "precision"])
+@pytest.mark.parametrize(
+    "name",
+    ["empty column", "all constant", "duplicated rows", "one row a class", "wide", "outlier"],
+)
+def test_poor_data_with_every_structure(name, covariance):
+    """Several components a class, without a prior that could help."""
+    rows, y, expected = POOR[name]
+    form = "precision" if covariance == "precision" else "covariance"
+    model = MixtureClassifier(
+        2,
+        covariance="low_rank" if form == "precision" else covariance,
+        parameterization=form,
+        rank=2,
+        prior_rows=0,
+        max_iter=3,
+        init_max_iter=10,
+        random_state=0,
+    )
+    assert_sound(fit_quietly(model, rows, y, expected), rows)
+
+
+@pytest.mark.parametrize("name", ["tiny and huge columns", "large offset", "float32 offset"])
+def test_poor_data_without_standardising(name):
+    """The user's units as they are, however unfortunate."""
+    rows, y, _ = POOR[name]
+    model = MixtureClassifier(standardize=False, max_iter=3, random_state=0)
+    assert_sound(fit_quietly(model, rows, y), rows)
+
+
+@pytest.mark.parametrize(
+    "name", ["tiny and huge columns", "tiny columns", "huge columns", "large offset", "float32"]
+)
+def test_units_do_not_cost_accuracy(name):
+    """The classes lie apart, and are found apart in any units."""
+    rows, y, _ = POOR[name]
+    model = MixtureClassifier(max_iter=5, random_state=0).fit(rows, y)
+    assert model.score(rows, y) > 0.9
+
+
+def test_more_components_than_rows():
+    """One component a row, with a warning that names the remedy."""
+    model = MixtureClassifier([20, 2, 1], objective="likelihood", random_state=0)
+    fit_quietly(model, X, Y, "more components than labelled rows")
+    assert model.n_components_ == [10, 2, 1]
+    assert_sound(model, X)
+
+
+@pytest.mark.parametrize("rank", [3, 50])
+def test_rank_beyond_the_features(rank):
+    """The full rank is used, with a warning that names the plainer choice."""
+    model = MixtureClassifier(1, covariance="low_rank", rank=rank, objective="likelihood")
+    with pytest.warns(DegenerateDataWarning, match="covariance='full'"):
+        model.fit(X, Y)
+    assert_sound(model, X)
+
+
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [
+        (MixtureClassifier(1, objective="likelihood"), columns(c1=7.0)),
+        (MixtureClassifier(50, objective="likelihood"), X),
+        (MixtureClassifier(1, covariance="low_rank", rank=9, objective="likelihood"), X),
+        (GaussianMixtureDensity(1), columns(c1=7.0)),
+        (GaussianMixtureDensity(50), X),
+        (GaussianMixtureDensity(1, covariance="low_rank", rank=9), X),
+    ],
+    ids=lambda value: "" if isinstance(value, np.ndarray) else str(value),
+)
+def test_warnings_point_at_the_caller(model, rows):
+    """Not into a library: the line to change is the user's."""
+    with pytest.warns(DegenerateDataWarning) as caught:
+        model.fit(rows, Y)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+@pytest.mark.parametrize("value", [1e20, -1e100, 1e200, 1e300])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("covariance", ["diag", "full", "low_rank"])
+def test_rows_a_world_away_have_probabilities(covariance, dtype, value):
+    """Whatever finite number is asked about, the answer is not NaN."""
+    if dtype == np.float32 and abs(value) > 1e38:
+        pytest.skip("not a float32")
+    model = MixtureClassifier(1, covariance=covariance, objective="likelihood").fit(X, Y)
+    rows = with_value(value)[:5].astype(dtype)
+    proba = model.predict_proba(rows)
+    np.testing.assert_allclose(proba.sum(1), 1.0, 1e-6)
+    assert not np.isnan(model.score_samples(rows)).any()
+    assert model.is_outlier(rows)[3]
+
+
+def test_objects_that_mix_types():
+    """Labels that cannot be sorted are refused, not a crash deep inside."""
+    y = np.array(["a", 1, None], dtype=object)[Y]
+    with pytest.raises(ValueError, match=r"[Ll]abel"):
+        MixtureClassifier().fit(X, y)

@@ -1,0 +1,568 @@
+"""MixtureClassifier from the outside: what a user sees."""
+
+import pickle
+import warnings
+from io import BytesIO
+from itertools import product
+
+import joblib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from mixtura import MixtureClassifier
+from mixtura.densities import STRUCTURES
+from mixtura.estimators import calibration
+
+SOLVERS = ["em", "ebw", "adam", "lbfgs"]
+OBJECTIVES = ["likelihood", "conditional", "margin", "smooth_margin"]
+#: A quick generative fit, in which every statistic has a closed form.
+PLAIN = {"n_components": 1, "covariance": "full", "objective": "likelihood", "prior_rows": 0}
+
+
+def possible(solver, objective, structure):
+    """EM is for the likelihood, closed-form solvers for densities that have closed forms."""
+    closed = STRUCTURES[structure][0].closed_form
+    return (solver != "em" or objective == "likelihood") and (closed or solver in ("adam", "lbfgs"))
+
+
+COMBINATIONS = [c for c in product(SOLVERS, OBJECTIVES, STRUCTURES) if possible(*c)]
+
+
+@pytest.fixture(scope="module")
+def fitted(iris):
+    """A default model of iris."""
+    return MixtureClassifier(max_iter=20, random_state=0).fit(*iris)
+
+
+@pytest.fixture(scope="module")
+def several(iris):
+    """A generative model with several components a class, unequal in number."""
+    return MixtureClassifier([2, 1, 3], objective="likelihood", random_state=0).fit(*iris)
+
+
+# -- fitting -----------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("solver", "objective", "structure"),
+    COMBINATIONS,
+    ids=[
+        "-".join([solver, objective, *structure]) for solver, objective, structure in COMBINATIONS
+    ],
+)
+def test_every_combination_learns(solver, objective, structure, holey_wine, wine):
+    """From rows with holes, to rows with and without; probabilities are probabilities."""
+    covariance, parameterization = structure
+    model = MixtureClassifier(
+        1,
+        covariance=covariance,
+        parameterization=parameterization,
+        solver=solver,
+        objective=objective,
+        max_iter=4,
+        init_max_iter=10,
+        random_state=0,
+    ).fit(*holey_wine)
+    assert model.score(*wine) > 0.9
+    assert model.score(*holey_wine) > 0.9
+    proba = model.predict_proba(holey_wine[0])
+    np.testing.assert_allclose(proba.sum(1), 1.0, 1e-9)
+    assert np.isfinite(model.score_samples(holey_wine[0])).all()
+
+
+@pytest.mark.parametrize("init", ["em", "eigen"])
+@pytest.mark.parametrize("covariance", ["auto", "spherical", "diag", "full", "low_rank"])
+def test_wine(covariance, init, wine):
+    """Held-out accuracy of the default objective, features of very different scale."""
+    X_train, X_test, y_train, y_test = train_test_split(*wine, random_state=0, stratify=wine[1])
+    model = MixtureClassifier(covariance=covariance, init=init, random_state=0, max_iter=20)
+    assert model.fit(X_train, y_train).score(X_test, y_test) > 0.9
+
+
+def test_fitting_twice_gives_the_same(wine):
+    """A seed decides everything: two fits agree to the bit, for every solver."""
+    for solver in ("ebw", "adam", "lbfgs"):
+        settings = {"solver": solver, "covariance": "diag", "max_iter": 3, "random_state": 3}
+        first, second = (MixtureClassifier(2, **settings).fit(*wine) for _ in range(2))
+        np.testing.assert_array_equal(first.predict_proba(wine[0]), second.predict_proba(wine[0]))
+        np.testing.assert_array_equal(first.means_, second.means_)
+        np.testing.assert_array_equal(first.covariances_, second.covariances_)
+
+
+def test_other_seeds_are_fine(wine):
+    """Whatever the seed, the model is good."""
+    for seed in range(3):
+        model = MixtureClassifier(3, objective="likelihood", random_state=seed).fit(*wine)
+        assert model.score(*wine) > 0.9
+
+
+def test_the_global_random_state_is_left_alone(iris):
+    """Fitting and sampling neither read nor move the global generators."""
+    import torch
+
+    state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    MixtureClassifier(2, solver="adam", max_iter=2, random_state=0).fit(*iris).sample(5)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), torch_state)
+
+
+@pytest.mark.parametrize("objective", ["likelihood", "margin", "conditional"])
+@pytest.mark.parametrize("covariance", ["diag", "full", "low_rank"])
+def test_weights_are_repetitions(covariance, objective, iris, rng):
+    """A row of weight three counts as three rows; of weight zero, as none."""
+    X, y = iris
+    weight = rng.integers(0, 4, size=len(X))
+    settings = {"n_components": 1, "covariance": covariance, "objective": objective, "max_iter": 4}
+    weighted = MixtureClassifier(**settings).fit(X, y, sample_weight=weight)
+    repeated = MixtureClassifier(**settings).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
+    np.testing.assert_allclose(weighted.means_, repeated.means_, 1e-6)
+    np.testing.assert_allclose(
+        weighted.class_log_density(X), repeated.class_log_density(X), 1e-6, 1e-6
+    )
+    assert weighted.margin_bound_ == pytest.approx(repeated.margin_bound_, rel=1e-6)
+
+
+def test_outliers_are_a_share_of_the_weight(iris, rng):
+    """Rows of weight nine count nine times among those that are less likely."""
+    X, y = iris
+    weight = np.where(rng.random(150) < 0.1, 9.0, 1.0)
+    model = MixtureClassifier(**PLAIN).fit(X, y, sample_weight=weight)
+    for share in (0.25, 0.5, 0.75):
+        flagged = weight[model.is_outlier(X, share=share)].sum() / weight.sum()
+        assert flagged == pytest.approx(share, abs=9.5 / weight.sum())
+
+
+def test_scaling_all_weights_changes_nothing(iris):
+    """Without a prior of the covariances, only ratios of weights count."""
+    X, y = iris
+    one, ten = (
+        MixtureClassifier(**PLAIN).fit(X, y, sample_weight=np.full(150, w)) for w in (1.0, 10.0)
+    )
+    np.testing.assert_allclose(one.predict_proba(X), ten.predict_proba(X), 1e-6, 1e-9)
+
+
+def test_class_weight(iris):
+    """A dictionary, or balanced, is a weight of each row."""
+    X, y = iris[0][:120], iris[1][:120]
+    given = MixtureClassifier(**PLAIN, class_weight={0: 3.0, 1: 1.0, 2: 0.5}).fit(X, y)
+    np.testing.assert_allclose(given.class_prior_, np.array([150, 50, 10]) / 210, 1e-9)
+    balanced = MixtureClassifier(**PLAIN, class_weight="balanced").fit(X, y)
+    np.testing.assert_allclose(balanced.class_prior_, 1 / 3, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("class_prior", "expected"),
+    [
+        ("empirical", [5 / 12, 5 / 12, 2 / 12]),
+        ("uniform", [1 / 3] * 3),
+        ([0.7, 0.2, 0.1], [0.7, 0.2, 0.1]),
+        (np.array([0.1, 0.1, 0.8]), [0.1, 0.1, 0.8]),
+    ],
+    ids=["empirical", "uniform", "list", "array"],
+)
+@pytest.mark.parametrize("objective", ["likelihood", "margin"])
+def test_class_prior(class_prior, expected, objective, iris):
+    """Given priors stay as they are; the empirical one starts at the frequencies."""
+    X, y = iris[0][:120], iris[1][:120]
+    model = MixtureClassifier(1, objective=objective, class_prior=class_prior, max_iter=5)
+    model.fit(X, y)
+    learned = objective == "margin" and isinstance(class_prior, str) and class_prior == "empirical"
+    np.testing.assert_allclose(model.class_prior_, expected, atol=0.1 if learned else 1e-9)
+    np.testing.assert_allclose(
+        model.predict_proba(np.full((1, 4), np.nan)), model.class_prior_[None], 1e-9
+    )
+
+
+def test_components_a_class(several):
+    """Each class has its own number, in the order of the classes."""
+    assert several.n_components_ == [2, 1, 3]
+    assert several.weights_.shape == (6,)
+    assert several.means_.shape == (6, 4)
+    assert several.covariances_.shape == (6, 4, 4)
+    owner = np.repeat([0, 1, 2], [2, 1, 3])
+    np.testing.assert_allclose(np.bincount(owner, several.weights_), 1.0, 1e-9)
+
+
+def test_automatic_components_follow_the_data(rng):
+    """Two clumps get two components, one clump gets one."""
+    clumps = np.repeat([[-6.0, 0.0], [6.0, 0.0], [0.0, 20.0]], 60, 0)
+    X = clumps + rng.normal(size=(180, 2))
+    y = np.repeat([0, 0, 1], 60)
+    model = MixtureClassifier(objective="likelihood", random_state=0).fit(X, y)
+    assert model.n_components_ == [2, 1]
+
+
+def test_more_starts_are_no_worse(wine):
+    """The best of several starts has at least the likelihood of the first."""
+    X, y = wine
+    settings = {"covariance": "diag", "objective": "likelihood", "prior_rows": 0}
+    scores = []
+    for n_init in (1, 5):
+        model = MixtureClassifier(4, n_init=n_init, random_state=0, **settings).fit(X, y)
+        scores.append(model.class_log_density(X)[np.arange(len(y)), y].mean())
+    assert scores[1] >= scores[0] - 1e-3
+
+
+@pytest.mark.parametrize("solver", ["ebw", "lbfgs"])
+def test_warm_start_continues(solver, iris):
+    """Training on from a model improves it where starting anew repeats it."""
+    settings = {
+        "n_components": 1,
+        "covariance": "diag",
+        "objective": "margin",
+        "tradeoff": 0.0,
+        "prior_rows": 0,
+        "max_iter": 3,
+        "solver": solver,
+        "random_state": 0,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = MixtureClassifier(**settings, warm_start=True).fit(*iris)
+        before = min(record["objective"] for record in model.history_ if record["stage"] != "EM")
+        model.fit(*iris)
+    assert model.history_[0]["objective"] <= before + 1e-6
+    assert min(record["objective"] for record in model.history_) < before
+
+
+def test_max_iter_limits_the_solver(iris):
+    """EM takes no more iterations than asked for, and says that it did not settle."""
+    model = MixtureClassifier(3, solver="em", objective="likelihood", max_iter=2, tol=0.0)
+    with pytest.warns(Warning, match="max_iter"):
+        model.fit(*iris)
+    assert max(record["iteration"] for record in model.history_) <= 2
+
+
+# -- labels and unlabelled rows ----------------------------------------------------------------
+
+
+def test_unlabelled_rows_help(rng):
+    """Few labels, many rows: the unlabelled ones show where the classes are."""
+    X = np.repeat([[-2.0, 0.0], [2.0, 0.0]], 300, 0) + rng.normal(size=(600, 2)) * [0.7, 5.0]
+    y = np.repeat([0, 1], 300)
+    few = np.full(600, -1)
+    few[[0, 1, 2, 300, 301, 302]] = [0, 0, 0, 1, 1, 1]
+    settings = {"n_components": 1, "covariance": "diag", "objective": "likelihood"}
+    alone = MixtureClassifier(**settings).fit(X[few >= 0], few[few >= 0])
+    helped = MixtureClassifier(**settings).fit(X, few)
+    assert helped.score(X, y) >= alone.score(X, y)
+    assert helped.score(X, y) > 0.98
+
+
+@pytest.mark.parametrize("solver", ["ebw", "adam", "lbfgs"])
+@pytest.mark.parametrize("objective", ["margin", "conditional", "smooth_margin"])
+def test_unlabelled_rows_do_not_break_training(objective, solver, holey_iris, iris):
+    """Labels and entries missing at once, for every solver."""
+    X, y = holey_iris
+    some = np.where(np.arange(150) % 3 == 0, y, -1)
+    model = MixtureClassifier(1, objective=objective, solver=solver, max_iter=5, random_state=0)
+    assert model.fit(X, some).classes_.tolist() == [0, 1, 2]
+    assert model.score(*iris) > 0.9
+
+
+@pytest.mark.parametrize("labels", [["a", "b", "c"], [10, 20, 30], [True, False, "x"]])
+def test_none_marks_unlabelled_rows_in_object_arrays(labels, iris):
+    """Any labels that can be sorted; None among them is no label."""
+    X, y = iris
+    if len({type(label) for label in labels}) > 1:
+        labels = [str(label) for label in labels]
+    named = np.array([labels[c] for c in y], dtype=object)
+    named[::2] = None
+    model = MixtureClassifier(1, objective="likelihood").fit(X, named)
+    assert sorted(model.classes_.tolist()) == sorted(labels)
+    assert np.mean(model.predict(X) == np.array([labels[c] for c in y], dtype=object)) > 0.9
+
+
+def test_string_marker(iris):
+    """`unlabeled` may be any label."""
+    X, y = iris
+    named = np.array(["?", "one", "two"])[y]
+    model = MixtureClassifier(1, objective="likelihood", unlabeled="?").fit(X, named)
+    assert model.classes_.tolist() == ["one", "two"]
+
+
+def test_minus_one_is_a_class_where_nothing_is_unlabelled(iris):
+    """`unlabeled=None` takes labels as they come."""
+    X, y = iris
+    model = MixtureClassifier(1, unlabeled=None, max_iter=5).fit(X, y - 1)
+    assert model.classes_.tolist() == [-1, 0, 1]
+    assert model.score(X, y - 1) > 0.9
+
+
+@pytest.mark.parametrize("dtype", [str, object, float, bool, np.int8])
+def test_predictions_have_the_type_of_the_labels(dtype, iris):
+    """What went in comes out."""
+    X, y = iris[0][:100], iris[1][:100].astype(dtype)
+    model = MixtureClassifier(1, max_iter=3).fit(X, y)
+    assert model.predict(X).dtype == y.dtype
+    assert (model.predict(X) == y).mean() > 0.9
+
+
+# -- predictions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["fitted", "several"])
+def test_probabilities(model, request, iris, rng):
+    """They sum to one, agree with the logarithms, and their largest is the prediction."""
+    model = request.getfixturevalue(model)
+    X = np.where(rng.random(iris[0].shape) < 0.3, np.nan, iris[0])
+    proba = model.predict_proba(X)
+    np.testing.assert_allclose(proba.sum(1), 1.0, 1e-12)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), proba, 1e-12)
+    np.testing.assert_array_equal(model.classes_[proba.argmax(1)], model.predict(X))
+
+
+def test_rows_of_nothing_get_the_prior(fitted):
+    """Nothing observed: the class prior, and density one."""
+    X = np.full((2, 4), np.nan)
+    np.testing.assert_allclose(fitted.predict_proba(X), np.tile(fitted.class_prior_, (2, 1)), 1e-9)
+    np.testing.assert_allclose(fitted.score_samples(X), 0.0, atol=1e-9)
+    np.testing.assert_allclose(fitted.class_log_density(X), 0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("model", ["fitted", "several"])
+def test_density_is_the_sum_over_classes(model, request, holey_iris):
+    """log p(x) = log sum of prior times class density."""
+    model = request.getfixturevalue(model)
+    X = holey_iris[0]
+    expected = logsumexp(model.class_log_density(X) + np.log(model.class_prior_), axis=1)
+    np.testing.assert_allclose(model.score_samples(X), expected, 1e-9)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_densities_are_in_the_users_units(standardize, iris):
+    """One full component a class: scipy's normal density of the rows of that class."""
+    X, y = iris
+    model = MixtureClassifier(**PLAIN, reg_covar=1e-9, standardize=standardize).fit(X, y)
+    for c in range(3):
+        rows = X[y == c]
+        normal = multivariate_normal(rows.mean(0), np.cov(rows.T, bias=True))
+        np.testing.assert_allclose(model.class_log_density(X)[:, c], normal.logpdf(X), 1e-6, 1e-6)
+        np.testing.assert_allclose(model.means_[c], normal.mean, 1e-9)
+        np.testing.assert_allclose(model.covariances_[c], normal.cov, 1e-6, 1e-9)
+
+
+def test_units_do_not_change_predictions(iris):
+    """Metres or micrometres, with an offset or without."""
+    X, y = iris
+    other = X * [1e6, 1.0, 1e-6, 1.0] + [0.0, 100.0, 0.0, 0.0]
+    plain, scaled = (MixtureClassifier(random_state=0, max_iter=10).fit(x, y) for x in (X, other))
+    np.testing.assert_array_equal(plain.predict(X), scaled.predict(other))
+    np.testing.assert_allclose(plain.predict_proba(X), scaled.predict_proba(other), 1e-3, 1e-3)
+
+
+def test_log_margin(fitted, iris):
+    """Positive exactly where the prediction is right."""
+    X, y = iris
+    margin = fitted.log_margin(X, y)
+    np.testing.assert_array_equal(margin > 0, fitted.predict(X) == y)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("data", ["iris", "wine", "noise"])
+def test_margin_bound(data, objective, request, rng):
+    """Never below the number of training errors, whatever the model."""
+    if data == "noise":
+        X, y = rng.normal(size=(100, 3)), rng.integers(3, size=100)
+    else:
+        X, y = request.getfixturevalue(data)
+    for margin, smoothness in ((0.5, 1.0), (5.0, 10.0)):
+        model = MixtureClassifier(
+            1,
+            covariance="diag",
+            objective=objective,
+            margin=margin,
+            smoothness=smoothness,
+            max_iter=3,
+        ).fit(X, y)
+        assert model.margin_bound_ >= (model.predict(X) != y).sum() - 1e-9
+
+
+def test_temperature_does_not_hurt_on_held_back_rows(wine, monkeypatch, rng):
+    """The fitted temperature is at least as probable as none, on the rows it was fitted on."""
+    X, y = wine
+    noisy = np.where(rng.random(len(y)) < 0.2, rng.integers(3, size=len(y)), y)
+    seen = []
+    original = calibration.fit_temperature
+
+    def spy(mixture, held_back):
+        seen.append((mixture, held_back))
+        return original(mixture, held_back)
+
+    monkeypatch.setattr("mixtura.estimators.classifier.fit_temperature", spy)
+    settings = {"early_stopping": True, "validation_fraction": 0.3, "random_state": 0}
+    model = MixtureClassifier(1, solver="lbfgs", max_iter=10, **settings).fit(X, noisy)
+    ((mixture, held_back),) = seen
+    batch = held_back.table.batch(slice(None))
+    joint, labels = mixture.class_log_joint(batch).numpy(), batch.y.numpy()
+
+    def log_loss(temperature):
+        scaled = joint / temperature
+        return -(scaled[np.arange(len(labels)), labels] - logsumexp(scaled, axis=1)).mean()
+
+    assert log_loss(model.temperature_) <= log_loss(1.0)
+    grid = min(log_loss(t) for t in np.geomspace(0.1, 1000, 200))
+    assert log_loss(model.temperature_) <= grid + 1e-3
+    plain = MixtureClassifier(1, solver="lbfgs", max_iter=10, calibrate=False, **settings)
+    plain.fit(X, noisy)
+    assert plain.temperature_ == 1.0
+    np.testing.assert_array_equal(plain.score_samples(X), model.score_samples(X))
+
+
+# -- what a generative model can do ------------------------------------------------------------
+
+
+def test_outliers(several, iris):
+    """Far rows are, a hundredth of the training rows are, and others are not."""
+    X, _ = iris
+    assert several.is_outlier(X + 100.0).all()
+    assert 1 <= several.is_outlier(X).sum() <= 2
+    assert several.is_outlier(X, share=0.1).sum() in (14, 15, 16)
+    assert not several.is_outlier(X, share=0.0).any()
+    assert not several.is_outlier(np.full((1, 4), np.nan)).any()
+
+
+def test_imputing_the_mean(several, iris, holey_iris):
+    """Holes are filled, near the truth, and observed entries come back to the bit."""
+    X, holey = iris[0], holey_iris[0]
+    filled = several.impute(holey)
+    missing = np.isnan(holey)
+    assert filled.shape == X.shape
+    assert np.isfinite(filled).all()
+    np.testing.assert_array_equal(filled[~missing], holey[~missing])
+    naive = np.where(missing, np.nanmean(holey, axis=0), holey)
+    assert ((filled - X) ** 2).sum() < 0.5 * ((naive - X) ** 2).sum()
+    np.testing.assert_array_equal(several.impute(X), X)
+
+
+def test_imputing_draws(several, holey_iris):
+    """Draws differ where entries are missing, agree where not, and average to the mean."""
+    holey = holey_iris[0][:20]
+    missing = np.isnan(holey)
+    draws = several.impute(holey, n_draws=100, random_state=0)
+    assert draws.shape == (100, 20, 4)
+    np.testing.assert_array_equal(draws[:, ~missing], np.tile(holey[~missing], (100, 1)))
+    error = np.abs(draws.mean(0) - several.impute(holey))[missing]
+    assert (error < 5 * draws.std(0)[missing] / 10).all()
+    again = several.impute(holey, n_draws=100, random_state=0)
+    np.testing.assert_array_equal(draws, again)
+
+
+def test_imputing_with_labels(iris):
+    """Given the class of a row of holes, its mean is the mean of the class."""
+    model = MixtureClassifier(**PLAIN).fit(*iris)
+    nothing = np.full((4, 4), np.nan)
+    filled = model.impute(nothing, [0, 1, 2, -1])
+    np.testing.assert_allclose(filled[:3], model.means_, 1e-9)
+    np.testing.assert_allclose(filled[3], model.class_prior_ @ model.means_, 1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_imputing_keeps_the_type(several, holey_iris, dtype):
+    """Float32 in, float32 out, observed entries to the bit."""
+    holey = holey_iris[0].astype(dtype)
+    filled = several.impute(holey)
+    assert filled.dtype == dtype
+    seen = ~np.isnan(holey)
+    np.testing.assert_array_equal(filled[seen], holey[seen])
+
+
+def test_sampling(iris):
+    """Labels from the prior, or as asked; rows from the class."""
+    X, y = iris
+    model = MixtureClassifier(**PLAIN, class_prior=[0.6, 0.3, 0.1]).fit(X, y)
+    rows, labels = model.sample(5000, random_state=0)
+    assert rows.shape == (5000, 4)
+    np.testing.assert_allclose(np.bincount(labels) / 5000, [0.6, 0.3, 0.1], atol=0.03)
+    rows, labels = model.sample(2000, y=1, random_state=0)
+    assert set(labels) == {1}
+    np.testing.assert_allclose(rows.mean(0), X[y == 1].mean(0), atol=0.1)
+    assert model.sample(3, y=[2, 0, 2], random_state=0)[1].tolist() == [2, 0, 2]
+    again = model.sample(2000, y=1, random_state=0)[0]
+    np.testing.assert_array_equal(rows, again)
+
+
+def test_embedding(several, iris):
+    """Component posteriors, named, summing to one."""
+    embedded = several.transform(iris[0])
+    assert embedded.shape == (150, 6)
+    np.testing.assert_allclose(embedded.sum(1), 1.0, 1e-9)
+    np.testing.assert_array_equal(embedded, several.responsibilities(iris[0]))
+    names = several.get_feature_names_out()
+    assert names.tolist() == [f"mixtureclassifier{i}" for i in range(6)]
+
+
+# -- inputs of all kinds -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
+def test_data_frames(frame, holey_iris):
+    """The same model, feature names kept, and not one warning about them."""
+    X, y = holey_iris
+    named = frame({f"f{i}": X[:, i] for i in range(4)})
+    plain = MixtureClassifier(1, objective="likelihood").fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = MixtureClassifier(1, objective="likelihood").fit(named, y)
+        assert model.feature_names_in_.tolist() == ["f0", "f1", "f2", "f3"]
+        np.testing.assert_array_equal(model.predict_proba(named), plain.predict_proba(X))
+        for method in ("predict", "predict_log_proba", "score_samples", "class_log_density"):
+            getattr(model, method)(named)
+        for method in ("transform", "impute", "is_outlier", "responsibilities"):
+            getattr(model, method)(named)
+        model.log_margin(named, y)
+        model.impute(named, n_draws=2, random_state=0)
+
+
+def test_memory_mapped_matrices(holey_iris, tmp_path):
+    """A matrix on disk gives the model of the matrix in memory."""
+    X, y = holey_iris[0][::2], holey_iris[1][::2]
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    for solver in ("ebw", "adam", "lbfgs"):
+        settings = {"solver": solver, "max_iter": 3, "random_state": 0}
+        ours, theirs = (MixtureClassifier(1, **settings).fit(x, y) for x in (X, mapped))
+        np.testing.assert_allclose(ours.means_, theirs.means_, 1e-6)
+        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(mapped), 1e-5, 1e-9)
+
+
+@pytest.mark.parametrize("solver", ["ebw", "adam", "lbfgs"])
+def test_single_precision(solver, wine):
+    """Float32 rows give nearly the model of float64 rows."""
+    X, y = wine
+    settings = {"solver": solver, "max_iter": 5, "random_state": 0}
+    double, single = (MixtureClassifier(1, **settings).fit(x, y) for x in (X, X.astype("f")))
+    np.testing.assert_allclose(single.means_, double.means_, 1e-2)
+    assert (single.predict(X.astype("f")) == double.predict(X)).mean() > 0.99
+    np.testing.assert_allclose(
+        double.predict_proba(X.astype("f")), double.predict_proba(X), atol=1e-2
+    )
+
+
+def test_model_selection(iris):
+    """Cross-validation, grid search, pipelines and clones."""
+    X, y = iris
+    model = MixtureClassifier(1, objective="likelihood", random_state=0)
+    assert cross_val_score(model, X, y, cv=3).mean() > 0.9
+    search = GridSearchCV(model, {"covariance": ["diag", "full"]}, cv=3).fit(X, y)
+    assert search.best_score_ > 0.9
+    assert make_pipeline(StandardScaler(), model).fit(X, y).score(X, y) > 0.9
+    assert clone(search.best_estimator_).get_params() == search.best_estimator_.get_params()
+
+
+def test_pickles(several, iris):
+    """Pickle and joblib give the same model back."""
+    buffer = BytesIO()
+    joblib.dump(several, buffer)
+    buffer.seek(0)
+    for again in (pickle.loads(pickle.dumps(several)), joblib.load(buffer)):
+        np.testing.assert_array_equal(again.predict_proba(iris[0]), several.predict_proba(iris[0]))

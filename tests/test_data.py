@@ -1,0 +1,250 @@
+"""What a user passes as tensors: scaling, tables, labels, devices."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.preprocessing import StandardScaler
+
+from mixtura.data import (
+    Scaling,
+    Table,
+    encode_labels,
+    is_memory_mapped,
+    labelled_mask,
+    resolve_device,
+)
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+
+CPU = torch.device("cpu")
+
+
+def holes(X, rng, share=0.2):
+    """The same matrix with missing entries."""
+    return np.where(rng.random(X.shape) < share, np.nan, X)
+
+
+@pytest.fixture
+def memory_mapped(tmp_path):
+    """Writes an array to a file and maps it."""
+
+    def write(X):
+        np.save(tmp_path / "X.npy", X)
+        return np.load(tmp_path / "X.npy", mmap_mode="r")
+
+    return write
+
+
+# -- scaling -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [50, 40_000])
+def test_scaling_is_that_of_sklearn(n, rng):
+    """Weighted means and deviations over observed entries, also over several chunks."""
+    X = holes(rng.normal([1.0, -3.0, 1e6], [1.0, 0.1, 1e3], size=(n, 3)), rng)
+    weight = rng.uniform(0.1, 2.0, size=n)
+    expected = StandardScaler().fit(X, sample_weight=weight)
+    scaling = Scaling.measure(X, weight)
+    np.testing.assert_allclose(scaling.location, expected.mean_, 1e-9)
+    np.testing.assert_allclose(scaling.scale, expected.scale_, 1e-6)
+    np.testing.assert_allclose(scaling.invert(scaling.apply(X)), X, 1e-12)
+    assert scaling.log_scale == pytest.approx(np.log(expected.scale_).sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-12, 1e12, 1e300])
+def test_scaling_takes_any_magnitude(factor, rng):
+    """Units do not matter, however small or large."""
+    X = rng.normal(size=(100, 2))
+    plain, scaled = (Scaling.measure(x, np.ones(100)) for x in (X, X * factor))
+    np.testing.assert_allclose(scaled.apply(X * factor), plain.apply(X), 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -1e9, 1e-9])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_constant_columns_are_reported_and_harmless(value, dtype):
+    """A constant column keeps a finite, positive scale; rounding does not hide it."""
+    X = np.full((100, 2), value, dtype=dtype)
+    X[:, 1] = np.arange(100)
+    with pytest.warns(DegenerateDataWarning, match="1 column.*constant.*drop"):
+        scaling = Scaling.measure(X, np.ones(100))
+    assert (scaling.scale > 0).all()
+    np.testing.assert_allclose(scaling.apply(X)[:, 0], 0.0, atol=1e-6)
+
+
+def test_empty_columns_are_reported_once():
+    """A column without any value is named, and is not called constant too."""
+    X = np.array([[np.nan, 1.0], [np.nan, 2.0]])
+    with pytest.warns(DegenerateDataWarning, match="no observed value") as caught:
+        scaling = Scaling.measure(X, np.ones(2))
+    assert len(caught) == 1
+    assert np.isfinite(scaling.location).all()
+    assert (scaling.scale > 0).all()
+
+
+def test_good_columns_give_no_warning(rng):
+    """A small spread on a large offset is not constant."""
+    X = 1e6 + rng.normal(size=(100, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Scaling.measure(X, np.ones(100))
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["memory", "mapped"])
+def test_batches_are_the_rows(mapped, rng, memory_mapped):
+    """Whole, sliced, indexed, subset of a subset: values, masks, labels and weights agree."""
+    X, y, weight = holes(rng.normal(size=(50, 3)), rng), rng.integers(3, size=50), rng.random(50)
+    source = memory_mapped(X) if mapped else X
+    table = Table(source, y, weight, scaling=Scaling.identity(3), device=CPU)
+    assert len(table) == 50
+    assert table.n_features == 3
+
+    def check(batch, index):
+        missing = np.isnan(X[index])
+        np.testing.assert_array_equal(batch.x, np.where(missing, 0.0, X[index]))
+        np.testing.assert_array_equal(batch.observed, ~missing)
+        np.testing.assert_array_equal(batch.y, y[index])
+        np.testing.assert_array_equal(batch.weight, weight[index])
+
+    check(table.batch(slice(None)), np.arange(50))
+    order = rng.permutation(50)
+    check(table.batch(torch.from_numpy(order)), order)
+    part = table.subset(order[:20])
+    check(part.batch(slice(5, 15)), order[5:15])
+    again = part.subset(np.array([3, 1, 7]))
+    check(again.batch(slice(None)), order[[3, 1, 7]])
+    check(table.labelled_as(1).batch(slice(None)), np.flatnonzero(y == 1))
+    sizes = [len(batch) for batch in table.chunks(16)]
+    assert sizes == [16, 16, 16, 2]
+
+
+def test_complete_tables_have_no_mask(rng):
+    """Nothing missing, nothing to carry."""
+    table = Table(rng.normal(size=(5, 2)), scaling=Scaling.identity(2), device=CPU)
+    assert table.batch(slice(None)).observed is None
+    assert not table.may_have_missing
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["memory", "mapped"])
+def test_casting(mapped, rng, memory_mapped):
+    """Another floating type for rows and weights; the original stays."""
+    X = rng.normal(size=(5, 2))
+    source = memory_mapped(X) if mapped else X
+    table = Table(source, scaling=Scaling.identity(2), device=CPU)
+    single = table.cast(torch.float32)
+    assert single.batch(slice(None)).x.dtype == single.weight.dtype == torch.float32
+    assert table.batch(slice(None)).x.dtype == torch.float64
+    assert table.cast(torch.float64) is table
+
+
+def test_single_class(rng):
+    """Labels become zero; the original stays."""
+    y = rng.integers(3, size=20)
+    table = Table(rng.normal(size=(20, 2)), y, scaling=Scaling.identity(2), device=CPU)
+    assert not table.single_class().y.any()
+    np.testing.assert_array_equal(table.y, y)
+
+
+def test_offsets_do_not_eat_the_digits(rng):
+    """Float32 rows are centred in float64, and only then rounded."""
+    X = (1e4 + rng.normal(size=(1000, 1))).astype(np.float32)
+    scaling = Scaling.measure(X, np.ones(1000))
+    table = Table(X, scaling=scaling, device=CPU, dtype=torch.float32)
+    expected = (X.astype(float) - X.astype(float).mean()) / X.astype(float).std()
+    np.testing.assert_allclose(table.batch(slice(None)).x, expected, 1e-5, 1e-5)
+
+
+def test_memory_maps_are_recognised(rng, memory_mapped):
+    """Also behind views and plain array wrappers."""
+    X = rng.normal(size=(5, 2))
+    mapped = memory_mapped(X)
+    assert is_memory_mapped(mapped)
+    assert is_memory_mapped(np.asarray(mapped)[1:])
+    assert not is_memory_mapped(X)
+    assert not is_memory_mapped(np.array(mapped))
+
+
+def test_taking_rows_of_a_batch(rng):
+    """Every part follows, and another type keeps the mask."""
+    X = holes(rng.normal(size=(10, 2)), rng, 0.5)
+    batch = Table(X, scaling=Scaling.identity(2), device=CPU).batch(slice(None))
+    part = batch.take(slice(2, 5))
+    assert len(part) == 3
+    assert torch.equal(part.observed, batch.observed[2:5])
+    assert part.to(torch.float32).x.dtype == torch.float32
+
+
+# -- labels ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("y", "unlabeled", "expected"),
+    [
+        (np.array([0, -1, 1]), -1, [True, False, True]),
+        (np.array([0, -1, 1]), None, [True, True, True]),
+        (np.array(["a", "-1", "b"]), -1, [True, True, True]),
+        (np.array(["a", "?", "b"]), "?", [True, False, True]),
+        (np.array(["a", None, -1], dtype=object), -1, [True, False, False]),
+        (np.array([1.0, np.nan, 2.0], dtype=object), -1, [True, False, True]),
+        (np.array([0, 1, 2]), "?", [True, True, True]),
+        (np.array([True, False]), -1, [True, True]),
+    ],
+)
+def test_labelled_mask(y, unlabeled, expected):
+    """The marker, and None among objects."""
+    assert labelled_mask(y, unlabeled).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("classes", "y"),
+    [
+        (np.array([2, 5, 9]), np.array([9, 2, -1, 5])),
+        (np.array(["a", "bb"]), np.array(["bb", None, "a"], dtype=object)),
+        (np.array(["a", "bb"]), np.array(["bb", "a"])),
+        (np.array(["a", 3.5], dtype=object)[:1], np.array(["a"], dtype=object)),
+    ],
+)
+def test_labels_become_indices(classes, y):
+    """In the order of the classes, -1 without a label."""
+    codes = encode_labels(y, classes, -1)
+    marked = [v is None or v == -1 for v in y.tolist()]
+    assert codes[marked].tolist() == [-1] * sum(marked)
+    known = np.flatnonzero(~np.array(marked))
+    assert [classes[codes[i]] for i in known] == [y[i] for i in known]
+
+
+@pytest.mark.parametrize(
+    ("classes", "y"),
+    [
+        (np.array([2, 5]), np.array([3])),
+        (np.array([2, 5]), np.array([7])),
+        (np.array([0, 1]), np.array([0.5])),
+        (np.array([0, 1]), np.array([0.5], dtype=object)),
+        (np.array([0, 1]), np.array(["0"])),
+        (np.array([0, 1]), np.array(["x"], dtype=object)),
+        (np.array(["a", "b"]), np.array([0])),
+        (np.array(["a", "b"]), np.array(["c"])),
+        (np.array(["a", "b"]), np.array(["ab"])),
+        (np.array(["a", "b"]), np.array(["ab"], dtype=object)),
+    ],
+    ids=str,
+)
+def test_unknown_labels_are_named(classes, y):
+    """A label that is not among the classes is an error, never a neighbour or a prefix."""
+    with pytest.raises(InvalidInputError, match="not among the classes"):
+        encode_labels(y, classes, -1)
+
+
+# -- devices -----------------------------------------------------------------------------------
+
+
+def test_devices():
+    """'auto' keeps small tables on the CPU; what cannot be used is refused with a way out."""
+    assert resolve_device("auto", 10) == CPU
+    assert resolve_device("cpu", 10**9) == CPU
+    assert resolve_device(torch.device("cpu"), 10) == CPU
+    with pytest.raises(InvalidInputError, match="use device='cpu'"):
+        resolve_device("abacus", 10)

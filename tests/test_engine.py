@@ -1,0 +1,84 @@
+"""Sums over chunks are sums over rows."""
+
+import numpy as np
+import pytest
+import torch
+
+from mixtura.data import Scaling, Table
+from mixtura.densities import STRUCTURES
+from mixtura.engines import LocalEngine, local
+from mixtura.testing import make_density, make_engine, make_mixture
+
+
+@pytest.fixture
+def tiny_chunks(monkeypatch):
+    """Chunks of seven rows."""
+    monkeypatch.setattr(local, "_MOST_ROWS", {"cpu": 7, "cuda": 7})
+
+
+@pytest.fixture
+def problem(generator):
+    """A mixture and rows of it, some entries missing."""
+    mixture = make_mixture(make_density("full", "covariance", generator), [2, 1], generator)
+    return mixture, make_engine(mixture, 50, generator, holes=True)
+
+
+def test_sums_do_not_depend_on_chunks(problem, tiny_chunks):
+    """The sum over chunks of seven equals the sum over all rows."""
+    mixture, engine = problem
+    share = torch.linspace(-1.0, 1.0, 3, dtype=torch.float64)
+
+    def statistics(batch):
+        return mixture.density.statistics(batch, batch.weight[:, None] * share)
+
+    expected = statistics(engine.table.batch(slice(None)))
+    for name, value in engine.sum(statistics, mixture.density).items():
+        np.testing.assert_allclose(value, expected[name], 1e-9, 1e-9)
+
+
+def test_concat_keeps_the_order(problem, tiny_chunks):
+    """Results of chunks come one after another."""
+    mixture, engine = problem
+    joined = engine.concat(lambda batch: batch.weight, mixture.density)
+    assert torch.equal(joined, engine.table.weight)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_memory_of_a_chunk_is_bounded(structure, generator):
+    """Many features and components make chunks short, but never empty."""
+    small = make_density(*structure, generator, n_features=3)
+    large = make_density(*structure, generator, n_components=10, n_features=40, rank=20)
+    X = np.full((3, 40), np.nan)
+    holey = LocalEngine(Table(X, scaling=Scaling.identity(40), device=torch.device("cpu")))
+    rows = [holey.chunk_rows(density) for density in (small, large)]
+    assert 1 <= rows[1] <= rows[0]
+    assert rows[1] * large.row_cost(True) <= local._CHUNK_NUMBERS["cpu"]
+
+
+def test_minibatches_are_a_permutation(problem, generator):
+    """Every row once, in random order."""
+    _, engine = problem
+    parts = list(engine.minibatch_indices(8, generator))
+    assert [len(part) for part in parts] == [8] * 6 + [2]
+    order = torch.cat(parts)
+    assert not torch.equal(order, torch.arange(50))
+    assert torch.equal(order.sort().values, torch.arange(50))
+
+
+def test_subsamples(problem, generator):
+    """At most so many distinct rows, with their own labels and weights."""
+    _, engine = problem
+    assert engine.subsample(50, generator) is engine
+    part = engine.subsample(20, generator).table
+    whole = engine.table
+    places = [int((whole.weight == w).nonzero()) for w in part.weight]
+    assert len(set(places)) == 20
+    assert torch.equal(part.y, whole.y[places])
+    assert torch.equal(part.batch(slice(None)).x, whole.batch(slice(None)).x[places])
+
+
+def test_total_weight(problem):
+    """What means are taken over."""
+    _, engine = problem
+    assert engine.total_weight == pytest.approx(float(engine.table.weight.sum()))
+    assert len(engine) == 50

@@ -1,0 +1,311 @@
+"""Model files: everything comes back, and nothing wrong comes back silently."""
+
+import os
+import stat
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import mixtura
+from mixtura import GaussianMixtureDensity, MixtureClassifier
+from mixtura.densities import STRUCTURES
+from mixtura.exceptions import FileFormatError, InvalidInputError
+
+
+@pytest.fixture(scope="module")
+def model(iris):
+    """A small model with two components a class."""
+    return MixtureClassifier(2, objective="likelihood", random_state=0).fit(*iris)
+
+
+@pytest.fixture
+def saved(model, tmp_path):
+    """Its file."""
+    path = tmp_path / "model.mixtura"
+    model.save(path)
+    return path
+
+
+def assert_same(first, second, X):
+    """Two models have the same parameters to the bit, and answer alike up to rounding."""
+    assert type(first) is type(second)
+    assert first.get_params() == second.get_params()
+    for name, value in first.mixture_.density.tensors().items():
+        assert torch.equal(second.mixture_.density.tensors()[name], value)
+    assert torch.equal(first.mixture_.log_weight, second.mixture_.log_weight)
+    assert torch.equal(first.mixture_.log_prior, second.mixture_.log_prior)
+    for method in (
+        "predict",
+        "predict_proba",
+        "score_samples",
+        "transform",
+        "is_outlier",
+        "impute",
+    ):
+        np.testing.assert_allclose(getattr(first, method)(X), getattr(second, method)(X), 1e-12)
+    np.testing.assert_allclose(
+        first.sample(5, random_state=0)[0], second.sample(5, random_state=0)[0], 1e-12
+    )
+
+
+# -- round trips -------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_every_structure_comes_back(structure, holey_iris, tmp_path):
+    """All answers of the model, missing entries included."""
+    covariance, parameterization = structure
+    model = MixtureClassifier(
+        2,
+        covariance=covariance,
+        parameterization=parameterization,
+        rank=2,
+        max_iter=3,
+        random_state=0,
+    ).fit(*holey_iris)
+    model.save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    assert_same(model, again, holey_iris[0])
+    assert again.history_ == model.history_
+    assert again.margin_bound_ == model.margin_bound_
+    assert again.temperature_ == model.temperature_
+    np.testing.assert_array_equal(again.class_prior_, model.class_prior_)
+    np.testing.assert_allclose(again.covariances_, model.covariances_, 1e-12)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag", "spherical", "low_rank"])
+def test_densities_come_back(covariance, holey_iris, tmp_path):
+    """The unsupervised estimator too."""
+    model = GaussianMixtureDensity(2, covariance=covariance, random_state=0, tol=0.1)
+    model.fit(holey_iris[0])
+    model.save(str(tmp_path / "model"))
+    again = mixtura.load(str(tmp_path / "model"))
+    assert_same(model, again, holey_iris[0])
+    assert again.bic(holey_iris[0]) == pytest.approx(model.bic(holey_iris[0]), rel=1e-12)
+
+
+LABELS = {
+    "strings": np.array(["setosa", "versicolor", "virginica"]),
+    "objects": np.array(["setosa", "versicolor", "virginica"], dtype=object),
+    "object numbers": np.array([1, 2, 3], dtype=object),
+    "floats": np.array([1.0, 2.0, 3.0]),
+    "bytes": np.array([1, 2, 3], dtype=np.int8),
+    "umlauts": np.array(["Äpfel", "Öl", "🌼"]),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_come_back(name, iris, tmp_path):
+    """With their type."""
+    X, y = iris
+    model = MixtureClassifier(1, objective="likelihood").fit(X, LABELS[name][y])
+    model.save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    assert again.classes_.dtype == model.classes_.dtype
+    assert again.classes_.tolist() == model.classes_.tolist()
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    margins = [m.log_margin(X, LABELS[name][y]) for m in (again, model)]
+    np.testing.assert_allclose(*margins, 1e-9)
+
+
+def test_boolean_labels_come_back(iris, tmp_path):
+    """Two classes, True and False."""
+    X, y = iris
+    model = MixtureClassifier(1, objective="likelihood").fit(X, y == 0)
+    model.save(tmp_path / "model")
+    assert mixtura.load(tmp_path / "model").predict(X).dtype == bool
+
+
+def test_feature_names_come_back(iris, tmp_path):
+    """A loaded model still knows its columns, and refuses others."""
+    frame = pd.DataFrame(iris[0], columns=list("abcd"))
+    model = MixtureClassifier(1, objective="likelihood").fit(frame, iris[1])
+    model.save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    assert again.feature_names_in_.tolist() == list("abcd")
+    np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
+    with pytest.raises(ValueError, match="feature names"):
+        again.predict(frame.rename(columns={"a": "z"}))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"class_weight": {0: 1.0, 1: 2.0, 2: 3.0}},
+        {"class_weight": {np.int64(0): 1.0, np.int64(1): np.float64(2.0), np.int64(2): 3.0}},
+        {"class_prior": [0.2, 0.3, 0.5]},
+        {"class_prior": np.array([0.2, 0.3, 0.5])},
+        {"n_components": (1, 2, 1)},
+        {"n_components": np.array([1, 2, 1])},
+        {"n_components": np.int64(2)},
+        {"random_state": 3},
+        {"device": torch.device("cpu")},
+        {"unlabeled": None},
+        {"margin": np.float32(2.0)},
+    ],
+    ids=str,
+)
+def test_parameters_come_back(parameters, iris, tmp_path):
+    """Whatever a parameter may be, the file keeps it."""
+    model = MixtureClassifier(**{"n_components": 1, "objective": "likelihood", **parameters})
+    model.fit(*iris)
+    model.save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    ((name, value),) = parameters.items()
+    kept = getattr(again, name)
+    assert type(kept) is type(value)
+    np.testing.assert_array_equal(np.asarray(kept, dtype=object), np.asarray(value, dtype=object))
+    np.testing.assert_allclose(again.predict_proba(iris[0]), model.predict_proba(iris[0]), 1e-12)
+
+
+def test_a_loaded_model_goes_on_learning(iris, tmp_path):
+    """Streams continue after a restart exactly where they stopped."""
+    X, y = iris
+    model = MixtureClassifier(1, covariance="diag", objective="likelihood", random_state=0)
+    model.partial_fit(X[::2], y[::2], classes=[0, 1, 2])
+    model.save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    for part in (model, again):
+        part.partial_fit(X[1::2], y[1::2])
+    np.testing.assert_allclose(model.means_, again.means_, 1e-12)
+
+
+def test_what_cannot_be_stored_is_named(iris, tmp_path):
+    """Callbacks and random states belong to a run; no file is left behind."""
+    for name, value in {"callbacks": [print], "random_state": np.random.RandomState(0)}.items():
+        model = MixtureClassifier(1, objective="likelihood", **{name: value}).fit(*iris)
+        with pytest.raises(InvalidInputError, match=f"{name}.*None before saving"):
+            model.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+# -- damage ------------------------------------------------------------------------------------
+
+
+def test_any_flipped_byte_is_noticed(saved, model, iris):
+    """Header, description or numbers: damage is an error, never another model."""
+    content = saved.read_bytes()
+    for place in np.linspace(0, len(content) - 1, 60).astype(int):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x10
+        saved.write_bytes(damaged)
+        with pytest.raises(FileFormatError, match=saved.name):
+            mixtura.load(saved)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.99])
+def test_truncated_files(saved, share):
+    """Also the empty one."""
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(FileFormatError, match="damaged"):
+        mixtura.load(saved)
+
+
+FOREIGN = {
+    "text": b"hello, world",
+    "zeros": bytes(1000),
+    "noise": np.random.default_rng(0).bytes(5000),
+    "pickle": b"\x80\x04K\x01.",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_files(name, tmp_path):
+    """Other people's formats."""
+    path = tmp_path / "file"
+    path.write_bytes(FOREIGN[name])
+    with pytest.raises(FileFormatError, match="not a model file"):
+        mixtura.load(path)
+
+
+def test_foreign_safetensors(tmp_path):
+    """A file of tensors is not a model."""
+    save_file({"weight": torch.ones(3)}, tmp_path / "file")
+    with pytest.raises(FileFormatError, match="not a mixtura model"):
+        mixtura.load(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": "999"}, "newer.*upgrade"),
+        ({"version": "soon"}, "version|damaged"),
+        ({"version": ""}, "version|damaged"),
+        ({"model": "{}"}, "damaged"),
+        ({"model": "no json"}, "damaged"),
+        ({"model": '{"estimator": "os.system", "params": {}, "state": {}}'}, "damaged"),
+    ],
+    ids=str,
+)
+def test_headers_that_make_no_sense(saved, change, message):
+    """A newer version asks for an upgrade, all else is damage."""
+    from safetensors import safe_open
+
+    with safe_open(saved, framework="pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(saved), saved, {**metadata, **change})
+    with pytest.raises(FileFormatError, match=message):
+        mixtura.load(saved)
+
+
+def test_missing_files(tmp_path):
+    """No file, or a folder where a file should be."""
+    with pytest.raises(FileNotFoundError, match=r"no model file at .*nothing"):
+        mixtura.load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="no model file"):
+        mixtura.load(tmp_path)
+
+
+def test_places_that_cannot_be_written(model, tmp_path):
+    """A folder of that name, and a folder that does not exist."""
+    with pytest.raises(InvalidInputError, match="is a folder"):
+        model.save(tmp_path)
+    with pytest.raises(FileNotFoundError, match="absent"):
+        model.save(tmp_path / "absent" / "model")
+
+
+# -- interruptions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_interrupted_saving_keeps_the_old_file(function, error, model, saved, iris, monkeypatch):
+    """The old model stays whole, and no half-written file is left."""
+    before = saved.read_bytes()
+    other = MixtureClassifier(1, objective="likelihood").fit(*iris)
+
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr(os, function, fail)
+    with pytest.raises(type(error)):
+        other.save(saved)
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_saving_twice_replaces(model, saved, iris):
+    """The newer model is the one that is read."""
+    other = MixtureClassifier(1, objective="likelihood").fit(*iris)
+    other.save(saved)
+    assert_same(mixtura.load(saved), other, iris[0])
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX systems")
+def test_files_have_ordinary_permissions(saved, tmp_path):
+    """Whoever may read the user's other files may read the model."""
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    assert stat.S_IMODE(saved.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_files_hold_no_code(saved):
+    """Tensors and JSON only: nothing is unpickled when a model is read."""
+    tensors = load_file(saved)
+    assert all(isinstance(value, torch.Tensor) for value in tensors.values())
