@@ -264,13 +264,12 @@ def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndar
     given = y[labelled]
     if y.dtype == object:
         given = np.array(given.tolist()) if len(given) else classes[:0]
-    if (given.dtype.kind in "US") != (np.array(classes.tolist()).dtype.kind in "US"):
-        raise InvalidInputError(
-            f"y holds labels of another type than the classes {classes.tolist()}: "
-            f"{given[:5].tolist()}."
-        )
-    found = np.searchsorted(classes, given).clip(max=len(classes) - 1)
-    unknown = classes[found] != given
+    same_kind = (given.dtype.kind in "US") == (np.array(classes.tolist()).dtype.kind in "US")
+    found = np.zeros(len(given), dtype=np.int64)
+    unknown = np.ones(len(given), dtype=bool)
+    if same_kind:
+        found = np.searchsorted(classes, given).clip(max=len(classes) - 1)
+        unknown = classes[found] != given
     if unknown.any():
         raise InvalidInputError(
             f"y contains labels that are not among the classes {classes.tolist()}: "

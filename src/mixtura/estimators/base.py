@@ -38,7 +38,12 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     def _check_X(self, X: Any, *, reset: bool) -> np.ndarray:
         return validate_data(
-            self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan"
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            order="C",
+            ensure_all_finite="allow-nan",
         )
 
     def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
