@@ -509,10 +509,10 @@ def test_data_frames(frame, holey_iris):
     """The same model, feature names kept, and not one warning about them."""
     X, y = holey_iris
     named = frame({f"f{i}": X[:, i] for i in range(4)})
-    plain = MixtureClassifier(1, objective="likelihood").fit(X, y)
+    plain = MixtureClassifier(1, objective="likelihood", random_state=0).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = MixtureClassifier(1, objective="likelihood").fit(named, y)
+        model = MixtureClassifier(1, objective="likelihood", random_state=0).fit(named, y)
         assert model.feature_names_in_.tolist() == ["f0", "f1", "f2", "f3"]
         np.testing.assert_array_equal(model.predict_proba(named), plain.predict_proba(X))
         for method in ("predict", "predict_log_proba", "score_samples", "class_log_density"):

@@ -1,0 +1,45 @@
+"""The demonstration and the command that runs it."""
+
+import builtins
+import sys
+
+import pytest
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from mixtura import MixtureClassifier, cli, demo
+
+FAST = {
+    demo.HYBRID: MixtureClassifier(1, covariance="diag", objective="likelihood", random_state=0),
+    "rival": make_pipeline(SimpleImputer(), LogisticRegression(max_iter=50)),
+}
+
+
+def test_demo_prints_a_table_and_saves_pictures(tmp_path, capsys, monkeypatch):
+    """Errors grow with the share of missing pixels, less for the mixture."""
+    monkeypatch.setattr(demo, "contestants", lambda seed: FAST)
+    monkeypatch.setattr(sys, "argv", ["mixtura", "demo", "--output", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as finished:
+        cli.main()
+    assert finished.value.code in (0, None)
+    shown = capsys.readouterr().out
+    rows = {name: line for line in shown.splitlines() for name in FAST if line.startswith(name)}
+    errors = {name: [float(cell) for cell in line[38:].split()[:8]] for name, line in rows.items()}
+    assert errors["rival"][-1] > errors[demo.HYBRID][-1] > errors[demo.HYBRID][0]
+    for picture in ("missing-pixels.png", "digits-drawn-from-the-model.png"):
+        assert (tmp_path / "out" / picture).stat().st_size > 10_000
+
+
+def test_command_names_what_is_missing(monkeypatch):
+    """Without the optional packages the command says how to get them."""
+    real = builtins.__import__
+
+    def refuse(name, *args, **kwargs):
+        if name == "typer":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(SystemExit, match=r"mixtura\[cli\]"):
+        cli.main()
