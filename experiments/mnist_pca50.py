@@ -50,6 +50,7 @@ def main() -> None:
             tradeoff=0.246,
             solver="adam",
             learning_rate=0.0021,
+            batch_size=100,
             max_iter=options.epochs,
             schedule=options.schedule,
             averaging=options.averaging,

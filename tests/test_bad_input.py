@@ -450,3 +450,49 @@ def test_objects_that_mix_types():
     y = np.array(["a", 1, None], dtype=object)[Y]
     with pytest.raises(ValueError, match=r"[Ll]abel"):
         MixtureClassifier().fit(X, y)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.5, 1.0, -1.0, 1e6])
+def test_a_constant_column_changes_nothing(value, iris):
+    """Whatever its value, it is noticed, and a hair's breadth off it later does no harm."""
+    X, y = iris
+    padded = np.c_[X, np.full(len(X), value)]
+    with pytest.warns(DegenerateDataWarning, match="constant"):
+        model = MixtureClassifier(1, random_state=0, max_iter=5).fit(padded, y)
+    expected = model.score(padded, y)
+    padded[:, 4] += 1e-9
+    assert model.score(padded, y) == expected > 0.9
+
+
+def test_a_failed_fit_leaves_the_old_model(iris):
+    """A refit that raises half-way answers as before."""
+
+    def fail(record):
+        raise RuntimeError("stop here")
+
+    X, y = iris
+    model = MixtureClassifier(1, random_state=0, objective="likelihood").fit(X, y)
+    before = model.predict_proba(X)
+    model.set_params(callbacks=[fail])
+    with pytest.raises(RuntimeError, match="stop here"):
+        model.fit(X[:, :2], np.array(["x", "y", "z"])[y])
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+    assert model.classes_.tolist() == [0, 1, 2]
+
+
+def test_labels_of_plus_and_minus_one_are_noticed(iris):
+    """-1 marks unlabelled rows: if that leaves one class, we say so."""
+    X, y = iris
+    with pytest.warns(DegenerateDataWarning, match="unlabeled=None"):
+        MixtureClassifier(1, random_state=0).fit(X, np.where(y == 1, 1, -1))
+
+
+@pytest.mark.parametrize("objective", ["likelihood", "conditional", "margin"])
+def test_streams_learn_classes_that_come_late(objective, iris):
+    """A stream sorted by class ends with a model of all classes."""
+    X, y = iris
+    model = MixtureClassifier(1, random_state=0, objective=objective)
+    for label in range(3):
+        model.partial_fit(X[y == label], y[y == label], classes=[0, 1, 2])
+    assert model.score(X, y) > 0.9
+    np.testing.assert_allclose(model.class_count_, 50.0)

@@ -387,35 +387,47 @@ def test_margin_bound(data, objective, request, rng):
         assert model.margin_bound_ >= (model.predict(X) != y).sum() - 1e-9
 
 
-def test_temperature_does_not_hurt_on_held_back_rows(wine, monkeypatch, rng):
-    """The fitted temperature is at least as probable as none, on the rows it was fitted on."""
+def test_calibration_does_not_hurt_on_held_back_rows(wine, monkeypatch, rng):
+    """Held-back labels are at least as probable as without, or with the best temperature alone."""
     X, y = wine
     noisy = np.where(rng.random(len(y)) < 0.2, rng.integers(3, size=len(y)), y)
     seen = []
-    original = calibration.fit_temperature
+    original = calibration.fit_calibration
 
     def spy(mixture, held_back):
         seen.append((mixture, held_back))
         return original(mixture, held_back)
 
-    monkeypatch.setattr("mixtura.estimators.classifier.fit_temperature", spy)
+    monkeypatch.setattr("mixtura.estimators.classifier.fit_calibration", spy)
     settings = {"early_stopping": True, "validation_fraction": 0.3, "random_state": 0}
     model = MixtureClassifier(1, solver="lbfgs", max_iter=10, **settings).fit(X, noisy)
     ((mixture, held_back),) = seen
     batch = held_back.table.batch(slice(None))
     joint, labels = mixture.class_log_joint(batch).numpy(), batch.y.numpy()
 
-    def log_loss(temperature):
+    def log_loss(temperature, doubt=0.0):
         scaled = joint / temperature
-        return -(scaled[np.arange(len(labels)), labels] - logsumexp(scaled, axis=1)).mean()
+        sharp = np.exp(scaled - logsumexp(scaled, axis=1, keepdims=True))
+        proba = (1 - doubt) * sharp + doubt / joint.shape[1]
+        return -np.log(proba[np.arange(len(labels)), labels]).mean()
 
-    assert log_loss(model.temperature_) <= log_loss(1.0)
-    grid = min(log_loss(t) for t in np.geomspace(0.1, 1000, 200))
-    assert log_loss(model.temperature_) <= grid + 1e-3
+    fitted = log_loss(model.temperature_, model.doubt_)
+    assert fitted <= min(log_loss(t) for t in np.geomspace(0.1, 1000, 200)) + 1e-6
     plain = MixtureClassifier(1, solver="lbfgs", max_iter=10, calibrate=False, **settings)
     plain.fit(X, noisy)
-    assert plain.temperature_ == 1.0
+    assert (plain.temperature_, plain.doubt_) == (1.0, 0.0)
     np.testing.assert_array_equal(plain.score_samples(X), model.score_samples(X))
+    np.testing.assert_array_equal(plain.predict(X), model.predict(X))
+
+
+def test_a_few_surprises_do_not_set_the_temperature(iris, rng):
+    """Mislabelled rows far from their class leave the other probabilities sharp."""
+    X, y = np.tile(iris[0], (3, 1)) + rng.normal(scale=0.05, size=(450, 4)), np.tile(iris[1], 3)
+    wrong = rng.random(450) < 0.05
+    noisy = np.where(wrong, (y + 1) % 3, y)
+    proba = MixtureClassifier(1, random_state=0, max_iter=20).fit(X, noisy).predict_proba(X)
+    assert np.median(proba.max(1)) > 0.8
+    assert -np.log(proba[np.arange(450), noisy]).mean() < 0.5
 
 
 # -- what a generative model can do ------------------------------------------------------------

@@ -62,20 +62,16 @@ class Scaling:
     def measure(cls, X: np.ndarray, weight: np.ndarray) -> Scaling:
         """Weighted mean and deviation of each column, ignoring NaN; safe for any magnitude."""
         location, mass = _weighted_nanmean(X, weight, lambda x: x)
-        largest = _nanmax_abs(X, location)
-        unit = np.where(largest > 0, largest, 1.0)
+        low, high = _nan_range(X)
+        farthest = np.maximum(high - location, location - low)
+        unit = np.where(farthest > 0, farthest, 1.0)
         variance, _ = _weighted_nanmean(X, weight, lambda x: ((x - location) / unit) ** 2)
-        scale = unit * np.sqrt(variance)
-        constant = scale <= 8 * np.finfo(X.dtype).eps * np.maximum(np.abs(location), largest)
-        _warn_about_columns(mass == 0, "have no observed value", "drop them")
-        _warn_about_columns(constant & (mass > 0), "are constant", "drop them")
-        fallback = np.where(location != 0, np.abs(location), 1.0)
-        return cls(location, np.where(constant, fallback, scale))
-
-    @property
-    def log_scale(self) -> float:
-        """Sum of log scales: the Jacobian between the two units, over all columns."""
-        return float(np.log(self.scale).sum())
+        magnitude = np.maximum(np.abs(low), np.abs(high))
+        constant = high / 2 - low / 2 <= 4 * np.finfo(X.dtype).eps * magnitude
+        _warn_about_columns(mass == 0, "have no observed value")
+        _warn_about_columns(constant & (mass > 0), "are constant")
+        fallback = np.where(magnitude > 0, magnitude, 1.0)
+        return cls(location, np.where(constant, fallback, unit * np.sqrt(variance)))
 
     def apply(self, X: np.ndarray) -> np.ndarray:
         """Into the model's units, in float64 so that offsets do not eat the digits."""
@@ -103,20 +99,23 @@ def _weighted_nanmean(X: np.ndarray, weight: np.ndarray, function: Any) -> tuple
     return total, mass
 
 
-def _nanmax_abs(X: np.ndarray, location: np.ndarray) -> np.ndarray:
-    largest = np.zeros(X.shape[1])
+def _nan_range(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Smallest and largest observed value of each column; zeros where there is none."""
+    low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     for start in range(0, len(X), _SCAN_ROWS):
-        rows = np.abs(np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64) - location)
-        largest = np.fmax(largest, np.nan_to_num(rows).max(0))
-    return largest
+        rows = np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64)
+        low = np.fmin(low, np.fmin.reduce(rows, axis=0))
+        high = np.fmax(high, np.fmax.reduce(rows, axis=0))
+    seen = high >= low
+    return np.where(seen, low, 0.0), np.where(seen, high, 0.0)
 
 
-def _warn_about_columns(which: np.ndarray, what: str, remedy: str) -> None:
+def _warn_about_columns(which: np.ndarray, what: str) -> None:
     if which.any():
         names = ", ".join(map(str, np.flatnonzero(which)[:10]))
         warn(
             f"{int(which.sum())} column(s) {what} in the training rows ({names}); they carry no "
-            f"information about the classes. Remedy: {remedy}.",
+            "information. Remedy: drop them.",
             DegenerateDataWarning,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -161,24 +161,18 @@ def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.is_dir():
         raise InvalidInputError(f"{target} is a folder: give the name of a file.")
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {target.parent} to save {target.name} in.")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(_ordinary_mode())
         os.replace(temporary, target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-
-
-def _ordinary_mode() -> int:
-    """Permissions of a new file; there is no way to read the mask but to set it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def _digest(model: str, tensors: dict[str, Tensor]) -> str:

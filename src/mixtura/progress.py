@@ -19,17 +19,19 @@ class Progress:
         self._callbacks = list(callbacks)
         self._display = _display(verbose)
         self._began = time.perf_counter()
+        self.stopped = False
 
     def start(self, stage: str, total: int) -> None:
         """A stage of at most `total` iterations begins."""
         self._display.start(stage, total)
 
     def step(self, record: Record) -> bool:
-        """One iteration is done; True if a callback asks to stop."""
+        """One iteration is done; True once a callback has asked to stop."""
         record = {**record, "seconds": time.perf_counter() - self._began}
         self.history.append(record)
         self._display.step(record)
-        return any([callback(record) is True for callback in self._callbacks])
+        self.stopped |= any([callback(record) is True for callback in self._callbacks])
+        return self.stopped
 
     def __enter__(self) -> Progress:
         return self

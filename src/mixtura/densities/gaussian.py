@@ -39,7 +39,8 @@ class DiagonalGaussian(Density):
         return self.n_features + (1 if self.tied else self.n_features)
 
     def row_cost(self, missing: bool) -> int:
-        return 2 * self.n_features + 4 * self.n_components
+        filled = self.n_components * self.n_features if missing else 0
+        return 2 * self.n_features + 4 * self.n_components + filled
 
     @classmethod
     def from_clusters(
@@ -244,7 +245,7 @@ class FullGaussian(Density):
         covariance = 0.5 * (covariance + covariance.mT)
         usable = torch.where(covariance.isfinite().all((1, 2))[:, None, None], covariance, 0.0)
         slack = 0.5 * self.floor * torch.eye(self.n_features, dtype=mass.dtype, device=mass.device)
-        valid = (mass > 0) & is_positive_definite(usable + slack)
+        valid = (mass > 0) & mean.isfinite().all(1) & is_positive_definite(usable + slack)
         factor = torch.linalg.cholesky_ex(floor_spectrum(usable, self.floor)).L
         return self.with_tensors({"mean": mean, "factor": factor}), valid
 

@@ -62,7 +62,8 @@ class _LowRankGaussian(Density):
         return self.n_features * (2 + self.rank) - rotations
 
     def row_cost(self, missing: bool) -> int:
-        return self.n_components * (self.rank**2 if missing else 3 * self.rank)
+        holes = self.rank**2 + self.n_features if missing else 0
+        return 2 * self.n_features + self.n_components * (3 * self.rank + holes)
 
     @property
     @abstractmethod

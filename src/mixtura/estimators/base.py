@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
@@ -55,7 +56,20 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return torch.Generator().manual_seed(int(state.randint(np.iinfo(np.int32).max)))
 
     def _progress(self) -> Progress:
+        if not all(callable(callback) for callback in self.callbacks or ()):
+            raise InvalidInputError("callbacks must be functions that take a dict.")
         return Progress(self.callbacks or (), self.verbose)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A fit that fails leaves the estimator as it was."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _publish(self, mixture: Mixture, scaling: Scaling, table: Table) -> None:
         """Fitted attributes that follow from the mixture and its training rows."""

@@ -14,18 +14,20 @@ from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.data import Scaling, Table, encode_labels, resolve_device
+from mixtura.data import Scaling, Table, encode_labels, labelled_mask, resolve_device
+from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine
 from mixtura.estimators.base import (
     MixtureEstimator,
     check_count,
     run_over,
+    weighted_quantiles,
 )
-from mixtura.estimators.calibration import fit_temperature
-from mixtura.estimators.plan import Plan, Rows, make_plan, read_rows
+from mixtura.estimators.calibration import Calibration, fit_calibration
+from mixtura.estimators.plan import Plan, Rows, class_counts, make_plan, read_rows
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.mixture import Mixture
-from mixtura.objectives import Likelihood, Objective, build_objective, log_margin
+from mixtura.objectives import DISCRIMINATIVE, Likelihood, Objective, build_objective, log_margin
 from mixtura.persistence import storable
 from mixtura.progress import Progress
 from mixtura.trainers.base import FitResult, SpreadPrior
@@ -51,7 +53,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     n_components : "auto", int, or one int a class
         Components a class; "auto" grows them while an information criterion falls.
     covariance : "auto", "full", "diag", "spherical" or "low_rank"
-        Structure of the covariances; "auto" compares information criteria.
+        Structure of the covariances; "auto" is full for one or two features, else low rank.
     rank : "auto" or int
         Rank of the low-rank part.
     parameterization : "covariance" or "precision"
@@ -65,7 +67,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     smoothness : float
         Sharpness of the smooth maximum over rival classes.
     unlabeled_weight : float in [0, 1]
-        Share of unlabelled rows in the likelihood term.
+        Weight of unlabelled rows in the likelihood term, where there are any; labelled rows then
+        weigh one minus it.
     solver : "auto", "em", "ebw", "adam" or "lbfgs"
         "auto": EM for the likelihood; L-BFGS on small data and Adam on large for the others.
     class_prior : "empirical", "uniform" or array
@@ -82,7 +85,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         Low rank only: start from EM for the structure itself (factor analysers), or from the
         leading eigenpairs of full covariances.
     reg_covar : float
-        Smallest variance in any direction, as a share of the feature's variance.
+        Smallest variance, as a share of the feature's own: in any direction under EM and EBW, of
+        the diagonal (of a Cholesky factor, a tenth of its root) under gradients.
     prior_rows : "auto" or float
         Imagined rows a component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
@@ -90,14 +94,16 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.
     learning_rate, batch_size, schedule, averaging
-        Adam's step size, minibatch, course of the step size ("constant", "cosine", "linear"), and
-        decay of the parameter average (0: off).
+        Adam's step size, minibatch ("auto": a hundredth of the rows, 100 to 1000), course of the
+        step size ("constant", "cosine", "linear"), and decay of the parameter average (0: off).
     early_stopping : "auto" or bool
-        Hold back `validation_fraction` of the labelled rows, keep the best iterate on them, and
-        stop after `n_iter_no_change` iterations without gain. "auto": with Adam only.
+        Adam and L-BFGS: hold back `validation_fraction` of the labelled rows, keep the best
+        iterate on them, and stop after `n_iter_no_change` iterations without gain. "auto": with
+        Adam only.
     calibrate : bool
-        Fit a temperature of the posteriors on held-back rows, of a second model where the first
-        held none back; the density is left alone. The likelihood objective needs none.
+        Fit a temperature and a share of doubt on held-back rows, of a second model where the first
+        held none back (and a fifth of the rows are 30 or more); the density is left alone. The
+        likelihood objective needs none.
     warm_start : bool
         Start from the model of the previous fit.
     unlabeled : label that marks unlabelled rows, None if there are none
@@ -113,7 +119,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     classes_, class_prior_, n_components_ (a class), weights_, means_, covariances_
     mixture_ : the fitted model, in standardised units
     scaling_ : the map between units
-    temperature_ : what class log-joints are divided by in `predict_proba`
+    temperature_, doubt_ : calibration of `predict_proba`: what class log-joints are divided by, and
+        the share of a plain guess mixed in
     margin_bound_ : upper bound of the number of training errors
     class_count_ : weight of the rows of each class seen so far
     history_, n_iter_, converged_
@@ -136,10 +143,10 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             Interval(Integral, 1, None, closed="left"),
             "array-like",
         ],
-        "covariance": [StrOptions({"auto", "full", "diag", "spherical", "low_rank"})],
+        "covariance": [StrOptions({"auto", *(name for name, _ in STRUCTURES)})],
         "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "parameterization": [StrOptions({"covariance", "precision"})],
-        "objective": [StrOptions({"likelihood", "conditional", "margin", "smooth_margin"})],
+        "objective": [StrOptions({"likelihood", *DISCRIMINATIVE})],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
         "margin": [Interval(Real, 0, None, closed="neither")],
         "smoothness": [Interval(Real, 0, None, closed="neither")],
@@ -156,7 +163,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         "reg_covar": [Interval(Real, 0, None, closed="neither")],
         "standardize": ["boolean"],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "schedule": [StrOptions(set(SCHEDULES))],
         "averaging": [Interval(Real, 0, 1, closed="left")],
         "early_stopping": [StrOptions({"auto"}), "boolean"],
@@ -194,12 +201,12 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         prior_rows: Any = "auto",
         standardize: bool = True,
         learning_rate: float = 5e-3,
-        batch_size: int = 100,
+        batch_size: Any = "auto",
         schedule: str = "cosine",
         averaging: float = 0.0,
         early_stopping: Any = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 20,
+        n_iter_no_change: int = 10,
         calibrate: bool = True,
         warm_start: bool = False,
         unlabeled: Any = -1,
@@ -255,25 +262,25 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         ----------
         X : (n, D), NaN where missing.
         y : (n,) labels; `unlabeled` (or None) where there is none.
-        sample_weight : (n,) non-negative weights.
+            sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         """
-        return self._fit_rows(self._read(X, y, sample_weight))
+        with self._all_or_nothing():
+            return self._fit_rows(self._read(X, y, sample_weight))
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from one more part of a stream.
 
         The first call starts a model from its rows and needs all `classes`. Later calls take one
-        step of online EM (likelihood) or one epoch of Adam (other objectives) over theirs. With
-        one component a class and complete rows, the likelihood's stream ends where `fit` would.
+        step of online EM and, for other objectives than the likelihood, one epoch of Adam over
+        theirs. With the likelihood, one full or diagonal component a class, `prior_rows=0` and
+        complete rows, the stream ends where `fit` on all rows would.
         """
         first = not hasattr(self, "mixture_")
         known = self._stream_classes(classes, first)
-        rows = self._read(X, y, sample_weight, known)
-        if first:
-            return self._fit_rows(rows)
-        self._update(rows)
-        return self
+        with self._all_or_nothing():
+            rows = self._read(X, y, sample_weight, known)
+            return self._fit_rows(rows) if first else self._update(rows)
 
     def _read(self, X: Any, y: Any, sample_weight: Any, known: np.ndarray | None = None) -> Rows:
         if y is None:
@@ -292,6 +299,11 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
                 )
             return self.classes_
         given = np.unique(classes)
+        if not labelled_mask(given, self.unlabeled).all():
+            raise InvalidInputError(
+                f"classes={given.tolist()} contain the unlabelled marker {self.unlabeled!r}: "
+                "leave it out, or set unlabeled=None."
+            )
         if not first and not np.array_equal(given, self.classes_):
             raise InvalidInputError(
                 f"classes={given.tolist()} differ from those of the first call, "
@@ -299,37 +311,50 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             )
         return given
 
-    def _update(self, rows: Rows) -> None:
+    def _update(self, rows: Rows) -> Self:
         """One step from the present model on the rows of one call."""
         plan = make_plan(self, rows)
         device = resolve_device(self.device, rows.X.size)
         table = Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
         mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(device)
+        seen = float(self.class_count_.sum())
+        if mixture.density.closed_form:
+            mixture, count = self._online_step(mixture, rows, table)
+        else:
+            count = self.class_count_ + class_counts(rows, self.class_prior_)
+        result = FitResult(mixture, float("nan"), 1, True)
         with self._progress() as progress:
-            if plan.generative and mixture.density.closed_form:
-                seen = torch.from_numpy(self.class_count_).to(device)
-                likelihood = Likelihood(None if (rows.y >= 0).all() else 0.5)
-                halved = 1.0 if likelihood.unlabelled is None else 0.5
-                updated, seen = online_em_step(
-                    mixture, likelihood, LocalEngine(table), halved * seen
-                )
-                self.class_count_ = (seen / halved).cpu().numpy()
-                result = FitResult(updated, float("nan"), 1, True)
-            else:
+            if not plan.generative:
                 result = self._stream_epoch(mixture, plan, table, progress)
-        self._conclude(result, table, self.scaling_, progress)
+        before = self.score_quantiles_
+        self._conclude(result, table, self.scaling_, progress, plan)
+        self.class_count_ = count
+        weight = np.repeat([seen, float(rows.weight.sum())], len(before))
+        mixed = np.concatenate([before, self.score_quantiles_])
+        self.score_quantiles_ = weighted_quantiles(mixed, weight)
+        return self
+
+    def _online_step(
+        self, mixture: Mixture, rows: Rows, table: Table
+    ) -> tuple[Mixture, np.ndarray]:
+        """Online EM; every row counts the same, labelled or not."""
+        share = None if (rows.y >= 0).all() else 0.5
+        scale = 1.0 if share is None else share
+        seen = scale * torch.from_numpy(self.class_count_).to(table.device)
+        updated, total = online_em_step(mixture, Likelihood(share), LocalEngine(table), seen)
+        return updated, (total / scale).cpu().numpy()
 
     def _stream_epoch(
         self, mixture: Mixture, plan: Plan, table: Table, progress: Progress
     ) -> FitResult:
-        trainer = self._trainer(replace(plan, solver="adam"), None, self._generator())
+        trainer = self._trainer(replace(plan, solver="adam"), None, self._generator(), len(table))
         steady = replace(trainer, max_epochs=1, schedule="constant", averaging=0.0)
         objective = self._objective(plan, bool((table.y < 0).any()))
         return steady.run(mixture, objective, LocalEngine(table.cast(plan.dtype)), progress)
 
     def _fit_rows(self, rows: Rows) -> Self:
-        previous = self._previous(rows) if self.warm_start else None
         plan = make_plan(self, rows)
+        previous = self._previous(rows, plan) if self.warm_start else None
         device = resolve_device(self.device, rows.X.size)
         self.classes_ = rows.classes
         if previous is None:
@@ -343,30 +368,34 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             engine, held_back = self._split(table, self.validation_fraction, generator)
         with self._progress() as progress:
             result = self._solve(engine, held_back, plan, previous, generator, progress)
-            self.temperature_ = 1.0
-            if self.calibrate and not plan.generative:
+            calibration = Calibration()
+            if self.calibrate and not plan.generative and not progress.stopped:
                 if held_back is None:
-                    self._calibrate_apart(table, plan, previous)
+                    calibration = self._calibrate_apart(table, plan)
                 else:
-                    self.temperature_ = fit_temperature(result.mixture, held_back)
-        self._conclude(result, table, scaling, progress)
-        known = rows.y >= 0
-        unlabelled = rows.weight[~known].sum() * self.class_prior_
-        counted = np.bincount(rows.y[known], rows.weight[known], minlength=len(rows.classes))
-        self.class_count_ = counted + unlabelled
+                    calibration = fit_calibration(result.mixture, held_back)
+        self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
+        self._conclude(result, table, scaling, progress, plan)
+        self.class_count_ = class_counts(rows, self.class_prior_)
         return self
 
-    def _previous(self, rows: Rows) -> Mixture | None:
+    def _previous(self, rows: Rows, plan: Plan) -> Mixture | None:
         """The model of the previous fit, if there is one; it must fit the new rows."""
         if not hasattr(self, "mixture_"):
             return None
-        same_features = self.mixture_.density.n_features == rows.X.shape[1]
-        if not (same_features and np.array_equal(self.classes_, rows.classes)):
+        previous = self.mixture_
+        same = (
+            previous.density.n_features == rows.X.shape[1]
+            and np.array_equal(self.classes_, rows.classes)
+            and plan.counts in (None, list(previous.layout.counts))
+            and isinstance(previous.density, plan.recipe.density_class(rows.X.shape[1]))
+        )
+        if not same:
             raise InvalidInputError(
-                "warm_start=True needs the classes and features of the previous fit; set "
-                "warm_start=False to start anew."
+                "warm_start=True needs the classes, features, components and covariance structure "
+                "of the previous fit; set warm_start=False to start anew."
             )
-        return self.mixture_
+        return previous
 
     def _stops_early(self, plan: Plan) -> bool:
         if self.early_stopping == "auto":
@@ -388,14 +417,16 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         train, rest = (~held).nonzero().flatten().numpy(), held.nonzero().flatten().numpy()
         return LocalEngine(table.subset(train)), LocalEngine(table.subset(rest))
 
-    def _calibrate_apart(self, table: Table, plan: Plan, previous: Mixture | None) -> None:
-        """Where no row was held back: the temperature of a second model that held some back."""
+    def _calibrate_apart(self, table: Table, plan: Plan) -> Calibration:
+        """Where no row was held back: the calibration of a second model that held some back."""
         generator = self._generator()
         engine, held_back = self._split(table, _CALIBRATION_SHARE, generator)
         if held_back is None or len(held_back) < _CALIBRATION_ROWS:
-            return
-        twin = self._solve(engine, None, plan, previous, generator, Progress())
-        self.temperature_ = fit_temperature(twin.mixture, held_back)
+            return Calibration()
+        prior = self._spread_prior()
+        twin = self._solve(engine, None, plan, None, generator, Progress())
+        self._keep_prior(prior)
+        return fit_calibration(twin.mixture, held_back)
 
     def _solve(
         self,
@@ -409,18 +440,30 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         """Start anew or from the previous model, and train."""
         if previous is None:
             start, prior = self._start(engine, plan, generator, progress)
-            plan = replace(plan, prior=prior)
+            self._keep_prior(prior)
         else:
+            prior = self._spread_prior()
             resumed = replace(previous, learn_prior=plan.learn_prior).to(engine.table.device)
             start = FitResult(resumed, float("nan"), 0, True)
+        plan = replace(plan, prior=prior)
         has_unlabelled = bool((engine.table.y < 0).any())
         if plan.solver == "em" and not has_unlabelled and previous is None:
             return start
         if plan.solver == "adam":
             engine = LocalEngine(engine.table.cast(plan.dtype))
         objective = self._objective(plan, has_unlabelled)
-        trainer = self._trainer(plan, held_back, generator)
+        trainer = self._trainer(plan, held_back, generator, len(engine))
         return trainer.run(start.mixture, objective, engine, progress)
+
+    def _keep_prior(self, prior: SpreadPrior | None) -> None:
+        """The prior of the covariances, for warm starts."""
+        self.prior_rows_ = 0.0 if prior is None else prior.rows
+        self.prior_spread_ = None if prior is None else prior.reference.cpu().numpy()
+
+    def _spread_prior(self) -> SpreadPrior | None:
+        if self.prior_spread_ is None:
+            return None
+        return SpreadPrior(self.prior_rows_, torch.from_numpy(self.prior_spread_))
 
     def _start(
         self, train: LocalEngine, plan: Plan, generator: torch.Generator, progress: Progress
@@ -444,8 +487,13 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             unlabeled_weight=self.unlabeled_weight if has_unlabelled else None,
         )
 
+    def _batch_size(self, n_rows: int) -> int:
+        if self.batch_size == "auto":
+            return min(max(100, n_rows // 100), 1000)
+        return int(self.batch_size)
+
     def _trainer(
-        self, plan: Plan, held_back: LocalEngine | None, generator: torch.Generator
+        self, plan: Plan, held_back: LocalEngine | None, generator: torch.Generator, n_rows: int
     ) -> Any:
         if plan.solver == "em":
             return EM(self.max_iter, self.tol, plan.prior)
@@ -457,7 +505,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         return Adam(
             generator,
             max_epochs=self.max_iter,
-            batch_size=self.batch_size,
+            batch_size=self._batch_size(n_rows),
             learning_rate=self.learning_rate,
             schedule=self.schedule,
             averaging=self.averaging,
@@ -467,7 +515,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         )
 
     def _conclude(
-        self, result: FitResult, table: Table, scaling: Scaling, progress: Progress
+        self, result: FitResult, table: Table, scaling: Scaling, progress: Progress, plan: Plan
     ) -> None:
         mixture = result.mixture
         self._publish(mixture, scaling, table)
@@ -476,10 +524,11 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.history_, self.n_iter_ = progress.history, result.n_iter
         self.converged_ = result.converged
         self.margin_bound_ = self._margin_bound(mixture, table)
-        if not result.converged and result.n_iter >= self.max_iter and self.solver in ("em", "ebw"):
+        unsettled = not result.converged and not progress.stopped
+        if unsettled and plan.solver in ("em", "ebw"):
             warn(
-                f"{self.solver} stopped after max_iter={self.max_iter} iterations without "
-                "settling; raise max_iter or tol.",
+                f"{plan.solver} stopped after max_iter={self.max_iter} iterations without "
+                "settling; raise max_iter.",
                 ConvergenceWarning,
             )
 
@@ -501,9 +550,10 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
         check_is_fitted(self)
         rows = self._check_X(X, reset=False)
-        temperature = np.where(np.isnan(rows).all(1), 1.0, self.temperature_)
-        scaled = self._class_log_joint(rows) / temperature[:, None]
-        return torch.from_numpy(scaled).log_softmax(1).numpy()
+        log_joint = self._class_log_joint(rows)
+        calibrated = Calibration(self.temperature_, self.doubt_).log_proba(log_joint)
+        empty = np.isnan(rows).all(1)
+        return np.where(empty[:, None], Calibration().log_proba(log_joint), calibrated)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
@@ -562,7 +612,13 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             prior = self.mixture_.log_prior.exp()
             labels = torch.multinomial(prior, n_samples, replacement=True, generator=generator)
         else:
-            wanted = np.broadcast_to(np.asarray(y), n_samples)
+            wanted = np.asarray(y)
+            if wanted.shape not in ((), (n_samples,)):
+                raise InvalidInputError(
+                    f"y has shape {wanted.shape}: give one label, or one for each of the "
+                    f"{n_samples} rows."
+                )
+            wanted = np.broadcast_to(wanted, n_samples)
             labels = torch.from_numpy(encode_labels(wanted, self.classes_, None))
         rows = self.mixture_.sample(labels, generator).numpy()
         return self.scaling_.invert(rows), self.classes_[labels.numpy()]

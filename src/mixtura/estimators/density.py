@@ -84,7 +84,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         max_iter: int = 100,
         tol: float = 1e-3,
         n_init: int = 1,
-        reg_covar: float = 1e-6,
+        reg_covar: float = 1e-5,
         standardize: bool = True,
         warm_start: bool = False,
         device: Any = "auto",
@@ -109,6 +109,10 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the mixture to the rows of X; y is ignored."""
+        with self._all_or_nothing():
+            return self._fit(X, sample_weight)
+
+    def _fit(self, X: Any, sample_weight: Any) -> Self:
         X = self._check_X(X, reset=True)
         weight = check_weight(sample_weight, len(X))
         if (weight == 0).any():
@@ -131,7 +135,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
             result.n_iter,
             result.converged,
         )
-        if not result.converged:
+        if not result.converged and not progress.stopped:
             warn(
                 f"EM stopped after max_iter={self.max_iter} iterations without settling; raise "
                 "max_iter or tol.",

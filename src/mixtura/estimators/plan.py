@@ -22,7 +22,7 @@ from mixtura.trainers.base import SpreadPrior
 from mixtura.trainers.em import EM
 from mixtura.trainers.selection import Recipe
 
-#: Up to so many rows, L-BFGS on all of them is faster than Adam on minibatches, and repeatable.
+#: Up to so many rows (by weight), L-BFGS on all of them is as fast as Adam, and repeatable.
 _SMALL = 3_000
 #: The prior of a class that a stream has not shown yet.
 _NEVER = 1e-100
@@ -71,6 +71,12 @@ def read_rows(
             "GaussianMixtureDensity."
         )
     classes = _distinct(y[labelled]) if known is None else known
+    if len(classes) == 1 and not labelled.all():
+        warn(
+            f"only the class {classes[0]!r} has labelled rows, the others are marked unlabelled "
+            f"({estimator.unlabeled!r}). Remedy: if that marker is a class, set unlabeled=None.",
+            DegenerateDataWarning,
+        )
     codes = encode_labels(y, classes, estimator.unlabeled)
     weight = check_weight(sample_weight, len(X))
     weight = weight * _class_weights(estimator.class_weight, codes, classes)
@@ -102,6 +108,13 @@ def _class_weights(class_weight: Any, codes: np.ndarray, classes: np.ndarray) ->
         labelled = codes >= 0
         factors[labelled] = compute_sample_weight(class_weight, classes[codes[labelled]])
     return factors
+
+
+def class_counts(rows: Rows, class_prior: np.ndarray) -> np.ndarray:
+    """Weight of the rows of each class; unlabelled rows are shared out by the prior."""
+    known = rows.y >= 0
+    counted = np.bincount(rows.y[known], rows.weight[known], minlength=len(rows.classes))
+    return counted + rows.weight[~known].sum() * class_prior
 
 
 def make_plan(estimator: Any, rows: Rows) -> Plan:

@@ -121,10 +121,10 @@ class Adam:
             candidate = model.from_free({k: v.detach().clone() for k, v in trained.items()})
             record = {"stage": self.stage, "iteration": epoch, "objective": loss}
             self._judge(best, candidate.to(torch.float64), objective, loss, epoch, record)
-            stop = progress.step(record)
-            if stop or not math.isfinite(loss) or self._settled(best, epoch):
+            settled = self._settled(best, epoch)
+            if progress.step(record) or not math.isfinite(loss) or settled:
                 break
-        return FitResult(best.mixture, best.score[1], epoch, epoch < self.max_epochs and not stop)
+        return FitResult(best.mixture, best.score[1], epoch, settled and not progress.stopped)
 
     def _judge(
         self,
@@ -221,15 +221,16 @@ class GraphedStep:
         self._index.copy_(torch.arange(size, device=table.device))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         before = [p.detach().clone() for p in parameters]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                update()
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._loss = update()
+        with torch.cuda.device(table.device):
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    update()
+            torch.cuda.current_stream().wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._loss = update()
         self._rewind(parameters, before)
 
     def _rewind(self, parameters: list[Tensor], before: list[Tensor]) -> None:
@@ -270,7 +271,6 @@ class LBFGS:
         progress.start(self.stage, self.max_iter)
         packed = _Packed(mixture.free())
         total_weight = engine.total_weight
-        latest = {"loss": math.inf}
 
         def value_and_gradient(vector: np.ndarray) -> tuple[float, np.ndarray]:
             leaves = packed.unpack(vector)
@@ -279,16 +279,16 @@ class LBFGS:
             )
             if self.prior is not None:
                 sums = add_statistics(sums, _penalty_gradient(mixture, self.prior, leaves))
-            latest["loss"] = float(sums.pop("loss")) / total_weight
-            return latest["loss"], packed.pack(sums) / total_weight
+            loss = float(sums.pop("loss")) / total_weight
+            return loss, packed.pack(sums) / total_weight
 
         best = Best(mixture)
         if self.validation is not None:
             best.offer(mixture, evaluate(mixture, objective, self.validation), 0)
-        iteration, stop = 0, False
+        iteration = 0
 
         def after_step(intermediate_result) -> None:  # type: ignore[no-untyped-def]
-            nonlocal iteration, stop
+            nonlocal iteration
             iteration += 1
             loss = float(intermediate_result.fun)
             record = {"stage": self.stage, "iteration": iteration, "objective": loss}
@@ -299,8 +299,7 @@ class LBFGS:
                 record |= {"validation_error": score[0], "validation_objective": score[1]}
             best.offer(candidate, score, iteration)
             waited = self.validation is not None and self.patience is not None
-            stop = progress.step(record)
-            if stop or (waited and iteration - best.at >= (self.patience or 0)):
+            if progress.step(record) or (waited and iteration - best.at >= (self.patience or 0)):
                 raise StopIteration
 
         outcome = minimize(
@@ -311,7 +310,7 @@ class LBFGS:
             callback=after_step,
             options={"maxiter": self.max_iter, "ftol": self.tol, "gtol": 1e-8, "maxcor": 20},
         )
-        settled = iteration < self.max_iter and not stop
+        settled = iteration < self.max_iter and not progress.stopped
         return FitResult(best.mixture, float(outcome.fun), iteration, settled)
 
 

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from mixtura.densities import FullGaussian, LowRankGaussian, LowRankPrecision
+from mixtura.densities import STRUCTURES, Density, FullGaussian, LowRankGaussian, LowRankPrecision
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.progress import Progress
@@ -57,6 +57,13 @@ class Recipe:
         if self.eigen:
             return Structure("full", floor=self.floor)
         return Structure("low_rank", floor=self.floor, options={"rank": self.rank})
+
+    def density_class(self, n_features: int) -> type[Density]:
+        """The kind of density that a start ends in."""
+        covariance = self.structure(n_features).covariance
+        if self.eigen and covariance == "full" and self.covariance in ("auto", "low_rank"):
+            covariance = "low_rank"
+        return STRUCTURES[covariance, self.parameterization][0]
 
     def finish(self, start: Start) -> Start:
         """Leading eigenpairs of full covariances, where the start asks for them."""
