@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -36,6 +37,16 @@ def times_transposed(left: Tensor, right: Tensor) -> Tensor:
     """
     transposed = right.mT
     return left @ (transposed.contiguous() if right.device.type == "cpu" else transposed)
+
+
+def stack_product(left: Tensor, right: Tensor) -> Tensor:
+    """A B for stacks of small matrices, where no gradient is recorded.
+
+    On a CPU NumPy's loop over the stack costs a fraction of PyTorch's.
+    """
+    if left.device.type == "cpu":
+        return torch.from_numpy(np.matmul(left.numpy(), right.numpy()))
+    return left @ right
 
 
 def lower_inverse(factor: Tensor) -> Tensor:
@@ -97,11 +108,11 @@ class _QuadraticLogDet(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         factor, half = ctx.saved_tensors
         inverse = lower_inverse(factor)
-        solved = inverse.mT @ half
+        solved = stack_product(inverse.mT, half)
         weighted = solved * grad_quadratic[..., None, :]
-        grad_matrix = grad_log_det[..., None, None] * (inverse.mT @ inverse) - times_transposed(
-            weighted, solved
-        )
+        grad_matrix = grad_log_det[..., None, None] * stack_product(
+            inverse.mT, inverse
+        ) - stack_product(weighted, solved.mT)
         return grad_matrix, 2.0 * weighted
 
 

@@ -37,6 +37,7 @@ from mixtura.numerics import (
     lower_inverse,
     quadratic_log_det,
     solve_posdef,
+    stack_product,
     times_transposed,
     tri_pack_index,
 )
@@ -476,14 +477,14 @@ class _CompleteLogProb(torch.autograd.Function):
     def forward(ctx: Any, loading: Tensor, weight: Tensor, mean: Tensor, x: Tensor) -> Tensor:
         scaled = loading.mT * weight[:, None]  # (K, R, D)
         moment, squares = weight * mean, x.square()
-        gram = times_transposed(scaled, loading.mT)
+        gram = stack_product(scaled, loading)
         gram.diagonal(dim1=1, dim2=2).add_(1.0)
         factor = torch.linalg.cholesky_ex(gram).L
         half = lower_inverse(factor)
-        inverse = half.mT @ half
+        inverse = stack_product(half.mT, half)
         shift = scaled @ mean[..., None]
         projected = (scaled.flatten(0, 1) @ x.mT).view(*shift.shape[:2], len(x)).sub_(shift)
-        latent = inverse @ projected  # (K, R, n)
+        latent = stack_product(inverse, projected)  # (K, R, n)
         constant = (moment * mean - weight.log()).sum(1) + log_det_lower(factor)
         distance = torch.addmm(constant + x.shape[1] * LOG_2PI, squares, weight.mT)
         distance.addmm_(x, moment.mT, alpha=-2.0).sub_(projected.mul_(latent).sum(1).mT)
@@ -496,8 +497,8 @@ class _CompleteLogProb(torch.autograd.Function):
         mass = grad.mT @ torch.ones_like(x[:, :1])  # (K, 1): faster than a sum over rows
         pull = latent * grad.mT[:, None]
         total = pull.sum(2, keepdim=True)  # (K, R, 1)
-        by_gram = torch.addcmul(times_transposed(pull, latent), inverse, mass[..., None])
-        by_factors = by_gram.mul_(-0.5) @ loading.mT  # (K, R, D)
+        by_gram = torch.addcmul(stack_product(pull, latent.mT), inverse, mass[..., None])
+        by_factors = stack_product(by_gram.mul_(-0.5), loading.mT)  # (K, R, D)
         by_scaled = (
             (pull.flatten(0, 1) @ x).view_as(scaled).addcmul_(total, mean[:, None], value=-1)
         )

@@ -14,7 +14,7 @@ from mixtura.densities import Density
 Sums = dict[str, Tensor]
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
-_CHUNK_NUMBERS = {"cpu": 8_000_000, "cuda": 250_000_000}
+_CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
 _MOST_ROWS = {"cpu": 16_384, "cuda": 262_144}
 
 
