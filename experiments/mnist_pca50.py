@@ -32,7 +32,7 @@ SHARED = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=14)
     parser.add_argument("--schedule", default="cosine")
     parser.add_argument("--averaging", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -41,7 +41,12 @@ def main() -> None:
     train, y_train, test, y_test = load_mnist(50)
     shared = {**SHARED, "device": options.device, "random_state": options.seed}
     models = {
-        "likelihood, full": MixtureClassifier(covariance="full", objective="likelihood", **shared),
+        "likelihood, full, eps 0.001": MixtureClassifier(
+            covariance="full", objective="likelihood", **shared
+        ),
+        "likelihood, full, eps 0.1": MixtureClassifier(
+            covariance="full", objective="likelihood", **{**shared, "reg_covar": 0.1}
+        ),
         "hybrid margin, low-rank precision": MixtureClassifier(
             covariance="low_rank",
             rank=25,
