@@ -86,7 +86,8 @@ def test_good_columns_give_no_warning(rng):
     X = 1e6 + rng.normal(size=(100, 1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Scaling.measure(X, np.ones(100))
+        scaling = Scaling.measure(X, np.ones(100))
+    np.testing.assert_allclose(scaling.scale, X.std(0), rtol=1e-6)
 
 
 # -- tables ------------------------------------------------------------------------------------

@@ -62,3 +62,19 @@ class LocalEngine:
             return self
         keep = torch.randperm(len(self), generator=generator)[:most].sort().values
         return LocalEngine(self.table.subset(keep.numpy().astype(np.int64)))
+
+
+def hold_back(
+    table: Table, share: float, generator: torch.Generator
+) -> tuple[LocalEngine, LocalEngine | None]:
+    """Rows to train on, and a share of the labelled rows of every class (None if that is none)."""
+    y = table.y.cpu()
+    order = torch.randperm(len(y), generator=generator)
+    held = torch.zeros(len(y), dtype=torch.bool)
+    for label in y[y >= 0].unique():
+        mine = order[y[order] == label]
+        held[mine[: int(len(mine) * share)]] = True
+    if not held.any():
+        return LocalEngine(table), None
+    train, rest = (~held).nonzero().flatten().numpy(), held.nonzero().flatten().numpy()
+    return LocalEngine(table.subset(train)), LocalEngine(table.subset(rest))

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura.data import Scaling, Table, encode_labels, labelled_mask, resolve_device
 from mixtura.densities import STRUCTURES
-from mixtura.engines import LocalEngine
+from mixtura.engines import LocalEngine, hold_back
 from mixtura.estimators.base import (
     MixtureEstimator,
     check_count,
@@ -365,7 +365,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         generator = self._generator()
         engine, held_back = LocalEngine(table), None
         if self._stops_early(plan):
-            engine, held_back = self._split(table, self.validation_fraction, generator)
+            engine, held_back = hold_back(table, self.validation_fraction, generator)
         with self._progress() as progress:
             result = self._solve(engine, held_back, plan, previous, generator, progress)
             calibration = Calibration()
@@ -402,25 +402,10 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             return plan.solver == "adam"
         return self.early_stopping and plan.solver in ("adam", "lbfgs")
 
-    def _split(
-        self, table: Table, share: float, generator: torch.Generator
-    ) -> tuple[LocalEngine, LocalEngine | None]:
-        """Training rows, and a share of the labelled rows of every class, held back."""
-        y = table.y.cpu()
-        order = torch.randperm(len(y), generator=generator)
-        held = torch.zeros(len(y), dtype=torch.bool)
-        for label in range(len(self.classes_)):
-            mine = order[y[order] == label]
-            held[mine[: int(len(mine) * share)]] = True
-        if not held.any():
-            return LocalEngine(table), None
-        train, rest = (~held).nonzero().flatten().numpy(), held.nonzero().flatten().numpy()
-        return LocalEngine(table.subset(train)), LocalEngine(table.subset(rest))
-
     def _calibrate_apart(self, table: Table, plan: Plan) -> Calibration:
         """Where no row was held back: the calibration of a second model that held some back."""
         generator = self._generator()
-        engine, held_back = self._split(table, _CALIBRATION_SHARE, generator)
+        engine, held_back = hold_back(table, _CALIBRATION_SHARE, generator)
         if held_back is None or len(held_back) < _CALIBRATION_ROWS:
             return Calibration()
         prior = self._spread_prior()

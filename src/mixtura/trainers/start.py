@@ -26,13 +26,12 @@ class Structure:
     """A kind of density and how to make one."""
 
     covariance: str
-    parameterization: str = "covariance"
     floor: float = 1e-3
     options: dict[str, Any] = field(default_factory=dict)
 
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> Density:
         """A stack with the moments of weighted clusters of complete rows."""
-        kind, options = STRUCTURES[self.covariance, self.parameterization]
+        kind, options = STRUCTURES[self.covariance, "covariance"]
         return kind.from_clusters(x, membership, self.floor, generator, **options, **self.options)
 
 
