@@ -24,7 +24,7 @@ class UnsupportedError(ValueError):
 
 
 class FileFormatError(ValueError):
-    """A model file that is damaged, foreign, or written by a newer version."""
+    """A model or data file that is damaged, foreign, or written by a newer version."""
 
 
 class DegenerateDataWarning(UserWarning):
