@@ -23,7 +23,7 @@ from mixtura.trainers.em import EM
 from mixtura.trainers.selection import Recipe
 
 #: Up to so many rows (by weight), L-BFGS on all of them is as fast as Adam, and repeatable.
-_SMALL = 3_000
+SMALL = 3_000
 #: The prior of a class that a stream has not shown yet.
 _NEVER = 1e-100
 
@@ -174,7 +174,7 @@ def _solver(solver: str, rows: Rows, by_em: bool) -> str:
         return solver
     if by_em:
         return "em"
-    return "lbfgs" if rows.weight.sum() <= _SMALL else "adam"
+    return "lbfgs" if rows.weight.sum() <= SMALL else "adam"
 
 
 def _component_counts(n_components: Any, rows: Rows) -> list[int] | None:

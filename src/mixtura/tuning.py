@@ -1,0 +1,478 @@
+"""Search for an estimator's parameters by cross-validation, with Optuna.
+
+The ranges follow Roth, Peharz, Tschiatschek and Pernkopf (2018), "Hybrid
+generative-discriminative training of Gaussian mixture models", section 4.2.1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import KFold, StratifiedKFold, check_cv
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing, check_random_state, column_or_1d
+from sklearn.utils.validation import check_consistent_length
+
+from mixtura.data import labelled_mask
+from mixtura.densities import STRUCTURES
+from mixtura.estimators import GaussianMixtureDensity, MixtureClassifier
+from mixtura.estimators.base import check_weight
+from mixtura.estimators.plan import SMALL
+from mixtura.exceptions import InvalidInputError
+
+try:
+    import optuna
+except ImportError:
+    raise ImportError("The search needs Optuna: pip install 'mixtura[tune]'.") from None
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+Parameters = dict[str, Any]
+#: What spaces ask of: a trial that runs, or a finished one that repeats its answers.
+Trial = optuna.Trial | optuna.trial.FrozenTrial
+Folds = list[tuple[np.ndarray, np.ndarray]]
+
+#: A pruned trial counts, a failed one does not: that is one which was interrupted.
+_DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+#: NumPy's LinAlgError is a ValueError, PyTorch's is not.
+_FIT_ERRORS = (ValueError, torch.linalg.LinAlgError)
+_AS_GIVEN, _ERROR = "as given", "error"
+
+
+class TuningResult(NamedTuple):
+    """The best estimator, fitted on all rows, and the study that found it."""
+
+    estimator: Any
+    study: optuna.Study
+
+
+def tune(
+    estimator: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    n_trials: int = 50,
+    space: Any = None,
+    cv: Any = 5,
+    scoring: Any = None,
+    timeout: float | None = None,
+    n_jobs: int = 1,
+    storage: Any = None,
+    study_name: str | None = None,
+    sample_weight: Any = None,
+    sampler: optuna.samplers.BaseSampler | None = None,
+    pruner: optuna.pruners.BasePruner | None = None,
+    random_state: Any = None,
+    verbose: int = 0,
+) -> TuningResult:
+    """Search for the parameters that do best in cross-validation.
+
+    The first trial is the estimator as it was given, so that the result scores no worse than it.
+    A trial that falls behind the others after a few folds is given up. One whose fit fails counts
+    as given up too, and keeps the message in its user attribute "error".
+
+    Parameters
+    ----------
+    estimator : estimator of a type in `SPACES`, or a scikit-learn Pipeline that ends in one
+        Any other estimator needs `space`. It is left as it is.
+    X, y, sample_weight
+        As in the estimator's `fit`; weights count in fitting, not in scoring. Unlabelled rows
+        belong to every training part and are never scored.
+    n_trials : int
+        Trials wanted in all, together with those that `storage` already holds.
+    space : None, dict or callable
+        Names of parameters with Optuna distributions, or a function of a trial that returns
+        parameters. None is the space that `SPACES` has for the estimator.
+    cv : int, scikit-learn splitter, or pairs of training and test rows
+        A number shuffles the rows, and gives every part its share of each class.
+    scoring : None, name or callable
+        A scikit-learn scorer; large is good. None is "neg_log_loss" for classifiers, which also
+        judges the probabilities ("accuracy" judges the decisions alone), and the estimator's own
+        `score` for others: for `GaussianMixtureDensity` the mean log density of held-out rows.
+    timeout : float
+        No trial begins after so many seconds.
+    n_jobs : int
+        Trials at a time, in threads; -1 is one a core. Only one at a time is repeatable.
+    storage : None, path, Optuna URL or Optuna storage
+        Where trials are kept. Call again with the same storage and `study_name` to continue after
+        an interruption, or call from several processes, each with a `random_state` of its own, to
+        share the work. A path that ends in .db is an SQLite database, any other an Optuna journal.
+    study_name : str
+        By default the name of the estimator's type.
+    sampler, pruner
+        By default Optuna's TPESampler and MedianPruner.
+    random_state : as in scikit-learn
+        Seeds the sampler, the folds, and the estimator where its own `random_state` is None. A
+        search that is continued keeps the folds it began with.
+    verbose : int
+        Log every trial.
+
+    Returns
+    -------
+    TuningResult
+        The best estimator, fitted on all rows, and the Optuna study.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from mixtura import GaussianMixtureDensity
+    >>> from mixtura.tuning import tune
+    >>> best, study = tune(GaussianMixtureDensity(), load_iris().data, n_trials=3, random_state=0)
+    >>> bool(study.best_value >= study.trials[0].value)
+    True
+    """
+    _check_counts(n_trials, n_jobs)
+    rows = _Rows.read(estimator, X, y, sample_weight)
+    scoring, scorer = _resolve_scoring(estimator, scoring)
+    with _logging(verbose):
+        name = study_name or type(_last_step(estimator)[1]).__name__
+        study, seed = _open_study(storage, name, sampler, pruner, random_state)
+        folds = rows.folds(cv, seed, stratify=is_classifier(estimator))
+        start = clone(estimator).set_params(**_free_seeds(estimator, seed))
+        search = _Search(start, rows, folds, scorer, _resolve_space(space, start, rows, folds))
+        search.rehearse()
+        _refuse_other_task(study, f"{scoring} over {len(folds)} folds of {len(rows)} rows")
+        _enqueue_start(study)
+        study.optimize(
+            search,
+            n_trials=max(0, n_trials - len(study.get_trials(states=_DONE))),
+            timeout=timeout,
+            n_jobs=n_jobs,
+            callbacks=[optuna.study.MaxTrialsCallback(n_trials, states=_DONE)],
+        )
+    best = search.model(_best_trial(study))
+    return TuningResult(search.fit(best, np.arange(len(rows))), study)
+
+
+# -- spaces ----------------------------------------------------------------------------------
+
+
+def classifier_space(
+    trial: Trial, estimator: Any, X: Any, y: Any, *, per_class: bool = False
+) -> Parameters:
+    """The space of `MixtureClassifier`; parameters without effect in a trial are left alone.
+
+    `tradeoff_odds` is the likelihood's share against the rest, so that both ends of `tradeoff`
+    are searched closely. With `per_class` every class has its own number of components:
+
+        tune(model, X, y, space=lambda trial: classifier_space(trial, model, X, y, per_class=True))
+    """
+    y = column_or_1d(y)
+    labelled = labelled_mask(y, estimator.unlabeled)
+    classes, counts = np.unique(_plain(y[labelled]), return_counts=True)
+    chosen = _structure(trial, X.shape[1], estimator.parameterization)
+    if per_class:
+        chosen["n_components"] = [
+            _components(trial, count, f"n_components_{label}")
+            for label, count in zip(classes.tolist(), counts, strict=True)
+        ]
+    else:
+        chosen["n_components"] = _components(trial, counts.min())
+    if not labelled.all():
+        chosen["unlabeled_weight"] = trial.suggest_float("unlabeled_weight", 0.05, 0.95)
+    if len(classes) > 1 and estimator.solver != "em":
+        chosen |= _discriminative(trial, estimator.solver, len(y))
+    return chosen
+
+
+def density_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
+    """The space of `GaussianMixtureDensity`."""
+    return {"n_components": _components(trial, len(X)), **_structure(trial, X.shape[1])}
+
+
+#: The space of each type of estimator and its subclasses: a function of (trial, estimator, X, y),
+#: with the rows of one training part, that returns parameters.
+SPACES: dict[type, Callable[[Trial, Any, Any, Any], Parameters]] = {
+    MixtureClassifier: classifier_space,
+    GaussianMixtureDensity: density_space,
+}
+
+
+def _components(trial: Trial, n_rows: int, name: str = "n_components") -> int:
+    """At most 20, and two rows for each."""
+    return trial.suggest_int(name, 1, int(np.clip(n_rows // 2, 1, 20)), log=True)
+
+
+def _structure(trial: Trial, n_features: int, parameterization: str = "covariance") -> Parameters:
+    chosen: Parameters = {"reg_covar": trial.suggest_float("reg_covar", 1e-4, 1e-1, log=True)}
+    if n_features == 1:
+        return chosen
+    kinds = [kind for kind, form in STRUCTURES if form == parameterization]
+    kind = trial.suggest_categorical("covariance", kinds) if len(kinds) > 1 else kinds[0]
+    chosen["covariance"] = kind
+    if kind == "low_rank":
+        chosen["rank"] = trial.suggest_int("rank", 1, min(25, n_features - 1))
+    return chosen
+
+
+def _discriminative(trial: Trial, solver: str, n_rows: int) -> Parameters:
+    objective = trial.suggest_categorical("objective", ["margin", "conditional"])
+    odds = trial.suggest_float("tradeoff_odds", 1e-3, 1e3, log=True)
+    chosen = {"objective": objective, "tradeoff": odds / (1.0 + odds)}
+    if objective == "margin":
+        chosen["margin"] = trial.suggest_float("margin", 1e-2, 1e2, log=True)
+    if solver == "adam" or (solver == "auto" and n_rows > SMALL):
+        chosen["learning_rate"] = trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True)
+    return chosen
+
+
+def _resolve_space(
+    space: Any, estimator: Any, rows: _Rows, folds: Folds
+) -> Callable[[Trial], Parameters]:
+    if callable(space):
+        return space
+    if isinstance(space, Mapping):
+        return lambda trial: {name: _suggest(trial, name, space[name]) for name in space}
+    if space is not None:
+        raise InvalidInputError(f"space={space!r}: give a dict, a function of a trial, or None.")
+    prefix, last = _last_step(estimator)
+    known = next((SPACES[kind] for kind in type(last).__mro__ if kind in SPACES), None)
+    if known is None:
+        raise InvalidInputError(
+            f"no space is known for {type(last).__name__}: pass space=, a dict of Optuna "
+            "distributions or a function of a trial, or add the type to SPACES."
+        )
+    X, y = rows.take(folds[0][0])
+    if prefix and len(estimator) > 1:
+        X = clone(estimator[:-1]).fit_transform(X, y)
+    return lambda trial: {prefix + key: value for key, value in known(trial, last, X, y).items()}
+
+
+def _suggest(trial: Trial, name: str, choice: Any) -> Any:
+    match choice:
+        case FloatDistribution():
+            return trial.suggest_float(
+                name, choice.low, choice.high, step=choice.step, log=choice.log
+            )
+        case IntDistribution():
+            return trial.suggest_int(
+                name, choice.low, choice.high, step=choice.step, log=choice.log
+            )
+        case CategoricalDistribution():
+            return trial.suggest_categorical(name, choice.choices)
+    raise InvalidInputError(f"space[{name!r}] is {choice!r}: give an Optuna distribution.")
+
+
+# -- trials ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rows:
+    X: Any
+    y: np.ndarray | None
+    weight: np.ndarray | None
+    labelled: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labelled)
+
+    @classmethod
+    def read(cls, estimator: Any, X: Any, y: Any, sample_weight: Any) -> _Rows:
+        X = X if hasattr(X, "shape") else np.asarray(X)
+        labelled = np.ones(X.shape[0], dtype=bool)
+        if is_classifier(estimator):
+            if y is None:
+                raise InvalidInputError("a classifier needs y.")
+            labelled = labelled_mask(
+                column_or_1d(y), getattr(_last_step(estimator)[1], "unlabeled", None)
+            )
+            if not labelled.any():
+                raise InvalidInputError("y has no labelled row: there is nothing to score.")
+        check_consistent_length(X, y)
+        weight = None if sample_weight is None else check_weight(sample_weight, X.shape[0])
+        return cls(X, None if y is None else column_or_1d(y), weight, labelled)
+
+    def take(self, index: np.ndarray) -> tuple[Any, np.ndarray | None]:
+        return _safe_indexing(self.X, index), None if self.y is None else self.y[index]
+
+    def folds(self, cv: Any, seed: int, *, stratify: bool) -> Folds:
+        """Training and test rows; the unlabelled ones always train."""
+        # Splitters see labelled rows alone, for a marker is not a class to share out.
+        by_splitter = isinstance(cv, Integral) or hasattr(cv, "split")
+        rows = np.flatnonzero(self.labelled) if by_splitter else np.arange(len(self))
+        X, y = self.take(rows)
+        y = None if y is None or not by_splitter else _plain(y)
+        if isinstance(cv, Integral):
+            if stratify and y is not None:
+                _refuse_small_classes(y, int(cv))
+            kind = StratifiedKFold if stratify else KFold
+            cv = kind(int(cv), shuffle=True, random_state=seed)
+        pairs = [(rows[train], rows[test]) for train, test in check_cv(cv).split(X, y)]
+        apart = np.flatnonzero(~self.labelled)
+        return [
+            (np.append(train[self.labelled[train]], apart), test[self.labelled[test]])
+            for train, test in pairs
+        ]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The objective that Optuna maximises."""
+
+    start: Any
+    rows: _Rows
+    folds: Folds
+    scorer: Callable[..., float]
+    space: Callable[[Trial], Parameters]
+
+    def __call__(self, trial: optuna.Trial) -> float:
+        model, scores = self.model(trial), []
+        for step, (train, test) in enumerate(self.folds):
+            try:
+                scores.append(self._score(self.fit(clone(model), train), test))
+            except _FIT_ERRORS as error:
+                trial.set_user_attr(_ERROR, str(error))
+                raise optuna.TrialPruned(str(error)) from error
+            trial.report(float(np.mean(scores)), step)
+            if _AS_GIVEN not in trial.user_attrs and trial.should_prune():
+                raise optuna.TrialPruned(f"behind after {step + 1} folds")
+        return float(np.mean(scores))
+
+    def model(self, trial: Trial) -> Any:
+        parameters = {} if _AS_GIVEN in trial.user_attrs else self.space(trial)
+        return clone(self.start).set_params(**parameters)
+
+    def fit(self, model: Any, index: np.ndarray) -> Any:
+        X, y = self.rows.take(index)
+        weight = self.rows.weight
+        extra = {} if weight is None else {_last_step(model)[0] + "sample_weight": weight[index]}
+        return model.fit(X, y, **extra)
+
+    def _score(self, model: Any, index: np.ndarray) -> float:
+        X, y = self.rows.take(index)
+        score = self.scorer(model, X) if y is None else self.scorer(model, X, _plain(y))
+        if not np.isfinite(score):
+            raise ValueError(f"the score is {score}")
+        return float(score)
+
+    def rehearse(self) -> None:
+        """Names that the estimator does not know come to light before any work is done."""
+        self.model(optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask())
+
+
+def _plain(y: np.ndarray) -> np.ndarray:
+    """Labels in an array of their own type: scikit-learn takes objects for an unknown target."""
+    return np.array(y.tolist())
+
+
+def _last_step(estimator: Any) -> tuple[str, Any]:
+    """The estimator that classifies, and what its parameters begin with."""
+    if not isinstance(estimator, Pipeline):
+        return "", estimator
+    name, last = estimator.steps[-1]
+    return f"{name}__", last
+
+
+def _free_seeds(estimator: Any, seed: int) -> Parameters:
+    """The random states nobody has set: with one seed for all, trials differ by parameters only."""
+    given = estimator.get_params().items()
+    return {key: seed for key, value in given if key.endswith("random_state") and value is None}
+
+
+# -- the study -------------------------------------------------------------------------------
+
+
+def _resolve_scoring(estimator: Any, scoring: Any) -> tuple[str, Callable[..., float]]:
+    """A measure's name and its scorer."""
+    if scoring is None and is_classifier(estimator):
+        scoring = "neg_log_loss"
+    if not (scoring is None or isinstance(scoring, str) or callable(scoring)):
+        raise InvalidInputError(f"scoring={scoring!r}: give one name or one callable.")
+    name = scoring if isinstance(scoring, str) else getattr(scoring, "__name__", "score")
+    return name, check_scoring(estimator, scoring)
+
+
+def _open_study(
+    storage: Any, name: str, sampler: Any, pruner: Any, random_state: Any
+) -> tuple[optuna.Study, int]:
+    """The study, new or begun before, and the seed of its folds and fits."""
+    study = optuna.create_study(
+        storage=_resolve_storage(storage),
+        study_name=name,
+        pruner=pruner,
+        direction="maximize",
+        load_if_exists=True,
+    )
+    drawn = int(check_random_state(random_state).randint(2**31 - 1))
+    # A sampler that began again with the same seed would repeat the trials that are there.
+    study.sampler = sampler or optuna.samplers.TPESampler(seed=drawn + len(study.trials))
+    return study, _recall(study, "seed", drawn)
+
+
+def _resolve_storage(storage: Any) -> Any:
+    if not isinstance(storage, str | os.PathLike) or "://" in str(storage):
+        return storage
+    path = os.fspath(storage)
+    if path.endswith(".db"):
+        return f"sqlite:///{path}"
+    return optuna.storages.JournalStorage(JournalFileBackend(path))
+
+
+def _recall(study: optuna.Study, key: str, value: Any) -> Any:
+    """What the first call on this study noted; this value, if it is the first."""
+    if key not in study.user_attrs:
+        study.set_user_attr(key, value)
+    return study.user_attrs[key]
+
+
+def _enqueue_start(study: optuna.Study) -> None:
+    there = study.get_trials(deepcopy=False, states=(*_DONE, TrialState.WAITING))
+    if not any(_AS_GIVEN in trial.user_attrs for trial in there):
+        study.enqueue_trial({}, user_attrs={_AS_GIVEN: True})
+
+
+def _best_trial(study: optuna.Study) -> optuna.trial.FrozenTrial:
+    if study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        return study.best_trial
+    errors = [trial.user_attrs[_ERROR] for trial in study.trials if _ERROR in trial.user_attrs]
+    if errors:
+        raise ValueError(f"each of the {len(errors)} trials failed, the last with: {errors[-1]}")
+    raise ValueError("the time was up before a trial was done: raise timeout.")
+
+
+@contextmanager
+def _logging(verbose: int) -> Iterator[None]:
+    """Optuna's verbosity belongs to the whole process: it is put back."""
+    before = optuna.logging.get_verbosity()
+    quiet = max(before, optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.INFO if verbose else quiet)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def _check_counts(n_trials: Any, n_jobs: Any) -> None:
+    if not isinstance(n_trials, Integral) or n_trials < 1:
+        raise InvalidInputError(f"n_trials={n_trials!r}: give a whole number, 1 or more.")
+    if not isinstance(n_jobs, Integral) or (n_jobs < 1 and n_jobs != -1):
+        raise InvalidInputError(f"n_jobs={n_jobs!r}: give a whole number, 1 or more, or -1.")
+
+
+def _refuse_small_classes(y: np.ndarray, n_folds: int) -> None:
+    classes, counts = np.unique(y, return_counts=True)
+    if counts.min() < n_folds:
+        raise InvalidInputError(
+            f"the class {classes[counts.argmin()].item()!r} has {counts.min()} labelled rows, too "
+            f"few for cv={n_folds}: lower cv, drop the class, or pass a splitter."
+        )
+
+
+def _refuse_other_task(study: optuna.Study, task: str) -> None:
+    before = _recall(study, "task", task)
+    if before != task:
+        raise InvalidInputError(
+            f"the study {study.study_name!r} in this storage measures {before}, not {task}: choose "
+            "another study_name."
+        )
