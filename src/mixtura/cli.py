@@ -17,6 +17,8 @@ def main() -> None:
         sys.exit(MISSING)
 
     from mixtura import demo as demonstration
+    from mixtura import experiments
+    from mixtura.exceptions import InvalidInputError
 
     app = typer.Typer(help="Mixture models that classify.", no_args_is_help=True)
 
@@ -28,5 +30,27 @@ def main() -> None:
     def demo(output: Path = Path("mixtura-demo"), seed: int = 0) -> None:
         """Digits with missing pixels: ours beside logistic regression and boosted trees."""
         demonstration.run(output, seed)
+
+    @app.command()
+    def reproduce(
+        name: str = typer.Argument("", help="the experiment; see --list"),
+        show: bool = typer.Option(False, "--list", help="list the experiments and stop"),
+        quick: bool = typer.Option(False, help="a small version, within a minute"),
+        only: str = typer.Option("", help="keep to the parts whose name contains this"),
+        device: str = "auto",
+        seed: int = 0,
+        output: Path = Path("mixtura-results"),
+    ) -> None:
+        """Run an experiment of the papers: our figures beside theirs, as CSV and PNG."""
+        if show or not name:
+            for known in experiments.names():
+                print(f"{known:<22}{experiments.summary(known)}")
+            return
+        try:
+            experiments.reproduce(
+                name, folder=output, quick=quick, only=only, device=device, seed=seed
+            )
+        except (InvalidInputError, FileNotFoundError, ImportError) as error:
+            sys.exit(f"error: {error}")
 
     app()

@@ -1,0 +1,102 @@
+"""What an experiment shows: rows as they come, pictures, and both as files."""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Report:
+    """Settings of a run, and where its rows and pictures go.
+
+    Attributes
+    ----------
+    name : the experiment; its files begin with it.
+    folder : where files are written.
+    quick : a small version that ends within a minute on two cores.
+    only : keep to the parts whose name contains this.
+    """
+
+    name: str
+    folder: Path
+    quick: bool = False
+    device: str = "auto"
+    seed: int = 0
+    only: str = ""
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _header: tuple[str, ...] = ()
+    _began: float = field(default_factory=time.perf_counter)
+
+    def wants(self, part: str) -> bool:
+        """Whether a part of the experiment was asked for."""
+        return self.only in part
+
+    def note(self, text: str) -> None:
+        """Say what is going on."""
+        print(f"[{time.perf_counter() - self._began:6.0f} s] {text}", flush=True)
+
+    def row(self, table: str, **cells: Any) -> None:
+        """One more line of a table, shown at once."""
+        self.tables.setdefault(table, []).append(cells)
+        header = (table, *cells)
+        widths = [max(len(name), 9) if i else 28 for i, name in enumerate(cells)]
+        if header != self._header:
+            self._header = header
+            print(f"\n{table}\n{_line(cells, widths)}")
+        print(_line(map(_show, cells.values()), widths), flush=True)
+
+    @contextmanager
+    def figure(self, name: str = "", **options: Any) -> Iterator[Any]:
+        """A matplotlib figure that is saved when the block ends."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(layout="constrained", **options)
+        yield figure
+        self._replace(self._path(name, "png"), lambda path: figure.savefig(path, dpi=130))
+
+    def close(self) -> None:
+        """Write the tables."""
+        for table, rows in self.tables.items():
+            self._replace(self._path(table, "csv"), partial(_write_csv, rows))
+
+    def _path(self, part: str, suffix: str) -> Path:
+        stem = "-".join([self.name, *part.lower().split()])
+        return self.folder / f"{stem}.{suffix}"
+
+    def _replace(self, path: Path, write: Callable[[Path], None]) -> None:
+        """Write beside the target and move into place, so that no half of a file is ever seen."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            fresh = Path(scratch) / path.name
+            write(fresh)
+            os.replace(fresh, path)
+        self.note(f"saved {path}")
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _line(cells: Iterable[str], widths: list[int]) -> str:
+    """The first column to the left, numbers to the right."""
+    first, *rest = zip(cells, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)])
+
+
+def _write_csv(rows: list[dict[str, Any]], path: Path) -> None:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,107 @@
+"""What every experiment relies on: finding it, its report, and the command that runs it."""
+
+import csv
+import sys
+
+import pytest
+
+from mixtura import cli, experiments
+from mixtura.exceptions import InvalidInputError
+from mixtura.experiments.report import Report
+
+
+def test_every_experiment_can_run_and_says_what_it_shows():
+    """A summary of one line, and a function to run."""
+    assert "hybrid-table1" in experiments.names()
+    for name in experiments.names():
+        assert callable(experiments.find(name).run)
+        assert experiments.summary(name).endswith(".")
+
+
+def test_unknown_name_is_answered_with_the_nearest():
+    """A slip of the pen is met with a suggestion and the whole list."""
+    with pytest.raises(InvalidInputError, match="Did you mean 'hybrid-table1'") as refused:
+        experiments.find("hybrid-tabel1")
+    assert all(name in str(refused.value) for name in experiments.names())
+    with pytest.raises(InvalidInputError, match=r"'xyz'\. There are"):
+        experiments.reproduce("xyz", folder=None)
+
+
+def test_rows_are_shown_and_written(tmp_path, capsys):
+    """Cells at once on the screen; all columns of all rows in the file."""
+    report = Report("trial", tmp_path / "new" / "folder")
+    report.row("Test errors", model="ours", error=1.234, paper=None)
+    assert "1.23" in capsys.readouterr().out
+    report.row("Test errors", model="theirs", error=2.0, extra="yes")
+    report.close()
+    with (tmp_path / "new" / "folder" / "trial-test-errors.csv").open(encoding="utf-8") as file:
+        first, second = csv.DictReader(file)
+    assert first == {"model": "ours", "error": "1.234", "paper": "", "extra": ""}
+    assert second == {"model": "theirs", "error": "2.0", "paper": "", "extra": "yes"}
+
+
+def test_parts_are_chosen_by_what_their_name_contains(tmp_path):
+    """Nothing asked for is everything."""
+    assert Report("trial", tmp_path).wants("a/b")
+    assert Report("trial", tmp_path, only="b").wants("a/b")
+    assert not Report("trial", tmp_path, only="c").wants("a/b")
+
+
+def test_figure_replaces_the_old_one_whole_or_not_at_all(tmp_path):
+    """A write that fails leaves the picture of before, and no litter."""
+    report = Report("trial", tmp_path)
+    with report.figure("first panel") as figure:
+        figure.add_subplot().plot([0, 1])
+    picture = tmp_path / "trial-first-panel.png"
+    before = picture.read_bytes()
+    assert before.startswith(b"\x89PNG")
+
+    def half(path, **options):
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"), report.figure("first panel") as figure:
+        figure.savefig = half
+    assert picture.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [picture]
+
+
+def test_figure_of_a_failed_experiment_is_not_saved(tmp_path):
+    """What was drawn up to an error is no result."""
+    report = Report("trial", tmp_path)
+    with pytest.raises(ZeroDivisionError), report.figure():
+        1 / 0  # noqa: B018
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_command_lists_the_experiments(monkeypatch, capsys):
+    """One line each."""
+    monkeypatch.setattr(sys, "argv", ["mixtura", "reproduce", "--list"])
+    with pytest.raises(SystemExit) as finished:
+        cli.main()
+    assert finished.value.code in (0, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == experiments.names()
+    assert all(experiments.summary(line.split()[0]) in line for line in lines)
+
+
+def test_command_explains_an_unknown_name(monkeypatch):
+    """One line, no traceback."""
+    monkeypatch.setattr(sys, "argv", ["mixtura", "reproduce", "hybrid-tabel1"])
+    with pytest.raises(SystemExit, match=r"error: .*Did you mean 'hybrid-table1'"):
+        cli.main()
+
+
+def test_command_hands_its_options_on(monkeypatch, tmp_path):
+    """Options of the command are settings of the report."""
+    seen = []
+    monkeypatch.setattr(experiments, "find", lambda name: type("Stub", (), {"run": seen.append}))
+    options = ["--quick", "--only", "part", "--device", "cpu", "--seed", "3"]
+    folder = ["--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["mixtura", "reproduce", "anything", *options, *folder])
+    with pytest.raises(SystemExit) as finished:
+        cli.main()
+    assert finished.value.code in (0, None)
+    (report,) = seen
+    assert (report.name, report.folder, report.quick) == ("anything", tmp_path, True)
+    assert (report.only, report.device, report.seed) == ("part", "cpu", 3)

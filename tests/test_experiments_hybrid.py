@@ -1,0 +1,140 @@
+"""The experiments of the hybrid paper, small versions: they run, and show what they should."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from mixtura import MixtureClassifier, experiments
+from mixtura.datasets import load_dataset
+from mixtura.experiments import hybrid_figure3, hybrid_table1, hybrid_table2
+from mixtura.experiments.images import load_images
+
+
+@pytest.fixture(scope="module")
+def _mnist():
+    """Skips what needs MNIST where it is not to be had."""
+    try:
+        load_dataset("mnist")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def reproduce(tmp_path, _mnist):
+    """A quick run of an experiment: its tables, after a look at its files."""
+
+    def run(name, pictures=1, **settings):
+        report = experiments.reproduce(name, folder=tmp_path, quick=True, device="cpu", **settings)
+        for table, rows in report.tables.items():
+            with (tmp_path / f"{name}-{table}.csv").open(encoding="utf-8") as file:
+                assert len(list(csv.DictReader(file))) == len(rows)
+        drawn = list(tmp_path.glob("*.png"))
+        assert len(drawn) == pictures
+        assert all(picture.stat().st_size > 10_000 for picture in drawn)
+        return report.tables
+
+    return run
+
+
+def test_table1(reproduce):
+    """Margins beat the likelihood, low rank beats the diagonal."""
+    tables = reproduce("hybrid-table1", pictures=0)
+    ours = {(row["covariance"], row["objective"]): row["ours"] for row in tables["errors"]}
+    assert set(ours) == {(k, t) for k in hybrid_table1.STRUCTURES for t in hybrid_table1.OBJECTIVES}
+    assert ours["full", "LL+LM"] < ours["diagonal", "LL"]
+    assert ours["full", "LL+LM"] < ours["diagonal", "LL+LM"]
+    for row in tables["errors"]:
+        assert (row["validation"] is None) == (row["objective"] == "LL")
+        assert 0 < row["paper"] < row["ours"] < 20
+
+
+def test_table1_keeps_to_the_part_asked_for(reproduce):
+    """A slice of the table by its name."""
+    (row,) = reproduce("hybrid-table1", pictures=0, only="mnist-pca50/diagonal/LM")["errors"]
+    assert (row["covariance"], row["objective"], row["paper"]) == ("diagonal", "LM", 2.53)
+
+
+def test_settings_name_cells_and_parameters_that_exist():
+    """No setting is lost to a slip of the pen, and none is refused."""
+    known = set(MixtureClassifier().get_params())
+    cells = {
+        f"{s}/{k}/{t}"
+        for s in hybrid_table1.PAPER
+        for k in hybrid_table1.STRUCTURES
+        for t in hybrid_table1.OBJECTIVES
+    }
+    few = {f"{row}/{count}" for row in hybrid_table2.PAPER for count in hybrid_table2.LABELS}
+    for settings, parts in ((hybrid_table1.SETTINGS, cells), (hybrid_table2.SETTINGS, few)):
+        for name, chosen in settings.items():
+            assert any(f"{part}/".startswith(f"{name}/") for part in parts), name
+            assert set(chosen) <= known, name
+
+
+def test_figure1(reproduce):
+    """More of the likelihood's share: more likelihood, less margin."""
+    rows = reproduce("hybrid-figure1")["sweep"]
+    for part in ("train", "test"):
+        likelihood = [row[f"{part}_likelihood"] for row in rows]
+        assert likelihood == sorted(likelihood)
+        assert rows[0][f"{part}_margin"] > rows[-1][f"{part}_margin"]
+    assert all(row["test_error"] < 15 for row in rows)
+
+
+def test_figure2(reproduce):
+    """The generative low-rank model explains new digits best, the discriminative one worst."""
+    rows = reproduce("hybrid-figure2")["models"]
+    *low_rank, diagonal = [row["test_likelihood"] for row in rows]
+    assert low_rank == sorted(low_rank)
+    assert diagonal < low_rank[-1]
+
+
+def test_figure3(reproduce):
+    """Errors rise with the share of missing pixels; low rank is faster than full by far."""
+    tables = reproduce("hybrid-figure3")
+    for tradeoff in hybrid_figure3.TRADEOFFS:
+        curve = [row["ours"] for row in tables["errors"] if row["tradeoff"] == tradeoff]
+        assert max(curve[:2]) < curve[2] < curve[3]
+    few, many = tables["summary"]
+    assert few["worst"] < 0
+    assert many["best"] <= many["worst"] < 5
+    spent = {row["rank"]: row["ours"] for row in tables["times"]}
+    assert spent["full"] > 100 * spent["25"]
+
+
+def test_holes_are_as_many_in_each_row_and_nested():
+    """The number of missing features is exact; a larger share keeps the holes of a smaller one."""
+    X = np.random.default_rng(0).random((20, 30), dtype=np.float32)
+    some, more = (np.isnan(hybrid_figure3.punch(X, share, seed=1)) for share in (0.25, 0.5))
+    assert (some.sum(1) == 8).all()
+    assert (more.sum(1) == 15).all()
+    assert (more | ~some).all()
+    np.testing.assert_array_equal(hybrid_figure3.punch(X, 0.0, seed=1), X)
+
+
+def test_table2(reproduce):
+    """Rows without labels help when labels are few."""
+    tables = reproduce("hybrid-table2", pictures=0)
+    ours = {row["training"]: row["ours"] for row in tables["errors"]}
+    assert ours["SSL (LM)"] < ours["SV (LM)"]
+    assert ours["SSL (CLL)"] < ours["SV (CLL)"]
+
+
+@pytest.mark.usefixtures("_mnist")
+def test_components_are_white_on_the_training_rows():
+    """Principal components of the training rows; test rows are mapped alike."""
+    images = load_images("mnist-pca50", n_train=1500, n_test=500)
+    assert [part.shape for part in images] == [(1500, 50), (1500,), (500, 50), (500,)]
+    assert images.X_train.dtype == images.X_test.dtype == np.float32
+    np.testing.assert_allclose(np.cov(images.X_train.T), np.eye(50), atol=1e-3)
+    assert 0.5 < images.X_test.var() < 1.5
+
+
+@pytest.mark.usefixtures("_mnist")
+def test_variants_have_pixels_between_zero_and_one():
+    """The generated sets come through the same door."""
+    images = load_images("background-random", n_train=100, n_test=50)
+    assert images.X_train.shape == (100, 784)
+    assert images.X_train.min() >= 0
+    assert images.X_train.max() <= 1
+    assert images.X_train.mean() > 0.4
