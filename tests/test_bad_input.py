@@ -97,6 +97,8 @@ BAD_PARAMETERS = {
     "smoothness": [0.0, -1.0, np.nan, np.inf],
     "unlabeled_weight": [-0.1, 1.1],
     "solver": ["sgd"],
+    "holes": [-0.1, 0.6, np.nan],
+    "max_time": [0.0, -1.0, np.nan],
     "class_prior": ["flat", 0.5],
     "class_weight": ["even", 2.0],
     "max_iter": [0, 1.5],

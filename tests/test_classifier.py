@@ -122,6 +122,7 @@ def test_weights_are_repetitions(covariance, objective, iris, rng):
     X, y = iris
     weight = rng.integers(0, 4, size=len(X))
     settings = {"n_components": 1, "covariance": covariance, "objective": objective, "max_iter": 4}
+    settings |= {"tradeoff": 0.5, "reg_covar": 1e-3}  # "auto" holds rows back, which weights do not
     weighted = MixtureClassifier(**settings).fit(X, y, sample_weight=weight)
     repeated = MixtureClassifier(**settings).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
     np.testing.assert_allclose(weighted.means_, repeated.means_, 1e-6)
@@ -388,31 +389,34 @@ def test_margin_bound(data, objective, request, rng):
 
 
 def test_calibration_does_not_hurt_on_held_back_rows(wine, monkeypatch, rng):
-    """Held-back labels are at least as probable as without, or with the best temperature alone."""
+    """Held-back labels are nearly as probable as with the best temperature, and far more than
+    without."""
     X, y = wine
     noisy = np.where(rng.random(len(y)) < 0.2, rng.integers(3, size=len(y)), y)
     seen = []
-    original = calibration.fit_calibration
+    original = calibration.Unseen.calibrate
 
-    def spy(mixture, held_back):
-        seen.append((mixture, held_back))
-        return original(mixture, held_back)
+    def spy(unseen):
+        seen.append(unseen)
+        return original(unseen)
 
-    monkeypatch.setattr("mixtura.estimators.classifier.fit_calibration", spy)
-    settings = {"early_stopping": True, "validation_fraction": 0.3, "random_state": 0}
+    monkeypatch.setattr(calibration.Unseen, "calibrate", spy)
+    fixed = {"covariance": "low_rank", "rank": 3, "reg_covar": 0.01, "tradeoff": 0.5}
+    settings = {"early_stopping": True, "validation_fraction": 0.3, "random_state": 0} | fixed
     model = MixtureClassifier(1, solver="lbfgs", max_iter=10, **settings).fit(X, noisy)
-    ((mixture, held_back),) = seen
-    batch = held_back.table.batch(slice(None))
-    joint, labels = mixture.class_log_joint(batch).numpy(), batch.y.numpy()
+    (unseen,) = seen
+    assert set(np.round(unseen.missing[: len(unseen) // 2], 9)) == {0.0}  # whole rows,
+    assert unseen.missing[len(unseen) // 2 :].mean() > 0.2  # and their copies with holes
 
-    def log_loss(temperature, doubt=0.0):
-        scaled = joint / temperature
+    def log_loss(temperature, doubt=0.0, fade=0.0):
+        scaled = unseen.class_log_joint / temperature ** ((1 - unseen.missing) ** fade)[:, None]
         sharp = np.exp(scaled - logsumexp(scaled, axis=1, keepdims=True))
-        proba = (1 - doubt) * sharp + doubt / joint.shape[1]
-        return -np.log(proba[np.arange(len(labels)), labels]).mean()
+        proba = (1 - doubt) * sharp + doubt / scaled.shape[1]
+        return -np.average(np.log(proba[np.arange(len(unseen)), unseen.y]), weights=unseen.weight)
 
-    fitted = log_loss(model.temperature_, model.doubt_)
-    assert fitted <= min(log_loss(t) for t in np.geomspace(0.1, 1000, 200)) + 1e-6
+    fitted = log_loss(model.temperature_, model.doubt_, model.fade_)
+    assert fitted <= min(log_loss(t) for t in np.geomspace(0.1, 1000, 200)) + 1e-2
+    assert fitted < log_loss(1.0) - 0.1
     plain = MixtureClassifier(1, solver="lbfgs", max_iter=10, calibrate=False, **settings)
     plain.fit(X, noisy)
     assert (plain.temperature_, plain.doubt_) == (1.0, 0.0)

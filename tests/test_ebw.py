@@ -1,6 +1,7 @@
 """Extended Baum-Welch: EM as its special case, valid and better models on other objectives."""
 
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura import MixtureClassifier
+from mixtura.data import Table
+from mixtura.datasets import make_spirals
 from mixtura.densities import STRUCTURES
+from mixtura.engines import LocalEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
 from mixtura.progress import Progress
@@ -22,8 +26,9 @@ from mixtura.testing import (
     penalised_loss,
 )
 from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.ebw import EBW, _accumulate
+from mixtura.trainers.ebw import EBW, _accumulate, _grow, _Place, _Walk
 from mixtura.trainers.em import EM
+from mixtura.trainers.gradient import LBFGS
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 COUNTS = [2, 1, 3]
@@ -143,10 +148,108 @@ def test_settles_where_gradients_vanish(objective, iris):
     reached = []
     for solver in ("ebw", "lbfgs"):
         model = MixtureClassifier(
-            1, covariance="diag", objective=objective, solver=solver, prior_rows=0, max_iter=25
+            1,
+            covariance="diag",
+            objective=objective,
+            tradeoff=0.5,
+            solver=solver,
+            prior_rows=0,
+            reg_covar=0.01,
+            max_iter=25,
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(*iris)
         reached.append(model.history_[-1]["objective"])
     assert reached[0] == pytest.approx(reached[1], abs=1e-3)
+
+
+@pytest.mark.parametrize("bad", [1.5, float("nan")])
+def test_a_worse_step_is_taken_back(bad, generator):
+    """The next step leaves from the last good place, with twice the damping and no momentum."""
+    start, engine = problem(("full", "covariance"), generator)
+    sums = engine.sum(partial(_accumulate, start, Conditional()), start.density)
+    sums.pop("loss")
+    ebw, factor = EBW(), torch.full_like(start.log_weight, 4.0)
+    walk = _Walk(ebw, factor)
+    worse = walk.on(_Place(start, sums, 1.0))
+    again = walk.on(_Place(worse, sums, bad))
+    expected = ebw.update(start, sums, 2.0 * factor)
+    assert not torch.equal(again.density.mean, worse.density.mean)
+    np.testing.assert_array_equal(again.density.mean, expected.density.mean)
+    np.testing.assert_array_equal(again.log_weight, expected.log_weight)
+
+
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_the_best_iterate_is_kept(structure, generator):
+    """Also when the last ones were worse, whose objectives the history has all the same."""
+    start, engine = problem(structure, generator)
+    progress = Progress()
+    result = EBW(40, factor=1.0).run(start, Conditional(), engine, progress)
+    seen = [record["objective"] for record in progress.history]
+    assert max(np.diff(seen)) > 0.0
+    assert result.objective == min(seen) < seen[0]
+    reached = penalised_loss(result.mixture, Conditional(), engine)
+    assert reached == pytest.approx(result.objective, rel=1e-9)
+
+
+def test_momentum_respects_the_floor(generator):
+    """The smallest variance in any direction, though free parameters allow smaller ones."""
+    start, engine = problem(("full", "covariance"), generator)
+    floor = 0.5 * float(torch.linalg.eigvalsh(start.density.covariances()).max())
+    start = replace(start, density=replace(start.density, floor=floor))
+    mixture = EBW(15).run(start, Conditional(), engine, Progress()).mixture
+    assert mixture is not start
+    smallest = torch.linalg.eigvalsh(mixture.density.covariances()).min()
+    assert smallest > (1.0 - 1e-6) * floor
+
+
+def test_a_vanishing_weight_does_not_leap():
+    """Its derivative is huge, its mass is not."""
+    log_share = torch.tensor([1.0 - 1e-9, 1e-9, 0.0]).double().log().clamp_min(-300.0)
+    positive, negative = torch.tensor([40.0, 5.0, 5.0]).double(), torch.full((3,), 4.0).double()
+    grown = _grow(log_share, positive, negative, factor=1.0, damping=None)
+    assert (grown - log_share).abs().max() <= np.log(2.0) + 1e-12
+    assert (grown > log_share)[1:].all()
+
+
+@pytest.mark.parametrize("objective", [Conditional(), SmoothMargin(1.0)], ids=repr)
+def test_keeps_up_with_lbfgs_on_the_spirals(objective, spirals_start):
+    """In as many passes over the rows, of which it needs one an iteration."""
+    start, engine = spirals_start
+    first = penalised_loss(start, objective, engine)
+    lbfgs = LBFGS(100, tol=0.0).run(start, objective, engine, Progress()).objective
+    ours, published = (
+        EBW(100, per_component=adaptive).run(start, objective, engine, Progress()).objective
+        for adaptive in (True, False)
+    )
+    assert first - ours > 0.9 * (first - lbfgs)
+    assert first - ours > 1.05 * (first - published)
+
+
+@pytest.fixture(scope="module")
+def spirals_start():
+    """EM on few rows of the spirals, with too few components."""
+    spirals = make_spirals(500, radius=13.0, random_state=1)
+    model = MixtureClassifier(
+        6, covariance="diag", objective="likelihood", prior_rows=0, random_state=1
+    ).fit(spirals.data, spirals.target)
+    rows = spirals.data, spirals.target, np.ones(1000)
+    table = Table(*rows, scaling=model.scaling_, device=torch.device("cpu"))
+    return model.mixture_, LocalEngine(table)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"objective": "conditional"}, {"objective": "smooth_margin", "margin": 1.0}]
+)
+def test_the_classifier_gains_on_the_spirals(settings):
+    """More than three points over EM, with the solver as it comes."""
+    train, test = (make_spirals(1500, radius=13.0, random_state=seed) for seed in (2, 3))
+    scores = []
+    for chosen in ({"objective": "likelihood"}, {"solver": "ebw", "tradeoff": 0.0, **settings}):
+        model = MixtureClassifier(6, covariance="diag", random_state=2, **chosen)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(train.data, train.target)
+        scores.append(model.score(test.data, test.target))
+    assert scores[1] > scores[0] + 0.03

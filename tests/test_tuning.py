@@ -425,7 +425,7 @@ def test_bad_labels_are_refused(flowers):
 def test_fits_that_fail(flowers):
     """One is a trial given up, with its message; all of them are an error that quotes the last."""
     X, y = flowers
-    values = iter([1e-3, 1e-3, -1.0, -1.0])
+    values = iter([1e-3, 1e-3, -1.0, 1e-3])
     space = {"space": lambda trial: {"reg_covar": next(values)}}
     _, study = tune(quick(), X, y, n_trials=3, cv=2, **space)
     states = [trial.state for trial in study.trials]
@@ -485,7 +485,7 @@ SHARED = {
     "random_state": [0, 1],
     "verbose": [0, 1],
 }
-DENSITY = SHARED | {"n_components": [1, "auto"]}
+DENSITY = SHARED | {"n_components": [1, "auto"], "max_time": [None, 10.0]}
 CLASSIFIER = SHARED | {
     "n_components": [1, [1, 2, 1]],
     "parameterization": ["covariance", "precision"],

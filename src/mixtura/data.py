@@ -46,6 +46,27 @@ class Batch:
         """The same rows in another floating type."""
         return Batch(self.x.to(dtype), self.observed, self.y, self.weight.to(dtype))
 
+    def missing_share(self) -> Tensor:
+        """(n,) share of the features that each row lacks."""
+        if self.observed is None:
+            return self.weight.new_zeros(len(self), dtype=torch.float64)
+        return 1.0 - self.observed.double().mean(1)
+
+    def with_punched(self, share: float, generator: torch.Generator) -> Batch:
+        """The rows and, beside each, a copy with random holes; the two share its weight.
+
+        Every copy loses a share of its features of its own, `share` on average.
+        """
+        rate = 2.0 * share * torch.rand(len(self), 1, generator=generator)
+        kept = (torch.rand(self.x.shape, generator=generator) >= rate).to(self.x.device)
+        whole = torch.ones_like(kept) if self.observed is None else self.observed
+        return Batch(
+            torch.cat([self.x, self.x * kept]),
+            torch.cat([whole, whole & kept]),
+            self.y.repeat(2),
+            self.weight.repeat(2) / 2.0,
+        )
+
 
 @dataclass(frozen=True)
 class Scaling:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,25 +13,52 @@ Callback = Callable[[Record], Any]
 
 
 class Progress:
-    """Collects the history of a fit, shows it, and passes it on to the user's callbacks."""
+    """Collects the history of a fit, shows it, and passes it on to the user's callbacks.
 
-    def __init__(self, callbacks: Iterable[Callback] = (), verbose: int = 0) -> None:
+    Attributes
+    ----------
+    stopped : whether a callback or the clock has ended the fit.
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[Callback] = (),
+        verbose: int = 0,
+        max_time: float | None = None,
+    ) -> None:
         self.history: list[Record] = []
         self._callbacks = list(callbacks)
         self._display = _display(verbose)
         self._began = time.perf_counter()
+        self._max_time = math.inf if max_time is None else max_time
         self.stopped = False
+
+    @property
+    def seconds(self) -> float:
+        """Time since the fit began."""
+        return time.perf_counter() - self._began
+
+    @property
+    def time_spent(self) -> float:
+        """Share of the allowed time that has gone; 0 where there is no limit."""
+        return self.seconds / self._max_time if self._max_time > 0.0 else 1.0
+
+    def part(self, share: float) -> Progress:
+        """A silent clock for work on the side: it may take a share of the time that is left."""
+        left = max(self._max_time - self.seconds, 0.0)
+        return Progress(max_time=share * left)
 
     def start(self, stage: str, total: int) -> None:
         """A stage of at most `total` iterations begins."""
         self._display.start(stage, total)
 
     def step(self, record: Record) -> bool:
-        """One iteration is done; True once a callback has asked to stop."""
-        record = {**record, "seconds": time.perf_counter() - self._began}
+        """One iteration is done; True once a callback has asked to stop, or time is up."""
+        record = {**record, "seconds": self.seconds}
         self.history.append(record)
         self._display.step(record)
         self.stopped |= any([callback(record) is True for callback in self._callbacks])
+        self.stopped |= self.time_spent >= 1.0
         return self.stopped
 
     def __enter__(self) -> Progress:

@@ -1,5 +1,6 @@
 """Engines answer one question: what is the sum of this over all rows?"""
 
-from mixtura.engines.local import LocalEngine, hold_back
+from mixtura.engines.local import LocalEngine, folds, hold_back, some_rows
+from mixtura.engines.punched import PunchedEngine
 
-__all__ = ["LocalEngine", "hold_back"]
+__all__ = ["LocalEngine", "PunchedEngine", "folds", "hold_back", "some_rows"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -31,16 +32,28 @@ class LocalEngine:
     def total_weight(self) -> float:
         return float(self.table.weight.sum())
 
+    @property
+    def may_have_missing(self) -> bool:
+        return self.table.may_have_missing
+
+    def batch(self, index: Tensor) -> Batch:
+        """The rows at `index`, to learn from."""
+        return self.table.batch(index)
+
+    def chunks(self, n_rows: int) -> Iterator[Batch]:
+        """All rows to learn from, `n_rows` at a time."""
+        return self.table.chunks(n_rows)
+
     def chunk_rows(self, density: Density) -> int:
         """Rows a chunk, so that memory is bounded whatever the number of rows."""
         kind = self.table.device.type if self.table.device.type in _MOST_ROWS else "cuda"
-        cost = max(1, density.row_cost(self.table.may_have_missing))
+        cost = max(1, density.row_cost(self.may_have_missing))
         return max(1, min(_MOST_ROWS[kind], _CHUNK_NUMBERS[kind] // cost))
 
     def sum(self, function: Callable[[Batch], Sums], density: Density) -> Sums:
         """The sum of what `function` gives for each chunk."""
         total: Sums = {}
-        for batch in self.table.chunks(self.chunk_rows(density)):
+        for batch in self.chunks(self.chunk_rows(density)):
             for name, value in function(batch).items():
                 total[name] = value if name not in total else total[name].add_(value)
         return total
@@ -48,7 +61,7 @@ class LocalEngine:
     def concat(self, function: Callable[[Batch], Tensor], density: Density) -> Tensor:
         """What `function` gives for each chunk, one after another, on the CPU."""
         with torch.no_grad():
-            parts = [function(b).cpu() for b in self.table.chunks(self.chunk_rows(density))]
+            parts = [function(b).cpu() for b in self.chunks(self.chunk_rows(density))]
         return torch.cat(parts)
 
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -68,13 +81,48 @@ def hold_back(
     table: Table, share: float, generator: torch.Generator
 ) -> tuple[LocalEngine, LocalEngine | None]:
     """Rows to train on, and a share of the labelled rows of every class (None if that is none)."""
+    held = torch.zeros(len(table), dtype=torch.bool)
+    for mine in _shuffled_by_class(table, generator):
+        held[mine[: int(len(mine) * share)]] = True
+    return _part(table, held) if held.any() else (LocalEngine(table), None)
+
+
+def some_rows(table: Table, most: int, generator: torch.Generator) -> Table:
+    """About `most` labelled rows, every class its share, and as many unlabelled ones."""
+    keep = []
+    known = int((table.y >= 0).sum())
+    for mine in _shuffled_by_class(table, generator):
+        keep.append(mine[: max(2, math.ceil(len(mine) * most / known))])
+    unlabelled = (table.y.cpu() < 0).nonzero().flatten()
+    order = torch.randperm(len(unlabelled), generator=generator)[:most]
+    index = torch.cat([*keep, unlabelled[order]]).sort().values
+    return table if len(index) == len(table) else table.subset(index.numpy())
+
+
+def folds(
+    table: Table, count: int, generator: torch.Generator
+) -> Iterator[tuple[LocalEngine, LocalEngine]]:
+    """Rows to train on and rows held back, `count` times; each labelled row is held back once.
+
+    A class with a single row is never without it.
+    """
+    fold = torch.full((len(table),), -1)
+    first = 0
+    for mine in _shuffled_by_class(table, generator):
+        if len(mine) > 1:
+            fold[mine] = torch.arange(first, first + len(mine)) % count
+            first += len(mine)
+    for number in fold[fold >= 0].unique():
+        yield _part(table, fold == number)
+
+
+def _shuffled_by_class(table: Table, generator: torch.Generator) -> Iterator[Tensor]:
     y = table.y.cpu()
     order = torch.randperm(len(y), generator=generator)
-    held = torch.zeros(len(y), dtype=torch.bool)
     for label in y[y >= 0].unique():
-        mine = order[y[order] == label]
-        held[mine[: int(len(mine) * share)]] = True
-    if not held.any():
-        return LocalEngine(table), None
-    train, rest = (~held).nonzero().flatten().numpy(), held.nonzero().flatten().numpy()
+        yield order[y[order] == label]
+
+
+def _part(table: Table, held: Tensor) -> tuple[LocalEngine, LocalEngine]:
+    train, rest = ((~held).nonzero().flatten().numpy(), held.nonzero().flatten().numpy())
     return LocalEngine(table.subset(train)), LocalEngine(table.subset(rest))

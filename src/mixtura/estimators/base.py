@@ -58,7 +58,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     def _progress(self) -> Progress:
         if not all(callable(callback) for callback in self.callbacks or ()):
             raise InvalidInputError("callbacks must be functions that take a dict.")
-        return Progress(self.callbacks or (), self.verbose)
+        return Progress(self.callbacks or (), self.verbose, self.max_time)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

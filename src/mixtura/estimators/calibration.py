@@ -2,53 +2,119 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+import torch
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
-from mixtura.engines import LocalEngine
-from mixtura.estimators.base import run_over
+from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.mixture import Mixture
 
 _LARGEST_DOUBT = 0.5
-_LOG_TEMPERATURES = -3.0, 8.0
+_LOG_TEMPERATURES, _FADES = (-3.0, 8.0), (0.0, 3.0)
+#: Widths of the priors of the log temperature and the fade, and rows of evidence for a little
+#: doubt: enough to keep a handful of held-back rows from claiming certainty.
+_PRIOR_WIDTHS, _PRIOR_DOUBT = np.array([3.0, 0.5]), 0.5
+#: Held-back rows are judged whole and with so many holes: as they may be met.
+_HOLES = 0.3
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """p = (1 - doubt) softmax(J / temperature) + doubt / C, which leaves the decisions alone.
+    """p = (1 - doubt) softmax(J / T) + doubt / C, which leaves the decisions alone.
 
-    The temperature undoes the saturation that margins cause. The doubt is the share of rows that
-    are plain surprises; without it a few of them would set the temperature for all.
+    The temperature undoes the saturation that margins cause. It fades as features go missing,
+    T = temperature ** ((1 - share missing) ** fade), since less evidence saturates less. The doubt
+    is the share of rows that are plain surprises; without it a few of them would set the
+    temperature for all.
     """
 
     temperature: float = 1.0
     doubt: float = 0.0
+    fade: float = 1.0
 
-    def log_proba(self, class_log_joint: np.ndarray) -> np.ndarray:
-        """Calibrated log posteriors (n, C)."""
-        sharp = log_softmax(class_log_joint / self.temperature, axis=1)
+    @classmethod
+    def typical(cls, margin: float) -> Calibration:
+        """For a model trained to keep a log-margin."""
+        return cls(temperature=max(1.0, margin / 4.0), doubt=0.05)
+
+    def log_proba(self, class_log_joint: np.ndarray, missing: np.ndarray) -> np.ndarray:
+        """Calibrated log posteriors (n, C) of rows with a share (n,) of their features missing."""
+        temperature = self.temperature ** ((1.0 - missing) ** self.fade)
+        sharp = log_softmax(class_log_joint / temperature[:, None], axis=1)
         if self.doubt == 0.0:
             return sharp
         guess = np.log(self.doubt / class_log_joint.shape[1])
         return np.logaddexp(sharp + np.log1p(-self.doubt), guess)
 
 
-def fit_calibration(mixture: Mixture, held_back: LocalEngine) -> Calibration:
-    """The calibration under which held-back labels are most probable."""
-    joint = run_over(mixture, held_back.table, lambda m, b: m.class_log_joint(b)).numpy()
-    y = held_back.table.y.cpu().numpy()
-    weight = held_back.table.weight.double().cpu().numpy()
+@dataclass(frozen=True)
+class Unseen:
+    """What a model says of rows it was not trained on.
 
-    def unpack(point: np.ndarray) -> Calibration:
-        temperature = np.exp(np.clip(point[0], *_LOG_TEMPERATURES))
-        return Calibration(float(temperature), float(_LARGEST_DOUBT * expit(point[1])))
+    Attributes
+    ----------
+    class_log_joint : (n, C).
+    missing : (n,) share of the features that the model could not see.
+    y, weight : (n,) labels and weights.
+    """
 
-    def loss(point: np.ndarray) -> float:
-        return -float(weight @ unpack(point).log_proba(joint)[np.arange(len(y)), y])
+    class_log_joint: np.ndarray
+    missing: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
 
-    starts = [np.array([start, -3.0]) for start in (0.0, 2.0)]
-    found = [minimize(loss, start, method="Nelder-Mead") for start in starts]
-    return unpack(min(found, key=lambda result: result.fun).x)
+    @classmethod
+    def judged(cls, mixture: Mixture, held_back: LocalEngine, generator: torch.Generator) -> Unseen:
+        """Held-back rows as the mixture sees them, whole and with holes."""
+        mixture = mixture.to(held_back.table.device)
+        engine = PunchedEngine(held_back.table, _HOLES, generator)
+        parts = []
+        for batch in engine.chunks(engine.chunk_rows(mixture.density)):
+            joint = mixture.class_log_joint(batch)
+            missing = batch.missing_share()
+            tensors = (joint.double(), missing, batch.y, batch.weight.double())
+            parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
+        return cls.pool(parts)
+
+    @classmethod
+    def pool(cls, parts: list[Unseen]) -> Unseen:
+        """The rows of several models together."""
+        names = [entry.name for entry in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def log_loss(self, calibration: Calibration) -> float:
+        """Minus the summed log probability of the labels."""
+        log_proba = calibration.log_proba(self.class_log_joint, self.missing)
+        return -float(self.weight @ log_proba[np.arange(len(self)), self.y])
+
+    def calibrated_loss(self) -> float:
+        """Mean log-loss after calibration."""
+        return self.log_loss(self.calibrate()) / float(self.weight.sum())
+
+    def calibrate(self) -> Calibration:
+        """The calibration under which the labels are most probable."""
+
+        def unpack(point: np.ndarray) -> Calibration:
+            return Calibration(
+                temperature=float(np.exp(np.clip(point[0], *_LOG_TEMPERATURES))),
+                doubt=float(_LARGEST_DOUBT * expit(point[2])),
+                fade=float(np.clip(point[1], *_FADES)),
+            )
+
+        def loss(point: np.ndarray) -> float:
+            found = unpack(point)
+            prior = 0.5 * np.square((point[:2] - [0.0, 1.0]) / _PRIOR_WIDTHS).sum()
+            prior -= _PRIOR_DOUBT * np.log(found.doubt + 1e-300)
+            return rows_a_weight * self.log_loss(found) + prior
+
+        # Every row stands here twice. Rows are the evidence, whatever their weights sum to.
+        rows_a_weight = 0.5 * len(self) / float(self.weight.sum())
+        starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0)]
+        found = [minimize(loss, start, method="Nelder-Mead") for start in starts]
+        return unpack(min(found, key=lambda result: result.fun).x)

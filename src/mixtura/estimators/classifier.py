@@ -14,17 +14,25 @@ from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.data import Scaling, Table, encode_labels, labelled_mask, resolve_device
+from mixtura.data import Scaling, Table, encode_labels, resolve_device
 from mixtura.densities import STRUCTURES
-from mixtura.engines import LocalEngine, hold_back
+from mixtura.engines import LocalEngine, PunchedEngine, folds, hold_back, some_rows
 from mixtura.estimators.base import (
-    MixtureEstimator,
     check_count,
     run_over,
-    weighted_quantiles,
 )
-from mixtura.estimators.calibration import Calibration, fit_calibration
-from mixtura.estimators.plan import Plan, Rows, class_counts, make_plan, read_rows
+from mixtura.estimators.calibration import Calibration, Unseen
+from mixtura.estimators.comparison import challenge, compare
+from mixtura.estimators.plan import (
+    SMALL,
+    Plan,
+    Rows,
+    class_counts,
+    make_plans,
+    other_tradeoffs,
+    read_rows,
+)
+from mixtura.estimators.streaming import StreamingClassifier
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.mixture import Mixture
 from mixtura.objectives import DISCRIMINATIVE, Likelihood, Objective, build_objective, log_margin
@@ -32,17 +40,19 @@ from mixtura.persistence import storable
 from mixtura.progress import Progress
 from mixtura.trainers.base import FitResult, SpreadPrior
 from mixtura.trainers.ebw import EBW
-from mixtura.trainers.em import EM, online_em_step
+from mixtura.trainers.em import EM
 from mixtura.trainers.gradient import LBFGS, SCHEDULES, Adam
 from mixtura.trainers.selection import fit_groups
 
-#: Where no rows are held back for early stopping, calibration holds back so many of them, if
-#: that makes enough to fit one number.
-_CALIBRATION_SHARE, _CALIBRATION_ROWS = 0.2, 30
+#: Parts that rows are held back in, to choose and to calibrate; and iterations of a trial there
+#: where the model itself is trained by Adam.
+_FOLDS, _TRIAL = 4, 40
+#: With fewer labelled rows, held-back ones decide nothing: first choices are taken.
+_FEWEST = 50
 
 
 @storable
-class MixtureClassifier(ClassifierMixin, MixtureEstimator):
+class MixtureClassifier(ClassifierMixin, StreamingClassifier):
     """One Gaussian mixture a class, trained generatively, discriminatively, or both.
 
     NaN means missing, in training and in prediction, and is marginalised exactly. Rows labelled
@@ -53,15 +63,17 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     n_components : "auto", int, or one int a class
         Components a class; "auto" grows them while an information criterion falls.
     covariance : "auto", "full", "diag", "spherical" or "low_rank"
-        Structure of the covariances; "auto" is full for one or two features, else low rank.
+        Structure of the covariances; "auto" compares low rank (full for one or two features) and
+        diagonal on held-back rows.
     rank : "auto" or int
-        Rank of the low-rank part.
+        Rank of the low-rank part; "auto" compares a quarter of the features (25 at most) and 3.
     parameterization : "covariance" or "precision"
         Which of the two is diagonal plus low rank.
     objective : "margin", "conditional", "smooth_margin" or "likelihood"
         The discriminative term.
-    tradeoff : float in [0, 1]
-        Share of the likelihood in the objective: 1 is generative, 0 discriminative.
+    tradeoff : "auto" or float in [0, 1]
+        Share of the likelihood in the objective: 1 is generative, 0 discriminative; "auto"
+        compares 0.5 and 0.1.
     margin : float
         Desired log-margin: rows that reach it cost nothing.
     smoothness : float
@@ -71,22 +83,32 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         weigh one minus it.
     solver : "auto", "em", "ebw", "adam" or "lbfgs"
         "auto": EM for the likelihood; L-BFGS on small data and Adam on large for the others.
+    holes : float in [0, 0.5]
+        Show the objective every row twice, whole and with so large a share of random holes (on
+        average; they are marginalised, as everywhere): good where features will be missing at
+        prediction. 0 is off; the likelihood objective needs none.
     class_prior : "empirical", "uniform" or array
         "empirical" starts at the class frequencies and is trained; the others stay as given.
     class_weight : None, "balanced" or dict
         Weights of the classes, as in scikit-learn.
-    max_iter : int
-        Iterations (EM, EBW, L-BFGS) or epochs (Adam) of the solver.
+    max_iter : "auto" or int
+        Iterations (EM, EBW: 100; L-BFGS: 40) or epochs (Adam: about 3,000 steps) of the solver.
+    max_time : float or None
+        Stop iterating after so many seconds, with the model there is by then; every part of the
+        training still takes a step, so a fit lasts a little longer. Comparing structures takes half
+        of the time at most; the step size of Adam follows the clock.
     tol : float
-        EM stops when the mean log-likelihood gains less.
+        EM stops when the mean log-likelihood gains less; where another solver goes on, ten times
+        as early.
     n_init, init_max_iter : int
         EM restarts a class, and iterations of each, for the start.
     init : "em" or "eigen"
         Low rank only: start from EM for the structure itself (factor analysers), or from the
         leading eigenpairs of full covariances.
-    reg_covar : float
-        Smallest variance, as a share of the feature's own: in any direction under EM and EBW, of
-        the diagonal (of a Cholesky factor, a tenth of its root) under gradients.
+    reg_covar : "auto" or float
+        Smallest variance, as a share of the feature's own ("auto" compares 0.01 and 0.1): in any
+        direction under EM and EBW, of the diagonal (of a Cholesky factor, a tenth of its root)
+        under gradients.
     prior_rows : "auto" or float
         Imagined rows a component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
@@ -101,9 +123,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         iterate on them, and stop after `n_iter_no_change` iterations without gain. "auto": with
         Adam only.
     calibrate : bool
-        Fit a temperature and a share of doubt on held-back rows, of a second model where the first
-        held none back (and a fifth of the rows are 30 or more); the density is left alone. The
-        likelihood objective needs none.
+        Make probabilities honest by what the models of a comparison say of held-back rows, whole
+        and with holes; the density is left alone. The likelihood objective needs none.
     warm_start : bool
         Start from the model of the previous fit.
     unlabeled : label that marks unlabelled rows, None if there are none
@@ -119,8 +140,10 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     classes_, class_prior_, n_components_ (a class), weights_, means_, covariances_
     mixture_ : the fitted model, in standardised units
     scaling_ : the map between units
-    temperature_, doubt_ : calibration of `predict_proba`: what class log-joints are divided by, and
-        the share of a plain guess mixed in
+    temperature_, doubt_, fade_ : calibration of `predict_proba`: what class log-joints are divided
+        by, the share of a plain guess mixed in, and how fast the temperature falls with the share
+        of missing features
+    covariance_, rank_, reg_covar_, tradeoff_ : what "auto" chose
     margin_bound_ : upper bound of the number of training errors
     class_count_ : weight of the rows of each class seen so far
     history_, n_iter_, converged_
@@ -147,20 +170,22 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "parameterization": [StrOptions({"covariance", "precision"})],
         "objective": [StrOptions({"likelihood", *DISCRIMINATIVE})],
-        "tradeoff": [Interval(Real, 0, 1, closed="both")],
+        "tradeoff": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
         "margin": [Interval(Real, 0, None, closed="neither")],
         "smoothness": [Interval(Real, 0, None, closed="neither")],
         "unlabeled_weight": [Interval(Real, 0, 1, closed="both")],
         "solver": [StrOptions({"auto", "em", "ebw", "adam", "lbfgs"})],
+        "holes": [Interval(Real, 0, 0.5, closed="both")],
         "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
         "class_weight": [None, dict, StrOptions({"balanced"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "max_time": [None, Interval(Real, 0, None, closed="neither")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "init_max_iter": [Interval(Integral, 1, None, closed="left")],
         "init": [StrOptions({"em", "eigen"})],
         "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
-        "reg_covar": [Interval(Real, 0, None, closed="neither")],
+        "reg_covar": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "standardize": ["boolean"],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -185,19 +210,21 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         rank: Any = "auto",
         parameterization: str = "covariance",
         objective: str = "margin",
-        tradeoff: float = 0.5,
+        tradeoff: Any = "auto",
         margin: float = 20.0,
         smoothness: float = 10.0,
         unlabeled_weight: float = 0.5,
         solver: str = "auto",
+        holes: float = 0.0,
         class_prior: Any = "empirical",
         class_weight: Any = None,
-        max_iter: int = 100,
+        max_iter: Any = "auto",
+        max_time: float | None = None,
         tol: float = 1e-3,
         n_init: int = 1,
         init_max_iter: int = 100,
         init: str = "em",
-        reg_covar: float = 1e-3,
+        reg_covar: Any = "auto",
         prior_rows: Any = "auto",
         standardize: bool = True,
         learning_rate: float = 5e-3,
@@ -225,9 +252,11 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.smoothness = smoothness
         self.unlabeled_weight = unlabeled_weight
         self.solver = solver
+        self.holes = holes
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.max_iter = max_iter
+        self.max_time = max_time
         self.tol = tol
         self.n_init = n_init
         self.init_max_iter = init_max_iter
@@ -250,8 +279,6 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    class_count_: np.ndarray
-
     # -- fitting ---------------------------------------------------------------------------
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -262,25 +289,11 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         ----------
         X : (n, D), NaN where missing.
         y : (n,) labels; `unlabeled` (or None) where there is none.
-            sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
+        sample_weight : (n,) non-negative weights; a row of weight two counts as two rows, except
+            where rows are held back to choose or to calibrate.
         """
         with self._all_or_nothing():
             return self._fit_rows(self._read(X, y, sample_weight))
-
-    @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from one more part of a stream.
-
-        The first call starts a model from its rows and needs all `classes`. Later calls take one
-        step of online EM and, for other objectives than the likelihood, one epoch of Adam over
-        theirs. With the likelihood, one full or diagonal component a class, `prior_rows=0` and
-        complete rows, the stream ends where `fit` on all rows would.
-        """
-        first = not hasattr(self, "mixture_")
-        known = self._stream_classes(classes, first)
-        with self._all_or_nothing():
-            rows = self._read(X, y, sample_weight, known)
-            return self._fit_rows(rows) if first else self._update(rows)
 
     def _read(self, X: Any, y: Any, sample_weight: Any, known: np.ndarray | None = None) -> Rows:
         if y is None:
@@ -291,104 +304,80 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         X = self._check_X(X, reset=known is None or not hasattr(self, "mixture_"))
         return read_rows(self, X, y, sample_weight, known)
 
-    def _stream_classes(self, classes: Any, first: bool) -> np.ndarray:
-        if classes is None:
-            if first:
-                raise InvalidInputError(
-                    "the first call of partial_fit needs all classes: pass classes=."
-                )
-            return self.classes_
-        given = np.unique(classes)
-        if not labelled_mask(given, self.unlabeled).all():
-            raise InvalidInputError(
-                f"classes={given.tolist()} contain the unlabelled marker {self.unlabeled!r}: "
-                "leave it out, or set unlabeled=None."
-            )
-        if not first and not np.array_equal(given, self.classes_):
-            raise InvalidInputError(
-                f"classes={given.tolist()} differ from those of the first call, "
-                f"{self.classes_.tolist()}."
-            )
-        return given
-
-    def _update(self, rows: Rows) -> Self:
-        """One step from the present model on the rows of one call."""
-        plan = make_plan(self, rows)
-        device = resolve_device(self.device, rows.X.size)
-        table = Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
-        mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(device)
-        seen = float(self.class_count_.sum())
-        if mixture.density.closed_form:
-            mixture, count = self._online_step(mixture, rows, table)
-        else:
-            count = self.class_count_ + class_counts(rows, self.class_prior_)
-        result = FitResult(mixture, float("nan"), 1, True)
-        with self._progress() as progress:
-            if not plan.generative:
-                result = self._stream_epoch(mixture, plan, table, progress)
-        before = self.score_quantiles_
-        self._conclude(result, table, self.scaling_, progress, plan)
-        self.class_count_ = count
-        weight = np.repeat([seen, float(rows.weight.sum())], len(before))
-        mixed = np.concatenate([before, self.score_quantiles_])
-        self.score_quantiles_ = weighted_quantiles(mixed, weight)
-        return self
-
-    def _online_step(
-        self, mixture: Mixture, rows: Rows, table: Table
-    ) -> tuple[Mixture, np.ndarray]:
-        """Online EM; every row counts the same, labelled or not."""
-        share = None if (rows.y >= 0).all() else 0.5
-        scale = 1.0 if share is None else share
-        seen = scale * torch.from_numpy(self.class_count_).to(table.device)
-        updated, total = online_em_step(mixture, Likelihood(share), LocalEngine(table), seen)
-        return updated, (total / scale).cpu().numpy()
-
-    def _stream_epoch(
-        self, mixture: Mixture, plan: Plan, table: Table, progress: Progress
-    ) -> FitResult:
-        trainer = self._trainer(replace(plan, solver="adam"), None, self._generator(), len(table))
-        steady = replace(trainer, max_epochs=1, schedule="constant", averaging=0.0)
-        objective = self._objective(plan, bool((table.y < 0).any()))
-        return steady.run(mixture, objective, LocalEngine(table.cast(plan.dtype)), progress)
-
     def _fit_rows(self, rows: Rows) -> Self:
-        plan = make_plan(self, rows)
-        previous = self._previous(rows, plan) if self.warm_start else None
+        plans = make_plans(self, rows)
+        previous = self._previous(rows, plans) if self.warm_start else None
         device = resolve_device(self.device, rows.X.size)
         self.classes_ = rows.classes
         if previous is None:
             scaling = self._measure_scaling(rows.X, rows.weight)
         else:
-            scaling = self.scaling_
+            scaling, plans = self.scaling_, [self._resumed(plans)]
         table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
-        generator = self._generator()
-        engine, held_back = LocalEngine(table), None
-        if self._stops_early(plan):
-            engine, held_back = hold_back(table, self.validation_fraction, generator)
         with self._progress() as progress:
+            plan, unseen = self._choose(plans, table, progress, settled=previous is not None)
+            generator = self._generator()
+            engine, held_back = LocalEngine(table), None
+            if self._stops_early(plan):
+                engine, held_back = hold_back(table, self.validation_fraction, generator)
             result = self._solve(engine, held_back, plan, previous, generator, progress)
-            calibration = Calibration()
-            if self.calibrate and not plan.generative and not progress.stopped:
-                if held_back is None:
-                    calibration = self._calibrate_apart(table, plan)
-                else:
-                    calibration = fit_calibration(result.mixture, held_back)
+        calibration = Calibration()
+        if self.calibrate and not plan.generative:
+            if held_back is not None:
+                some = held_back.subsample(SMALL, generator)
+                unseen = Unseen.judged(result.mixture, some, generator)
+            calibration = self._typical_calibration() if unseen is None else unseen.calibrate()
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
+        self.fade_ = calibration.fade
         self._conclude(result, table, scaling, progress, plan)
         self.class_count_ = class_counts(rows, self.class_prior_)
         return self
 
-    def _previous(self, rows: Rows, plan: Plan) -> Mixture | None:
+    def _typical_calibration(self) -> Calibration:
+        """What calibration mostly finds, for want of rows to fit it on."""
+        return (
+            Calibration() if self.objective == "conditional" else Calibration.typical(self.margin)
+        )
+
+    def _choose(
+        self, plans: list[Plan], table: Table, progress: Progress, settled: bool
+    ) -> tuple[Plan, Unseen | None]:
+        """The plan that does best on rows held back from it, and what it says of them.
+
+        Trials take half of the allowed time at most.
+        """
+        plan = plans[0]
+        calibrates = self.calibrate and not plan.generative and not self._stops_early(plan)
+        others = [] if settled else other_tradeoffs(self, plan)
+        few = int((table.y >= 0).sum()) < _FEWEST
+        if few or not (len(plans) > 1 or others or calibrates):
+            return plan, None
+        generator = self._generator()
+        parts = list(folds(some_rows(table, SMALL, generator), _FOLDS, generator))
+        share = 0.5 / (_FOLDS * (len(plans) + len(others)))
+
+        def solve(engine: LocalEngine, plan: Plan) -> Mixture:
+            if plan.solver == "adam":
+                plan = replace(plan, solver="lbfgs", max_iter=_TRIAL)
+            return self._solve(engine, None, plan, None, generator, progress.part(share)).mixture
+
+        in_time = (part for part in parts if progress.time_spent < 0.5)
+        best = compare(plans, in_time, solve)
+        if best.parts and others and progress.time_spent < 0.5:
+            best = challenge(best, other_tradeoffs(self, best.plan), parts, solve)
+        return best.plan, Unseen.pool(best.parts) if best.parts else None
+
+    def _previous(self, rows: Rows, plans: list[Plan]) -> Mixture | None:
         """The model of the previous fit, if there is one; it must fit the new rows."""
         if not hasattr(self, "mixture_"):
             return None
-        previous = self.mixture_
+        previous, n_features = self.mixture_, rows.X.shape[1]
+        kinds = [plan.recipe.density_class(n_features) for plan in plans]
         same = (
-            previous.density.n_features == rows.X.shape[1]
+            previous.density.n_features == n_features
             and np.array_equal(self.classes_, rows.classes)
-            and plan.counts in (None, list(previous.layout.counts))
-            and isinstance(previous.density, plan.recipe.density_class(rows.X.shape[1]))
+            and plans[0].counts in (None, list(previous.layout.counts))
+            and type(previous.density) in kinds
         )
         if not same:
             raise InvalidInputError(
@@ -397,21 +386,17 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             )
         return previous
 
+    def _resumed(self, plans: list[Plan]) -> Plan:
+        """The plan of the previous fit: what "auto" chose then is kept."""
+        recipe = replace(plans[0].recipe, covariance=self.covariance_, rank=self.rank_)
+        plan = replace(plans[0], recipe=replace(recipe, floor=self.reg_covar_))
+        chosen = self.tradeoff == "auto" and self.tradeoff_ < 1.0
+        return replace(plan, tradeoff=self.tradeoff_) if chosen else plan
+
     def _stops_early(self, plan: Plan) -> bool:
         if self.early_stopping == "auto":
             return plan.solver == "adam"
         return self.early_stopping and plan.solver in ("adam", "lbfgs")
-
-    def _calibrate_apart(self, table: Table, plan: Plan) -> Calibration:
-        """Where no row was held back: the calibration of a second model that held some back."""
-        generator = self._generator()
-        engine, held_back = hold_back(table, _CALIBRATION_SHARE, generator)
-        if held_back is None or len(held_back) < _CALIBRATION_ROWS:
-            return Calibration()
-        prior = self._spread_prior()
-        twin = self._solve(engine, None, plan, None, generator, Progress())
-        self._keep_prior(prior)
-        return fit_calibration(twin.mixture, held_back)
 
     def _solve(
         self,
@@ -424,26 +409,38 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     ) -> FitResult:
         """Start anew or from the previous model, and train."""
         if previous is None:
-            start, prior = self._start(engine, plan, generator, progress)
-            self._keep_prior(prior)
+            start = self._start(engine, plan, generator, progress)
         else:
-            prior = self._spread_prior()
             resumed = replace(previous, learn_prior=plan.learn_prior).to(engine.table.device)
-            start = FitResult(resumed, float("nan"), 0, True)
-        plan = replace(plan, prior=prior)
+            start = FitResult(resumed, float("nan"), 0, True, self._spread_prior())
+        plan = replace(plan, prior=start.prior)
         has_unlabelled = bool((engine.table.y < 0).any())
         if plan.solver == "em" and not has_unlabelled and previous is None:
             return start
-        if plan.solver == "adam":
-            engine = LocalEngine(engine.table.cast(plan.dtype))
+        if plan.solver != "em" and has_unlabelled and previous is None:
+            start = self._meet_unlabelled(start, engine, plan, progress)
+        engine = self._engine(engine.table, plan, generator)
         objective = self._objective(plan, has_unlabelled)
-        trainer = self._trainer(plan, held_back, generator, len(engine))
-        return trainer.run(start.mixture, objective, engine, progress)
+        trainer = self._trainer(plan, held_back, generator)
+        result = trainer.run(start.mixture, objective, engine, progress)
+        return replace(result, prior=start.prior)
 
-    def _keep_prior(self, prior: SpreadPrior | None) -> None:
-        """The prior of the covariances, for warm starts."""
-        self.prior_rows_ = 0.0 if prior is None else prior.rows
-        self.prior_spread_ = None if prior is None else prior.reference.cpu().numpy()
+    def _engine(self, table: Table, plan: Plan, generator: torch.Generator) -> LocalEngine:
+        """The rows as the solver is to meet them."""
+        table = table.cast(plan.dtype) if plan.solver == "adam" else table
+        if self.holes and not plan.generative:
+            return PunchedEngine(table, self.holes, generator)
+        return LocalEngine(table)
+
+    def _meet_unlabelled(
+        self, start: FitResult, engine: LocalEngine, plan: Plan, progress: Progress
+    ) -> FitResult:
+        """EM over all rows, so that discriminative training begins where the rows are."""
+        if not start.mixture.density.closed_form or self.unlabeled_weight == 0.0:
+            return start
+        em = EM(self.init_max_iter, self.tol, plan.prior)
+        met = em.run(start.mixture, Likelihood(self.unlabeled_weight), engine, progress)
+        return replace(met, prior=start.prior)
 
     def _spread_prior(self) -> SpreadPrior | None:
         if self.prior_spread_ is None:
@@ -452,7 +449,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
 
     def _start(
         self, train: LocalEngine, plan: Plan, generator: torch.Generator, progress: Progress
-    ) -> tuple[FitResult, SpreadPrior | None]:
+    ) -> FitResult:
         """EM on the labelled rows of every class; all rows stand in for a class not seen yet."""
         by_class = [train.table.labelled_as(label) for label in range(len(self.classes_))]
         engines = [LocalEngine((t if len(t) else train.table).single_class()) for t in by_class]
@@ -461,36 +458,31 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         joined = Mixture.join(parts, plan.log_prior.to(train.table.device), plan.learn_prior)
         n_iter = max(result.n_iter for result in start.results)
         converged = all(result.converged for result in start.results)
-        return FitResult(joined, float("nan"), n_iter, converged), start.prior
+        return FitResult(joined, float("nan"), n_iter, converged, start.prior)
 
     def _objective(self, plan: Plan, has_unlabelled: bool) -> Objective:
         return build_objective(
             "likelihood" if plan.generative else self.objective,
-            tradeoff=self.tradeoff,
+            tradeoff=plan.tradeoff,
             margin=self.margin,
             smoothness=self.smoothness,
             unlabeled_weight=self.unlabeled_weight if has_unlabelled else None,
         )
 
-    def _batch_size(self, n_rows: int) -> int:
-        if self.batch_size == "auto":
-            return min(max(100, n_rows // 100), 1000)
-        return int(self.batch_size)
-
     def _trainer(
-        self, plan: Plan, held_back: LocalEngine | None, generator: torch.Generator, n_rows: int
+        self, plan: Plan, held_back: LocalEngine | None, generator: torch.Generator
     ) -> Any:
         if plan.solver == "em":
-            return EM(self.max_iter, self.tol, plan.prior)
+            return EM(plan.max_iter, self.tol, plan.prior)
         if plan.solver == "ebw":
-            return EBW(self.max_iter, prior=plan.prior)
+            return EBW(plan.max_iter, prior=plan.prior)
         patience = self.n_iter_no_change
         if plan.solver == "lbfgs":
-            return LBFGS(self.max_iter, validation=held_back, patience=patience, prior=plan.prior)
+            return LBFGS(plan.max_iter, validation=held_back, patience=patience, prior=plan.prior)
         return Adam(
             generator,
-            max_epochs=self.max_iter,
-            batch_size=self._batch_size(n_rows),
+            max_epochs=plan.max_iter,
+            batch_size=plan.batch_size,
             learning_rate=self.learning_rate,
             schedule=self.schedule,
             averaging=self.averaging,
@@ -502,8 +494,13 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     def _conclude(
         self, result: FitResult, table: Table, scaling: Scaling, progress: Progress, plan: Plan
     ) -> None:
-        mixture = result.mixture
+        mixture, prior = result.mixture, result.prior
         self._publish(mixture, scaling, table)
+        self.prior_rows_ = 0.0 if prior is None else prior.rows
+        self.prior_spread_ = None if prior is None else prior.reference.cpu().numpy()
+        self.covariance_ = plan.recipe.final_covariance(table.n_features)
+        self.rank_, self.reg_covar_ = plan.recipe.rank, plan.recipe.floor
+        self.tradeoff_ = 1.0 if plan.generative else plan.tradeoff
         self.class_prior_ = self.mixture_.log_prior.exp().numpy()
         self.n_components_ = list(mixture.layout.counts)
         self.history_, self.n_iter_ = progress.history, result.n_iter
@@ -512,7 +509,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         unsettled = not result.converged and not progress.stopped
         if unsettled and plan.solver in ("em", "ebw"):
             warn(
-                f"{plan.solver} stopped after max_iter={self.max_iter} iterations without "
+                f"{plan.solver} stopped after max_iter={plan.max_iter} iterations without "
                 "settling; raise max_iter.",
                 ConvergenceWarning,
             )
@@ -535,10 +532,11 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
         check_is_fitted(self)
         rows = self._check_X(X, reset=False)
-        log_joint = self._class_log_joint(rows)
-        calibrated = Calibration(self.temperature_, self.doubt_).log_proba(log_joint)
-        empty = np.isnan(rows).all(1)
-        return np.where(empty[:, None], Calibration().log_proba(log_joint), calibrated)
+        log_joint, missing = self._class_log_joint(rows), np.isnan(rows).mean(1)
+        calibration = Calibration(self.temperature_, self.doubt_, self.fade_)
+        calibrated = calibration.log_proba(log_joint, missing)
+        plain = Calibration().log_proba(log_joint, missing)
+        return np.where(missing[:, None] == 1.0, plain, calibrated)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""

@@ -41,7 +41,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
     covariance : "auto", "full", "diag", "spherical" or "low_rank"
     rank : "auto" or int
         Rank of the low-rank part.
-    max_iter, tol, n_init, reg_covar, standardize, warm_start, device, callbacks
+    max_iter, max_time, tol, n_init, reg_covar, standardize, warm_start, device, callbacks
         As in `MixtureClassifier`.
     random_state, verbose : as in scikit-learn.
 
@@ -64,6 +64,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         "covariance": [StrOptions({"auto", "full", "diag", "spherical", "low_rank"})],
         "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_time": [None, Interval(Real, 0, None, closed="neither")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "reg_covar": [Interval(Real, 0, None, closed="neither")],
@@ -82,6 +83,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         covariance: str = "full",
         rank: Any = "auto",
         max_iter: int = 100,
+        max_time: float | None = None,
         tol: float = 1e-3,
         n_init: int = 1,
         reg_covar: float = 1e-5,
@@ -96,6 +98,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         self.covariance = covariance
         self.rank = rank
         self.max_iter = max_iter
+        self.max_time = max_time
         self.tol = tol
         self.n_init = n_init
         self.reg_covar = reg_covar

@@ -5,7 +5,7 @@ Every refusal happens here, before any work is done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,12 @@ from mixtura.trainers.selection import Recipe
 
 #: Up to so many rows (by weight), L-BFGS on all of them is as fast as Adam, and repeatable.
 SMALL = 3_000
+#: Where a number is left to "auto": first choice first. The study behind them is
+#: docs/results/defaults.md.
+_FLOORS, _TRADEOFFS = (0.01, 0.1), (0.5, 0.1)
+_THIN = 3
+_ITERATIONS = {"em": 100, "ebw": 100, "lbfgs": 40}
+_STEPS, _EPOCHS = 3_000, (15, 60)
 #: The prior of a class that a stream has not shown yet.
 _NEVER = 1e-100
 
@@ -45,6 +51,9 @@ class Plan:
     solver: str
     generative: bool
     recipe: Recipe
+    tradeoff: float
+    max_iter: int
+    batch_size: int
     counts: list[int] | None
     log_prior: Tensor
     learn_prior: bool
@@ -73,8 +82,9 @@ def read_rows(
     classes = _distinct(y[labelled]) if known is None else known
     if len(classes) == 1 and not labelled.all():
         warn(
-            f"only the class {classes[0]!r} has labelled rows, the others are marked unlabelled "
-            f"({estimator.unlabeled!r}). Remedy: if that marker is a class, set unlabeled=None.",
+            f"only the class {classes.tolist()[0]!r} has labelled rows, the others are marked "
+            f"unlabelled ({estimator.unlabeled!r}). Remedy: if that marker is a class, set "
+            "unlabeled=None.",
             DegenerateDataWarning,
         )
     codes = encode_labels(y, classes, estimator.unlabeled)
@@ -117,32 +127,90 @@ def class_counts(rows: Rows, class_prior: np.ndarray) -> np.ndarray:
     return counted + rows.weight[~known].sum() * class_prior
 
 
-def make_plan(estimator: Any, rows: Rows) -> Plan:
-    """The estimator's parameters, resolved for these rows."""
+def make_plans(estimator: Any, rows: Rows) -> list[Plan]:
+    """The estimator's parameters, resolved for these rows.
+
+    One plan for every structure that "auto" leaves open, the first choice first.
+    """
     generative = _is_generative(estimator, rows)
     precision = estimator.parameterization == "precision"
     _refuse_contradictions(estimator, generative, precision)
     solver = _solver(estimator.solver, rows, generative and not precision)
-    recipe = Recipe(
-        covariance="low_rank" if precision else estimator.covariance,
-        rank=resolve_rank(estimator.rank, estimator.covariance, rows.X.shape[1]),
-        floor=estimator.reg_covar,
-        em=EM(estimator.max_iter if solver == "em" else estimator.init_max_iter, estimator.tol),
-        parameterization=estimator.parameterization,
-        eigen=estimator.init == "eigen" or precision,
-        n_init=estimator.n_init,
-        prior_rows=None if estimator.prior_rows == "auto" else estimator.prior_rows,
-    )
+    batch_size = _batch_size(estimator.batch_size, len(rows.y))
+    max_iter = _max_iter(estimator.max_iter, solver, len(rows.y) / batch_size)
     prior = estimator.class_prior
-    return Plan(
+    first = Plan(
         solver=solver,
         generative=generative,
-        recipe=recipe,
+        recipe=Recipe(
+            covariance="low_rank" if precision else estimator.covariance,
+            rank=resolve_rank(estimator.rank, estimator.covariance, rows.X.shape[1]),
+            floor=_first(estimator.reg_covar, _FLOORS),
+            em=_em(estimator, solver, max_iter),
+            parameterization=estimator.parameterization,
+            eigen=estimator.init == "eigen" or precision,
+            n_init=estimator.n_init,
+            prior_rows=None if estimator.prior_rows == "auto" else estimator.prior_rows,
+        ),
+        tradeoff=_first(estimator.tradeoff, _TRADEOFFS),
+        max_iter=max_iter,
+        batch_size=batch_size,
         counts=_component_counts(estimator.n_components, rows),
         log_prior=torch.from_numpy(np.log(_class_prior(prior, rows))),
         learn_prior=isinstance(prior, str) and prior == "empirical",
         dtype=DTYPES[rows.X.dtype],
     )
+    if generative:
+        return [first]
+    return [replace(first, recipe=recipe) for recipe in _recipes(estimator, first.recipe, rows)]
+
+
+def _recipes(estimator: Any, first: Recipe, rows: Rows) -> list[Recipe]:
+    """Structures to compare: the first choice, a stiffer one, a thinner one, and variances only.
+
+    Who names a structure has chosen: nothing is compared.
+    """
+    if estimator.covariance != "auto" or estimator.parameterization == "precision":
+        return [first]
+    n_features = rows.X.shape[1]
+    first = replace(first, covariance=first.final_covariance(n_features))
+    found = [first]
+    if estimator.reg_covar == "auto":
+        found += [replace(first, floor=floor) for floor in _FLOORS[1:]]
+    if estimator.rank == "auto" and first.covariance == "low_rank" and first.rank > _THIN:
+        found.append(replace(first, rank=_THIN))
+    if n_features > 1:
+        found.append(replace(first, covariance="diag"))
+    return found
+
+
+def other_tradeoffs(estimator: Any, plan: Plan) -> list[Plan]:
+    """The plan with the other trade-offs that "auto" leaves open."""
+    left_open = estimator.tradeoff == "auto" and estimator.covariance == "auto"
+    if plan.generative or not left_open:
+        return []
+    return [replace(plan, tradeoff=tradeoff) for tradeoff in _TRADEOFFS[1:]]
+
+
+def _em(estimator: Any, solver: str, max_iter: int) -> EM:
+    """EM to the end, or near enough for another solver to go on."""
+    if solver == "em":
+        return EM(max_iter, estimator.tol)
+    return EM(estimator.init_max_iter, 10.0 * estimator.tol)
+
+
+def _first(value: Any, choices: tuple[float, ...]) -> float:
+    return choices[0] if value == "auto" else float(value)
+
+
+def _batch_size(batch_size: Any, n_rows: int) -> int:
+    return min(max(100, n_rows // 100), 1000) if batch_size == "auto" else int(batch_size)
+
+
+def _max_iter(max_iter: Any, solver: str, steps_an_epoch: float) -> int:
+    if max_iter != "auto":
+        return int(max_iter)
+    return _ITERATIONS.get(solver) or int(np.clip(_STEPS / steps_an_epoch, *_EPOCHS))
 
 
 def _is_generative(estimator: Any, rows: Rows) -> bool:

@@ -44,6 +44,8 @@ def reproduce(name: str, **settings: Any) -> Report:
     """Run an experiment; its tables and pictures are written when it ends."""
     run: Callable[[Report], None] = find(name).run
     report = Report(name, **settings)
-    run(report)
-    report.close()
+    try:
+        run(report)
+    finally:  # what was done until an interruption is kept
+        report.close()
     return report

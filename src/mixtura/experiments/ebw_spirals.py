@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mixtura.datasets import make_spirals, spirals_bayes_rate
-from mixtura.experiments.one_start import OneStart, accuracy, ebw
+from mixtura.experiments.one_start import OneStart, accuracy
 from mixtura.experiments.report import Report
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, SmoothMargin
@@ -76,7 +76,7 @@ def _train(start: OneStart, quick: bool) -> dict[str, Mixture]:
     published = EBW(iterations, factor=PUBLISHED_FACTOR, per_component=False, patience=iterations)
     mixtures = {"GMM": start.mixture}
     for name, objective in {"CL-GMM": Conditional(), "MM-GMM": SmoothMargin(MARGIN)}.items():
-        mixtures[name] = start.train(objective, ebw(iterations)).mixture
+        mixtures[name] = start.train(objective, EBW(iterations)).mixture
         if not quick:
             mixtures[f"{name}, one D"] = start.train(objective, published).mixture
     return mixtures

@@ -45,7 +45,7 @@ COMMON: Parameters = {
     "validation_fraction": 1 / 6,
     "schedule": "cosine",
     "averaging": 0.999,
-    "calibrate": False,  # it would cost a second model, and only probabilities need it
+    "calibrate": False,  # only probabilities need it
 }
 
 _PIXELS: Parameters = {"reg_covar": 0.03, "learning_rate": 5e-4, "margin": 100.0, "tradeoff": 0.1}
@@ -136,6 +136,7 @@ _QUICK: Parameters = {
     "init_max_iter": 10,
     "max_iter": 4,
     "learning_rate": 0.03,
+    "averaging": 0.0,
 }
 
 

@@ -2,7 +2,7 @@
 
 Roth et al. (2018): SV sees the labelled rows alone, SSL the others too, without their labels. The
 start is EM on the labelled rows and, unlike the paper's, for SSL then on all rows. The labels of
-each draw are the same number a class; 10,000 more rows serve as validation set, as in the paper.
+each draw are shared out like the classes; 10,000 more rows are the validation set, as in the paper.
 
 A part is named like "LM/SSL/100".
 """
@@ -70,6 +70,7 @@ _QUICK: Parameters = {
     "max_iter": 8,
     "batch_size": 100,
     "learning_rate": 0.03,
+    "averaging": 0.0,
 }
 
 
@@ -90,7 +91,9 @@ def _show_cell(report: Report, images: Images, part: str, paper: float) -> None:
     for draw in range(1 if report.quick else DRAWS):
         X, y = _few_labels(images, int(n_labels), kind == "SSL", report.seed + draw)
         starts = 1 if report.quick else STARTS.get(int(n_labels), 1)
-        fits = [train(report, X, y, chosen | {"random_state": seed}) for seed in range(starts)]
+        fits = [
+            train(report, X, y, chosen | {"random_state": report.seed + i}) for i in range(starts)
+        ]
         best = min(fits, key=lambda fit: _validation_error(images, fit)).model
         errors.append(error_rate(best, images.X_test, images.y_test))
         seconds += sum(fit.seconds for fit in fits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.experiments.one_start import OneStart, ebw
+from mixtura.experiments.one_start import OneStart
 from mixtura.experiments.report import Report
 from mixtura.objectives import SmoothMargin
+from mixtura.progress import Record
+from mixtura.trainers.ebw import EBW
 
 ZONES = ("wrong", "within", "beyond")
 
@@ -29,16 +32,24 @@ class _CountedMargin(SmoothMargin):
 
 
 def zone_course(start: OneStart, margin: float, iterations: int) -> np.ndarray:
-    """Rows in each zone before every update by extended Baum-Welch, (iterations, 3)."""
+    """Rows in each zone before every update by extended Baum-Welch, (iterations, 3).
+
+    A step that is taken back leaves the rows where they were.
+    """
     objective = _CountedMargin(margin)
     course: list[np.ndarray] = []
 
-    def take(record: object) -> None:
-        counts = torch.stack(objective.noted).sum(0).cpu().numpy()
-        course.append(counts * (len(start.engine) / counts.sum()))
-        objective.noted.clear()
+    lowest = math.inf
 
-    start.train(objective, ebw(iterations), [take])
+    def take(record: Record) -> None:
+        nonlocal lowest
+        counts = torch.stack(objective.noted).sum(0).cpu().numpy()
+        objective.noted.clear()
+        taken = record["objective"] <= lowest
+        course.append(counts * (len(start.engine) / counts.sum()) if taken else course[-1])
+        lowest = min(lowest, record["objective"])
+
+    start.train(objective, EBW(iterations), [take])
     return np.array(course)
 
 

@@ -20,14 +20,7 @@ from mixtura.trainers.base import Trainer
 from mixtura.trainers.ebw import EBW
 from mixtura.trainers.gradient import evaluate
 
-#: At smaller F the updates swing; at larger ones they crawl.
-_FACTOR = 8.0
 _HELD_BACK = 0.25
-
-
-def ebw(iterations: int) -> EBW:
-    """Extended Baum-Welch, one D a component; a bad stretch is no reason to stop."""
-    return EBW(iterations, factor=_FACTOR, patience=iterations)
 
 
 class Trained(NamedTuple):
@@ -86,16 +79,20 @@ class OneStart:
         return LocalEngine(Table(X, y, np.ones(len(X)), scaling=self.scaling, device=device))
 
     def train(
-        self, objective: Objective, trainer: Trainer, callbacks: Iterable[Callback] = ()
+        self,
+        objective: Objective,
+        trainer: Trainer,
+        callbacks: Iterable[Callback] = (),
+        max_time: float | None = None,
     ) -> Trained:
-        """Training from the start."""
-        progress = Progress(callbacks)
+        """Training from the start, for so many seconds at most."""
+        progress = Progress(callbacks, max_time=max_time)
         result = trainer.run(self.mixture, objective, self.engine, progress)
         return Trained(result.mixture, progress.history)
 
     def follow(self, recipe: Recipe) -> Mixture:
         """Training by extended Baum-Welch."""
-        return self.train(recipe.objective, ebw(recipe.iterations)).mixture
+        return self.train(recipe.objective, EBW(recipe.iterations)).mixture
 
 
 def accuracy(mixture: Mixture, engine: LocalEngine) -> float:

@@ -85,7 +85,9 @@ class Report:
 def _show(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0.0 else f"{value:.2g}"
 
 
 def _line(cells: Iterable[str], widths: list[int]) -> str:

@@ -18,16 +18,6 @@ from mixtura.progress import Progress
 
 
 @dataclass(frozen=True)
-class FitResult:
-    """A trained mixture, and how training ended."""
-
-    mixture: Mixture
-    objective: float
-    n_iter: int
-    converged: bool
-
-
-@dataclass(frozen=True)
 class SpreadPrior:
     """A conjugate prior of the covariances: imagined rows around each component's own centre.
 
@@ -42,13 +32,24 @@ class SpreadPrior:
 
     def statistics(self, density: Density, centre: Tensor) -> Statistics:
         """What the imagined rows around each `centre` (K, D) add to those of the real ones."""
-        imagined = density.spread_statistics(self.reference, centre)
+        imagined = density.spread_statistics(self.reference.to(centre), centre)
         return scale_statistics(imagined, torch.full_like(centre[:, 0], self.rows))
 
     def penalty(self, mixture: Mixture) -> Tensor:
         """Minus the log prior, up to a constant."""
         reference = self.reference.to(mixture.log_weight)
         return -self.rows * mixture.density.spread_log_prob(reference).sum()
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A trained mixture, how training ended, and the prior it was trained under."""
+
+    mixture: Mixture
+    objective: float
+    n_iter: int
+    converged: bool
+    prior: SpreadPrior | None = None
 
 
 def penalty(mixture: Mixture, prior: SpreadPrior | None) -> float:

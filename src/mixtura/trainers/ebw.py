@@ -2,7 +2,7 @@
 
 The statistics of the data are damped by those of the model itself, `statistics + D * own`, which
 for Gaussians is the published update; D is the smallest that keeps every component valid, times
-a safety factor. With the likelihood and D = 0 the update is EM's.
+a safety factor F. With the likelihood and D = 0 the update is EM's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,33 +32,42 @@ from mixtura.trainers.base import (
 
 _MOST_DOUBLINGS = 60
 
-_VANISHING = 1e-12
+#: What F is multiplied by where successive moves of a component agree, where they do not, and
+#: after a step back.
+_EASE, _BRAKE, _BRAKE_HARD = 0.9, 2.0**0.25, 2.0
+#: Cosine from which two moves agree.
+_AGREEMENT = 0.3
+#: Share of a component's last change that is added to its next move.
+_MOMENTUM = 0.9
 
 Attempt = Callable[[Tensor], tuple[Density, Tensor]]
+Free = dict[str, Tensor]
 #: log share, positive and negative occupancies -> new log share, not normalised.
 Grow = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class EBW:
-    """Extended Baum-Welch iterations; not monotone, so the best iterate is kept.
+    """Extended Baum-Welch iterations; the best iterate is kept.
 
     Parameters
     ----------
-    factor : F, what the smallest valid D is multiplied by.
-    per_component : one D a component, and exact derivatives of the weights, so that it settles
-        where gradients vanish. False is the published recipe: one D for all, and the robust
-        derivative of the weights, which drifts off an optimum.
-    damping : a fixed D instead of the search.
+    factor : F, what the smallest valid D is multiplied by; where it adapts, its first value.
+    per_component : D, F and momentum of each component's own. F adapts to how it moves, and a
+        step that raises the objective is taken back; exact derivatives of the weights let it
+        settle where gradients vanish. False is the published recipe, which is not monotone: one D
+        for all, F fixed, and the robust derivative of the weights, which drifts off an optimum.
+    damping : a fixed D instead of the search; no momentum, and no step is taken back.
+    patience : iterations without a gain of `tol` before training stops.
     """
 
     max_iter: int = 100
     tol: float = 1e-5
-    factor: float = 2.0
+    factor: float = 4.0
     per_component: bool = True
     damping: float | None = None
     prior: SpreadPrior | None = None
-    patience: int = 10
+    patience: int = 20
     stage: str = "EBW"
 
     def run(
@@ -66,6 +76,7 @@ class EBW:
         require_closed_form(mixture.density, "ebw")
         progress.start(self.stage, self.max_iter)
         total_weight = engine.total_weight
+        walk = _Walk(self, torch.full_like(mixture.log_weight, self.factor))
         best, best_loss, best_at = mixture, float("inf"), 0
         for iteration in range(1, self.max_iter + 1):
             sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
@@ -77,25 +88,27 @@ class EBW:
                 best, best_loss = mixture, loss
             if stop or iteration - best_at >= self.patience:
                 return FitResult(best, best_loss, iteration, not stop)
-            mixture = self.update(mixture, sums)
+            mixture = walk.on(_Place(mixture, sums, loss))
         return FitResult(best, best_loss, self.max_iter, False)
 
-    def update(self, mixture: Mixture, sums: Statistics) -> Mixture:
-        """One step from the summed statistics of all rows."""
-        positive = sums.pop("positive")
-        mass = sums["mass"]
-        negative = (positive - mass).clamp_min(0.0)
+    def update(self, mixture: Mixture, sums: Statistics, factor: Tensor | None = None) -> Mixture:
+        """One step from the summed statistics of all rows, with an F for each component."""
+        factor = torch.full_like(mixture.log_weight, self.factor) if factor is None else factor
+        positive = sums["positive"]
+        negative = (positive - sums["mass"]).clamp_min(0.0)
+        sums = {name: value for name, value in sums.items() if name != "positive"}
         if self.prior is not None:
             imagined = self.prior.statistics(mixture.density, mixture.density.mean)
             sums = add_statistics(sums, imagined)
-        damping, density = self._damped(mixture.density, sums, negative)
-        grow = partial(_grow, damping=self.damping)
-        if not self.per_component:
+        damping, density = self._damped(mixture.density, sums, negative, factor)
+        if self.per_component:
+            grow = partial(_grow, factor=float(factor.median()), damping=self.damping)
+        else:
             grow = partial(_grow_robustly, damping=float(damping.max()))
         return _reweigh(replace(mixture, density=density), positive, negative, grow)
 
     def _damped(
-        self, density: Density, sums: Statistics, negative: Tensor
+        self, density: Density, sums: Statistics, negative: Tensor, factor: Tensor
     ) -> tuple[Tensor, Density]:
         own = density.own_statistics()
 
@@ -105,15 +118,13 @@ class EBW:
         if self.damping is not None:
             damping = torch.full_like(negative, self.damping)
         else:
-            damping = self._smallest_valid(attempt, negative) * self.factor
-            if self.per_component:
-                damping = damping.maximum(self.factor * negative)
+            damping = self._smallest_valid(attempt, negative) * factor
         updated, valid = attempt(damping)
         return damping, keep_valid(density, updated, valid)
 
     def _smallest_valid(self, attempt: Attempt, negative: Tensor) -> Tensor:
-        """Double D from one until the updates are valid, for each component or for all."""
-        damping = torch.ones_like(negative)
+        """Double D until the updates are valid, for each component or for all."""
+        damping = negative.clamp_min(1.0) if self.per_component else torch.ones_like(negative)
         for _ in range(_MOST_DOUBLINGS):
             valid = attempt(damping)[1]
             if valid.all():
@@ -121,6 +132,66 @@ class EBW:
             grow = ~valid if self.per_component else torch.ones_like(valid)
             damping = torch.where(grow, 2.0 * damping, damping)
         return damping
+
+
+class _Place(NamedTuple):
+    """A mixture, and what a pass over the rows says of it."""
+
+    mixture: Mixture
+    sums: Statistics
+    loss: float
+
+
+@dataclass
+class _Walk:
+    """Steps from place to place; where F adapts, it does so to how they turn out.
+
+    Attributes
+    ----------
+    good : the last place that was no worse than the one before.
+    move, change : of the free parameters by the last update, without and with momentum; None
+        after a step back.
+    """
+
+    ebw: EBW
+    factor: Tensor
+    good: _Place | None = None
+    move: Free | None = None
+    change: Free | None = None
+
+    def on(self, place: _Place) -> Mixture:
+        """The next mixture: from this place, or from the last good one if this is worse."""
+        if not self.ebw.per_component or self.ebw.damping is not None:
+            return self.ebw.update(place.mixture, place.sums)
+        # An objective that is no number is worse too.
+        if self.good is None or place.loss <= self.good.loss:
+            self.good = place
+        else:
+            self.factor = _BRAKE_HARD * self.factor
+            self.move = self.change = None
+        return self._onward(self.good)
+
+    def _onward(self, place: _Place) -> Mixture:
+        stepped = self.ebw.update(place.mixture, place.sums, self.factor)
+        before, after = place.mixture.density.free(), stepped.density.free()
+        move = {name: after[name] - before[name] for name in before}
+        if self.move is not None:
+            agree = _cosine(move, self.move) > _AGREEMENT
+            self.factor = (self.factor * torch.where(agree, _EASE, _BRAKE)).clamp_min(1.0)
+        self.move = move
+        if self.change is None:
+            self.change = move
+            return stepped
+        self.change = {name: move[name] + _MOMENTUM * self.change[name] for name in move}
+        ahead = stepped.density.from_free({k: v + self.change[k] for k, v in before.items()})
+        # Free parameters may leave a full covariance below the floor; closed forms do not.
+        return replace(stepped, density=ahead.maximise(ahead.own_statistics())[0])
+
+
+def _cosine(one: Free, other: Free) -> Tensor:
+    """Of the angle between two moves of each component, (K,)."""
+    flat, to = (torch.cat([part.flatten(1) for part in move.values()], 1) for move in (one, other))
+    return torch.cosine_similarity(flat, to, dim=1)
 
 
 def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statistics:
@@ -143,15 +214,18 @@ def _reweigh(mixture: Mixture, positive: Tensor, negative: Tensor, grow: Grow) -
 
 
 def _grow(
-    log_share: Tensor, positive: Tensor, negative: Tensor, damping: float | None = None
+    log_share: Tensor, positive: Tensor, negative: Tensor, factor: float, damping: float | None
 ) -> Tensor:
     """log of p (g + D) with the exact derivative g = mass / p: damped EM, still at an optimum."""
     share, mass = log_share.exp(), positive - negative
-    if damping is None:
-        needed = torch.where(share > _VANISHING, -mass / share, 0.0).max()
-        damping = 2.0 * max(float(needed), 2.0 * float(negative.sum()), 0.0)
     tiny = torch.finfo(share.dtype).tiny
-    return (mass + damping * share).clamp_min(tiny).log()
+    if damping is not None:
+        return (mass + damping * share).clamp_min(tiny).log()
+    excess = mass - share * mass.sum()
+    damped = share * (mass.sum() + 2.0 * factor * negative.sum())
+    # The derivative of a share near nothing is huge: unbounded, such a share leaps to and fro.
+    bound = 1.0 / (1.0 + factor)
+    return log_share + (excess / damped.clamp_min(tiny)).clamp(-bound, bound).log1p()
 
 
 def _grow_robustly(log_share: Tensor, positive: Tensor, negative: Tensor, damping: float) -> Tensor:

@@ -102,7 +102,7 @@ class Adam:
         model = mixture.to(table.dtype)
         free = {k: v.detach().clone().requires_grad_() for k, v in model.free().items()}
         average = {k: v.detach().clone() for k, v in free.items()}
-        step = make_step(model, objective, free, table, self)
+        step = make_step(model, objective, free, engine, self)
         best = Best(mixture)
         if self.validation is not None:
             best.offer(mixture, evaluate(mixture, objective, self.validation), 0)
@@ -112,8 +112,11 @@ class Adam:
             total = torch.zeros((), dtype=table.dtype, device=table.device)
             indices = engine.minibatch_indices(self.batch_size, self.generator)
             for number, index in enumerate(indices):
-                done = (epoch - 1 + number / n_batches) / self.max_epochs
-                total += step(index, self.learning_rate * SCHEDULES[self.schedule](done))
+                done = max((epoch - 1 + number / n_batches) / self.max_epochs, progress.time_spent)
+                rate = self.learning_rate * SCHEDULES[self.schedule](min(done, 1.0))
+                total += step(index, rate)
+                if progress.time_spent >= 1.0:
+                    break
                 if self.averaging:
                     self._average(average, free)
             loss = float(total) / n_batches
@@ -155,11 +158,11 @@ Step = Callable[[Tensor, float], Tensor]
 
 
 def make_step(
-    model: Mixture, objective: Objective, free: Free, table: Table, settings: Adam
+    model: Mixture, objective: Objective, free: Free, engine: LocalEngine, settings: Adam
 ) -> Step:
     """One update from the rows at an index: eager, or the whole of it as one CUDA graph."""
 
-    prior, total_weight = settings.prior, float(table.weight.sum())
+    table, prior, total_weight = engine.table, settings.prior, engine.total_weight
 
     def loss_of(batch: Batch) -> Tensor:
         current = model.from_free(free)
@@ -170,13 +173,13 @@ def make_step(
     rate = torch.tensor(settings.learning_rate, device=table.device) if on_cuda else 1.0
     optimizer = torch.optim.Adam(free.values(), lr=rate, fused=True, capturable=on_cuda)
     size = min(settings.batch_size, len(table))
-    if on_cuda and not table.may_have_missing:
+    if on_cuda and not engine.may_have_missing:
         return GraphedStep(loss_of, table, optimizer, size)
 
     def step(index: Tensor, learning_rate: float) -> Tensor:
         _set_rate(optimizer, learning_rate)
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(table.batch(index))
+        loss = loss_of(engine.batch(index))
         loss.backward()
         optimizer.step()
         return loss.detach()

@@ -58,16 +58,22 @@ class Recipe:
             return Structure("full", floor=self.floor)
         return Structure("low_rank", floor=self.floor, options={"rank": self.rank})
 
+    def final_covariance(self, n_features: int) -> str:
+        """The structure that a start ends in."""
+        covariance = self.structure(n_features).covariance
+        return "low_rank" if self._reduces and covariance == "full" else covariance
+
     def density_class(self, n_features: int) -> type[Density]:
         """The kind of density that a start ends in."""
-        covariance = self.structure(n_features).covariance
-        if self.eigen and covariance == "full" and self.covariance in ("auto", "low_rank"):
-            covariance = "low_rank"
-        return STRUCTURES[covariance, self.parameterization][0]
+        return STRUCTURES[self.final_covariance(n_features), self.parameterization][0]
+
+    @property
+    def _reduces(self) -> bool:
+        return self.eigen and self.covariance in ("auto", "low_rank")
 
     def finish(self, start: Start) -> Start:
         """Leading eigenpairs of full covariances, where the start asks for them."""
-        if not (self.eigen and isinstance(start.results[0].mixture.density, FullGaussian)):
+        if not (self._reduces and isinstance(start.results[0].mixture.density, FullGaussian)):
             return start
         kind = LowRankPrecision if self.parameterization == "precision" else LowRankGaussian
         results = []

@@ -1,0 +1,108 @@
+"""Learning from a stream, one part at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import _fit_context
+
+from mixtura.data import Table, labelled_mask, resolve_device
+from mixtura.engines import LocalEngine
+from mixtura.estimators.base import MixtureEstimator, weighted_quantiles
+from mixtura.estimators.plan import Plan, Rows, class_counts, make_plans
+from mixtura.exceptions import InvalidInputError
+from mixtura.mixture import Mixture
+from mixtura.objectives import Likelihood
+from mixtura.progress import Progress
+from mixtura.trainers.base import FitResult
+from mixtura.trainers.em import online_em_step
+
+
+class StreamingClassifier(MixtureEstimator):
+    """`partial_fit` for a classifier that can be fitted to all its rows."""
+
+    class_count_: np.ndarray
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from one more part of a stream.
+
+        The first call starts a model from its rows and needs all `classes`. Later calls take one
+        step of online EM and, for other objectives than the likelihood, one epoch of Adam over
+        theirs. With the likelihood, one full or diagonal component a class, `prior_rows=0` and
+        complete rows, the stream ends where `fit` on all rows would.
+        """
+        first = not hasattr(self, "mixture_")
+        known = self._stream_classes(classes, first)
+        with self._all_or_nothing():
+            rows = self._read(X, y, sample_weight, known)
+            return self._fit_rows(rows) if first else self._update(rows)
+
+    def _stream_classes(self, classes: Any, first: bool) -> np.ndarray:
+        if classes is None:
+            if first:
+                raise InvalidInputError(
+                    "the first call of partial_fit needs all classes: pass classes=."
+                )
+            return self.classes_
+        given = np.unique(classes)
+        if not labelled_mask(given, self.unlabeled).all():
+            raise InvalidInputError(
+                f"classes={given.tolist()} contain the unlabelled marker {self.unlabeled!r}: "
+                "leave it out, or set unlabeled=None."
+            )
+        if not first and not np.array_equal(given, self.classes_):
+            raise InvalidInputError(
+                f"classes={given.tolist()} differ from those of the first call, "
+                f"{self.classes_.tolist()}."
+            )
+        return given
+
+    def _update(self, rows: Rows) -> Self:
+        """One step from the present model on the rows of one call."""
+        plan = self._resumed(make_plans(self, rows))
+        device = resolve_device(self.device, rows.X.size)
+        table = Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
+        mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(device)
+        seen = float(self.class_count_.sum())
+        if mixture.density.closed_form:
+            mixture, count = self._online_step(mixture, rows, table)
+        else:
+            count = self.class_count_ + class_counts(rows, self.class_prior_)
+        result = FitResult(mixture, float("nan"), 1, True)
+        with self._progress() as progress:
+            if not plan.generative:
+                result = self._stream_epoch(mixture, plan, table, progress)
+        before = self.score_quantiles_
+        result = replace(result, converged=True, prior=self._spread_prior())
+        self._conclude(result, table, self.scaling_, progress, plan)
+        self.class_count_ = count
+        weight = np.repeat([seen, float(rows.weight.sum())], len(before))
+        mixed = np.concatenate([before, self.score_quantiles_])
+        self.score_quantiles_ = weighted_quantiles(mixed, weight)
+        return self
+
+    def _online_step(
+        self, mixture: Mixture, rows: Rows, table: Table
+    ) -> tuple[Mixture, np.ndarray]:
+        """Online EM; every row counts the same, labelled or not."""
+        share = None if (rows.y >= 0).all() else 0.5
+        scale = 1.0 if share is None else share
+        seen = scale * torch.from_numpy(self.class_count_).to(table.device)
+        updated, total = online_em_step(mixture, Likelihood(share), LocalEngine(table), seen)
+        return updated, (total / scale).cpu().numpy()
+
+    def _stream_epoch(
+        self, mixture: Mixture, plan: Plan, table: Table, progress: Progress
+    ) -> FitResult:
+        plan, generator = (
+            replace(plan, solver="adam", prior=self._spread_prior()),
+            self._generator(),
+        )
+        trainer = self._trainer(plan, None, generator)
+        steady = replace(trainer, max_epochs=1, schedule="constant", averaging=0.0)
+        objective = self._objective(plan, bool((table.y < 0).any()))
+        return steady.run(mixture, objective, self._engine(table, plan, generator), progress)

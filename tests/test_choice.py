@@ -1,0 +1,241 @@
+"""What "auto" chooses, the rows it holds back for that, holes in training, and the clock."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, make_classification
+
+from mixtura import GaussianMixtureDensity, MixtureClassifier, load
+from mixtura.data import Scaling, Table
+from mixtura.densities import DiagonalGaussian
+from mixtura.engines import LocalEngine, PunchedEngine, folds, some_rows
+from mixtura.estimators.calibration import Calibration, Unseen
+from mixtura.estimators.comparison import Contender, challenge, compare
+from mixtura.progress import Progress
+
+#: Nothing is left open, so that nothing is compared.
+FIXED = {"covariance": "diag", "reg_covar": 0.01, "tradeoff": 0.5, "n_components": 1}
+
+
+def table_of(X, y):
+    return Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+
+
+# -- rows with holes ---------------------------------------------------------------------------
+
+
+def test_every_row_stands_beside_a_copy_with_holes(iris, generator):
+    """Whole rows first; copies lose the stated share; the two share the row's weight."""
+    X, y = iris
+    engine = PunchedEngine(table_of(X, y), 0.3, generator)
+    (batch,) = engine.chunks(10**6)
+    n = len(X)
+    assert len(batch) == 2 * n
+    np.testing.assert_array_equal(batch.x[:n], X)
+    assert batch.observed[:n].all()
+    hidden = ~batch.observed[n:]
+    assert 0.2 < hidden.double().mean() < 0.4
+    assert (batch.x[n:][hidden] == 0).all()
+    np.testing.assert_array_equal(batch.x[n:][~hidden], torch.from_numpy(X.copy())[~hidden])
+    assert float(batch.weight.sum()) == pytest.approx(n)
+
+
+def test_passes_repeat_their_holes_and_minibatches_do_not(iris, generator):
+    """A sum over all rows is one function of the model; minibatches see ever new holes."""
+    engine = PunchedEngine(table_of(*iris), 0.3, generator)
+    first, second = (torch.cat([b.observed for b in engine.chunks(64)]) for _ in range(2))
+    assert torch.equal(first, second)
+    index = torch.arange(50)
+    assert not torch.equal(engine.batch(index).observed, engine.batch(index).observed)
+
+
+def test_natural_holes_stay(holey_iris, generator):
+    """What is missing already is missing in both copies."""
+    X, y = holey_iris
+    (batch,) = PunchedEngine(table_of(X, y), 0.2, generator).chunks(10**6)
+    missing = torch.from_numpy(np.isnan(X))
+    assert not batch.observed[: len(X)][missing].any()
+    assert not batch.observed[len(X) :][missing].any()
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "adam", "ebw"])
+def test_training_with_holes_changes_the_model(solver, wine):
+    """The option does something with every discriminative solver, and the model stays good."""
+    settings = {**FIXED, "solver": solver, "max_iter": 5, "calibrate": False, "random_state": 0}
+    plain, holed = (MixtureClassifier(holes=h, **settings).fit(*wine) for h in (0.0, 0.4))
+    assert not np.allclose(plain.means_, holed.means_)
+    assert holed.score(*wine) > 0.9
+
+
+# -- rows held back ----------------------------------------------------------------------------
+
+
+def test_folds_hold_every_labelled_row_back_once(iris, generator):
+    """Disjoint, complete, in proportion to the classes; unlabelled rows always train."""
+    X, y = iris
+    some = np.where(np.arange(len(y)) % 5 == 0, -1, y)
+    table = table_of(np.column_stack([X, np.arange(len(X))]), some)
+    held = []
+    for train, back in folds(table, 4, generator):
+        rows, others = back.table.batch(slice(None)), train.table.batch(slice(None))
+        assert (rows.y >= 0).all()
+        assert len(rows) + len(others) == len(X)
+        counts = np.bincount(rows.y)
+        assert counts.max() - counts.min() <= 1
+        held += rows.x[:, -1].tolist()
+    assert sorted(held) == np.flatnonzero(some >= 0).tolist()
+
+
+def test_a_class_with_one_row_always_trains(generator):
+    """Otherwise a fold would have no model of it."""
+    y = np.array([0] * 10 + [1])
+    for train, _ in folds(table_of(np.arange(11.0)[:, None], y), 3, generator):
+        assert 1 in train.table.y
+
+
+def test_some_rows_keep_rare_classes(generator):
+    """A part of a large table has its rare classes and as many unlabelled rows as labelled."""
+    y = np.concatenate([np.zeros(5000), np.ones(20), np.full(3000, -1)]).astype(np.int64)
+    part = some_rows(table_of(np.arange(8020.0)[:, None], y), 500, generator)
+    assert (part.y == 1).sum() >= 2
+    assert 450 <= int((part.y >= 0).sum()) <= 550
+    assert int((part.y < 0).sum()) == 500
+
+
+def unseen_with(loss_of, n=100):
+    """Log-joints that say the right label with a given confidence."""
+    joint = np.zeros((n, 2))
+    joint[:, 0] = loss_of
+    wrong = np.arange(n) % 10 == 0
+    return Unseen(joint, np.zeros(n), wrong.astype(int), np.ones(n))
+
+
+def test_the_plan_with_the_smallest_loss_wins(monkeypatch, iris, generator):
+    """Two survive the first fold, one the second; challengers must win on the same folds."""
+    quality = {"poor": 0.1, "good": 1.5, "better": 2.2}
+    met = []
+
+    def judged(mixture, held_back, holes):
+        met.append(mixture)
+        return unseen_with(quality[mixture])
+
+    monkeypatch.setattr(Unseen, "judged", judged)
+    parts = list(folds(table_of(*iris), 4, generator))
+    best = compare(["poor", "good", "better"], parts, lambda engine, plan: plan)
+    assert best.plan == "better"
+    assert [met.count(name) for name in ("poor", "good", "better")] == [1, 2, 4]
+    champion = Contender("good", [unseen_with(1.5)] * 4)
+    solve = lambda engine, plan: plan  # noqa: E731
+    assert challenge(champion, ["poor"], parts, solve) is champion
+    winner = challenge(champion, ["better"], parts, solve)
+    assert (winner.plan, len(winner.parts)) == ("better", 4)
+
+
+def test_what_auto_chose_is_published_and_kept(tmp_path):
+    """Diagonal for independent features, low rank for correlated ones; files remember."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=400)
+    mixing = rng.normal(size=(6, 6)) + 2.0
+    X = (rng.normal(size=(400, 6)) + y[:, None] * [1, 0, 0, 0, 0, 0]) @ mixing
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    assert model.covariance_ == "low_rank"
+    assert model.reg_covar_ in (0.01, 0.1)
+    assert model.tradeoff_ in (0.5, 0.1)
+    model.save(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    before = (model.covariance_, model.rank_, model.reg_covar_, model.tradeoff_)
+    model.set_params(warm_start=True).fit(X, y)
+    assert (model.covariance_, model.rank_, model.reg_covar_, model.tradeoff_) == before
+
+
+def test_a_named_structure_is_not_compared(iris):
+    """Who names the structure has chosen."""
+    model = MixtureClassifier(1, covariance="full", max_iter=3, calibrate=False).fit(*iris)
+    assert (model.covariance_, model.reg_covar_, model.tradeoff_) == ("full", 0.01, 0.5)
+
+
+def test_a_warm_start_from_a_generative_fit_discriminates(iris):
+    """The likelihood's trade-off of one is not taken for a choice."""
+    settings = {**FIXED, "tradeoff": "auto", "random_state": 0, "warm_start": True}
+    model = MixtureClassifier(objective="likelihood", **settings).fit(*iris)
+    assert model.tradeoff_ == 1.0
+    model.set_params(objective="margin", max_iter=5).fit(*iris)
+    assert model.tradeoff_ == 0.5
+
+
+def test_few_labelled_rows_are_not_held_back(iris):
+    """With a handful of labels first choices are taken, and probabilities stay modest."""
+    X, y = iris
+    few = np.where(np.arange(len(y)) % 10 == 0, y, -1)
+    model = MixtureClassifier(1, max_iter=5, random_state=0).fit(X, few)
+    assert model.reg_covar_ == 0.01
+    assert (model.temperature_, model.doubt_) == (5.0, 0.05)
+    assert model.predict_proba(X).max() <= 0.97
+
+
+# -- calibration -------------------------------------------------------------------------------
+
+
+def test_probabilities_with_holes_are_calibrated():
+    """With a third of the features missing, the mean confidence is near the accuracy."""
+    X, y = load_breast_cancer(return_X_y=True)
+    model = MixtureClassifier(random_state=0).fit(X[::2], y[::2])
+    rest, truth = X[1::2].copy(), y[1::2]
+    rest[np.random.default_rng(0).random(rest.shape) < 1 / 3] = np.nan
+    proba = model.predict_proba(rest)
+    right = (proba.argmax(1) == truth).mean()
+    assert abs(proba.max(1).mean() - right) < 0.05
+
+
+def test_the_temperature_fades_with_the_features():
+    """Whole rows have all of it, empty ones none."""
+    joint = np.array([[0.0, 8.0]] * 3)
+    found = Calibration(4.0, 0.0, 1.0).log_proba(joint, np.array([0.0, 0.5, 1.0]))
+    expected = [8.0 / 4.0, 8.0 / 2.0, 8.0]
+    np.testing.assert_allclose(found[:, 1] - found[:, 0], expected)
+
+
+# -- the clock ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "adam", "ebw"])
+def test_max_time_ends_a_fit(solver):
+    """A fit that would take long ends near its time with a usable model."""
+    X, y = make_classification(4000, 30, n_informative=20, n_classes=4, random_state=0)
+    settings = {**FIXED, "n_components": 4, "solver": solver, "max_iter": 100_000, "tol": 0.0}
+    began = time.perf_counter()
+    model = MixtureClassifier(max_time=1.0, early_stopping=False, **settings).fit(X, y)
+    assert time.perf_counter() - began < 6.0
+    assert not model.converged_
+    assert model.score(X, y) > 0.4
+
+
+def test_max_time_of_the_density(wine):
+    """The unsupervised estimator has a clock too."""
+    model = GaussianMixtureDensity(5, max_time=0.05, tol=0.0, max_iter=10**6).fit(wine[0])
+    assert np.isfinite(model.score(wine[0]))
+
+
+def test_the_clock_of_a_part():
+    """Work on the side gets a share of what is left; no limit stays no limit."""
+    assert Progress().part(0.5).time_spent == 0.0
+    spent = Progress(max_time=1e-9)
+    time.sleep(0.01)
+    assert spent.time_spent >= 1.0
+    assert spent.part(0.5).step({"objective": 0.0})
+
+
+def test_engines_agree_where_nothing_is_punched(iris, generator):
+    """A share of zero leaves every sum as it was."""
+    table = table_of(*iris)
+    density = DiagonalGaussian.from_clusters(
+        table.batch(slice(None)).x, torch.ones(150, 1).double(), 1e-3, generator
+    )
+    sums = [
+        engine.sum(lambda b: {"x": (b.x * b.weight[:, None]).sum(0)}, density)["x"]
+        for engine in (LocalEngine(table), PunchedEngine(table, 0.0, generator))
+    ]
+    torch.testing.assert_close(*sums)
