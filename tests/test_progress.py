@@ -16,7 +16,9 @@ def fit(solver, data, **options):
     """A short fit by the given solver, warnings about its shortness left out."""
     objective = "likelihood" if solver == "em" else "conditional"
     options = {"n_components": 2, "max_iter": 4, "random_state": 0, **options}
-    model = MixtureClassifier(solver=solver, objective=objective, **options)
+    model = MixtureClassifier(
+        solver=solver, objective=objective, covariance="diag", calibrate=False, **options
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(*data)
