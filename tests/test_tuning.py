@@ -168,7 +168,7 @@ def test_a_study_is_not_continued_with_another_measure(flowers, tmp_path):
 def test_trials_that_fall_behind_are_given_up(flowers):
     """After the first fold, with five trials to compare with."""
     X, y = flowers
-    floors = iter([0, 0, 0, 0, 0, 0, 100, 0, 100])
+    floors = iter([0, 0, 0, 0, 0, 0, 100, 0, 100, 0])  # the last for the refit of the best
     space = {"space": lambda trial: {"reg_covar": 1e-3 + next(floors)}}
     _, study = tune(quick(), X, y, n_trials=9, cv=3, **space)
     states = [trial.state for trial in study.trials]
