@@ -17,10 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from mixtura.data import Scaling, Table, encode_labels, resolve_device
 from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine, PunchedEngine, folds, hold_back, some_rows
-from mixtura.estimators.base import (
-    check_count,
-    run_over,
-)
+from mixtura.estimators.base import check_count, run_over
 from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.comparison import challenge, compare
 from mixtura.estimators.plan import (
