@@ -1,4 +1,4 @@
-"""What every estimator with a fitted mixture offers."""
+"""What fitting is like everywhere, and what every estimator with a density offers."""
 
 from __future__ import annotations
 
@@ -24,18 +24,8 @@ from mixtura.progress import Progress
 DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
-class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Services of a fitted generative model; subclasses fit it."""
-
-    mixture_: Mixture
-    scaling_: Scaling
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
-    # -- what fitting shares ---------------------------------------------------------------
+class Trainable(BaseEstimator):
+    """What fitting is like for every estimator."""
 
     def _check_X(self, X: Any, *, reset: bool) -> np.ndarray:
         return validate_data(
@@ -70,6 +60,23 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to one file; `mixtura.load` reads it back."""
+        check_is_fitted(self)
+        save_estimator(self, path)
+
+
+class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Trainable):
+    """Services of a fitted generative model; subclasses fit it."""
+
+    mixture_: Mixture
+    scaling_: Scaling
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     def _publish(self, mixture: Mixture, scaling: Scaling, table: Table) -> None:
         """Fitted attributes that follow from the mixture and its training rows."""
@@ -176,11 +183,6 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
         threshold = np.interp(share, np.linspace(0.0, 1.0, 1001), self.score_quantiles_)
         return self._evaluate(filled_log_density, self._check_X(X, reset=False)) < threshold
-
-    def save(self, path: Any) -> None:
-        """Write the fitted estimator to one file; `mixtura.load` reads it back."""
-        check_is_fitted(self)
-        save_estimator(self, path)
 
 
 def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:

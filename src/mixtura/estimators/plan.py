@@ -155,7 +155,7 @@ def make_plans(estimator: Any, rows: Rows) -> list[Plan]:
         tradeoff=_first(estimator.tradeoff, _TRADEOFFS),
         max_iter=max_iter,
         batch_size=batch_size,
-        counts=_component_counts(estimator.n_components, rows),
+        counts=component_counts(estimator.n_components, rows),
         log_prior=torch.from_numpy(np.log(_class_prior(prior, rows))),
         learn_prior=isinstance(prior, str) and prior == "empirical",
         dtype=DTYPES[rows.X.dtype],
@@ -245,7 +245,7 @@ def _solver(solver: str, rows: Rows, by_em: bool) -> str:
     return "lbfgs" if rows.weight.sum() <= SMALL else "adam"
 
 
-def _component_counts(n_components: Any, rows: Rows) -> list[int] | None:
+def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
     """Components of each class, no more than its rows; None for "auto"."""
     if isinstance(n_components, str):
         return None

@@ -41,7 +41,7 @@ def cluster_start(
     """A single-class mixture with the moments of k-means clusters."""
     batch = engine.subsample(_MOST_ROWS, generator).table.batch(slice(None)).to(torch.float64)
     x, weight = _fill_with_means(batch.x, batch.observed, batch.weight), batch.weight
-    labels = _cluster(x, weight, n_components, generator)
+    labels = cluster(x, weight, n_components, generator)
     membership = torch.nn.functional.one_hot(labels, n_components).to(x) * weight[:, None]
     membership = _share_with_empty(membership, weight)
     mixture = Mixture.single(structure.build(x, membership, generator))
@@ -56,16 +56,17 @@ def _fill_with_means(x: Tensor, observed: Tensor | None, weight: Tensor) -> Tens
     return torch.where(observed, x, means)
 
 
-def _cluster(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def cluster(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """(n,) k-means cluster of each row; fewer than `count` where fewer rows are distinct."""
     if count == 1:
         return torch.zeros(len(x), dtype=torch.long, device=x.device)
     seed = int(torch.randint(2**31, (1,), generator=generator))
-    rows, shares = x.cpu().numpy(), weight.cpu().numpy()
-    distinct = len(np.unique(rows, axis=0))
-    means = KMeans(min(count, distinct), n_init=1, random_state=seed)
-    return torch.as_tensor(means.fit(rows, sample_weight=shares).labels_.astype(np.int64)).to(
-        x.device
-    )
+    # Equal rows are one heavier row, so that a weight of two is the same as a row given twice.
+    rows, place = np.unique(x.cpu().numpy(), axis=0, return_inverse=True)
+    shares = np.bincount(place.ravel(), weight.cpu().numpy())
+    means = KMeans(min(count, len(rows)), n_init=1, random_state=seed)
+    labels = means.fit(rows, sample_weight=shares).labels_.astype(np.int64)
+    return torch.as_tensor(labels[place.ravel()]).to(x.device)
 
 
 def _share_with_empty(membership: Tensor, weight: Tensor) -> Tensor:
