@@ -2,7 +2,11 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from mixtura.estimators import GaussianMixtureDensity, MixtureClassifier
+from mixtura.estimators import (
+    GaussianMixtureDensity,
+    MixtureClassifier,
+    SparseMixtureClassifier,
+)
 from mixtura.persistence import load
 
 try:
@@ -10,4 +14,4 @@ try:
 except PackageNotFoundError:  # run from a source tree that was not installed
     __version__ = "0+unknown"
 
-__all__ = ["GaussianMixtureDensity", "MixtureClassifier", "load"]
+__all__ = ["GaussianMixtureDensity", "MixtureClassifier", "SparseMixtureClassifier", "load"]

@@ -2,5 +2,6 @@
 
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixtureDensity
+from mixtura.estimators.sparse import SparseMixtureClassifier
 
-__all__ = ["GaussianMixtureDensity", "MixtureClassifier"]
+__all__ = ["GaussianMixtureDensity", "MixtureClassifier", "SparseMixtureClassifier"]

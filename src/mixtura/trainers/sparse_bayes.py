@@ -1,0 +1,405 @@
+"""Sparse Bayesian learning of a discriminative mixture (Hayashi and Uchida, 2021).
+
+The model is log-linear in given columns phi(x) of a row,
+
+    p(c, m | x) = pi_cm exp(w_cm . phi(x)) / sum of the same over all classes and components,
+
+with a prior N(0, 1/a) for every weight. Training alternates between the most probable weights and
+the precisions `a` that maximise the evidence; weights that the evidence does not want, and
+components without weights or rows, die out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mixtura.mixture import Layout
+from mixtura.numerics import log_det_lower, logsumexp, lower_inverse
+from mixtura.progress import Progress
+
+Chunks = Iterable[tuple[slice, Tensor]]
+
+#: Newton steps with the clusters of the start, and between two updates of the precisions.
+_FIRST_STEPS, _STEPS = 30, 4
+#: A Newton step that promises less is the last.
+_SETTLED = 1e-3
+#: At most such a share of the weights is given up at once for the evidence's sake.
+_QUOTA = 0.2
+#: A component that explains a smaller share of its class has died.
+_NO_MASS = 1e-5
+#: Iterations without change before training ends.
+_CALM = 3
+_LEAST_PRECISION = 1e-10
+#: Numbers in a chunk of columns, and in all that are kept.
+_CHUNK, _KEPT = 2**22, 2**26
+#: Columns that every component may start from, and rows on which they are chosen.
+_FEWEST, _PURSUIT_ROWS = 10, 4_000
+#: A remainder of this relative size is rounding.
+_EXPLAINED = 1e-6
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Training rows.
+
+    Attributes
+    ----------
+    columns : (rows, columns) -> values of these columns of phi for a slice of the rows.
+    n_columns : how many columns there are.
+    y : (n,) class of each row.
+    cluster : (n,) component, of those of its class, from which each row starts.
+    weight : (n,) positive weights.
+    layout : components of each class.
+    """
+
+    columns: Callable[[slice, Tensor], Tensor]
+    n_columns: int
+    y: Tensor
+    cluster: Tensor
+    weight: Tensor
+    layout: Layout
+
+    def chunks(self, columns: Tensor, scale: Tensor) -> Chunks:
+        """Slices of the rows, and the scaled columns there; kept where they are not too many."""
+        chunks = _Columns(self, columns, scale)
+        return list(chunks) if len(self.y) * len(columns) <= _KEPT else chunks
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Columns that are computed anew whenever they are looked through."""
+
+    examples: Examples
+    columns: Tensor
+    scale: Tensor
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        size = max(1, _CHUNK // max(1, len(self.columns)))
+        for start in range(0, len(self.examples.y), size):
+            rows = slice(start, start + size)
+            yield rows, self.examples.columns(rows, self.columns) / self.scale[self.columns]
+
+
+@dataclass(frozen=True)
+class SparseMixture:
+    """Live weights, ascending by component.
+
+    Attributes
+    ----------
+    layout : components of each class.
+    log_share : (K,) log pi; minus infinity for a component that has died.
+    component, column : (L,) what each weight belongs to.
+    weight, precision : (L,) most probable value, and precision of the prior.
+    """
+
+    layout: Layout
+    log_share: Tensor
+    component: Tensor
+    column: Tensor
+    weight: Tensor
+    precision: Tensor
+
+    def keep(self, which: Tensor) -> SparseMixture:
+        """The same model with a part of its weights."""
+        return replace(
+            self,
+            component=self.component[which],
+            column=self.column[which],
+            weight=self.weight[which],
+            precision=self.precision[which],
+        )
+
+    def compact(self) -> SparseMixture:
+        """The same function of fewer components.
+
+        The dead are gone, and those of a class that have lost all their weights are one.
+        """
+        weighty = set(self.component.tolist())
+        alive = self.log_share.isfinite()
+        groups: list[list[int]] = []
+        counts = []
+        for label in range(self.layout.n_classes):
+            own = torch.nonzero(alive & (self.layout.owner == label)).flatten().tolist()
+            kept = [[k] for k in own if k in weighty]
+            rest = [k for k in own if k not in weighty]
+            groups += [*kept, rest] if rest else kept
+            counts.append(len(kept) + bool(rest))
+        place = torch.zeros_like(self.layout.owner)
+        for new, group in enumerate(groups):
+            place[group] = new
+        return replace(
+            self,
+            layout=Layout(counts, place.device),
+            log_share=torch.stack([self.log_share[group].logsumexp(0) for group in groups]),
+            component=place[self.component],
+        )
+
+    def log_proba(self, values: Tensor) -> Tensor:
+        """log p(c, m | x), (n, K), from the values (n, L) of the live columns."""
+        spread = values.new_zeros(len(self.weight), self.layout.n_components)
+        spread[torch.arange(len(self.weight)), self.component] = self.weight
+        return (self.log_share + values @ spread).log_softmax(1)
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """log p(labels | x), its gradient, and minus its Hessian with the components' shares fixed."""
+
+    value: Tensor
+    gradient: Tensor
+    hessian: Tensor
+    mass: Tensor
+
+
+@dataclass(frozen=True)
+class SparseFit:
+    """A trained model, the posterior of its weights, and how training ended."""
+
+    model: SparseMixture
+    covariance: Tensor
+    evidence: float
+    n_iter: int
+    converged: bool
+
+
+def log_likelihood(model: SparseMixture, examples: Examples, chunks: Chunks) -> Tensor:
+    """sum of log p(y | x)."""
+    total = examples.weight.new_zeros(())
+    for rows, values in chunks:
+        own = _own(model.log_proba(values), model.layout, examples.y[rows])
+        total += examples.weight[rows] @ logsumexp(own, 1)
+    return total
+
+
+def curvature(model: SparseMixture, examples: Examples, chunks: Chunks) -> Curvature:
+    """Gradient `(r - p) phi` and minus Hessian `p (delta - p') phi phi^T`, summed over rows."""
+    count, blocks = len(model.weight), _blocks(model)
+    value, gradient = model.weight.new_zeros(()), model.weight.new_zeros(count)
+    hessian, mass = model.weight.new_zeros(count, count), torch.zeros_like(model.log_share)
+    for rows, values in chunks:
+        weight, log_proba = examples.weight[rows], model.log_proba(values)
+        own = _own(log_proba, model.layout, examples.y[rows])
+        per_row = logsumexp(own, 1)
+        proba, shares = log_proba.exp(), (own - per_row[:, None]).exp()
+        value += weight @ per_row
+        mass += weight @ shares
+        surplus = (shares - proba) * weight[:, None]
+        gradient += (surplus[:, model.component] * values).sum(0)
+        _add_hessian(hessian, blocks, values, proba[:, model.component], weight)
+    hessian = hessian.tril() + hessian.tril(-1).T
+    return Curvature(value, gradient, hessian, mass)
+
+
+def _add_hessian(
+    total: Tensor, blocks: list[slice], values: Tensor, proba: Tensor, weight: Tensor
+) -> None:
+    """Add p (delta - p') phi phi^T at and below the diagonal, a block of columns at a time."""
+    expected = proba * values
+    for block in blocks:
+        below = -expected[:, block.start :]
+        below[:, : block.stop - block.start] += values[:, block]
+        total[block.start :, block] += below.T @ (weight[:, None] * expected[:, block])
+
+
+def _own(log_proba: Tensor, layout: Layout, y: Tensor) -> Tensor:
+    """log p(c, m | x) at the components of each row's class, minus infinity elsewhere."""
+    return log_proba.masked_fill(y[:, None] != layout.owner, -math.inf)
+
+
+def _blocks(model: SparseMixture) -> list[slice]:
+    """Where the weights of each component lie."""
+    ends = torch.bincount(model.component).cumsum(0).tolist() if len(model.weight) else []
+    return [slice(a, b) for a, b in zip([0, *ends], ends, strict=False) if b > a]
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """The Gaussian that approximates the posterior of the weights.
+
+    Everything is in units of each weight's prior deviation, in which no eigenvalue of the negative
+    Hessian is below one: its Cholesky factor cannot fail.
+    """
+
+    deviation: Tensor
+    factor: Tensor
+
+    @classmethod
+    def at(cls, model: SparseMixture, hessian: Tensor) -> Laplace:
+        """From minus the Hessian of the log-likelihood."""
+        deviation = model.precision.rsqrt()
+        scaled = hessian * deviation[:, None] * deviation
+        scaled.diagonal().add_(1.0)
+        return cls(deviation, torch.linalg.cholesky(scaled))
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        """The Newton step."""
+        right = (self.deviation * gradient)[:, None]
+        return self.deviation * torch.cholesky_solve(right, self.factor)[:, 0]
+
+    def covariance(self) -> Tensor:
+        """(L, L)."""
+        half = lower_inverse(self.factor) * self.deviation
+        return half.T @ half
+
+    def evidence(self, model: SparseMixture, log_likelihood: Tensor) -> Tensor:
+        """log p(labels), the weights integrated out."""
+        penalty = model.precision @ model.weight.square()
+        return log_likelihood - 0.5 * (penalty + log_det_lower(self.factor))
+
+
+@dataclass(frozen=True)
+class SparseBayes:
+    """The trainer.
+
+    Parameters
+    ----------
+    max_iter : updates of the precisions.
+    tol : training ends when the evidence changes less, and no weight dies, for a while.
+    ceiling : a weight whose precision passes it dies; in units of the column's root mean square.
+    max_weights : weights to start from; where there could be more, every component starts from the
+        columns that explain its rows best, ten at least.
+    """
+
+    max_iter: int = 200
+    tol: float = 1e-2
+    ceiling: float = 1e5
+    max_weights: int = 200
+
+    def run(self, examples: Examples, progress: Progress) -> SparseFit:
+        """Train from zero weights, which are first fitted to the clusters as if to classes."""
+        scale = _root_mean_square(examples)
+        model = self._start(examples, scale)
+        singles = Layout([1] * model.layout.n_components, scale.device)
+        clusters = replace(examples, y=examples.cluster, layout=singles)
+        start = _climb(replace(model, layout=singles), clusters, scale, _FIRST_STEPS)[0]
+        model, evidence, calm = replace(start, layout=examples.layout), -math.inf, 0
+        progress.start("sparse Bayes", self.max_iter)
+        for n_iter in range(1, self.max_iter + 1):
+            model, curved, laplace = _climb(model, examples, scale, _STEPS)
+            before, evidence = evidence, float(laplace.evidence(model, curved.value))
+            covariance = laplace.covariance()
+            learned = self._learn(model, curved.mass, covariance.diagonal())
+            same = len(learned.weight) == len(model.weight) and abs(evidence - before) < self.tol
+            calm = calm + 1 if same else 0
+            stop = progress.step(_record(model, evidence))
+            if stop or calm == _CALM or n_iter == self.max_iter:
+                break
+            model = learned
+        alive, unit = model.weight != 0.0, scale[model.column]
+        weight, precision = model.weight / unit, model.precision * unit.square()
+        model = replace(model, weight=weight, precision=precision).keep(alive).compact()
+        covariance = (covariance / unit[:, None] / unit)[alive][:, alive]
+        return SparseFit(model, covariance, evidence, n_iter, calm == _CALM)
+
+    def _start(self, examples: Examples, scale: Tensor) -> SparseMixture:
+        """Zero weights with precision one; the last component is pinned to zero for good."""
+        layout, n_columns = examples.layout, examples.n_columns
+        n_free = layout.n_components - 1
+        clusters = torch.nn.functional.one_hot(examples.cluster, layout.n_components).to(scale)
+        share = examples.weight @ clusters / examples.weight.sum()
+        columns = torch.arange(n_columns, device=scale.device).repeat(n_free, 1)
+        most = max(_FEWEST, self.max_weights // max(1, n_free))
+        if n_columns > most:
+            columns = _pursue(examples, scale, (clusters - share)[:, :n_free], most)
+        component = torch.arange(n_free, device=scale.device).repeat_interleave(columns.shape[1])
+        zero = scale.new_zeros(len(component))
+        return SparseMixture(layout, share.log(), component, columns.flatten(), zero, zero + 1.0)
+
+    def _learn(self, model: SparseMixture, mass: Tensor, variance: Tensor) -> SparseMixture:
+        """MacKay's update of the precisions and shares, without what has died."""
+        square = model.weight.square()
+        known = (1.0 - model.precision * variance).clamp_min(_LEAST_PRECISION)
+        precision = (known / square).clamp_min(_LEAST_PRECISION)
+        gone = mass < _NO_MASS * model.layout.spread(model.layout.sum(mass))
+        share = (mass / mass.sum()).masked_fill(gone, 0.0)
+        dead = (precision >= self.ceiling) | gone[model.component]
+        # Below one, the evidence would rise if this weight alone were given up.
+        wanted = square / (variance * known)
+        least = wanted.argsort()[: math.ceil(_QUOTA * len(wanted))]
+        dead[least] |= wanted[least] < 1.0
+        return replace(model, log_share=share.log(), precision=precision).keep(~dead)
+
+
+def _climb(
+    model: SparseMixture, examples: Examples, scale: Tensor, n_steps: int
+) -> tuple[SparseMixture, Curvature, Laplace]:
+    """Newton steps towards the most probable weights, each halved until it gains.
+
+    The components' shares of a row are refreshed at every step: they make the same objective's
+    lower bound touch it again, so what the bound gains, the objective gains.
+    """
+    chunks = examples.chunks(model.column, scale)
+    for step in range(n_steps + 1):
+        curved = curvature(model, examples, chunks)
+        laplace = Laplace.at(model, curved.hessian)
+        gradient = curved.gradient - model.precision * model.weight
+        direction = laplace.solve(gradient)
+        promised = float(gradient @ direction)
+        if step == n_steps or promised < _SETTLED:
+            break
+        here = curved.value - 0.5 * model.precision @ model.weight.square()
+        length = 1.0
+        while length > _SETTLED:
+            moved = replace(model, weight=model.weight + length * direction)
+            penalty = 0.5 * model.precision @ moved.weight.square()
+            if log_likelihood(moved, examples, chunks) - penalty >= here:
+                model = moved
+                break
+            length /= 2.0
+        else:
+            break
+    return model, curved, laplace
+
+
+def _root_mean_square(examples: Examples) -> Tensor:
+    """(H,) size of each column, one for columns of zeros."""
+    ones = examples.weight.new_ones(examples.n_columns)
+    every = torch.arange(examples.n_columns, device=ones.device)
+    total = torch.zeros_like(ones)
+    for rows, values in examples.chunks(every, ones):
+        total += examples.weight[rows] @ values.square()
+    return torch.where(total > 0, (total / examples.weight.sum()).sqrt(), ones)
+
+
+def _pursue(examples: Examples, scale: Tensor, target: Tensor, count: int) -> Tensor:
+    """(K, count) columns that together explain each target (n, K) best, found greedily.
+
+    Orthogonal matching pursuit, for all targets at once.
+    """
+    step = -(-len(target) // _PURSUIT_ROWS)
+    every = torch.arange(examples.n_columns, device=scale.device)
+    values = examples.columns(slice(None, None, step), every) / scale
+    root = examples.weight[::step, None].sqrt()
+    values, residual = root * values, (root * target[::step]).T.contiguous()
+    bases = residual.new_zeros(*residual.shape, count)
+    chosen = every.new_zeros(len(residual), count)
+    free = torch.ones(len(residual), examples.n_columns, dtype=torch.bool, device=scale.device)
+    least = _EXPLAINED * residual.norm(dim=1, keepdim=True) * values.norm(dim=0)
+    for place in range(count):
+        score = (residual @ values).abs()
+        # What rounding left is no reason to prefer a column: the first that is free will do.
+        score = torch.where(score > least, score, 0.0).masked_fill(~free, -1.0)
+        best = score.argmax(1)
+        column, known = values[:, best].T[:, :, None], bases[:, :, :place]
+        fresh = column - known @ (known.mT @ column)
+        size, whole = (vector.norm(dim=1, keepdim=True) for vector in (fresh, column))
+        fresh = torch.where(size > _EXPLAINED * whole, fresh / size, 0.0)
+        residual -= (fresh @ (fresh.mT @ residual[:, :, None]))[:, :, 0]
+        bases[:, :, place], chosen[:, place] = fresh[:, :, 0], best
+        free[torch.arange(len(best)), best] = False
+    return chosen.sort(1).values
+
+
+def _record(model: SparseMixture, evidence: float) -> dict[str, float]:
+    live = int(model.log_share.isfinite().sum())
+    return {
+        "objective": -evidence,
+        "evidence": evidence,
+        "n_weights": len(model.weight),
+        "n_components": live,
+    }

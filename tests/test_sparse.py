@@ -1,0 +1,401 @@
+"""SparseMixtureClassifier: what it finds, what it answers, and what it refuses."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.integrate import quad
+from scipy.special import expit, log_softmax, logsumexp
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.metrics import log_loss
+from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.utils._param_validation import InvalidParameterError
+
+import mixtura
+from mixtura import SparseMixtureClassifier
+from mixtura.datasets import make_ripley, make_waveform
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
+
+FORMS = {
+    "dual": {},
+    "rbf": {"kernel": "rbf"},
+    "primal": {"form": "primal"},
+    "diagonal": {"features": "diagonal"},
+}
+
+
+@pytest.fixture(scope="module")
+def ripley():
+    """Two classes of two clouds each, and as many rows to test on as the paper has."""
+    train, test = make_ripley(random_state=0), make_ripley(500, random_state=1)
+    return train.data, train.target, test.data, test.target
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def fitted(request, ripley):
+    """A model of every form."""
+    settings = {**FORMS[request.param], "random_state": 0}
+    return SparseMixtureClassifier(**settings).fit(*ripley[:2])
+
+
+# -- what it finds -----------------------------------------------------------------------------
+
+
+def test_few_weights_classify_well(fitted, ripley):
+    """The best possible error is 8.9 %."""
+    assert fitted.score(*ripley[2:]) > 0.88
+    assert 2 <= fitted.n_weights_ <= 15
+    assert len(fitted.n_components_) == 2
+    assert sum(fitted.n_components_) <= 6
+    assert fitted.converged_
+
+
+def test_history_has_the_course_of_the_evidence(ripley):
+    model = SparseMixtureClassifier(n_init=1, random_state=0).fit(*ripley[:2])
+    evidence = [record["evidence"] for record in model.history_]
+    assert len(evidence) == model.n_iter_
+    assert evidence[-1] == model.evidence_ == max(evidence[-3:])
+    assert evidence[-1] > evidence[0]
+    weights = [record["n_weights"] for record in model.history_]
+    assert weights == sorted(weights, reverse=True)
+    assert weights[-1] == model.n_weights_
+
+
+def test_more_starts_never_have_less_evidence(ripley):
+    one, five = (SparseMixtureClassifier(n_init=n, random_state=3).fit(*ripley[:2]) for n in (1, 5))
+    assert five.evidence_ >= one.evidence_
+
+
+def test_one_component_and_a_kernel_is_the_relevance_vector_machine(ripley):
+    """Ripley's task takes Tipping's machine a handful of vectors."""
+    model = SparseMixtureClassifier(1, kernel="rbf", random_state=0).fit(*ripley[:2])
+    assert model.n_components_ == [1, 1]
+    assert len(model.relevance_vectors_) <= 12
+    rows = {tuple(row) for row in np.round(ripley[0], 9)}
+    assert {tuple(row) for row in np.round(model.relevance_vectors_, 9)} <= rows
+    assert model.score(*ripley[2:]) > 0.88
+
+
+def test_several_classes_of_different_sizes():
+    train, test = make_waveform(300, random_state=0), make_waveform(500, random_state=1)
+    keep = np.r_[:240]
+    model = SparseMixtureClassifier([2, 1, 3], kernel="rbf", random_state=0)
+    model.fit(train.data[keep], train.target[keep])
+    assert model.score(test.data, test.target) > 0.78
+    assert all(left <= given for left, given in zip(model.n_components_, [2, 1, 3], strict=True))
+
+
+def test_moderated_probabilities_have_the_lower_loss():
+    train, test = make_waveform(120, random_state=0), make_waveform(500, random_state=1)
+    model = SparseMixtureClassifier(kernel="rbf", random_state=0).fit(train.data, train.target)
+    moderated = log_loss(test.target, model.predict_proba(test.data))
+    certain = log_loss(test.target, model.set_params(moderate=False).predict_proba(test.data))
+    assert moderated < certain
+
+
+# -- what it answers ---------------------------------------------------------------------------
+
+
+def columns_of(model, X):
+    """The columns of the fitted weights, by other means."""
+    x = (X - model.scaling_.location) / model.scaling_.scale
+    if model.form_ == "dual":
+        centres = (model.relevance_vectors_ - model.scaling_.location) / model.scaling_.scale
+        if model.kernel == "rbf":
+            values = rbf_kernel(x, centres, gamma=1 / (2 * X.shape[1]))
+        else:
+            values = polynomial_kernel(x, centres, degree=2, gamma=1.0, coef0=1.0)
+        return np.column_stack([np.ones(len(x)), values])
+    frame = pd.DataFrame(x, columns=["x0", "x1"])
+    terms = [term.replace(" ", "*").replace("^", "**") for term in model.terms_]
+    return np.column_stack([frame.eval(term) * np.ones(len(x)) for term in terms])
+
+
+def class_log_joint(model, X):
+    joint = np.log(model.shares_) + columns_of(model, X) @ model.weights_.T
+    ends = np.cumsum(model.n_components_)
+    return np.stack([logsumexp(part, 1) for part in np.split(joint, ends[:-1], axis=1)], 1)
+
+
+def test_probabilities_follow_from_the_fitted_attributes(fitted, ripley):
+    certain = clone(fitted).set_params(moderate=False)
+    certain.__dict__.update({k: v for k, v in vars(fitted).items() if k.endswith("_")})
+    X = ripley[2][:50]
+    expected = log_softmax(class_log_joint(fitted, X), 1)
+    np.testing.assert_allclose(certain.predict_log_proba(X), expected, atol=1e-9)
+    assert np.count_nonzero(fitted.weights_) == fitted.n_weights_
+    assert fitted.weight_covariance_.shape == (fitted.n_weights_,) * 2
+    assert len(fitted.terms_) == fitted.weights_.shape[1]
+    assert fitted.terms_[0] == "1"
+
+
+def test_moderation_is_the_mean_over_the_posterior_of_the_weights(ripley):
+    """For one component a class the logit is normal, and MacKay's factor close to its mean."""
+    model = SparseMixtureClassifier(1, kernel="rbf", random_state=0).fit(*ripley[:2])
+    X = ripley[2][:20]
+    certain = class_log_joint(model, X)
+    live = columns_of(model, X)[:, np.nonzero(model.weights_)[1]]
+    deviation = np.sqrt(np.einsum("nl,lm,nm->n", live, model.weight_covariance_, live))
+    for row, found in enumerate(model.predict_proba(X)[:, 0]):
+        mean = certain[row, 0] - certain[row, 1]
+
+        def integrand(z, mean=mean, sd=deviation[row]):
+            return expit(mean + sd * z) * norm.pdf(z)
+
+        assert found == pytest.approx(quad(integrand, -8, 8)[0], abs=0.012)
+        factor = 1 / np.sqrt(1 + np.pi / 8 * deviation[row] ** 2)
+        assert found == pytest.approx(expit(factor * mean), abs=1e-9)
+
+
+def test_probabilities_are_probabilities(fitted, ripley):
+    proba = fitted.predict_proba(ripley[2])
+    np.testing.assert_allclose(proba.sum(1), 1.0)
+    assert (proba >= 0).all()
+    np.testing.assert_array_equal(fitted.classes_[proba.argmax(1)], fitted.predict(ripley[2]))
+    far = fitted.predict_proba(1e9 * np.array([[1.0, 1.0], [-1.0, 1.0]]))
+    assert np.isfinite(far).all()
+
+
+@pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS)
+def test_units_do_not_matter(settings, ripley):
+    X, y, X_test, _ = ripley
+    model = SparseMixtureClassifier(**settings, n_init=1, random_state=0)
+    plain = clone(model).fit(X, y).predict_proba(X_test)
+    units = np.array([1e6, 1e-3])
+    moved = clone(model).fit(X * units + [5e6, 0.0], y).predict_proba(X_test * units + [5e6, 0.0])
+    np.testing.assert_allclose(moved, plain, atol=1e-3)
+
+
+def test_single_precision(ripley):
+    X, y, X_test, _ = ripley
+    settings = {"form": "primal", "n_init": 1, "random_state": 0}
+    double = SparseMixtureClassifier(**settings).fit(X, y).predict_proba(X_test)
+    single = SparseMixtureClassifier(**settings).fit(X.astype("f"), y)
+    np.testing.assert_allclose(single.predict_proba(X_test.astype("f")), double, atol=1e-2)
+
+
+def test_same_seed_same_model(ripley):
+    first, second = (
+        SparseMixtureClassifier(random_state=7).fit(*ripley[:2]).predict_proba(ripley[2])
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, second)
+
+
+def test_file_gives_the_model_back(fitted, ripley, tmp_path):
+    fitted.save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(ripley[2]), fitted.predict_proba(ripley[2]))
+    assert again.terms_ == fitted.terms_
+
+
+def test_terms_bear_the_names_of_the_features(ripley):
+    frame = pd.DataFrame(ripley[0], columns=["height", "width"])
+    model = SparseMixtureClassifier(form="primal", random_state=0).fit(frame, ripley[1])
+    allowed = {"1", "height", "width", "height^2", "width^2", "height width"}
+    assert set(model.terms_) <= allowed
+    assert model.products_.shape == (len(model.terms_), 2)
+
+
+def test_a_new_fit_forgets_the_other_form(ripley):
+    model = SparseMixtureClassifier(n_init=1, random_state=0).fit(*ripley[:2])
+    assert model.form_ == "dual"
+    model.set_params(form="primal").fit(*ripley[:2])
+    assert not hasattr(model, "relevance_vectors_")
+    assert model.predict(ripley[2]).shape == (1000,)
+
+
+def test_many_rows_take_the_primal_form(rng):
+    X = rng.normal(size=(3200, 2))
+    y = (X[:, 0] ** 2 + X[:, 1] ** 2 > 1.4).astype(int)
+    model = SparseMixtureClassifier(1, random_state=0).fit(X, y)
+    assert model.form_ == "primal"
+    assert {"x0^2", "x1^2"} <= set(model.terms_)
+    assert model.score(X, y) > 0.99
+
+
+def test_search_over_kernels(ripley):
+    grid = {"kernel": ["poly2", "rbf"], "n_components": [1, 2]}
+    search = GridSearchCV(SparseMixtureClassifier(n_init=1, random_state=0), grid, cv=2)
+    assert search.fit(*ripley[:2]).best_score_ > 0.85
+
+
+# -- kernels -----------------------------------------------------------------------------------
+
+
+def test_functions_and_scikit_learn_kernels_are_alike(ripley):
+    X, y, X_test, _ = ripley
+    settings = {"n_components": 2, "n_init": 1, "random_state": 0}
+    named = SparseMixtureClassifier(kernel="rbf", **settings).fit(X, y)
+    gaussian = SparseMixtureClassifier(kernel=RBF(np.sqrt(2.0)), **settings).fit(X, y)
+    np.testing.assert_allclose(
+        gaussian.predict_proba(X_test), named.predict_proba(X_test), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("kernel", ["sigmoid", lambda a, b: -np.abs(a[:, None] - b).sum(-1)])
+def test_kernel_need_not_be_positive_definite(kernel, ripley):
+    model = SparseMixtureClassifier(kernel=kernel, n_init=1, random_state=0).fit(*ripley[:2])
+    assert model.score(*ripley[2:]) > 0.85
+
+
+def test_kernels_that_go_wrong_are_named(ripley):
+    for kernel, message in (
+        (lambda a, b: a, "shape"),
+        (lambda a, b: np.full((len(a), len(b)), np.inf), "not finite"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            SparseMixtureClassifier(kernel=kernel).fit(*ripley[:2])
+    with pytest.raises(InvalidInputError, match=r"'degree'.*takes"):
+        SparseMixtureClassifier(kernel="rbf", kernel_params={"degree": 3}).fit(*ripley[:2])
+
+
+# -- hard data ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS)
+def test_separable_classes(settings, rng):
+    X = np.concatenate([rng.normal(size=(30, 2)), rng.normal(size=(30, 2)) + 50.0])
+    y = np.repeat([0, 1], 30)
+    model = SparseMixtureClassifier(**settings, random_state=0).fit(X, y)
+    assert model.score(X, y) == 1.0
+    assert np.isfinite(model.predict_log_proba(X)).all()
+
+
+def test_nothing_to_learn_predicts_the_class_shares(rng):
+    X, y = np.tile(rng.normal(size=(100, 3)), (3, 1)), np.repeat([0, 1], [200, 100])
+    with pytest.warns(DegenerateDataWarning, match="no weight is left.*Remedy"):
+        model = SparseMixtureClassifier(1, features="linear", random_state=0).fit(X, y)
+    assert model.n_weights_ == 0
+    np.testing.assert_allclose(model.predict_proba(X), np.tile([2 / 3, 1 / 3], (300, 1)))
+
+
+def test_one_row_a_component(rng):
+    X, y = rng.normal(size=(6, 2)), np.repeat([0, 1], 3)
+    model = SparseMixtureClassifier(3, random_state=0).fit(X, y)
+    assert np.isfinite(model.predict_proba(X)).all()
+    with pytest.warns(DegenerateDataWarning, match="more components than labelled rows"):
+        SparseMixtureClassifier(9, random_state=0).fit(X, y)
+
+
+def test_one_class(rng):
+    model = SparseMixtureClassifier().fit(rng.normal(size=(10, 2)), np.zeros(10))
+    np.testing.assert_array_equal(model.predict_proba(rng.normal(size=(3, 2))), np.ones((3, 1)))
+
+
+def test_unlabelled_rows_are_left_out_and_said_so(ripley):
+    X, y = ripley[:2]
+    some = np.where(np.arange(len(y)) % 5 == 0, -1, y)
+    with pytest.warns(DegenerateDataWarning, match="50 unlabelled row.*MixtureClassifier"):
+        model = SparseMixtureClassifier(n_init=1, random_state=0).fit(X, some)
+    alone = SparseMixtureClassifier(n_init=1, random_state=0).fit(X[some >= 0], y[some >= 0])
+    np.testing.assert_allclose(model.predict_proba(X), alone.predict_proba(X))
+
+
+def test_missing_values_are_referred_to_the_other_classifier(ripley, fitted):
+    holey = ripley[0].copy()
+    holey[3, 1] = np.nan
+    for call in (
+        lambda: SparseMixtureClassifier().fit(holey, ripley[1]),
+        lambda: fitted.predict(holey),
+    ):
+        with pytest.raises(InvalidInputError, match=r"NaN, in the column\(s\) \[1\].*Use Mixture"):
+            call()
+
+
+def test_limits_end_training(ripley):
+    quick = SparseMixtureClassifier(max_time=1e-6, random_state=0).fit(*ripley[:2])
+    assert quick.n_iter_ == 1
+    assert np.isfinite(quick.predict_proba(ripley[2])).all()
+    seen = []
+    watched = SparseMixtureClassifier(
+        callbacks=[lambda record: seen.append(record) or len(seen) == 3], random_state=0
+    )
+    assert watched.fit(*ripley[:2]).n_iter_ == len(seen) == 3
+    with pytest.warns(ConvergenceWarning, match="raise max_iter"):
+        SparseMixtureClassifier(max_iter=2, random_state=0).fit(*ripley[:2])
+
+
+def test_large_problem_is_computed_in_pieces(ripley, monkeypatch):
+    """Neither columns that are not kept nor small chunks change the model."""
+    X, y, X_test, _ = ripley
+    settings = {"form": "primal", "n_init": 1, "random_state": 0}
+    whole = SparseMixtureClassifier(**settings).fit(X, y).predict_proba(X_test)
+    monkeypatch.setattr("mixtura.estimators.sparse._KEPT", 0)
+    monkeypatch.setattr("mixtura.estimators.sparse._CHUNK", 500)
+    parts = SparseMixtureClassifier(**settings).fit(X, y).predict_proba(X_test)
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
+
+
+# -- what it refuses ---------------------------------------------------------------------------
+
+BAD_PARAMETERS = {
+    "n_components": [0, 1.5, None, "auto"],
+    "form": ["both"],
+    "kernel": ["cubic", None],
+    "kernel_params": [3],
+    "features": ["cubic"],
+    "moderate": ["yes"],
+    "n_init": [0, "many"],
+    "max_iter": [0],
+    "max_time": [0.0],
+    "tol": [-1.0],
+    "ceiling": [0.0],
+    "max_weights": [0],
+    "class_weight": ["even"],
+    "standardize": ["yes"],
+    "device": [3],
+    "callbacks": [3],
+    "random_state": ["seed"],
+    "verbose": [-1],
+}
+
+
+@pytest.mark.parametrize("name", BAD_PARAMETERS)
+def test_parameters_are_refused(name, ripley):
+    for value in BAD_PARAMETERS[name]:
+        with pytest.raises(InvalidParameterError, match=name):
+            SparseMixtureClassifier(**{name: value}).fit(*ripley[:2])
+
+
+def test_every_parameter_is_tried():
+    assert set(BAD_PARAMETERS) == set(SparseMixtureClassifier().get_params()) - {"unlabeled"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"n_components": [1, 2, 3]}, InvalidInputError, "3 entries.*2 classes"),
+        ({"kernel": "rbf", "form": "primal"}, UnsupportedError, "dual form"),
+        ({"kernel": "rbf", "features": "linear"}, UnsupportedError, "primal"),
+        ({"form": "dual", "features": "linear"}, UnsupportedError, "form='primal'"),
+        ({"device": "abacus"}, InvalidInputError, "abacus"),
+    ],
+)
+def test_contradictions_are_refused(parameters, error, message, ripley):
+    with pytest.raises(error, match=message):
+        SparseMixtureClassifier(**parameters).fit(*ripley[:2])
+
+
+def test_a_failed_fit_leaves_the_old_model(fitted, ripley):
+    before = fitted.predict_proba(ripley[2])
+    with pytest.raises(ValueError, match="inconsistent"):
+        fitted.fit(ripley[0], ripley[1][:-1])
+    np.testing.assert_array_equal(fitted.predict_proba(ripley[2]), before)
+
+
+def test_wide_rows(rng):
+    """More products than could ever start: each component starts from those that tell."""
+    X, y = rng.normal(size=(120, 60)), np.arange(120) % 2
+    X[:, 5] += 3.0 * y
+    X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = SparseMixtureClassifier(1, form="primal", random_state=0).fit(X_train, y_train)
+    assert "x5" in " ".join(model.terms_).split()
+    assert model.score(X_test, y_test) > 0.8

@@ -1,0 +1,265 @@
+"""Sparse Bayesian learning against autograd, quadrature, logistic regression and pursuit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from sklearn.linear_model import LogisticRegression, OrthogonalMatchingPursuit
+from torch.func import hessian
+
+from mixtura.mixture import Layout
+from mixtura.progress import Progress
+from mixtura.trainers import sparse_bayes
+from mixtura.trainers.sparse_bayes import (
+    Examples,
+    Laplace,
+    SparseBayes,
+    SparseMixture,
+    curvature,
+    log_likelihood,
+)
+
+
+def make_examples(values, y, counts, cluster=None, weight=None):
+    """Rows with given columns."""
+    values = torch.as_tensor(values, dtype=torch.float64)
+    y = torch.as_tensor(y)
+    return Examples(
+        lambda rows, columns: values[rows][:, columns],
+        values.shape[1],
+        y,
+        y if cluster is None else torch.as_tensor(cluster),
+        torch.ones(len(y)).double() if weight is None else torch.as_tensor(weight),
+        Layout(counts),
+    )
+
+
+@pytest.fixture
+def problem(rng):
+    """Three classes, five components, weights at random; some columns are not used."""
+    values = rng.normal(size=(40, 6))
+    examples = make_examples(
+        values, np.arange(40) % 3, [2, 1, 2], weight=rng.uniform(0.5, 2.0, size=40)
+    )
+    used = [(0, 0), (0, 3), (1, 1), (2, 0), (2, 2), (2, 5), (3, 4)]
+    component, column = torch.tensor(used).T
+    weight, precision = torch.as_tensor(rng.normal(size=(2, len(used))))
+    share = torch.as_tensor(rng.dirichlet(np.ones(5)))
+    model = SparseMixture(examples.layout, share.log(), component, column, weight, precision.exp())
+    return model, examples
+
+
+def chunks_of(model, examples):
+    return examples.chunks(model.column, torch.ones(examples.n_columns).double())
+
+
+def complete_log_likelihood(weight, model, examples, shares):
+    """The expected log-likelihood with known components, from its definition."""
+    values = examples.columns(slice(None), model.column)
+    spread = torch.nn.functional.one_hot(model.component, 5).double() * weight[:, None]
+    log_proba = (model.log_share + values @ spread).log_softmax(1)
+    return (examples.weight[:, None] * shares * log_proba).sum()
+
+
+def shares_of(model, examples):
+    log_proba = model.log_proba(examples.columns(slice(None), model.column))
+    own = torch.where(examples.y[:, None] == examples.layout.owner, log_proba, -torch.inf)
+    return own.softmax(1)
+
+
+def test_gradient_agrees_with_finite_differences(problem):
+    model, examples = problem
+    chunks, step = chunks_of(model, examples), 1e-6
+    found = curvature(model, examples, chunks).gradient
+    for place in range(len(model.weight)):
+        nudge = torch.zeros_like(model.weight)
+        nudge[place] = step
+        above, below = (
+            log_likelihood(replace(model, weight=model.weight + sign * nudge), examples, chunks)
+            for sign in (1, -1)
+        )
+        assert float(found[place]) == pytest.approx(float(above - below) / (2 * step), abs=1e-7)
+
+
+def test_hessian_is_that_of_the_likelihood_with_known_components(problem):
+    model, examples = problem
+    shares = shares_of(model, examples)
+    expected = -hessian(complete_log_likelihood)(model.weight, model, examples, shares)
+    found = curvature(model, examples, chunks_of(model, examples))
+    torch.testing.assert_close(found.hessian, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found.mass, examples.weight @ shares)
+
+
+def test_chunks_change_nothing(problem, monkeypatch):
+    model, examples = problem
+    whole = curvature(model, examples, chunks_of(model, examples))
+    monkeypatch.setattr(sparse_bayes, "_CHUNK", 50)
+    monkeypatch.setattr(sparse_bayes, "_KEPT", 0)
+    parts = curvature(model, examples, chunks_of(model, examples))
+    for name in ("value", "gradient", "hessian", "mass"):
+        torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+
+
+def one_weight(rng, precision):
+    """Two classes and a single weight, at its most probable value."""
+    x = rng.normal(size=300)
+    y = (rng.random(300) < 1 / (1 + np.exp(-1.5 * x))).astype(int)
+    examples = make_examples(x[:, None], 1 - y, [1, 1])
+    zero = torch.zeros(1, dtype=torch.long)
+    model = SparseMixture(
+        examples.layout,
+        torch.full((2,), 0.5).double().log(),
+        zero,
+        zero,
+        torch.zeros(1).double(),
+        torch.tensor([precision]).double(),
+    )
+    climbed = sparse_bayes._climb(model, examples, torch.ones(1).double(), 20)
+    return x, y, *climbed
+
+
+def test_evidence_is_the_integral_over_the_weight(rng):
+    x, y, model, curved, laplace = one_weight(rng, 0.7)
+
+    def integrand(w):
+        sign = np.where(y == 1, 1.0, -1.0)
+        log_likelihood = -np.logaddexp(0.0, -sign * w * x).sum()
+        return np.exp(log_likelihood - curved.value.item() - 0.35 * w * w) * np.sqrt(
+            0.7 / (2 * np.pi)
+        )
+
+    centre = model.weight.item()
+    integral = quad(integrand, centre - 3, centre + 3)[0]
+    exact = np.log(integral) + curved.value.item()
+    assert laplace.evidence(model, curved.value).item() == pytest.approx(exact, abs=5e-3)
+
+
+def test_the_update_follows_the_slope_of_the_evidence(problem):
+    """At given weights, d evidence / d log a = (1 - a w^2 - a variance) / 2."""
+    model, examples = problem
+    curved = curvature(model, examples, chunks_of(model, examples))
+    variance = Laplace.at(model, curved.hessian).covariance().diagonal()
+    slope = 0.5 * (1 - model.precision * (model.weight.square() + variance))
+    for place in range(len(model.weight)):
+
+        def evidence(factor, place=place):
+            precision = model.precision.clone()
+            precision[place] *= factor
+            moved = replace(model, precision=precision)
+            return float(Laplace.at(moved, curved.hessian).evidence(moved, curved.value))
+
+        step = 1e-5
+        difference = (evidence(np.exp(step)) - evidence(np.exp(-step))) / (2 * step)
+        assert float(slope[place]) == pytest.approx(difference, abs=1e-6)
+
+
+def test_covariance_is_the_inverse_of_the_negative_hessian(problem):
+    model, examples = problem
+    data = curvature(model, examples, chunks_of(model, examples)).hessian
+    expected = torch.linalg.inv(data + torch.diag(model.precision))
+    torch.testing.assert_close(Laplace.at(model, data).covariance(), expected)
+
+
+def test_most_probable_weights_are_those_of_logistic_regression(rng):
+    """One component a class, all precisions alike: a ridge penalty."""
+    values = rng.normal(size=(120, 4))
+    y = (values @ [1.0, -2.0, 0.0, 0.5] + rng.logistic(size=120) < 0).astype(int)
+    weight = rng.integers(1, 4, size=120).astype(float)
+    examples = make_examples(values, y, [1, 1], weight=weight)
+    scale = torch.ones(4).double()
+    start = SparseBayes()._start(examples, scale)
+    start = replace(
+        start, log_share=torch.zeros(2).double(), precision=torch.full((4,), 0.3).double()
+    )
+    model = sparse_bayes._climb(start, examples, scale, 50)[0]
+    rival = LogisticRegression(C=1 / 0.3, fit_intercept=False, tol=1e-10, max_iter=1000)
+    rival.fit(values, 1 - y, sample_weight=weight)
+    np.testing.assert_allclose(model.weight.numpy(), rival.coef_[0], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1000.0])
+def test_newton_steps_never_lose_ground(problem, size):
+    """Also from weights far off, where a whole step overshoots."""
+    model, examples = problem
+    scale = torch.ones(examples.n_columns).double()
+    model = replace(model, weight=size * model.weight)
+    values = []
+    for _ in range(15):
+        chunks = chunks_of(model, examples)
+        penalty = 0.5 * model.precision @ model.weight.square()
+        values.append(float(log_likelihood(model, examples, chunks) - penalty))
+        model = sparse_bayes._climb(model, examples, scale, 1)[0]
+    assert np.all(np.diff(values) >= 0.0)
+    assert values[-1] > values[0]
+
+
+def test_columns_that_tell_nothing_die(rng):
+    """The evidence keeps a column by chance with the probability that a square normal beats one."""
+    values = rng.normal(size=(400, 12))
+    y = (2.0 * values[:, 4] + rng.logistic(size=400) < 0).astype(int)
+    progress = Progress()
+    fit = SparseBayes().run(make_examples(values, y, [1, 1]), progress)
+    assert fit.converged
+    told = fit.model.column == 4
+    assert abs(float(fit.model.weight[told])) > 1.0
+    assert len(fit.model.weight) <= 5
+    assert (fit.model.weight[~told].abs() < 0.1).all()
+    assert progress.history[0]["n_weights"] == 12
+    assert fit.evidence > progress.history[0]["evidence"] + 5.0
+
+
+def test_components_that_are_not_needed_die(rng):
+    """Each class is one normal cloud, and starts from four clusters."""
+    x = np.concatenate([rng.normal(-1, 1, size=(150, 2)), rng.normal(1, 1, size=(150, 2))])
+    values = np.column_stack([np.ones(300), x, x**2, x[:, 0] * x[:, 1]])
+    y = np.repeat([0, 1], 150)
+    cluster = 4 * y + (x[:, 0] > y * 2 - 1) * 2 + (x[:, 1] > y * 2 - 1)
+    fit = SparseBayes().run(make_examples(values, y, [4, 4], cluster), Progress())
+    assert sum(fit.model.layout.counts) <= 4
+    assert len(fit.model.weight) <= 8
+
+
+def test_compact_model_is_the_same_function(problem):
+    """Dead components go, and those without weights are one; the rest keeps its order."""
+    model, examples = problem
+    model = model.keep(model.component != 0)
+    share = model.log_share.clone()
+    share[3] = -torch.inf
+    model = replace(model, log_share=share.log_softmax(0)).keep(model.component != 3)
+    small = model.compact()
+    assert small.layout.counts == (2, 1, 1)
+    values = examples.columns(slice(None), model.column)
+    torch.testing.assert_close(
+        small.layout.logsumexp(small.log_proba(values)),
+        model.layout.logsumexp(model.log_proba(values)),
+    )
+    bare = replace(model.keep(model.component < 0), log_share=problem[0].log_share).compact()
+    assert bare.layout.counts == (1, 1, 1)
+    assert bare.log_share.exp().sum() == pytest.approx(1.0)
+
+
+def test_pursuit_finds_what_scikit_learn_finds(rng):
+    values = rng.normal(size=(80, 30))
+    target = rng.normal(size=(80, 3)) + values[:, [3, 8, 20]] * 4 + values[:, [5, 9, 21]]
+    examples = make_examples(values / np.sqrt((values**2).mean(0)), np.zeros(80, int), [1])
+    scale = torch.ones(30).double()
+    found = sparse_bayes._pursue(examples, scale, torch.from_numpy(target), 6)
+    scaled = examples.columns(slice(None), torch.arange(30)).numpy()
+    for place in range(3):
+        rival = OrthogonalMatchingPursuit(n_nonzero_coefs=6, fit_intercept=False)
+        rival.fit(scaled, target[:, place])
+        assert found[place].tolist() == np.flatnonzero(rival.coef_).tolist()
+
+
+def test_a_start_of_few_weights(rng):
+    """Every component starts from the columns that explain its rows, ten at least."""
+    values = rng.normal(size=(200, 50))
+    y = (values[:, 7] > 0).astype(int)
+    examples = make_examples(values, y, [1, 1])
+    start = SparseBayes(max_weights=1)._start(examples, torch.ones(50).double())
+    assert len(start.weight) == 10
+    assert 7 in start.column.tolist()
+    fit = SparseBayes(max_weights=1).run(examples, Progress())
+    assert 7 in fit.model.column.tolist()
