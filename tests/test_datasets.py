@@ -16,6 +16,7 @@ from mixtura.datasets import (
     list_datasets,
     load_dataset,
     loading,
+    make_checkerboard,
     make_hmm_sequences,
     make_lobes,
     make_ripley,
@@ -28,7 +29,14 @@ from mixtura.datasets import (
 from mixtura.datasets.registry import REGISTRY
 from mixtura.exceptions import FileFormatError, InvalidInputError
 
-GENERATORS = [make_spirals, make_ripley, make_lobes, make_hmm_sequences, make_waveform]
+GENERATORS = [
+    make_spirals,
+    make_ripley,
+    make_checkerboard,
+    make_lobes,
+    make_hmm_sequences,
+    make_waveform,
+]
 
 # Rows, features or channels, rows of each class, official splits, missing values.
 EXPECTED = {

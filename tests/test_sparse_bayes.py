@@ -254,12 +254,12 @@ def test_pursuit_finds_what_scikit_learn_finds(rng):
 
 
 def test_a_start_of_few_weights(rng):
-    """Every component starts from the columns that explain its rows, ten at least."""
+    """Every component starts from the columns that explain its rows, thirty at least."""
     values = rng.normal(size=(200, 50))
     y = (values[:, 7] > 0).astype(int)
     examples = make_examples(values, y, [1, 1])
     start = SparseBayes(max_weights=1)._start(examples, torch.ones(50).double())
-    assert len(start.weight) == 10
+    assert len(start.weight) == 30
     assert 7 in start.column.tolist()
     fit = SparseBayes(max_weights=1).run(examples, Progress())
     assert 7 in fit.model.column.tolist()

@@ -24,9 +24,9 @@ from sklearn.model_selection import (
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mixtura import GaussianMixtureDensity, MixtureClassifier
+from mixtura import GaussianMixtureDensity, MixtureClassifier, SparseMixtureClassifier
 from mixtura.exceptions import InvalidInputError
-from mixtura.tuning import SPACES, classifier_space, density_space, tune
+from mixtura.tuning import SPACES, classifier_space, density_space, sparse_space, tune
 
 QUICK = {"max_iter": 2, "init_max_iter": 2, "prior_rows": 0.0, "calibrate": False}
 ALL = {"states": (TrialState.COMPLETE, TrialState.PRUNED)}
@@ -331,6 +331,21 @@ def test_bounds_follow_the_data(flowers):
         "n_components",
         "reg_covar",
     }
+
+
+@pytest.mark.parametrize(("kernel", "asked"), [("rbf", {"gamma"}), ("poly2", {"features"})])
+def test_a_sparse_mixture_is_asked_what_its_kernel_takes(flowers, kernel, asked):
+    """The width is a share of the features' number, and what is chosen can be fitted."""
+    trial = FixedTrial({"n_components": 1, "kernel": kernel, "gamma": 0.8, "features": "linear"})
+    start = SparseMixtureClassifier(kernel="sigmoid", random_state=0)
+    chosen = sparse_space(trial, start, *flowers)
+    assert set(trial.params) == {"n_components", "kernel"} | asked
+    model = start.set_params(**chosen).fit(*flowers)
+    assert model.score(*flowers) > 0.9
+    if kernel == "rbf":
+        assert model.kernel_params_ == {"gamma": 0.2}
+    best, _ = tune(SparseMixtureClassifier(), *flowers, n_trials=2, cv=2, random_state=0)
+    assert best.score(*flowers) > 0.8
 
 
 def test_components_of_each_class(flowers):

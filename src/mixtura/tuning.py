@@ -24,7 +24,11 @@ from sklearn.utils.validation import check_consistent_length
 
 from mixtura.data import labelled_mask
 from mixtura.densities import STRUCTURES
-from mixtura.estimators import GaussianMixtureDensity, MixtureClassifier
+from mixtura.estimators import (
+    GaussianMixtureDensity,
+    MixtureClassifier,
+    SparseMixtureClassifier,
+)
 from mixtura.estimators.base import check_weight
 from mixtura.estimators.plan import SMALL
 from mixtura.exceptions import InvalidInputError
@@ -191,10 +195,27 @@ def density_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parame
     return {"n_components": _components(trial, len(X)), **_structure(trial, X.shape[1])}
 
 
+def sparse_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
+    """The space of `SparseMixtureClassifier`: what its components are made of, and how many."""
+    chosen: Parameters = {"n_components": trial.suggest_int("n_components", 1, 6), "form": "auto"}
+    kernel = trial.suggest_categorical("kernel", ["poly2", "rbf"])
+    if kernel == "rbf":
+        gamma = trial.suggest_float("gamma", 0.05, 5.0, log=True) / X.shape[1]
+        return {
+            **chosen,
+            "kernel": "rbf",
+            "features": "quadratic",
+            "kernel_params": {"gamma": gamma},
+        }
+    features = trial.suggest_categorical("features", ["quadratic", "diagonal", "linear"])
+    return {**chosen, "kernel": "poly2", "features": features, "kernel_params": None}
+
+
 #: The space of each type of estimator and its subclasses: a function of (trial, estimator, X, y),
 #: with the rows of one training part, that returns parameters.
 SPACES: dict[type, Callable[[Trial, Any, Any, Any], Parameters]] = {
     MixtureClassifier: classifier_space,
+    SparseMixtureClassifier: sparse_space,
     GaussianMixtureDensity: density_space,
 }
 

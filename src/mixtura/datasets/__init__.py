@@ -1,6 +1,7 @@
 """Data: generators of the textbook problems, and one loader for the real sets."""
 
 from mixtura.datasets.generators import (
+    make_checkerboard,
     make_hmm_sequences,
     make_lobes,
     make_ripley,
@@ -14,6 +15,7 @@ from mixtura.datasets.variants import mnist_variant
 __all__ = [
     "list_datasets",
     "load_dataset",
+    "make_checkerboard",
     "make_hmm_sequences",
     "make_lobes",
     "make_ripley",

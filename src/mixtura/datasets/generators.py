@@ -146,6 +146,31 @@ def make_ripley(n_per_class: int = 125, *, random_state: Any = None) -> Bunch:
     return _bunch(data, target, description, component=component)
 
 
+def make_checkerboard(n_per_component: int = 20, *, random_state: Any = None) -> Bunch:
+    """A board of four by four round Gaussians whose classes alternate (Hayashi and Uchida, 2021).
+
+    Parameters
+    ----------
+    n_per_component : int, default=20
+        Rows of each of the sixteen Gaussians: the paper trains on 20 and tests on 100 of each.
+    random_state : int, RandomState or None, default=None
+        Source of randomness.
+
+    Returns
+    -------
+    Bunch
+        ``data`` (16n, 2), ``target`` (16n,) in the order of the fields, ``component`` (0 to 15),
+        ``target_names`` and ``DESCR``.
+    """
+    rng = check_random_state(random_state)
+    component = np.repeat(np.arange(16), n_per_component)
+    line, place = np.divmod(component, 4)
+    centre = np.stack([0.5 * place - 0.75, 0.75 - 0.5 * line], 1)
+    data = centre + 0.125 * rng.normal(size=centre.shape)
+    description = "Sixteen Gaussians on a board, of two classes that alternate like its fields."
+    return _bunch(data, (line + place) % 2, description, component=component)
+
+
 def make_lobes(n_per_class: int = 100, *, random_state: Any = None) -> Bunch:
     """The one-dimensional example of Kim and Pavlovic (2007): two classes of three lobes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Self
@@ -59,9 +60,9 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         Primal form: all products of two features (full covariances), squares alone, or none.
     moderate : bool
         Let the uncertainty of the weights moderate the probabilities (MacKay's approximation).
-    n_init : "auto" or int
-        Starts from different clusters ("auto": three, one for more than 3,000 rows); the one with
-        the largest evidence is kept.
+    n_init : int
+        Starts from different clusters; the one with the largest evidence is kept. More starts tend
+        to find fewer weights.
     max_iter, tol : int, float
         Updates of the precisions, and the change of the evidence that counts as none.
     max_time : float or None
@@ -70,7 +71,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         A weight whose prior precision passes it is removed.
     max_weights : int
         Weights to start from: where there could be more, every component starts from the columns
-        that explain its rows best, ten at least. In dual form they are chosen among 1,000 rows.
+        that explain its rows best, thirty at least. In dual form they are chosen among 1,000 rows.
     class_weight, standardize, unlabeled, device, callbacks, random_state, verbose
         As in `MixtureClassifier`; unlabelled rows are left out, with a warning.
 
@@ -93,7 +94,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
     >>> from mixtura.datasets import make_ripley
     >>> rows = make_ripley(random_state=0)
     >>> model = SparseMixtureClassifier(random_state=0).fit(rows.data, rows.target)
-    >>> model.n_weights_ < 12
+    >>> model.n_weights_ < 20
     True
     """
 
@@ -104,7 +105,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         "kernel_params": [None, dict],
         "features": [StrOptions({"quadratic", "diagonal", "linear"})],
         "moderate": ["boolean"],
-        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "max_time": [None, Interval(Real, 0, None, closed="neither")],
         "tol": [Interval(Real, 0, None, closed="left")],
@@ -127,7 +128,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         kernel_params: dict[str, Any] | None = None,
         features: str = "quadratic",
         moderate: bool = True,
-        n_init: Any = "auto",
+        n_init: int = 1,
         max_iter: int = 200,
         max_time: float | None = None,
         tol: float = 1e-2,
@@ -213,7 +214,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         generator = self._generator()
         with self._progress() as progress:
             fits = []
-            for _ in range(self._n_starts(len(table))):
+            for _ in range(self.n_init):
                 start, layout = _clusters(table, counts, generator)
                 basis = self._basis(form, params, table, generator)
                 fits.append((basis, self._train(basis, table, start, layout, progress)))
@@ -230,11 +231,6 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
                 ConvergenceWarning,
             )
         return self
-
-    def _n_starts(self, n_rows: int) -> int:
-        if self.n_init != "auto":
-            return self.n_init
-        return 3 if n_rows <= SMALL else 1
 
     def _form(self, n_rows: int, n_features: int) -> str:
         if self.kernel != "poly2" and (self.form == "primal" or self.features != "quadratic"):
@@ -330,17 +326,25 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         centres = self.scaling_.apply(self.relevance_vectors_)
         return Kernels(centres, self.kernel, self.kernel_params_)
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """log p(class | x), (n, C), classes in the order of `classes_`."""
+    def _evaluate(self, X: Any, function: Callable[[_Answer, Tensor], Tensor]) -> np.ndarray:
+        """`function` of the columns of every row, chunk by chunk."""
         check_is_fitted(self)
         X = self._check_complete(X, reset=False)
         device = resolve_device(self.device, X.size)
         table = Table(X, scaling=self.scaling_, device=device)
-        basis, every = self._fitted_basis(), torch.arange(self.weights_.shape[1], device=device)
-        answer = _Answer.of(self, device)
+        answer, basis = _Answer.of(self, device), self._fitted_basis()
+        every = torch.arange(len(basis), device=device)
         size = max(1, _CHUNK // (len(every) + len(self.classes_) * (1 + self.n_weights_)))
-        parts = [answer.log_proba(basis.values(b.x, every)) for b in table.chunks(size)]
+        parts = [function(answer, basis.values(batch.x, every)) for batch in table.chunks(size)]
         return torch.cat(parts).cpu().numpy()
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(class | x), (n, C), classes in the order of `classes_`."""
+        return self._evaluate(X, _Answer.log_proba)
+
+    def responsibilities(self, X: Any) -> np.ndarray:
+        """p(component | x), (n, K), components in the order of `shares_`; never moderated."""
+        return self._evaluate(X, lambda answer, values: answer.joint(values).softmax(1))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
@@ -348,8 +352,8 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
-        log_proba = self.predict_log_proba(X)
-        return self.classes_[log_proba.argmax(1)]
+        place = self.predict_log_proba(X).argmax(1)
+        return self.classes_[place]
 
     @property
     def terms_(self) -> list[str]:
@@ -407,9 +411,13 @@ class _Answer:
         log_share = torch.as_tensor(model.shares_, device=device).log()
         return cls(weight, log_share, Layout(model.n_components_, device), component, column, root)
 
+    def joint(self, values: Tensor) -> Tensor:
+        """log p(component | x) up to a constant, (n, K), from the columns (n, H)."""
+        return self.log_share + values @ self.weight.T
+
     def log_proba(self, values: Tensor) -> Tensor:
         """log p(class | x), (n, C), from the columns (n, H)."""
-        joint = self.log_share + values @ self.weight.T
+        joint = self.joint(values)
         by_class = self.layout.logsumexp(joint)
         if self.root is None:
             return by_class.log_softmax(1)

@@ -96,9 +96,9 @@ _QUICK_PARTS = ("mnist 2-d",)
 _QUICK_LAYERS = DRAWN
 _QUICK: dict[str, Any] = {
     "body": partial(digit_body, depth=8),
-    "n_train": 1200,
+    "n_train": 800,
     "n_test": 500,
-    "epochs": 6,
+    "epochs": 5,
     "batch_size": 25,
     "rate": 6e-3,
 }

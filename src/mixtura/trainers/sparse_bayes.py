@@ -38,7 +38,7 @@ _LEAST_PRECISION = 1e-10
 #: Numbers in a chunk of columns, and in all that are kept.
 _CHUNK, _KEPT = 2**22, 2**26
 #: Columns that every component may start from, and rows on which they are chosen.
-_FEWEST, _PURSUIT_ROWS = 10, 4_000
+_FEWEST, _PURSUIT_ROWS = 30, 4_000
 #: A remainder of this relative size is rounding.
 _EXPLAINED = 1e-6
 
@@ -262,7 +262,7 @@ class SparseBayes:
     tol : training ends when the evidence changes less, and no weight dies, for a while.
     ceiling : a weight whose precision passes it dies; in units of the column's root mean square.
     max_weights : weights to start from; where there could be more, every component starts from the
-        columns that explain its rows best, ten at least.
+        columns that explain its rows best, thirty at least.
     """
 
     max_iter: int = 200

@@ -1,0 +1,23 @@
+"""Pictures of classifiers in the plane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Height = Callable[[np.ndarray], np.ndarray]
+
+
+def scatter(panel: Any, X: np.ndarray, y: np.ndarray) -> None:
+    """Rows in the colours of their classes."""
+    panel.scatter(*X.T, c=y, s=6, cmap="coolwarm", alpha=0.6, linewidths=0)
+
+
+def contour(panel: Any, X: np.ndarray, height: Height, level: float = 0.5, **style: Any) -> None:
+    """Where a function of rows passes a level, over the region of the rows X."""
+    low, high = X.min(0), X.max(0)
+    across, up = np.linspace(low, high, 150).T
+    grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
+    panel.contour(across, up, height(grid).reshape(150, 150), levels=[level], **style)
