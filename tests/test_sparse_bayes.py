@@ -210,6 +210,28 @@ def test_columns_that_tell_nothing_die(rng):
     assert fit.evidence > progress.history[0]["evidence"] + 5.0
 
 
+def test_the_rest_makes_up_for_what_is_given_up(rng):
+    """Of two columns that almost cancel, each with a huge weight, one can go without harm."""
+    x, noise = rng.normal(size=(2, 200))
+    y = (x + 0.5 * noise + rng.logistic(size=200) < 0).astype(int)
+    examples = make_examples(np.stack([x, x + 1e-3 * noise], 1), y, [1, 1])
+    scale = torch.ones(2).double()
+    start = SparseBayes()._start(examples, scale)
+    start = replace(
+        start,
+        precision=torch.full((2,), 1e-6).double(),
+    )
+    model, curved, _ = sparse_bayes._climb(start, examples, scale, 50)
+    assert model.weight.abs().min() > 100.0
+    dead = torch.tensor([False, True])
+    without = replace(model, weight=sparse_bayes._given_up(model, curved.hessian, dead)).keep(~dead)
+    best = sparse_bayes._climb(without, examples, scale, 50)[1].value
+    left = log_likelihood(without, examples, chunks_of(without, examples))
+    assert best - 0.5 < left <= best
+    alone = model.keep(~dead)
+    assert log_likelihood(alone, examples, chunks_of(alone, examples)) < best - 100.0
+
+
 def test_components_that_are_not_needed_die(rng):
     """Each class is one normal cloud, and starts from four clusters."""
     x = np.concatenate([rng.normal(-1, 1, size=(150, 2)), rng.normal(1, 1, size=(150, 2))])

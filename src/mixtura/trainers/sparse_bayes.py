@@ -26,8 +26,8 @@ Chunks = Iterable[tuple[slice, Tensor]]
 
 #: Newton steps with the clusters of the start, and between two updates of the precisions.
 _FIRST_STEPS, _STEPS = 30, 4
-#: A Newton step that promises less is the last.
-_SETTLED = 1e-3
+#: A Newton step that promises less is the last; one that does not gain is halved so often.
+_SETTLED, _HALVINGS = 1e-3, 30
 #: At most such a share of the weights is given up at once for the evidence's sake.
 _QUOTA = 0.2
 #: A component that explains a smaller share of its class has died.
@@ -283,7 +283,7 @@ class SparseBayes:
             model, curved, laplace = _climb(model, examples, scale, _STEPS)
             before, evidence = evidence, float(laplace.evidence(model, curved.value))
             covariance = laplace.covariance()
-            learned = self._learn(model, curved.mass, covariance.diagonal())
+            learned = self._learn(model, curved, covariance.diagonal())
             same = len(learned.weight) == len(model.weight) and abs(evidence - before) < self.tol
             calm = calm + 1 if same else 0
             stop = progress.step(_record(model, evidence))
@@ -310,9 +310,9 @@ class SparseBayes:
         zero = scale.new_zeros(len(component))
         return SparseMixture(layout, share.log(), component, columns.flatten(), zero, zero + 1.0)
 
-    def _learn(self, model: SparseMixture, mass: Tensor, variance: Tensor) -> SparseMixture:
+    def _learn(self, model: SparseMixture, curved: Curvature, variance: Tensor) -> SparseMixture:
         """MacKay's update of the precisions and shares, without what has died."""
-        square = model.weight.square()
+        square, mass = model.weight.square(), curved.mass
         known = (1.0 - model.precision * variance).clamp_min(_LEAST_PRECISION)
         precision = (known / square).clamp_min(_LEAST_PRECISION)
         gone = mass < _NO_MASS * model.layout.spread(model.layout.sum(mass))
@@ -322,7 +322,21 @@ class SparseBayes:
         wanted = square / (variance * known)
         least = wanted.argsort()[: math.ceil(_QUOTA * len(wanted))]
         dead[least] |= wanted[least] < 1.0
-        return replace(model, log_share=share.log(), precision=precision).keep(~dead)
+        weight = _given_up(model, curved.hessian, dead)
+        return replace(model, log_share=share.log(), weight=weight, precision=precision).keep(~dead)
+
+
+def _given_up(model: SparseMixture, hessian: Tensor, dead: Tensor) -> Tensor:
+    """Most probable weights once those that die are zero, by the quadratic approximation.
+
+    Without it the loss of one of two columns that cancel each other would leave the other alone
+    with a huge weight, in a region where all probabilities are zero or one and Newton is lost.
+    """
+    weight, live = model.weight.clone(), ~dead
+    if dead.any() and live.any():
+        rest = Laplace.at(model.keep(live), hessian[live][:, live])
+        weight[live] += rest.solve(hessian[live][:, dead] @ weight[dead])
+    return weight
 
 
 def _climb(
@@ -343,17 +357,23 @@ def _climb(
         if step == n_steps or promised < _SETTLED:
             break
         here = curved.value - 0.5 * model.precision @ model.weight.square()
-        length = 1.0
-        while length > _SETTLED:
-            moved = replace(model, weight=model.weight + length * direction)
-            penalty = 0.5 * model.precision @ moved.weight.square()
-            if log_likelihood(moved, examples, chunks) - penalty >= here:
-                model = moved
-                break
-            length /= 2.0
-        else:
+        moved = _step(model, direction, here, examples, chunks)
+        if moved is None:
             break
+        model = moved
     return model, curved, laplace
+
+
+def _step(
+    model: SparseMixture, direction: Tensor, here: Tensor, examples: Examples, chunks: Chunks
+) -> SparseMixture | None:
+    """The model a step further, halved until it gains on `here`; None where rounding rules."""
+    for halvings in range(_HALVINGS):
+        moved = replace(model, weight=model.weight + direction / 2**halvings)
+        penalty = 0.5 * model.precision @ moved.weight.square()
+        if log_likelihood(moved, examples, chunks) - penalty >= here:
+            return moved
+    return None
 
 
 def _root_mean_square(examples: Examples) -> Tensor:
