@@ -294,7 +294,7 @@ def test_dropped_features_are_not_computed():
     """Not even a missing value shows."""
     head = make_head("full").eval()
     with torch.no_grad():
-        head.log_variance[:, (head.monomials == 1).any(0)] = 30.0
+        head.log_variance[:, (head.monomials == 2).any(0)] = 30.0  # place 0 is the 1
     x = torch.randn(3, 4)
     expected = head(x)
     x[:, 1] = torch.nan
@@ -508,10 +508,47 @@ def test_rows_that_make_no_sense(x):
         MixtureHead(4, 3)(x)
 
 
+def test_a_number_is_no_row():
+    with pytest.raises(InvalidInputError, match="in_features=4"):
+        MixtureHead(4, 3)(torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("n_columns", [-1, 9, 1.5])
+def test_columns_that_there_are_not(n_columns):
+    with pytest.raises(InvalidInputError, match=r"n_columns.*0 to 8"):
+        MixtureHead(4, 3, n_columns=n_columns)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"n_steps": 0}, {"n_steps": 5, "start": 0.8, "full": 0.3}, {"n_steps": 5, "start": -1.0}],
+)
+def test_warm_up_that_makes_no_sense(settings):
+    with pytest.raises(InvalidInputError, match="warm-up"):
+        kl_weight(1, **settings)
+
+
+def test_warm_up_may_be_a_switch():
+    weights = [kl_weight(step, 4, start=0.5, full=0.5) for step in range(4)]
+    assert weights == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_shapes_are_known_without_numbers():
+    """On the meta device, as for any layer."""
+    assert MixtureHead(4, 3, device="meta")(torch.empty(5, 4, device="meta")).shape == (5, 3)
+
+
+def test_pruning_takes_nothing_from_the_random_stream():
+    head = make_head("full").eval()
+    before = torch.random.get_rng_state()
+    MixtureHead.from_mixture(head.prune().to_mixture())
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 def test_models_that_are_no_mixtures():
     """An estimator before its fit, and something else."""
     for model in (MixtureClassifier(), nn.Linear(2, 3)):
-        with pytest.raises(InvalidInputError, match="fit it first"):
+        with pytest.raises(InvalidInputError, match="has none"):
             MixtureHead.from_mixture(model)
 
 

@@ -1,5 +1,8 @@
 """SparseMixtureClassifier: what it finds, what it answers, and what it refuses."""
 
+import copy
+import pickle
+import time
 import warnings
 
 import numpy as np
@@ -12,13 +15,17 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.metrics import log_loss
-from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
+from sklearn.metrics.pairwise import (
+    PAIRWISE_KERNEL_FUNCTIONS,
+    polynomial_kernel,
+    rbf_kernel,
+)
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.utils._param_validation import InvalidParameterError
 
 import mixtura
 from mixtura import SparseMixtureClassifier
-from mixtura.datasets import make_ripley, make_waveform
+from mixtura.datasets import make_checkerboard, make_ripley, make_waveform
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 
 FORMS = {
@@ -64,6 +71,20 @@ def test_history_has_the_course_of_the_evidence(ripley):
     weights = [record["n_weights"] for record in model.history_]
     assert weights == sorted(weights, reverse=True)
     assert weights[-1] == model.n_weights_
+
+
+def test_history_is_that_of_the_start_that_was_kept(ripley):
+    model = SparseMixtureClassifier(n_init=3, random_state=0).fit(*ripley[:2])
+    assert len(model.history_) == model.n_iter_
+    assert model.history_[-1]["evidence"] == model.evidence_
+    assert model.history_[-1]["n_weights"] == model.n_weights_
+
+
+def test_one_component_is_enough_where_the_evidence_says_so(wine):
+    """Also where training began with more, which do not all die."""
+    three, one = (SparseMixtureClassifier(n, random_state=0).fit(*wine) for n in (3, 1))
+    assert three.n_components_ == one.n_components_ == [1, 1, 1]
+    assert three.evidence_ == pytest.approx(one.evidence_, abs=3.0)
 
 
 def test_more_starts_never_have_less_evidence(ripley):
@@ -159,6 +180,26 @@ def test_moderation_is_the_mean_over_the_posterior_of_the_weights(ripley):
         assert found == pytest.approx(expit(factor * mean), abs=1e-9)
 
 
+def test_moderation_of_several_components_and_classes():
+    """Against the mean over weights that are drawn from their posterior."""
+    rows = make_checkerboard(20, random_state=0)
+    model = SparseMixtureClassifier([5, 5, 6], random_state=0)
+    model.fit(rows.data, rows.component % 3)
+    assert sum(model.n_components_) > 6
+    X, rng = rows.data[::8], np.random.default_rng(0)
+    live = np.nonzero(model.weights_)
+    drawn = copy.deepcopy(model).set_params(moderate=False)
+    total = np.zeros((40, 3))
+    draws = rng.multivariate_normal(model.weights_[live], model.weight_covariance_, size=400)
+    for weight in draws:
+        drawn.weights_[live] = weight
+        total += drawn.predict_proba(X) / len(draws)
+    moderated = model.predict_proba(X)
+    certain = copy.deepcopy(model).set_params(moderate=False).predict_proba(X)
+    assert np.abs(moderated - total).mean() < 0.6 * np.abs(certain - total).mean()
+    assert np.abs(moderated - total).max() < 0.08
+
+
 def test_probabilities_are_probabilities(fitted, ripley):
     proba = fitted.predict_proba(ripley[2])
     np.testing.assert_allclose(proba.sum(1), 1.0)
@@ -245,6 +286,32 @@ def test_functions_and_scikit_learn_kernels_are_alike(ripley):
     )
 
 
+@pytest.mark.parametrize("kernel", sorted(PAIRWISE_KERNEL_FUNCTIONS))
+def test_every_kernel_of_scikit_learn(kernel, ripley):
+    """Those of chi squares take no negative values, and say so."""
+    X, y = ripley[0] - ripley[0].min(0) + 0.1, ripley[1]
+    model = SparseMixtureClassifier(2, kernel=kernel, random_state=0)
+    if kernel.endswith("chi2"):
+        with pytest.raises(InvalidInputError, match="standardize=False"):
+            model.fit(X, y)
+        model.set_params(standardize=False)
+    assert model.fit(X, y).score(X, y) > 0.8
+
+
+def test_predictions_keep_the_kernel_of_the_fit(ripley):
+    model = SparseMixtureClassifier(1, kernel="rbf", random_state=0).fit(*ripley[:2])
+    before = model.predict_proba(ripley[2])
+    np.testing.assert_array_equal(model.set_params(kernel="poly2").predict_proba(ripley[2]), before)
+
+
+def test_a_function_cannot_be_stored(ripley, tmp_path):
+    model = SparseMixtureClassifier(1, kernel=RBF(1.0), random_state=0).fit(*ripley[:2])
+    with pytest.raises(InvalidInputError, match="pickle"):
+        model.save(tmp_path / "model")
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(ripley[2]), model.predict(ripley[2]))
+
+
 @pytest.mark.parametrize("kernel", ["sigmoid", lambda a, b: -np.abs(a[:, None] - b).sum(-1)])
 def test_kernel_need_not_be_positive_definite(kernel, ripley):
     model = SparseMixtureClassifier(kernel=kernel, n_init=1, random_state=0).fit(*ripley[:2])
@@ -272,6 +339,46 @@ def test_separable_classes(settings, rng):
     model = SparseMixtureClassifier(**settings, random_state=0).fit(X, y)
     assert model.score(X, y) == 1.0
     assert np.isfinite(model.predict_log_proba(X)).all()
+
+
+@pytest.mark.filterwarnings("ignore:1 column:mixtura.exceptions.DegenerateDataWarning")
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1.0, 1 / 3, 1e6])
+@pytest.mark.parametrize("form", ["primal", "dual"])
+def test_constant_column_changes_nothing(form, constant, ripley):
+    X, y, X_test, _ = ripley
+    model = SparseMixtureClassifier(form=form, kernel_params=None, random_state=0)
+    more = np.column_stack([X, np.full(len(X), constant)])
+    test = np.column_stack([X_test, np.full(len(X_test), constant * (1 + 1e-9))])
+    model.fit(more, y)
+    assert np.abs(model.weights_).max() < 1e4
+    assert model.score(test, ripley[3]) > 0.88
+    if form == "primal":
+        assert not any("x2" in term for term in model.terms_)
+
+
+def test_other_units_without_standardising(ripley):
+    X, y, X_test, y_test = ripley
+    for unit in (1e-5, 1e5):
+        model = SparseMixtureClassifier(form="primal", standardize=False, random_state=0)
+        assert model.fit(X * unit, y).score(X_test * unit, y_test) > 0.85
+
+
+def test_huge_weights(ripley):
+    weight = np.full(len(ripley[0]), 1e12)
+    model = SparseMixtureClassifier(n_init=1, max_iter=20, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(*ripley[:2], sample_weight=weight)
+    assert np.isfinite(model.predict_proba(ripley[2])).all()
+
+
+def test_the_clock_is_heeded_from_the_first_step(rng):
+    X, y = rng.normal(size=(400, 20)), np.arange(400) % 20
+    X[np.arange(400), y] += 4.0
+    began = time.perf_counter()
+    model = SparseMixtureClassifier(max_time=0.5, random_state=0).fit(X, y)
+    assert time.perf_counter() - began < 8.0
+    assert model.n_iter_ <= 5
 
 
 def test_nothing_to_learn_predicts_the_class_shares(rng):
@@ -302,6 +409,14 @@ def test_unlabelled_rows_are_left_out_and_said_so(ripley):
         model = SparseMixtureClassifier(n_init=1, random_state=0).fit(X, some)
     alone = SparseMixtureClassifier(n_init=1, random_state=0).fit(X[some >= 0], y[some >= 0])
     np.testing.assert_allclose(model.predict_proba(X), alone.predict_proba(X))
+
+
+def test_minus_one_as_a_class_is_not_taken_for_a_marker(ripley):
+    X, y = ripley[0], 2 * ripley[1] - 1
+    with pytest.raises(InvalidInputError, match="set unlabeled=None"):
+        SparseMixtureClassifier().fit(X, y)
+    model = SparseMixtureClassifier(1, unlabeled=None, random_state=0).fit(X, y)
+    assert model.classes_.tolist() == [-1, 1]
 
 
 def test_missing_values_are_referred_to_the_other_classifier(ripley, fitted):

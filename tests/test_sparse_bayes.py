@@ -116,7 +116,7 @@ def one_weight(rng, precision):
         torch.zeros(1).double(),
         torch.tensor([precision]).double(),
     )
-    climbed = sparse_bayes._climb(model, examples, torch.ones(1).double(), 20)
+    climbed = sparse_bayes._climb(model, examples, torch.ones(1).double(), 20, Progress())
     return x, y, *climbed
 
 
@@ -155,6 +155,87 @@ def test_the_update_follows_the_slope_of_the_evidence(problem):
         assert float(slope[place]) == pytest.approx(difference, abs=1e-6)
 
 
+def learned_from(model, examples):
+    """One update of the precisions, and the posterior variances it is based on."""
+    curved = curvature(model, examples, chunks_of(model, examples))
+    variance = torch.linalg.inv(curved.hessian + torch.diag(model.precision)).diagonal()
+    return SparseBayes()._learn(model, curved, variance), curved, variance
+
+
+def test_precisions_follow_mackay(problem):
+    """a' = (1 - a variance) / w^2 for what stays, and at most a fifth goes at once."""
+    model, examples = problem
+    model = sparse_bayes._climb(model, examples, torch.ones(6).double(), 20, Progress())[0]
+    learned, curved, variance = learned_from(model, examples)
+    expected = (1.0 - model.precision * variance) / model.weight.square()
+    names = list(zip(model.component.tolist(), model.column.tolist(), strict=True))
+    stays = list(zip(learned.component.tolist(), learned.column.tolist(), strict=True))
+    places = [names.index(name) for name in stays]
+    torch.testing.assert_close(learned.precision, expected[places])
+    assert len(names) - 2 <= len(stays) < len(names)
+    torch.testing.assert_close(learned.log_share.exp(), curved.mass / curved.mass.sum())
+
+
+def test_a_weight_goes_where_the_evidence_rises_without_it(problem):
+    """Seen by raising its precision alone, with the weights moving to their new optimum."""
+    model, examples = problem
+    model = sparse_bayes._climb(model, examples, torch.ones(6).double(), 50, Progress())[0]
+    learned, curved, variance = learned_from(model, examples)
+    stays = set(zip(learned.component.tolist(), learned.column.tolist(), strict=True))
+
+    def evidence(precision):
+        """Of the quadratic that approximates the likelihood at the present weights."""
+        total = curved.hessian + torch.diag(precision)
+        slope = curved.hessian @ model.weight + curved.gradient
+        fit = 0.5 * slope @ torch.linalg.solve(total, slope)
+        return float(fit + 0.5 * precision.log().sum() - 0.5 * torch.logdet(total))
+
+    known = 1.0 - model.precision * variance
+    wanted = model.weight.square() / (variance * known)
+    for place, name in enumerate(zip(model.component.tolist(), model.column.tolist(), strict=True)):
+        gone = model.precision.clone()
+        gone[place] = 1e12
+        finite = model.precision.clone()
+        candidates = torch.logspace(-3, 6, 400).double()
+        best = max(
+            evidence(finite.index_fill(0, torch.tensor(place), float(a))) for a in candidates
+        )
+        rises = evidence(gone) >= best - 1e-6
+        assert rises == bool(wanted[place] < 1.0)
+        assert name in stays or rises
+
+
+def test_a_component_without_rows_is_gone(problem):
+    model, examples = problem
+    share = model.log_share.clone()
+    share[0] -= 40.0
+    learned = learned_from(replace(model, log_share=share.log_softmax(0)), examples)[0]
+    assert learned.log_share[0] == -torch.inf
+    assert 0 not in learned.component.tolist()
+    assert learned.log_share.exp().sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_columns_of_different_size_are_treated_alike(rng):
+    values = rng.normal(size=(200, 5))
+    y = (values[:, 1] + rng.logistic(size=200) < 0).astype(int)
+    unit = np.array([1.0, 1e-6, 1e3, 1.0, 1e5])
+    plain, scaled = (
+        SparseBayes().run(make_examples(v, y, [1, 1]), Progress()) for v in (values, values * unit)
+    )
+    assert plain.model.column.tolist() == scaled.model.column.tolist()
+    torch.testing.assert_close(
+        scaled.model.weight * torch.from_numpy(unit)[scaled.model.column], plain.model.weight
+    )
+    assert scaled.evidence == pytest.approx(plain.evidence)
+
+
+def test_what_rounding_leaves_of_a_constant_is_no_column(rng):
+    values = rng.normal(size=(100, 2))
+    values[:, 1] *= 1e-16
+    fit = SparseBayes().run(make_examples(values, np.arange(100) % 2, [1, 1]), Progress())
+    assert 1 not in fit.model.column.tolist()
+
+
 def test_covariance_is_the_inverse_of_the_negative_hessian(problem):
     model, examples = problem
     data = curvature(model, examples, chunks_of(model, examples)).hessian
@@ -173,7 +254,7 @@ def test_most_probable_weights_are_those_of_logistic_regression(rng):
     start = replace(
         start, log_share=torch.zeros(2).double(), precision=torch.full((4,), 0.3).double()
     )
-    model = sparse_bayes._climb(start, examples, scale, 50)[0]
+    model = sparse_bayes._climb(start, examples, scale, 50, Progress())[0]
     rival = LogisticRegression(C=1 / 0.3, fit_intercept=False, tol=1e-10, max_iter=1000)
     rival.fit(values, 1 - y, sample_weight=weight)
     np.testing.assert_allclose(model.weight.numpy(), rival.coef_[0], rtol=1e-2, atol=1e-3)
@@ -190,7 +271,7 @@ def test_newton_steps_never_lose_ground(problem, size):
         chunks = chunks_of(model, examples)
         penalty = 0.5 * model.precision @ model.weight.square()
         values.append(float(log_likelihood(model, examples, chunks) - penalty))
-        model = sparse_bayes._climb(model, examples, scale, 1)[0]
+        model = sparse_bayes._climb(model, examples, scale, 1, Progress())[0]
     assert np.all(np.diff(values) >= 0.0)
     assert values[-1] > values[0]
 
@@ -221,11 +302,11 @@ def test_the_rest_makes_up_for_what_is_given_up(rng):
         start,
         precision=torch.full((2,), 1e-6).double(),
     )
-    model, curved, _ = sparse_bayes._climb(start, examples, scale, 50)
+    model, curved, _ = sparse_bayes._climb(start, examples, scale, 50, Progress())
     assert model.weight.abs().min() > 100.0
     dead = torch.tensor([False, True])
     without = replace(model, weight=sparse_bayes._given_up(model, curved.hessian, dead)).keep(~dead)
-    best = sparse_bayes._climb(without, examples, scale, 50)[1].value
+    best = sparse_bayes._climb(without, examples, scale, 50, Progress())[1].value
     left = log_likelihood(without, examples, chunks_of(without, examples))
     assert best - 0.5 < left <= best
     alone = model.keep(~dead)
@@ -265,14 +346,26 @@ def test_compact_model_is_the_same_function(problem):
 def test_pursuit_finds_what_scikit_learn_finds(rng):
     values = rng.normal(size=(80, 30))
     target = rng.normal(size=(80, 3)) + values[:, [3, 8, 20]] * 4 + values[:, [5, 9, 21]]
-    examples = make_examples(values / np.sqrt((values**2).mean(0)), np.zeros(80, int), [1])
+    weight = rng.uniform(0.1, 5.0, size=80)
+    root = np.sqrt(weight)[:, None]
+    values /= np.sqrt((weight[:, None] * values**2).sum(0))
+    examples = make_examples(values, np.zeros(80, int), [1], weight=weight)
     scale = torch.ones(30).double()
     found = sparse_bayes._pursue(examples, scale, torch.from_numpy(target), 6)
-    scaled = examples.columns(slice(None), torch.arange(30)).numpy()
     for place in range(3):
         rival = OrthogonalMatchingPursuit(n_nonzero_coefs=6, fit_intercept=False)
-        rival.fit(scaled, target[:, place])
+        rival.fit(root * values, root[:, 0] * target[:, place])
         assert found[place].tolist() == np.flatnonzero(rival.coef_).tolist()
+
+
+def test_the_order_of_the_rows_does_not_matter(rng):
+    """Not even where the classes alternate and only some rows are looked at."""
+    values = rng.normal(size=(9000, 60))
+    values[:, 17] += np.arange(9000) % 2
+    scale = torch.ones(60).double()
+    for order in (np.arange(9000), rng.permutation(9000)):
+        examples = make_examples(values[order], order % 2, [1, 1])
+        assert 17 in SparseBayes(max_weights=1)._start(examples, scale).column.tolist()
 
 
 def test_a_start_of_few_weights(rng):
@@ -285,3 +378,5 @@ def test_a_start_of_few_weights(rng):
     assert 7 in start.column.tolist()
     fit = SparseBayes(max_weights=1).run(examples, Progress())
     assert 7 in fit.model.column.tolist()
+    many = make_examples(values, y, [50, 50], cluster=rng.integers(50, size=200) + 50 * y)
+    assert len(SparseBayes()._start(many, torch.ones(50).double()).weight) <= 900

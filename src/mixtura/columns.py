@@ -30,7 +30,10 @@ class Products:
 
     @classmethod
     def of(cls, kind: str, n_features: int) -> Products:
-        """What the logarithm of a Gaussian is made of: "quadratic", "diagonal" or "linear"."""
+        """What the logarithm of a Gaussian is made of: "quadratic", "diagonal" or "linear".
+
+        The constant comes first, then the features, then what is of degree two.
+        """
         places = np.arange(n_features + 1)
         single = np.stack([np.zeros_like(places), places], 1)
         if kind == "linear":
@@ -64,7 +67,8 @@ class Kernels:
     Attributes
     ----------
     centres : (R, D), in the units of the rows.
-    kernel : "poly2" for (x.x' + 1)^2, a name scikit-learn knows, or a function of two matrices.
+    kernel : "poly2" for (gamma x.x' + 1)^2, a name scikit-learn knows, or a function of two
+        matrices.
     params : what else the kernel takes.
     """
 
@@ -85,12 +89,7 @@ class Kernels:
         return values
 
     def _evaluate(self, X: np.ndarray, centres: np.ndarray) -> np.ndarray:
-        if callable(self.kernel):
-            values = np.asarray(self.kernel(X, centres, **self.params), dtype=np.float64)
-        elif self.kernel == "poly2":
-            values = (X @ centres.T + 1.0) ** 2
-        else:
-            values = pairwise_kernels(X, centres, metric=self.kernel, **self.params)
+        values = self._pairs(X, centres)
         if values.shape != (len(X), len(centres)):
             raise InvalidInputError(
                 f"the kernel gave an array of shape {values.shape} for {len(X)} and "
@@ -102,3 +101,15 @@ class Kernels:
                 "kernel_params."
             )
         return values
+
+    def _pairs(self, X: np.ndarray, centres: np.ndarray) -> np.ndarray:
+        if callable(self.kernel):
+            return np.asarray(self.kernel(X, centres, **self.params), dtype=np.float64)
+        if self.kernel == "poly2":
+            return (self.params.get("gamma", 1.0) * X @ centres.T + 1.0) ** 2
+        if self.kernel.endswith("chi2") and min(X.min(), centres.min()) < 0.0:
+            raise InvalidInputError(
+                f"kernel={self.kernel!r} takes rows without negative values: set "
+                "standardize=False, and give none."
+            )
+        return pairwise_kernels(X, centres, metric=self.kernel, **self.params)

@@ -92,6 +92,7 @@ class Scaling:
         _warn_about_columns(mass == 0, "have no observed value")
         _warn_about_columns(constant & (mass > 0), "are constant")
         fallback = np.where(magnitude > 0, magnitude, 1.0)
+        location = np.where(constant, low, location)  # a mean is rounded, and a constant is not
         return cls(location, np.where(constant, fallback, unit * np.sqrt(variance)))
 
     def apply(self, X: np.ndarray) -> np.ndarray:

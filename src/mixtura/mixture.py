@@ -14,6 +14,14 @@ from mixtura.densities import Density
 from mixtura.numerics import logsumexp
 
 
+def padded_slots(counts: Sequence[int]) -> Tensor | None:
+    """(C, largest class) component of each slot, K for the empty ones; None where none is empty."""
+    if len(set(counts)) == 1:
+        return None
+    count, place = torch.tensor(counts)[:, None], torch.arange(max(counts))
+    return torch.where(place < count, count.cumsum(0) - count + place, sum(counts))
+
+
 class Layout:
     """Which class owns which component: ascending, and classes may own different numbers."""
 
@@ -24,16 +32,8 @@ class Layout:
         self.owner = labels.repeat_interleave(torch.tensor(self.counts)).to(device)
         membership = torch.nn.functional.one_hot(self.owner, self.n_classes)
         self._membership = {dtype: membership.to(dtype) for dtype in (torch.float32, torch.float64)}
-        self._slots = None if len(set(self.counts)) == 1 else self._padded().to(device)
-
-    def _padded(self) -> Tensor:
-        """(C, largest class) component of each slot, K for the empty ones."""
-        slots = torch.full((self.n_classes, max(self.counts)), self.n_components)
-        first = 0
-        for label, count in enumerate(self.counts):
-            slots[label, :count] = torch.arange(first, first + count)
-            first += count
-        return slots
+        slots = padded_slots(self.counts)
+        self._slots = None if slots is None else slots.to(device)
 
     def logsumexp(self, values: Tensor) -> Tensor:
         """Sums within each class, in logs: (n, K) -> (n, C)."""

@@ -8,6 +8,7 @@ layer like any other (Hayashi and Uchida, 2021, sections 3.2 and 4.2).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from numbers import Integral
 from typing import Any
@@ -16,13 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, softplus
 
+from mixtura.columns import Products
 from mixtura.data import Batch
 from mixtura.densities import Density, DiagonalGaussian, FullGaussian
 from mixtura.exceptions import InvalidInputError
-from mixtura.mixture import Layout, Mixture
+from mixtura.mixture import Layout, Mixture, padded_slots
 from mixtura.numerics import lower_inverse
 
-COVARIANCES = ("linear", "diag", "full")
+#: The structures of covariances, and what phi is made of.
+COVARIANCES = {"linear": "linear", "diag": "diagonal", "full": "quadratic"}
 
 #: Weights that their noise exceeds by this much (log alpha) are zero at evaluation.
 _DROPPED = 3.0
@@ -51,8 +54,15 @@ def kl_weight(step: float, n_steps: float, *, start: float = 0.0, full: float = 
     step, n_steps : how far training is, in epochs or in steps.
     start, full : shares of the training at which the weight leaves 0 and reaches 1.
     """
+    if not (n_steps > 0 and 0.0 <= start <= full):
+        raise InvalidInputError(
+            f"a warm-up needs n_steps above 0 and 0 <= start <= full; got n_steps={n_steps}, "
+            f"start={start}, full={full}."
+        )
     share = step / n_steps
-    return 1.0 if share >= full else max(share - start, 0.0) / (full - start)
+    if share >= full:
+        return 1.0
+    return (share - start) / (full - start) if share > start else 0.0
 
 
 class MixtureHead(nn.Module):
@@ -116,15 +126,17 @@ class MixtureHead(nn.Module):
         self.n_components = _component_counts(n_components, self.n_classes)
         kind: Any = {"device": device, "dtype": dtype}
         monomials = _monomials(self.in_features, covariance)
-        used = None if n_columns is None else torch.arange(n_columns, device=device)
+        width = _width(n_columns, monomials.shape[1])
+        used = None if n_columns is None else torch.arange(width, device=device)
         zero = torch.zeros(self.in_features, **kind) if standardize else None
         # The arguments imply the first two, so that files need not hold them.
         self.register_buffer("monomials", monomials.to(device), persistent=False)
-        self.register_buffer("slots", _slots(self.n_components, device), persistent=False)
+        slots = padded_slots(self.n_components)
+        slots = None if slots is None else slots.to(device)
+        self.register_buffer("slots", slots, persistent=False)
         self.register_buffer("columns", used)
         self.register_buffer("location", zero)
         self.register_buffer("scale", None if zero is None else torch.ones_like(zero))
-        width = monomials.shape[1] if n_columns is None else n_columns
         self.weight = nn.Parameter(torch.empty(sum(self.n_components), width, **kind))
         self.bias = nn.Parameter(torch.empty(sum(self.n_components), **kind))
         noise = nn.Parameter(torch.empty_like(self.weight)) if sparse else None
@@ -152,7 +164,7 @@ class MixtureHead(nn.Module):
     def reset_parameters(self) -> None:
         """Random weights, the linear ones as in `nn.Linear`; components of a class differ."""
         bound = self.in_features**-0.5
-        squares = self._factors()[1] < self.in_features
+        squares = self._factors()[0] > 0
         unit = torch.where(squares, _QUADRATIC, 1.0).to(self.weight).expand_as(self.weight)
         self.weight.uniform_(-bound, bound).mul_(unit)
         self.bias.uniform_(-bound, bound)
@@ -161,12 +173,12 @@ class MixtureHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) -> (..., n_classes), in single precision or better."""
-        if not x.is_floating_point() or x.shape[-1] != self.in_features:
+        if not x.is_floating_point() or x.shape[-1:] != (self.in_features,):
             raise InvalidInputError(
-                f"the head takes floating-point rows of in_features={self.in_features}; got "
-                f"{x.shape[-1]} of {x.dtype}. Convert them, or make a head for them."
+                f"the head takes floating-point rows of in_features={self.in_features}; got the "
+                f"shape {tuple(x.shape)} of {x.dtype}. Convert them, or make a head for them."
             )
-        with torch.autocast(x.device.type, enabled=False):  # half precision cannot hold squares
+        with _full_precision(x.device.type):  # half precision cannot hold squares
             return self._by_class(self._component_logits(self._features(x.to(self._dtype))))
 
     def kl(self) -> Tensor:
@@ -210,14 +222,15 @@ class MixtureHead(nn.Module):
             biases += [bias[live], bias[bare].logsumexp(0, keepdim=True)[: len(bare)]]
             counts.append(len(live) + len(bare[:1]))
         smaller = {"n_components": counts, "sparse": False, "n_columns": len(kept)}
-        head = type(self)(**{**self.arguments, **smaller}, device=weight.device)
+        arguments = {**self.arguments, **smaller, "device": weight.device}
+        head = _blank(**arguments)
         head._set(weight[torch.cat(rows)][:, kept], torch.cat(biases))
         head.location, head.scale = deepcopy((self.location, self.scale))
         head.columns = kept if self.columns is None else self.columns[kept]
         return head.train(self.training)
 
-    @classmethod
-    def from_mixture(cls, model: Any, sparse: bool = False) -> MixtureHead:
+    @staticmethod
+    def from_mixture(model: Any, sparse: bool = False) -> MixtureHead:
         """The head, in double precision, whose output is the class log-joint of a mixture.
 
         Parameters
@@ -230,17 +243,17 @@ class MixtureHead(nn.Module):
         mixture = model if isinstance(model, Mixture) else getattr(model, "mixture_", None)
         if not isinstance(mixture, Mixture):
             raise InvalidInputError(
-                f"from_mixture takes a Mixture or a fitted MixtureClassifier, and this "
-                f"{type(model).__name__} is neither: fit it first."
+                "from_mixture takes a Mixture or a fitted estimator that has one as mixture_, and "
+                f"this {type(model).__name__} has none."
             )
         mixture, scaling = mixture.to(torch.float64), getattr(model, "scaling_", None)
         density = mixture.density
-        head = cls(
-            density.n_features,
-            mixture.n_classes,
-            mixture.layout.counts,
-            "diag" if isinstance(density, DiagonalGaussian) else "full",
-            sparse,
+        head = _blank(
+            in_features=density.n_features,
+            n_classes=mixture.n_classes,
+            n_components=mixture.layout.counts,
+            covariance="diag" if isinstance(density, DiagonalGaussian) else "full",
+            sparse=sparse,
             standardize=scaling is not None,
             device=density.mean.device,
             dtype=density.mean.dtype,
@@ -285,7 +298,7 @@ class MixtureHead(nn.Module):
             self.log_variance.copy_(_FIRST_NOISE + (weight.square() + _TINY).log())
 
     def _factors(self) -> Tensor:
-        """The two inputs whose product each used feature is, (2, H)."""
+        """The two places in (1, x) whose product each used feature is, (2, H)."""
         return self.monomials if self.columns is None else self.monomials[:, self.columns]
 
     def _features(self, x: Tensor) -> Tensor:
@@ -297,7 +310,7 @@ class MixtureHead(nn.Module):
         if self.columns is None and self.covariance == "diag":
             return torch.cat([x, x.square()], -1)
         left, right = self._factors()
-        with_one = pad(x, (0, 1), value=1.0)
+        with_one = pad(x, (1, 0), value=1.0)
         return with_one[..., left] * with_one[..., right]
 
     def _kept_weight(self) -> Tensor:
@@ -326,16 +339,29 @@ class MixtureHead(nn.Module):
     def _natural_parameters(self) -> tuple[Tensor, Tensor]:
         """Slope (K, D) and precision, (K, D) or (K, D, D), in double precision."""
         weight, (left, right) = self._kept_weight().double(), self._factors()
-        square = right < self.in_features
+        square = left > 0
         slope = weight.new_zeros(len(weight), self.in_features)
-        slope[:, left[~square]] = weight[:, ~square]
+        slope[:, right[~square] - 1] = weight[:, ~square]
         if self.covariance != "full":
             precision = torch.zeros_like(slope)
-            precision[:, left[square]] = -2.0 * weight[:, square]
+            precision[:, left[square] - 1] = -2.0 * weight[:, square]
             return slope, precision
         half = weight.new_zeros(*slope.shape, self.in_features)
-        half[:, left[square], right[square]] = -weight[:, square]
+        half[:, left[square] - 1, right[square] - 1] = -weight[:, square]
         return slope, half + half.mT
+
+
+def _blank(*, device: torch.device, **arguments: Any) -> MixtureHead:
+    """A head whose weights are to be set: its first ones take nothing from the random stream."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        return MixtureHead(**arguments, device=device)
+
+
+def _full_precision(device_type: str) -> Any:
+    """No autocast, on devices that have it."""
+    if torch.amp.is_autocast_available(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 def _count(name: str, value: Any) -> int:
@@ -354,24 +380,19 @@ def _component_counts(given: Any, n_classes: int) -> tuple[int, ...]:
     return tuple(_count("n_components", count) for count in counts)
 
 
+def _width(n_columns: int | None, most: int) -> int:
+    if n_columns is None:
+        return most
+    if not isinstance(n_columns, Integral) or not 0 <= n_columns <= most:
+        raise InvalidInputError(
+            f"n_columns={n_columns!r} must be a whole number from 0 to {most}, the entries of phi."
+        )
+    return int(n_columns)
+
+
 def _monomials(in_features: int, covariance: str) -> Tensor:
-    """(2, H): the inputs whose product each feature is; number `in_features` stands for 1."""
-    each = torch.arange(in_features)
-    pairs = {
-        "linear": each.new_empty(2, 0),
-        "diag": each.expand(2, -1),
-        "full": torch.triu_indices(in_features, in_features),
-    }
-    alone = torch.stack([each, torch.full_like(each, in_features)])
-    return torch.cat([alone, pairs[covariance]], 1)
-
-
-def _slots(counts: tuple[int, ...], device: Any) -> Tensor | None:
-    """(C, largest class) component of each slot, K for the empty ones; None where none is empty."""
-    if len(set(counts)) == 1:
-        return None
-    count, place = torch.tensor(counts)[:, None], torch.arange(max(counts))
-    return torch.where(place < count, count.cumsum(0) - count + place, sum(counts)).to(device)
+    """(2, H): the two places in (1, x) whose product each feature is; place 0 is the 1."""
+    return torch.as_tensor(Products.of(COVARIANCES[covariance], in_features).pairs[1:].T)
 
 
 def _origin(density: Density) -> Batch:
@@ -392,7 +413,7 @@ def _natural_weights(density: Density) -> Tensor:
     half = lower_inverse(factor)
     precision = half.mT @ half
     slope = (precision @ density.mean[..., None])[..., 0]
-    left, right = _monomials(density.n_features, "full")[:, density.n_features :]
+    left, right = _monomials(density.n_features, "full")[:, density.n_features :] - 1
     share = torch.where(left == right, 0.5, 1.0).to(precision)
     return torch.cat([slope, -share * precision[:, left, right]], 1)
 

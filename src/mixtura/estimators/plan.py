@@ -253,7 +253,7 @@ def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
     counts = np.atleast_1d(np.asarray(n_components))
     if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 1).any():
         raise InvalidInputError(
-            f"n_components={n_components!r}: give 'auto', an int, or one positive int a class."
+            f"n_components={n_components!r}: give a positive int, or one positive int a class."
         )
     if len(counts) not in (1, len(classes)):
         raise InvalidInputError(
@@ -266,7 +266,7 @@ def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
         warn(
             f"more components than labelled rows in the classes "
             f"{classes[wanted > available].tolist()}; these get one component a row. Remedy: a "
-            "smaller n_components, or 'auto'.",
+            "smaller n_components.",
             DegenerateDataWarning,
         )
     return np.minimum(wanted, available).tolist()

@@ -24,10 +24,13 @@ from mixtura.estimators.plan import SMALL, Rows, component_counts, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.mixture import Layout
 from mixtura.persistence import storable
-from mixtura.progress import Progress
+from mixtura.progress import Progress, Record
 from mixtura.trainers.sparse_bayes import Examples, SparseBayes, SparseFit
 from mixtura.trainers.start import cluster
 
+#: By how much a start from one component a class must beat those from several, whose evidence is
+#: a few units too low.
+_CLEARLY = 5.0
 #: Training rows that may become centres.
 _CENTRES = 1_000
 #: Columns of all rows are kept while they are no more numbers than this; a prediction makes arrays
@@ -47,15 +50,17 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
     Parameters
     ----------
     n_components : int, or one int a class
-        Components to start from.
+        Components to start from. A start from one component a class is tried too, and taken where
+        its evidence is clearly larger.
     form : "auto", "primal" or "dual"
         "auto" is primal for more than 3,000 rows with the kernel "poly2", unless there are more
         products than rows.
     kernel : "poly2", a name that scikit-learn's `pairwise_kernels` knows, or a function
-        Dual form; "poly2" is `(x.x' + 1)^2`. A function takes two matrices of standardised rows
-        and gives the matrix of their kernels. It need not be positive definite.
+        Dual form; "poly2" is `(gamma x.x' + 1)^2`. A function takes two matrices of standardised
+        rows and gives the matrix of their kernels. It need not be positive definite.
     kernel_params : dict or None
-        Parameters of the kernel. Where it takes a `gamma` that is not given, 1 / (2 D) is used.
+        Parameters of the kernel. Where it takes a `gamma` that is not given, 2 / D is used for
+        "poly2" (for two features the paper's 1) and 1 / (2 D) for the others.
     features : "quadratic", "diagonal" or "linear"
         Primal form: all products of two features (full covariances), squares alone, or none.
     moderate : bool
@@ -68,10 +73,12 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
     max_time : float or None
         Stop after so many seconds, with the model there is by then.
     ceiling : float
-        A weight whose prior precision passes it is removed.
+        A weight whose prior precision passes it is removed; in units of the root mean square of its
+        column.
     max_weights : int
         Weights to start from: where there could be more, every component starts from the columns
-        that explain its rows best, thirty at least. In dual form they are chosen among 1,000 rows.
+        that explain its rows best: sixty at most, and thirty at least if that makes no more than
+        900 in all. In dual form they are chosen among 1,000 rows.
     class_weight, standardize, unlabeled, device, callbacks, random_state, verbose
         As in `MixtureClassifier`; unlabelled rows are left out, with a warning.
 
@@ -81,12 +88,15 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
     form_ : "primal" or "dual"
     weights_ : (K, H), of the components for the columns named in `terms_`
     shares_ : (K,), prior probability of every component
-    terms_ : what the columns are: "1", products of features, or training rows
+    terms_ : what the columns are: "1", products of features in the units of `scaling_`, or rows
+    kernel_, kernel_params_ : dual form: what predictions use
     relevance_vectors_ : (R, D), dual form: the training rows that are left
     products_ : (H, 2), primal form: the factors of each column, as places in (1, x)
     weight_covariance_ : posterior covariance of the weights that are not zero, row by row
-    evidence_ : log marginal likelihood by Laplace's approximation; `history_` has its course
-    scaling_, history_, n_iter_, converged_
+    evidence_ : log marginal likelihood by Laplace's approximation with the components' shares of
+        each row held fixed, which with several components a class is a few units too low
+    history_ : its course, with the number of weights and components, from the start that was kept
+    scaling_, n_iter_, converged_
 
     Examples
     --------
@@ -194,9 +204,16 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         known = rows.y >= 0
         if known.all():
             return rows
+        if len(rows.classes) == 1:
+            raise InvalidInputError(
+                f"only the class {rows.classes.tolist()[0]!r} has labelled rows; the others are "
+                f"marked unlabelled ({self.unlabeled!r}), and a discriminative model needs two. If "
+                "that marker is a class, set unlabeled=None."
+            )
         warn(
             f"{int((~known).sum())} unlabelled row(s) are left out: a discriminative model cannot "
-            "learn from them. Remedy: MixtureClassifier can; or drop them.",
+            "learn from them. Remedy: MixtureClassifier can; or drop them; or, if "
+            f"{self.unlabeled!r} is a class, set unlabeled=None.",
             DegenerateDataWarning,
         )
         return Rows(rows.X[known], rows.y[known], rows.weight[known], rows.classes)
@@ -211,19 +228,11 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         scaling = self._measure_scaling(rows.X, rows.weight)
         device = resolve_device(self.device, rows.X.size)
         table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
-        generator = self._generator()
         with self._progress() as progress:
-            fits = []
-            for _ in range(self.n_init):
-                start, layout = _clusters(table, counts, generator)
-                basis = self._basis(form, params, table, generator)
-                fits.append((basis, self._train(basis, table, start, layout, progress)))
-                if progress.stopped:
-                    break
-        basis, fit = max(fits, key=lambda pair: pair[1].evidence)
+            attempt = self._best_start(form, params, table, counts, progress)
         self.classes_, self.form_, self.scaling_ = rows.classes, form, scaling
-        self.history_ = progress.history
-        self._publish(basis, fit)
+        self.history_, fit = attempt.history, attempt.fit
+        self._publish(attempt.basis, fit)
         if not fit.converged and not progress.stopped:
             warn(
                 f"the evidence had not settled after max_iter={self.max_iter} iterations; raise "
@@ -231,6 +240,27 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
                 ConvergenceWarning,
             )
         return self
+
+    def _best_start(
+        self,
+        form: str,
+        params: dict[str, Any],
+        table: Table,
+        counts: list[int],
+        progress: Progress,
+    ) -> _Attempt:
+        """The start that ends with the largest evidence, `_CLEARLY` more for a single component."""
+        generator, attempts = self._generator(), []
+        basis = self._basis(form, params, table, generator)
+        single = [1] * len(counts)
+        for start in [counts] * self.n_init + [single] * (counts != single):
+            before = len(progress.history)
+            fit = self._train(basis, table, *_clusters(table, start, generator), progress)
+            worth = fit.evidence - (_CLEARLY if start == single != counts else 0.0)
+            attempts.append(_Attempt(basis, fit, progress.history[before:], worth))
+            if progress.stopped:
+                break
+        return max(attempts, key=lambda attempt: attempt.worth)
 
     def _form(self, n_rows: int, n_features: int) -> str:
         if self.kernel != "poly2" and (self.form == "primal" or self.features != "quadratic"):
@@ -247,20 +277,23 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
             return self.form
         if self.features != "quadratic":
             return "primal"
-        many = n_rows > max(SMALL, len(Products.of("quadratic", n_features)))
+        many = n_rows > max(SMALL, (n_features + 1) * (n_features + 2) // 2)
         return "primal" if many and self.kernel == "poly2" else "dual"
 
     def _kernel_params(self, n_features: int) -> dict[str, Any]:
         params = dict(self.kernel_params or {})
         if callable(self.kernel):
             return params
-        known = KERNEL_PARAMS.get(self.kernel, frozenset())
+        known = frozenset(
+            KERNEL_PARAMS.get(self.kernel, ()) if self.kernel != "poly2" else ("gamma",)
+        )
         if set(params) - known:
             raise InvalidInputError(
                 f"kernel_params has {sorted(set(params) - known)}, which kernel={self.kernel!r} "
                 f"does not take; it takes {sorted(known) or 'none'}."
             )
-        return {"gamma": 0.5 / n_features, **params} if "gamma" in known else params
+        width = 2.0 if self.kernel == "poly2" else 0.5
+        return {"gamma": width / n_features, **params} if "gamma" in known else params
 
     def _basis(
         self, form: str, params: dict[str, Any], table: Table, generator: torch.Generator
@@ -282,7 +315,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
     ) -> SparseFit:
         every = torch.arange(len(basis), device=table.device)
 
-        def columns(rows: slice, wanted: Tensor) -> Tensor:
+        def columns(rows: slice | Tensor, wanted: Tensor) -> Tensor:
             return basis.values(table.batch(rows).x, wanted)
 
         if len(table) * len(basis) <= _KEPT:
@@ -303,13 +336,13 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         self.weight_covariance_ = fit.covariance.cpu().numpy()
         self.n_weights_ = len(model.weight)
         self.evidence_, self.n_iter_, self.converged_ = fit.evidence, fit.n_iter, fit.converged
-        for name in ("products_", "relevance_vectors_", "kernel_params_"):
+        for name in ("products_", "relevance_vectors_", "kernel_", "kernel_params_"):
             self.__dict__.pop(name, None)  # of a former fit in the other form
         if isinstance(basis, Products):
             self.products_ = basis.pairs[used]
         else:
             self.relevance_vectors_ = self.scaling_.invert(basis.centres[used[1:] - 1])
-            self.kernel_params_ = basis.params
+            self.kernel_, self.kernel_params_ = basis.kernel, basis.params
         if not self.n_weights_ and len(self.classes_) > 1:
             warn(
                 "no weight is left: the evidence finds nothing in X that tells the classes apart, "
@@ -324,7 +357,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         if self.form_ == "primal":
             return Products(self.products_)
         centres = self.scaling_.apply(self.relevance_vectors_)
-        return Kernels(centres, self.kernel, self.kernel_params_)
+        return Kernels(centres, self.kernel_, self.kernel_params_)
 
     def _evaluate(self, X: Any, function: Callable[[_Answer, Tensor], Tensor]) -> np.ndarray:
         """`function` of the columns of every row, chunk by chunk."""
@@ -334,7 +367,8 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         table = Table(X, scaling=self.scaling_, device=device)
         answer, basis = _Answer.of(self, device), self._fitted_basis()
         every = torch.arange(len(basis), device=device)
-        size = max(1, _CHUNK // (len(every) + len(self.classes_) * (1 + self.n_weights_)))
+        n_classes = len(self.classes_)
+        size = max(1, _CHUNK // (len(every) + n_classes * (1 + n_classes + self.n_weights_)))
         parts = [function(answer, basis.values(batch.x, every)) for batch in table.chunks(size)]
         return torch.cat(parts).cpu().numpy()
 
@@ -355,6 +389,15 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         place = self.predict_log_proba(X).argmax(1)
         return self.classes_[place]
 
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to one file; `mixtura.load` reads it back."""
+        if callable(self.kernel):
+            raise InvalidInputError(
+                "a model file cannot hold a kernel that is a function: use one that has a name, or "
+                "pickle the estimator."
+            )
+        super().save(path)
+
     @property
     def terms_(self) -> list[str]:
         """What the columns of `weights_` are."""
@@ -362,6 +405,16 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         if self.form_ == "dual":
             return ["1", *(f"vector {place}" for place in range(len(self.relevance_vectors_)))]
         return Products(self.products_).names(list(_check_feature_names_in(self)))
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Where a start has led."""
+
+    basis: Products | Kernels
+    fit: SparseFit
+    history: list[Record]
+    worth: float
 
 
 def _clusters(table: Table, counts: list[int], generator: torch.Generator) -> tuple[Tensor, Layout]:
@@ -406,8 +459,11 @@ class _Answer:
         component, column = weight.nonzero(as_tuple=True)
         root = None
         if model.moderate and model.n_weights_:
-            values, vectors = np.linalg.eigh(model.weight_covariance_)
-            root = torch.as_tensor(vectors * np.sqrt(values.clip(min=0.0)), device=device)
+            deviation = np.sqrt(model.weight_covariance_.diagonal())
+            correlation = model.weight_covariance_ / deviation[:, None] / deviation
+            values, vectors = np.linalg.eigh(correlation)
+            half = deviation[:, None] * vectors * np.sqrt(values.clip(min=0.0))
+            root = torch.as_tensor(half, device=device)
         log_share = torch.as_tensor(model.shares_, device=device).log()
         return cls(weight, log_share, Layout(model.n_components_, device), component, column, root)
 

@@ -18,10 +18,8 @@ N_CLASSES = 10
 #: Penalty on the absolute weights of the last layer.
 L1 = 1e-3
 #: Large-margin softmax: the angle to the own class counts so many times; it comes in during the
-#: first half of the training, and at its end the plain logit keeps this share (Liu et al. 2016 mix
-#: it in for the sake of convergence).
+#: first half of the training (Liu et al. 2016 mix the plain logit in for the sake of convergence).
 MARGIN = 2
-PLAIN_SHARE = 0.0
 N_COMPONENTS = 2
 #: Shares of the training between which the weight of the KL term rises.
 WARM_UP = (0.0, 0.5)
@@ -74,7 +72,7 @@ def _lasso(layer: nn.Module, x: Tensor, labels: Tensor, done: float, n_rows: int
 
 def _margin(layer: nn.Module, x: Tensor, labels: Tensor, done: float, n_rows: int) -> Tensor:
     assert isinstance(layer, LargeMarginLinear)
-    plain = 1.0 - (1.0 - PLAIN_SHARE) * kl_weight(done, 1.0)
+    plain = max(1.0 - 2.0 * done, 0.0)
     return cross_entropy(layer.with_margin(x, labels, plain), labels)
 
 

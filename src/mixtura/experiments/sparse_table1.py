@@ -1,10 +1,10 @@
 """Sparse mixtures, Table 1: error and number of weights beside other Bayesian and kernel machines.
 
 Hayashi and Uchida (2021), section 4.1: Ripley's rows and the sets of Raetsch over their official
-splits (all 100 of Banana; of the others the ten that could be found). The sparse mixture has one
-setting a set, chosen by its mean error over the first ten splits; the relevance vector machine is
-the same model with one component a class. The support vector machine chooses its penalty and width
-on each training part, the Gaussian process (first ten splits) its kernel by its evidence.
+splits (all 100 of Banana; of the others the ten that could be found). The settings of the sparse
+mixture are those that five-fold cross-validation prefers on the first five training parts; where
+others are shown, the preferred ones stand beside them as "validated". The relevance vector machine is the same model with one component a class. The support vector machine chooses penalty and
+width on each training part, the Gaussian process (first ten splits) its kernel by its evidence.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.model_selection import GridSearchCV
@@ -42,11 +43,17 @@ def _radial(gamma: float) -> dict[str, Any]:
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "ripley": {},
-    "waveform": _radial(0.4 / 21),
+    "ripley": {"form": "primal"},
+    "waveform": _radial(0.2 / 21),
     "banana": _radial(0.7 / 2),
     "titanic": {"form": "primal"},
-    "breast cancer": _radial(0.4 / 9),
+    "breast cancer": _radial(0.7 / 9),
+}
+VALIDATED = {
+    **SETTINGS,
+    "ripley": {"n_components": 2, "kernel": "rbf"},
+    "banana": _radial(1.4 / 2),
+    "titanic": _radial(1.4 / 3),
 }
 _FEATURES = {"ripley": 2, "waveform": 21, "banana": 2, "titanic": 3, "breast cancer": 9}
 #: Ripley's rows come in one split: so many seeds.
@@ -69,6 +76,10 @@ def _sparse(name: str, seed: int) -> Any:
     return SparseMixtureClassifier(**SETTINGS[name], random_state=seed)
 
 
+def _validated(name: str, seed: int) -> Any:
+    return SparseMixtureClassifier(**VALIDATED[name], random_state=seed)
+
+
 def _relevance_vectors(name: str, seed: int) -> Any:
     params = SETTINGS[name].get("kernel_params")
     return SparseMixtureClassifier(1, kernel="rbf", kernel_params=params, random_state=seed)
@@ -87,6 +98,7 @@ def _gaussian_process(name: str, seed: int) -> Any:
 
 MODELS: dict[str, Model] = {
     "sparse mixture": _sparse,
+    "validated": _validated,
     "RVM": _relevance_vectors,
     "SVM": _support_vectors,
     "GP": _gaussian_process,
@@ -99,13 +111,18 @@ def run(report: Report) -> None:
     for name in names:
         rows = load_dataset(_FILES.get(name, name))
         for model, make in MODELS.items():
-            if report.wants(f"{name}, {model}") and not (report.quick and model == "GP"):
-                scores = _scores(report, name, model, make, rows)
-                _show(report, name, model, scores)
+            if report.wants(f"{name}, {model}") and not _is_left_out(report, name, model):
+                _show(report, name, model, _scores(report, name, model, make, rows))
+
+
+def _is_left_out(report: Report, name: str, model: str) -> bool:
+    """The slow process in the small version, and what would be shown twice."""
+    twice = model == "validated" and VALIDATED[name] == SETTINGS[name]
+    return twice or (report.quick and model == "GP")
 
 
 def _scores(report: Report, name: str, model: str, make: Model, rows: Any) -> list[Score]:
-    repeated = name == "ripley" and model in ("sparse mixture", "RVM")
+    repeated = name == "ripley" and model in ("sparse mixture", "validated", "RVM")
     splits = rows.splits * (RIPLEY_SEEDS if repeated else 1)
     most = 2 if report.quick else _SLOW if model == "GP" else len(splits)
     return [
@@ -119,7 +136,7 @@ def score(model: Any, data: np.ndarray, target: np.ndarray, split: Any) -> Score
     train, test = split
     began = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Titanic's columns of few values, bounds of the process
+        warnings.filterwarnings("ignore", "The optimal value found", ConvergenceWarning)
         model.fit(data[train], target[train])
     seconds = time.perf_counter() - began
     error = 100 * (1 - model.score(data[test], target[test]))

@@ -51,8 +51,7 @@ class Part:
     images : name of the set. channels : planes of an image, which is square.
     mean, deviation : what pixels in [0, 1] are normalised by.
     body : the network below the last layers.
-    width : features that the last layer sees; None for those of the body. norm : whether they are
-        standardised batch by batch (the paper's are not).
+    width : features that the last layer sees; None for those of the body.
     covariance : of the mixtures.
     rate : highest learning rate. augment : train on random crops and mirror images.
     n_train, n_test : random rows to keep; all by default.
@@ -67,7 +66,6 @@ class Part:
     mean: float = 0.1307
     deviation: float = 0.3081
     body: Callable[[], Body] = digit_body
-    norm: bool = False
     rate: float = 2e-3
     augment: bool = False
     n_train: int | None = None
@@ -205,14 +203,12 @@ def train_cell(part: Part, images: Images, layer: str, seed: int) -> Outcome:
 
 def _squeeze(part: Part, size: int) -> nn.Module:
     """From the features of the body to those of the last layer."""
-    linear = [] if part.width is None else [nn.Linear(size, part.width)]
-    norm = [nn.BatchNorm1d(part.width or size, affine=False)] if part.norm else []
-    return nn.Sequential(*linear, *norm)
+    return nn.Identity() if part.width is None else nn.Linear(size, part.width)
 
 
 def _sparsity(last: nn.Module) -> tuple[float, int]:
     """Share of zeros among the weights of the last layer, and the number of others."""
-    if isinstance(last, MixtureHead):
+    if isinstance(last, MixtureHead) and last.sparse:
         return last.sparsity(), round((1 - last.sparsity()) * last.weight.numel())
     size = last.weight.detach().abs()  # type: ignore[operator]
     kept = int((size > NEGLIGIBLE * size.max()).sum())

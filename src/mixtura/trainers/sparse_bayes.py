@@ -34,11 +34,15 @@ _QUOTA = 0.2
 _NO_MASS = 1e-5
 #: Iterations without change before training ends.
 _CALM = 3
-_LEAST_PRECISION = 1e-10
+#: Bounds that keep divisions sound: of a precision, and of what the data tell of a weight.
+_LEAST_PRECISION, _LEAST_KNOWN = 1e-10, 1e-12
+#: A column so small beside the largest is what rounding left of a constant.
+_NOTHING = 1e-14
 #: Numbers in a chunk of columns, and in all that are kept.
 _CHUNK, _KEPT = 2**22, 2**26
-#: Columns that every component may start from, and rows on which they are chosen.
-_FEWEST, _PURSUIT_ROWS = 30, 4_000
+#: Columns from which a component starts: that many are enough; so few it may have in any case, as
+#: long as all components have no more than the third number; and rows on which they are chosen.
+_ENOUGH, _FEWEST, _MOST, _PURSUIT_ROWS = 60, 30, 900, 4_000
 #: A remainder of this relative size is rounding.
 _EXPLAINED = 1e-6
 
@@ -49,15 +53,15 @@ class Examples:
 
     Attributes
     ----------
-    columns : (rows, columns) -> values of these columns of phi for a slice of the rows.
+    columns : (rows, columns) -> values of these columns of phi for these rows.
     n_columns : how many columns there are.
     y : (n,) class of each row.
-    cluster : (n,) component, of those of its class, from which each row starts.
+    cluster : (n,) component, among all, from which each row starts.
     weight : (n,) positive weights.
     layout : components of each class.
     """
 
-    columns: Callable[[slice, Tensor], Tensor]
+    columns: Callable[[slice | Tensor, Tensor], Tensor]
     n_columns: int
     y: Tensor
     cluster: Tensor
@@ -221,8 +225,9 @@ def _blocks(model: SparseMixture) -> list[slice]:
 class Laplace:
     """The Gaussian that approximates the posterior of the weights.
 
-    Everything is in units of each weight's prior deviation, in which no eigenvalue of the negative
-    Hessian is below one: its Cholesky factor cannot fail.
+    The components' shares of each row are held fixed, as in the paper: with several components a
+    class the curvature is too high, evidence and deviations are too low. Everything is in units of
+    each weight's prior deviation, in which no eigenvalue of the negative Hessian is below one.
     """
 
     deviation: Tensor
@@ -233,7 +238,9 @@ class Laplace:
         """From minus the Hessian of the log-likelihood."""
         deviation = model.precision.rsqrt()
         scaled = hessian * deviation[:, None] * deviation
-        scaled.diagonal().add_(1.0)
+        # Beside huge entries the one is lost to rounding, so what rounding takes comes on top.
+        rounding = len(scaled) * torch.finfo(scaled.dtype).eps * scaled.diagonal().sum()
+        scaled.diagonal().add_(1.0 + rounding)
         return cls(deviation, torch.linalg.cholesky(scaled))
 
     def solve(self, gradient: Tensor) -> Tensor:
@@ -262,7 +269,8 @@ class SparseBayes:
     tol : training ends when the evidence changes less, and no weight dies, for a while.
     ceiling : a weight whose precision passes it dies; in units of the column's root mean square.
     max_weights : weights to start from; where there could be more, every component starts from the
-        columns that explain its rows best, thirty at least.
+        columns that explain its rows best: sixty at most, and thirty at least if that makes no
+        more than 900 in all.
     """
 
     max_iter: int = 200
@@ -271,30 +279,23 @@ class SparseBayes:
     max_weights: int = 200
 
     def run(self, examples: Examples, progress: Progress) -> SparseFit:
-        """Train from zero weights, which are first fitted to the clusters as if to classes."""
+        """Train from zero weights."""
         scale = _root_mean_square(examples)
-        model = self._start(examples, scale)
-        singles = Layout([1] * model.layout.n_components, scale.device)
-        clusters = replace(examples, y=examples.cluster, layout=singles)
-        start = _climb(replace(model, layout=singles), clusters, scale, _FIRST_STEPS)[0]
-        model, evidence, calm = replace(start, layout=examples.layout), -math.inf, 0
         progress.start("sparse Bayes", self.max_iter)
+        model = _meet_clusters(self._start(examples, scale), examples, scale, progress)
+        evidence, calm = -math.inf, 0
         for n_iter in range(1, self.max_iter + 1):
-            model, curved, laplace = _climb(model, examples, scale, _STEPS)
+            model, curved, laplace = _climb(model, examples, scale, _STEPS, progress)
             before, evidence = evidence, float(laplace.evidence(model, curved.value))
             covariance = laplace.covariance()
             learned = self._learn(model, curved, covariance.diagonal())
-            same = len(learned.weight) == len(model.weight) and abs(evidence - before) < self.tol
-            calm = calm + 1 if same else 0
+            settled = abs(evidence - before) < self.tol + 1e-9 * abs(evidence)
+            calm = calm + 1 if settled and len(learned.weight) == len(model.weight) else 0
             stop = progress.step(_record(model, evidence))
             if stop or calm == _CALM or n_iter == self.max_iter:
                 break
             model = learned
-        alive, unit = model.weight != 0.0, scale[model.column]
-        weight, precision = model.weight / unit, model.precision * unit.square()
-        model = replace(model, weight=weight, precision=precision).keep(alive).compact()
-        covariance = (covariance / unit[:, None] / unit)[alive][:, alive]
-        return SparseFit(model, covariance, evidence, n_iter, calm == _CALM)
+        return SparseFit(*_in_units(model, covariance, scale), evidence, n_iter, calm == _CALM)
 
     def _start(self, examples: Examples, scale: Tensor) -> SparseMixture:
         """Zero weights with precision one; the last component is pinned to zero for good."""
@@ -303,7 +304,8 @@ class SparseBayes:
         clusters = torch.nn.functional.one_hot(examples.cluster, layout.n_components).to(scale)
         share = examples.weight @ clusters / examples.weight.sum()
         columns = torch.arange(n_columns, device=scale.device).repeat(n_free, 1)
-        most = max(_FEWEST, self.max_weights // max(1, n_free))
+        total = max(self.max_weights, min(_FEWEST * n_free, _MOST))
+        most = max(1, min(_ENOUGH, total // max(1, n_free)))
         if n_columns > most:
             columns = _pursue(examples, scale, (clusters - share)[:, :n_free], most)
         component = torch.arange(n_free, device=scale.device).repeat_interleave(columns.shape[1])
@@ -313,10 +315,11 @@ class SparseBayes:
     def _learn(self, model: SparseMixture, curved: Curvature, variance: Tensor) -> SparseMixture:
         """MacKay's update of the precisions and shares, without what has died."""
         square, mass = model.weight.square(), curved.mass
-        known = (1.0 - model.precision * variance).clamp_min(_LEAST_PRECISION)
+        known = (1.0 - model.precision * variance).clamp_min(_LEAST_KNOWN)
         precision = (known / square).clamp_min(_LEAST_PRECISION)
         gone = mass < _NO_MASS * model.layout.spread(model.layout.sum(mass))
-        share = (mass / mass.sum()).masked_fill(gone, 0.0)
+        mass = mass.masked_fill(gone, 0.0)
+        share = mass / mass.sum()
         dead = (precision >= self.ceiling) | gone[model.component]
         # Below one, the evidence would rise if this weight alone were given up.
         wanted = square / (variance * known)
@@ -339,8 +342,29 @@ def _given_up(model: SparseMixture, hessian: Tensor, dead: Tensor) -> Tensor:
     return weight
 
 
+def _meet_clusters(
+    model: SparseMixture, examples: Examples, scale: Tensor, progress: Progress
+) -> SparseMixture:
+    """Fit the weights to the clusters of the start, as if these were classes."""
+    singles = Layout([1] * model.layout.n_components, scale.device)
+    clusters = replace(examples, y=examples.cluster, layout=singles)
+    apart = replace(model, layout=singles)
+    met = _climb(apart, clusters, scale, _FIRST_STEPS, progress)[0]
+    return replace(met, layout=model.layout)
+
+
+def _in_units(
+    model: SparseMixture, covariance: Tensor, scale: Tensor
+) -> tuple[SparseMixture, Tensor]:
+    """The model and its covariance for columns as they are, without weights of zero."""
+    alive, unit = model.weight != 0.0, scale[model.column]
+    weight, precision = model.weight / unit, model.precision * unit.square()
+    compact = replace(model, weight=weight, precision=precision).keep(alive).compact()
+    return compact, (covariance / unit[:, None] / unit)[alive][:, alive]
+
+
 def _climb(
-    model: SparseMixture, examples: Examples, scale: Tensor, n_steps: int
+    model: SparseMixture, examples: Examples, scale: Tensor, n_steps: int, progress: Progress
 ) -> tuple[SparseMixture, Curvature, Laplace]:
     """Newton steps towards the most probable weights, each halved until it gains.
 
@@ -354,7 +378,8 @@ def _climb(
         gradient = curved.gradient - model.precision * model.weight
         direction = laplace.solve(gradient)
         promised = float(gradient @ direction)
-        if step == n_steps or promised < _SETTLED:
+        settled = promised < _SETTLED + 1e-9 * abs(float(curved.value))
+        if settled or step == n_steps or progress.time_spent >= 1.0:
             break
         here = curved.value - 0.5 * model.precision @ model.weight.square()
         moved = _step(model, direction, here, examples, chunks)
@@ -377,13 +402,14 @@ def _step(
 
 
 def _root_mean_square(examples: Examples) -> Tensor:
-    """(H,) size of each column, one for columns of zeros."""
+    """(H,) size of each column, one for columns of nothing but zeros and rounding."""
     ones = examples.weight.new_ones(examples.n_columns)
     every = torch.arange(examples.n_columns, device=ones.device)
     total = torch.zeros_like(ones)
-    for rows, values in examples.chunks(every, ones):
+    for rows, values in _Columns(examples, every, ones):
         total += examples.weight[rows] @ values.square()
-    return torch.where(total > 0, (total / examples.weight.sum()).sqrt(), ones)
+    size = (total / examples.weight.sum()).sqrt()
+    return torch.where(size > _NOTHING * size.max(), size, ones)
 
 
 def _pursue(examples: Examples, scale: Tensor, target: Tensor, count: int) -> Tensor:
@@ -391,11 +417,13 @@ def _pursue(examples: Examples, scale: Tensor, target: Tensor, count: int) -> Te
 
     Orthogonal matching pursuit, for all targets at once.
     """
-    step = -(-len(target) // _PURSUIT_ROWS)
+    most = max(1, min(_PURSUIT_ROWS, _KEPT // examples.n_columns))
+    # Every so many rows of each cluster, so that the order of the rows does not matter.
+    rows = examples.cluster.argsort(stable=True)[:: -(-len(target) // most)]
     every = torch.arange(examples.n_columns, device=scale.device)
-    values = examples.columns(slice(None, None, step), every) / scale
-    root = examples.weight[::step, None].sqrt()
-    values, residual = root * values, (root * target[::step]).T.contiguous()
+    root = examples.weight[rows, None].sqrt()
+    values = root * examples.columns(rows, every) / scale
+    residual = (root * target[rows]).T.contiguous()
     bases = residual.new_zeros(*residual.shape, count)
     chosen = every.new_zeros(len(residual), count)
     free = torch.ones(len(residual), examples.n_columns, dtype=torch.bool, device=scale.device)
