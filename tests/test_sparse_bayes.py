@@ -344,18 +344,49 @@ def test_compact_model_is_the_same_function(problem):
 
 
 def test_pursuit_finds_what_scikit_learn_finds(rng):
+    cluster = rng.integers(4, size=80)
     values = rng.normal(size=(80, 30))
-    target = rng.normal(size=(80, 3)) + values[:, [3, 8, 20]] * 4 + values[:, [5, 9, 21]]
+    values[:, 3] += cluster == 0
+    values[:, 8] += cluster == 1
     weight = rng.uniform(0.1, 5.0, size=80)
     root = np.sqrt(weight)[:, None]
     values /= np.sqrt((weight[:, None] * values**2).sum(0))
-    examples = make_examples(values, np.zeros(80, int), [1], weight=weight)
-    scale = torch.ones(30).double()
-    found = sparse_bayes._pursue(examples, scale, torch.from_numpy(target), 6)
+    examples = make_examples(values, np.zeros(80, int), [4], cluster, weight)
+    found = sparse_bayes._pursue(examples, torch.ones(30).double(), 3, 6)
     for place in range(3):
+        target = (cluster == place) - np.average(cluster == place, weights=weight)
         rival = OrthogonalMatchingPursuit(n_nonzero_coefs=6, fit_intercept=False)
-        rival.fit(root * values, root[:, 0] * target[:, place])
+        rival.fit(root * values, root[:, 0] * target)
         assert found[place].tolist() == np.flatnonzero(rival.coef_).tolist()
+
+
+def test_some_rows_weigh_as_much_as_all(rng):
+    """A share of each cluster, and their own columns, whatever the order of the rows."""
+    values, weight = rng.normal(size=(1000, 3)), rng.uniform(0.5, 2.0, size=1000)
+    cluster = np.arange(1000) % 2
+    examples = make_examples(values, cluster, [1, 1], weight=weight)
+    some = examples.some(100)
+    assert len(some.y) == 100
+    assert torch.bincount(some.cluster).tolist() == [50, 50]
+    assert some.weight.sum() == pytest.approx(weight.sum())
+    every = torch.arange(3)
+    for place in range(0, 100, 30):
+        row = some.columns(slice(place, place + 1), every)[0]
+        (source,) = np.flatnonzero((values == row.numpy()).all(1))
+        assert cluster[source] == some.y[place]
+    assert examples.some(1000) is examples
+
+
+def test_training_on_some_rows_first_ends_where_training_on_all_does(rng, monkeypatch):
+    values = rng.normal(size=(2000, 20))
+    y = (values[:, 3] - values[:, 7] + rng.logistic(size=2000) < 0).astype(int)
+    whole = SparseBayes().run(make_examples(values, y, [1, 1]), Progress())
+    monkeypatch.setattr(sparse_bayes, "_FIRST_ROWS", 400)
+    progress = Progress()
+    staged = SparseBayes().run(make_examples(values, y, [1, 1]), progress)
+    assert progress.history[0]["n_weights"] < 20
+    assert {3, 7} <= set(staged.model.column.tolist())
+    assert staged.evidence == pytest.approx(whole.evidence, abs=5.0)
 
 
 def test_the_order_of_the_rows_does_not_matter(rng):
@@ -364,7 +395,7 @@ def test_the_order_of_the_rows_does_not_matter(rng):
     values[:, 17] += np.arange(9000) % 2
     scale = torch.ones(60).double()
     for order in (np.arange(9000), rng.permutation(9000)):
-        examples = make_examples(values[order], order % 2, [1, 1])
+        examples = make_examples(values[order], order % 2, [1, 1]).some(1000)
         assert 17 in SparseBayes(max_weights=1)._start(examples, scale).column.tolist()
 
 

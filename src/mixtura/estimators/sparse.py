@@ -69,7 +69,8 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         Starts from different clusters; the one with the largest evidence is kept. More starts tend
         to find fewer weights.
     max_iter, tol : int, float
-        Updates of the precisions, and the change of the evidence that counts as none.
+        Updates of the precisions, and the change of the evidence that counts as none (0.01 % of it
+        always does).
     max_time : float or None
         Stop after so many seconds, with the model there is by then.
     ceiling : float

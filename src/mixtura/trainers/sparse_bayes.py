@@ -32,8 +32,8 @@ _SETTLED, _HALVINGS = 1e-3, 30
 _QUOTA = 0.2
 #: A component that explains a smaller share of its class has died.
 _NO_MASS = 1e-5
-#: Iterations without change before training ends.
-_CALM = 3
+#: Iterations without change before training ends, and the share of the evidence that is none.
+_CALM, _RELATIVE = 3, 1e-4
 #: Bounds that keep divisions sound: of a precision, and of what the data tell of a weight.
 _LEAST_PRECISION, _LEAST_KNOWN = 1e-10, 1e-12
 #: A column so small beside the largest is what rounding left of a constant.
@@ -41,8 +41,10 @@ _NOTHING = 1e-14
 #: Numbers in a chunk of columns, and in all that are kept.
 _CHUNK, _KEPT = 2**22, 2**26
 #: Columns from which a component starts: that many are enough; so few it may have in any case, as
-#: long as all components have no more than the third number; and rows on which they are chosen.
-_ENOUGH, _FEWEST, _MOST, _PURSUIT_ROWS = 60, 30, 900, 4_000
+#: long as all components have no more than the third number.
+_ENOUGH, _FEWEST, _MOST = 60, 30, 900
+#: Rows on which training begins.
+_FIRST_ROWS = 5_000
 #: A remainder of this relative size is rounding.
 _EXPLAINED = 1e-6
 
@@ -67,6 +69,21 @@ class Examples:
     cluster: Tensor
     weight: Tensor
     layout: Layout
+
+    def some(self, count: int) -> Examples:
+        """About so many rows, a share of each cluster, that weigh as much as all."""
+        if len(self.y) <= count:
+            return self
+        # In the order of the clusters, so that the order of the rows does not matter.
+        rows = self.cluster.argsort(stable=True)[:: -(-len(self.y) // max(1, count))]
+        weight = self.weight[rows] * (self.weight.sum() / self.weight[rows].sum())
+        return replace(
+            self,
+            columns=lambda part, columns: self.columns(rows[part], columns),
+            y=self.y[rows],
+            cluster=self.cluster[rows],
+            weight=weight,
+        )
 
     def chunks(self, columns: Tensor, scale: Tensor) -> Chunks:
         """Slices of the rows, and the scaled columns there; kept where they are not too many."""
@@ -266,7 +283,8 @@ class SparseBayes:
     Parameters
     ----------
     max_iter : updates of the precisions.
-    tol : training ends when the evidence changes less, and no weight dies, for a while.
+    tol : training ends when the evidence changes less, or by less than 0.01 %, and no weight dies,
+        for a while.
     ceiling : a weight whose precision passes it dies; in units of the column's root mean square.
     max_weights : weights to start from; where there could be more, every component starts from the
         columns that explain its rows best: sixty at most, and thirty at least if that makes no
@@ -279,23 +297,36 @@ class SparseBayes:
     max_weights: int = 200
 
     def run(self, examples: Examples, progress: Progress) -> SparseFit:
-        """Train from zero weights."""
+        """Train from zero weights; where rows are many, first on some of them."""
         scale = _root_mean_square(examples)
         progress.start("sparse Bayes", self.max_iter)
-        model = _meet_clusters(self._start(examples, scale), examples, scale, progress)
+        few = examples.some(_FIRST_ROWS)
+        model = _meet_clusters(self._start(few, scale), few, scale, progress)
+        if few is not examples:
+            model = self._shrink(model, few, scale, progress.part(0.5))[0]
+        model, covariance, evidence, n_iter, calm = self._shrink(model, examples, scale, progress)
+        return SparseFit(*_in_units(model, covariance, scale), evidence, n_iter, calm)
+
+    def _shrink(
+        self, model: SparseMixture, examples: Examples, scale: Tensor, progress: Progress
+    ) -> tuple[SparseMixture, Tensor, float, int, bool]:
+        """Update weights and precisions in turn until nothing dies and the evidence is calm.
+
+        Returns the model, the covariance of its weights, its evidence, and how training ended.
+        """
         evidence, calm = -math.inf, 0
         for n_iter in range(1, self.max_iter + 1):
             model, curved, laplace = _climb(model, examples, scale, _STEPS, progress)
             before, evidence = evidence, float(laplace.evidence(model, curved.value))
             covariance = laplace.covariance()
             learned = self._learn(model, curved, covariance.diagonal())
-            settled = abs(evidence - before) < self.tol + 1e-9 * abs(evidence)
+            settled = abs(evidence - before) < max(self.tol, _RELATIVE * abs(evidence))
             calm = calm + 1 if settled and len(learned.weight) == len(model.weight) else 0
             stop = progress.step(_record(model, evidence))
             if stop or calm == _CALM or n_iter == self.max_iter:
                 break
             model = learned
-        return SparseFit(*_in_units(model, covariance, scale), evidence, n_iter, calm == _CALM)
+        return model, covariance, evidence, n_iter, calm == _CALM
 
     def _start(self, examples: Examples, scale: Tensor) -> SparseMixture:
         """Zero weights with precision one; the last component is pinned to zero for good."""
@@ -307,7 +338,7 @@ class SparseBayes:
         total = max(self.max_weights, min(_FEWEST * n_free, _MOST))
         most = max(1, min(_ENOUGH, total // max(1, n_free)))
         if n_columns > most:
-            columns = _pursue(examples, scale, (clusters - share)[:, :n_free], most)
+            columns = _pursue(examples.some(_KEPT // n_columns), scale, n_free, most)
         component = torch.arange(n_free, device=scale.device).repeat_interleave(columns.shape[1])
         zero = scale.new_zeros(len(component))
         return SparseMixture(layout, share.log(), component, columns.flatten(), zero, zero + 1.0)
@@ -412,18 +443,18 @@ def _root_mean_square(examples: Examples) -> Tensor:
     return torch.where(size > _NOTHING * size.max(), size, ones)
 
 
-def _pursue(examples: Examples, scale: Tensor, target: Tensor, count: int) -> Tensor:
-    """(K, count) columns that together explain each target (n, K) best, found greedily.
+def _pursue(examples: Examples, scale: Tensor, n_targets: int, count: int) -> Tensor:
+    """(n_targets, count) columns that together tell each of the first clusters best from the rest.
 
     Orthogonal matching pursuit, for all targets at once.
     """
-    most = max(1, min(_PURSUIT_ROWS, _KEPT // examples.n_columns))
-    # Every so many rows of each cluster, so that the order of the rows does not matter.
-    rows = examples.cluster.argsort(stable=True)[:: -(-len(target) // most)]
+    clusters = torch.nn.functional.one_hot(examples.cluster, examples.layout.n_components)
+    target = clusters[:, :n_targets].to(scale)
+    target = target - examples.weight @ target / examples.weight.sum()
     every = torch.arange(examples.n_columns, device=scale.device)
-    root = examples.weight[rows, None].sqrt()
-    values = root * examples.columns(rows, every) / scale
-    residual = (root * target[rows]).T.contiguous()
+    root = examples.weight[:, None].sqrt()
+    values = root * examples.columns(slice(None), every) / scale
+    residual = (root * target).T.contiguous()
     bases = residual.new_zeros(*residual.shape, count)
     chosen = every.new_zeros(len(residual), count)
     free = torch.ones(len(residual), examples.n_columns, dtype=torch.bool, device=scale.device)
