@@ -7,11 +7,11 @@ at first.
 
 from __future__ import annotations
 
-import warnings
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.linear_model import LogisticRegression
@@ -20,9 +20,11 @@ from mixtura import MixtureClassifier, SparseMixtureClassifier
 from mixtura.datasets import make_ripley
 from mixtura.experiments.boundary import Height, contour, scatter
 from mixtura.experiments.report import Report
+from mixtura.progress import Record
 
-#: Updates of the precisions at which the training is looked at.
-SNAPSHOTS = (1, 4, 10, 200)
+#: Updates of the precisions after which the training is looked at; all of them are fewer than the
+#: last.
+SNAPSHOTS = (1, 4, 10, 10_000)
 
 
 def run(report: Report) -> None:
@@ -67,10 +69,10 @@ def _snapshots(report: Report, rows: Any) -> None:
     with report.figure("training", figsize=(14, 3.6)) as figure:
         panels = figure.subplots(1, len(SNAPSHOTS), sharex=True, sharey=True)
         for panel, n_iter in zip(panels, SNAPSHOTS, strict=True):
-            model = SparseMixtureClassifier(3, n_init=1, max_iter=n_iter, random_state=report.seed)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                model.fit(rows.data, rows.target)
+            model = SparseMixtureClassifier(
+                3, callbacks=[_stop_after(n_iter)], random_state=report.seed
+            )
+            model.fit(rows.data, rows.target)
             report.row(
                 "training",
                 iterations=model.n_iter_,
@@ -80,6 +82,12 @@ def _snapshots(report: Report, rows: Any) -> None:
             )
             _draw(panel, model, rows, f"{model.n_iter_} iterations, {model.n_weights_} weights")
             _draw_components(panel, model, rows.data)
+
+
+def _stop_after(n_iter: int) -> Callable[[Record], bool]:
+    """A callback that ends the first start there, and lets no other begin."""
+    count = itertools.count(1)
+    return lambda record: next(count) == n_iter
 
 
 def _draw_components(panel: Any, model: SparseMixtureClassifier, X: np.ndarray) -> None:
