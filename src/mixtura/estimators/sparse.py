@@ -229,11 +229,12 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         scaling = self._measure_scaling(rows.X, rows.weight)
         device = resolve_device(self.device, rows.X.size)
         table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
+        generator = self._generator()
         with self._progress() as progress:
-            attempt = self._best_start(form, params, table, counts, progress)
+            basis = self._basis(form, params, table, generator)
+            fit, self.history_ = self._best_start(basis, table, counts, generator, progress)
         self.classes_, self.form_, self.scaling_ = rows.classes, form, scaling
-        self.history_, fit = attempt.history, attempt.fit
-        self._publish(attempt.basis, fit)
+        self._publish(basis, fit)
         if not fit.converged and not progress.stopped:
             warn(
                 f"the evidence had not settled after max_iter={self.max_iter} iterations; raise "
@@ -244,24 +245,27 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
 
     def _best_start(
         self,
-        form: str,
-        params: dict[str, Any],
+        basis: Products | Kernels,
         table: Table,
         counts: list[int],
+        generator: torch.Generator,
         progress: Progress,
-    ) -> _Attempt:
+    ) -> tuple[SparseFit, list[Record]]:
         """The start that ends with the largest evidence, `_CLEARLY` more for a single component."""
-        generator, attempts = self._generator(), []
-        basis = self._basis(form, params, table, generator)
-        single = [1] * len(counts)
-        for start in [counts] * self.n_init + [single] * (counts != single):
+        trainer = SparseBayes(self.max_iter, self.tol, self.ceiling, self.max_weights)
+        columns, single = _columns(basis, table), [1] * len(counts)
+        attempts: list[tuple[float, SparseFit, list[Record]]] = []
+        for wanted in [counts] * self.n_init + [single] * (counts != single):
             before = len(progress.history)
-            fit = self._train(basis, table, *_clusters(table, start, generator), progress)
-            worth = fit.evidence - (_CLEARLY if start == single != counts else 0.0)
-            attempts.append(_Attempt(basis, fit, progress.history[before:], worth))
+            start, layout = _clusters(table, wanted, generator)
+            examples = Examples(columns, len(basis), table.y, start, table.weight, layout)
+            fit = trainer.run(examples, progress)
+            worth = fit.evidence - (_CLEARLY if wanted == single != counts else 0.0)
+            attempts.append((worth, fit, progress.history[before:]))
             if progress.stopped:
                 break
-        return max(attempts, key=lambda attempt: attempt.worth)
+        _, best, course = max(attempts, key=lambda attempt: attempt[0])
+        return best, course
 
     def _form(self, n_rows: int, n_features: int) -> str:
         if self.kernel != "poly2" and (self.form == "primal" or self.features != "quadratic"):
@@ -305,26 +309,6 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         distinct = np.unique(table.batch(slice(None)).x.cpu().numpy(), axis=0)
         order = torch.randperm(len(distinct), generator=generator)[:_CENTRES].numpy()
         return Kernels(distinct[order], self.kernel, params)
-
-    def _train(
-        self,
-        basis: Products | Kernels,
-        table: Table,
-        start: Tensor,
-        layout: Layout,
-        progress: Progress,
-    ) -> SparseFit:
-        every = torch.arange(len(basis), device=table.device)
-
-        def columns(rows: slice | Tensor, wanted: Tensor) -> Tensor:
-            return basis.values(table.batch(rows).x, wanted)
-
-        if len(table) * len(basis) <= _KEPT:
-            kept = columns(slice(None), every)
-            columns = lambda rows, wanted: kept[rows][:, wanted]  # noqa: E731
-        examples = Examples(columns, len(basis), table.y, start, table.weight, layout)
-        trainer = SparseBayes(self.max_iter, self.tol, self.ceiling, self.max_weights)
-        return trainer.run(examples, progress)
 
     def _publish(self, basis: Products | Kernels, fit: SparseFit) -> None:
         model = fit.model
@@ -408,14 +392,16 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         return Products(self.products_).names(list(_check_feature_names_in(self)))
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """Where a start has led."""
+def _columns(basis: Products | Kernels, table: Table) -> Callable[[slice | Tensor, Tensor], Tensor]:
+    """Values by rows and columns: looked up where all of them are few enough to keep."""
 
-    basis: Products | Kernels
-    fit: SparseFit
-    history: list[Record]
-    worth: float
+    def values(rows: slice | Tensor, wanted: Tensor) -> Tensor:
+        return basis.values(table.batch(rows).x, wanted)
+
+    if len(table) * len(basis) > _KEPT:
+        return values
+    kept = values(slice(None), torch.arange(len(basis), device=table.device))
+    return lambda rows, wanted: kept[rows][:, wanted]
 
 
 def _clusters(table: Table, counts: list[int], generator: torch.Generator) -> tuple[Tensor, Layout]:

@@ -303,17 +303,13 @@ class SparseBayes:
         few = examples.some(_FIRST_ROWS)
         model = _meet_clusters(self._start(few, scale), few, scale, progress)
         if few is not examples:
-            model = self._shrink(model, few, scale, progress.part(0.5))[0]
-        model, covariance, evidence, n_iter, calm = self._shrink(model, examples, scale, progress)
-        return SparseFit(*_in_units(model, covariance, scale), evidence, n_iter, calm)
+            model = self._shrink(model, few, scale, progress.part(0.5)).model
+        return _in_units(self._shrink(model, examples, scale, progress), scale)
 
     def _shrink(
         self, model: SparseMixture, examples: Examples, scale: Tensor, progress: Progress
-    ) -> tuple[SparseMixture, Tensor, float, int, bool]:
-        """Update weights and precisions in turn until nothing dies and the evidence is calm.
-
-        Returns the model, the covariance of its weights, its evidence, and how training ended.
-        """
+    ) -> SparseFit:
+        """Update weights and precisions in turn until nothing dies and the evidence is calm."""
         evidence, calm = -math.inf, 0
         for n_iter in range(1, self.max_iter + 1):
             model, curved, laplace = _climb(model, examples, scale, _STEPS, progress)
@@ -326,7 +322,7 @@ class SparseBayes:
             if stop or calm == _CALM or n_iter == self.max_iter:
                 break
             model = learned
-        return model, covariance, evidence, n_iter, calm == _CALM
+        return SparseFit(model, covariance, evidence, n_iter, calm == _CALM)
 
     def _start(self, examples: Examples, scale: Tensor) -> SparseMixture:
         """Zero weights with precision one; the last component is pinned to zero for good."""
@@ -384,14 +380,14 @@ def _meet_clusters(
     return replace(met, layout=model.layout)
 
 
-def _in_units(
-    model: SparseMixture, covariance: Tensor, scale: Tensor
-) -> tuple[SparseMixture, Tensor]:
-    """The model and its covariance for columns as they are, without weights of zero."""
+def _in_units(fit: SparseFit, scale: Tensor) -> SparseFit:
+    """The same for columns as they are, without weights of zero and components of nothing."""
+    model = fit.model
     alive, unit = model.weight != 0.0, scale[model.column]
     weight, precision = model.weight / unit, model.precision * unit.square()
     compact = replace(model, weight=weight, precision=precision).keep(alive).compact()
-    return compact, (covariance / unit[:, None] / unit)[alive][:, alive]
+    covariance = (fit.covariance / unit[:, None] / unit)[alive][:, alive]
+    return replace(fit, model=compact, covariance=covariance)
 
 
 def _climb(
