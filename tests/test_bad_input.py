@@ -7,7 +7,12 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils._param_validation import InvalidParameterError
 
-from mixtura import GaussianMixtureDensity, MixtureClassifier
+from mixtura import (
+    BoostedMixtureClassifier,
+    GaussianMixtureDensity,
+    MixtureClassifier,
+    SequenceMixtureClassifier,
+)
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 
 RNG = np.random.default_rng(0)
@@ -24,6 +29,7 @@ def no_work(monkeypatch):
 
     monkeypatch.setattr("mixtura.estimators.classifier.fit_groups", begin)
     monkeypatch.setattr("mixtura.estimators.density.fit_groups", begin)
+    monkeypatch.setattr("mixtura.trainers.boosting.Learner.fit", begin)
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +78,9 @@ REFUSED = {
 def test_data_are_refused_before_any_work(name, no_work):
     """Each with a message that names the problem."""
     rows, y, options, message = REFUSED[name]
-    with pytest.raises(ValueError, match=message):
-        MixtureClassifier().fit(rows, y, **options)
+    for classifier in (MixtureClassifier(), BoostedMixtureClassifier()):
+        with pytest.raises(ValueError, match=message):
+            classifier.fit(rows, y, **options)
 
 
 @pytest.mark.parametrize(
@@ -123,23 +130,41 @@ BAD_PARAMETERS = {
     "random_state": ["seed"],
     "verbose": [-1],
 }
-PAIRS = [(name, value) for name, values in BAD_PARAMETERS.items() for value in values]
+BAD_GROWTH = {
+    "n_states": [0, -1, 1.5, "many", None],
+    "method": ["mcmc", None],
+    "multiclass": ["one_vs_rest"],
+    "topology": ["circle"],
+    "n_stages": [0, 1.5],
+    "channels_first": ["yes"],
+    "id_column": [3, None],
+    "time_column": [3],
+}
+PAIRS = [
+    (name, value) for name, values in {**BAD_PARAMETERS, **BAD_GROWTH}.items() for value in values
+]
+ESTIMATORS = [
+    MixtureClassifier,
+    GaussianMixtureDensity,
+    BoostedMixtureClassifier,
+    SequenceMixtureClassifier,
+]
 
 
 @pytest.mark.parametrize(("name", "value"), PAIRS, ids=str)
 def test_parameters_are_refused_before_any_work(name, value, no_work):
-    """The message names the parameter."""
-    with pytest.raises(InvalidParameterError, match=name):
-        MixtureClassifier(**{name: value}).fit(X, Y)
-    if name in GaussianMixtureDensity().get_params():
+    """The message names the parameter, whatever the estimator."""
+    asked = [kind for kind in ESTIMATORS if name in kind().get_params()]
+    assert asked
+    for kind in asked:
         with pytest.raises(InvalidParameterError, match=name):
-            GaussianMixtureDensity(**{name: value}).fit(X)
+            kind(**{name: value}).fit(X, Y)
 
 
 def test_every_constrained_parameter_is_tried():
     """A new parameter must say what it refuses."""
-    free = {"unlabeled"}
-    assert set(BAD_PARAMETERS) == set(MixtureClassifier().get_params()) - free
+    known = {name for kind in ESTIMATORS for name in kind().get_params()}
+    assert known - set(BAD_PARAMETERS) - set(BAD_GROWTH) == {"unlabeled"}
 
 
 CONTRADICTIONS = [
@@ -161,6 +186,11 @@ CONTRADICTIONS = [
     ({"class_weight": {0: np.nan}}, ValueError, "weight"),
     ({"class_weight": {0: 0.0}}, InvalidInputError, "positive weight"),
 ]
+GROWTH_CONTRADICTIONS = [
+    ({"device": "abacus"}, InvalidInputError, "device='abacus'.*cpu"),
+    ({"class_weight": {0: 0.0}}, InvalidInputError, "positive weight"),
+    ({"callbacks": [3]}, InvalidInputError, "callbacks must be functions"),
+]
 
 
 @pytest.mark.parametrize(("parameters", "error", "message"), CONTRADICTIONS, ids=str)
@@ -168,6 +198,15 @@ def test_contradictions_are_refused_before_any_work(parameters, error, message, 
     """Parameters that do not go together, or not with the data."""
     with pytest.raises(error, match=message):
         MixtureClassifier(**parameters).fit(X, Y)
+
+
+@pytest.mark.parametrize(("parameters", "error", "message"), GROWTH_CONTRADICTIONS, ids=str)
+def test_grown_classifiers_refuse_too(parameters, error, message, no_work):
+    """Rows or sequences, before any work."""
+    with pytest.raises(error, match=message):
+        BoostedMixtureClassifier(**parameters).fit(X, Y)
+    with pytest.raises(error, match=message):
+        SequenceMixtureClassifier(**parameters).fit(X[:, :, None], Y)
 
 
 QUESTIONS = {
@@ -353,6 +392,23 @@ def test_poor_data_give_sound_models(name, solver):
     """No NaN anywhere; what cannot be used is named together with the remedy."""
     rows, y, expected = POOR[name]
     model = MixtureClassifier(solver=solver, max_iter=3, init_max_iter=10, random_state=0)
+    assert_sound(fit_quietly(model, rows, y, expected), rows)
+
+
+@pytest.mark.parametrize("name", POOR)
+def test_poor_data_give_sound_boosted_models(name):
+    """The same for a mixture that is grown; rows without a label are no use to it."""
+    rows, y, expected = POOR[name]
+    model = BoostedMixtureClassifier(
+        n_stages=2, max_iter=5, calibrate=False, early_stopping=False, random_state=0
+    )
+    if name == "one label":
+        with pytest.raises(InvalidInputError, match="needs two"):
+            model.fit(rows, y)
+        return
+    known = np.array([label is not None and label != -1 for label in np.asarray(y)])
+    if not known.all():
+        expected = "unlabelled row"
     assert_sound(fit_quietly(model, rows, y, expected), rows)
 
 

@@ -9,8 +9,8 @@ from mixtura.densities import STRUCTURES, LowRankGaussian, LowRankPrecision, add
 from mixtura.exceptions import UnsupportedError
 from mixtura.testing import (
     DENSITY_CHECKS,
-    _dense_conditional,
     check_density,
+    dense_conditional,
     make_batch,
     make_density,
 )
@@ -90,7 +90,7 @@ def test_latent_statistics_of_factor_analysers(generator):
     batch = make_batch(density, 10, generator, holes=True)
     share = torch.randn(10, 3, dtype=torch.float64, generator=generator)
     wide, rows = _with_latent_features(density, batch)
-    mean, covariance = _dense_conditional(wide, rows)
+    mean, covariance = dense_conditional(wide, rows)
     outer = mean[..., :, None] * mean[..., None, :] + covariance
     d = density.n_features
     expected = {

@@ -13,7 +13,7 @@ from mixtura.testing import make_density, make_engine, make_mixture
 @pytest.fixture
 def tiny_chunks(monkeypatch):
     """Chunks of seven rows."""
-    monkeypatch.setattr(local, "_MOST_ROWS", {"cpu": 7, "cuda": 7})
+    monkeypatch.setattr(Table, "most_rows", {"cpu": 7, "cuda": 7})
 
 
 @pytest.fixture

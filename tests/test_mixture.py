@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 from mixtura.data import Batch
 from mixtura.densities import STRUCTURES
 from mixtura.mixture import Layout, Mixture
-from mixtura.testing import _dense_conditional, make_batch, make_density, make_mixture
+from mixtura.testing import dense_conditional, make_batch, make_density, make_mixture
 
 COUNTS = [2, 1, 3]
 OWNER = np.repeat(np.arange(3), COUNTS)
@@ -61,7 +61,7 @@ def test_posterior_is_bayes_rule_within_the_class_where_it_is_known(mixture, gen
 def test_impute_weighs_conditional_means_by_the_posterior(mixture, generator):
     """The mixture's conditional mean, by brute force; observed entries stay."""
     batch = make_batch(mixture.density, 12, generator, holes=True)
-    means = _dense_conditional(mixture.density, batch)[0]
+    means = dense_conditional(mixture.density, batch)[0]
     expected = np.einsum("nk,nkd->nd", mixture.posterior(batch).numpy(), means)
     filled = mixture.impute(batch)
     np.testing.assert_allclose(filled, expected, 1e-8, 1e-9)

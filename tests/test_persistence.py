@@ -10,9 +10,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import mixtura
-from mixtura import GaussianMixtureDensity, MixtureClassifier
+from mixtura import (
+    BoostedMixtureClassifier,
+    GaussianMixtureDensity,
+    MixtureClassifier,
+    SequenceMixtureClassifier,
+)
 from mixtura.densities import STRUCTURES
 from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.testing import toy_sequences
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +92,57 @@ def test_densities_come_back(covariance, holey_iris, tmp_path):
     again = mixtura.load(str(tmp_path / "model"))
     assert_same(model, again, holey_iris[0])
     assert again.bic(holey_iris[0]) == pytest.approx(model.bic(holey_iris[0]), rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["boosted", "adaboost"])
+def test_grown_models_come_back(method, holey_iris, tmp_path):
+    """Stages, their weights, and voters where there is no density."""
+    X, y = holey_iris
+    model = BoostedMixtureClassifier(
+        method=method, n_stages=2, max_iter=2, calibrate=False, early_stopping=False, random_state=0
+    )
+    model.fit(X, y).save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    assert again.history_ == model.history_
+    assert again.stage_weights_.tolist() == model.stage_weights_.tolist()
+    if method == "boosted":
+        assert_same(model, again, X)
+    else:
+        np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+        assert not hasattr(again, "mixture_")
+
+
+@pytest.mark.parametrize("multiclass", ["direct", "pairwise"])
+@pytest.mark.parametrize("covariance", ["diag", "full", "low_rank"])
+def test_chains_come_back(covariance, multiclass, tmp_path):
+    """Emissions inside hidden Markov models, and whole models inside one of pairs."""
+    X, y = toy_sequences()
+    model = SequenceMixtureClassifier(
+        2,
+        method="ml",
+        covariance=covariance,
+        topology="left_to_right",
+        multiclass=multiclass,
+        max_iter=2,
+        random_state=0,
+    )
+    model.fit(X, y).save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    assert set(vars(again)) == set(vars(model))
+    models = [(model, again)]
+    if multiclass == "pairwise":
+        models = list(zip(model.pairwise_.estimators_, again.pairwise_.estimators_, strict=True))
+    for before, after in models:
+        density = after.mixture_.density
+        assert density.left_to_right
+        assert density.visits == before.mixture_.density.visits
+        for name, value in before.mixture_.density.tensors().items():
+            assert torch.equal(density.tensors()[name], value)
+        np.testing.assert_array_equal(after.score_samples(X), before.score_samples(X))
+        np.testing.assert_array_equal(
+            after.sample(1, random_state=0)[0][0], before.sample(1, random_state=0)[0][0]
+        )
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
 
 
 LABELS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mixtura.estimators import classifier, density, sparse
+from mixtura.estimators import boosted, classifier, density, fisher, sequence, sparse
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -23,7 +23,7 @@ def test_readme_snippets(tmp_path, monkeypatch):
     assert (tmp_path / "wine.safetensors").exists()
 
 
-@pytest.mark.parametrize("module", [classifier, density, sparse])
+@pytest.mark.parametrize("module", [boosted, classifier, density, fisher, sequence, sparse])
 def test_docstring_examples(module):
     """The examples of the estimators."""
     outcome = doctest.testmod(module)

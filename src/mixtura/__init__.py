@@ -3,8 +3,12 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from mixtura.estimators import (
+    BoostedMixtureClassifier,
+    FisherScores,
     GaussianMixtureDensity,
     MixtureClassifier,
+    PairwiseClassifier,
+    SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
 from mixtura.persistence import load
@@ -14,4 +18,13 @@ try:
 except PackageNotFoundError:  # run from a source tree that was not installed
     __version__ = "0+unknown"
 
-__all__ = ["GaussianMixtureDensity", "MixtureClassifier", "SparseMixtureClassifier", "load"]
+__all__ = [
+    "BoostedMixtureClassifier",
+    "FisherScores",
+    "GaussianMixtureDensity",
+    "MixtureClassifier",
+    "PairwiseClassifier",
+    "SequenceMixtureClassifier",
+    "SparseMixtureClassifier",
+    "load",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -45,6 +45,10 @@ class Batch:
     def to(self, dtype: torch.dtype) -> Batch:
         """The same rows in another floating type."""
         return Batch(self.x.to(dtype), self.observed, self.y, self.weight.to(dtype))
+
+    def unpacked(self, values: Tensor) -> Tensor:
+        """Values by row, in the order in which the rows were given: as they are."""
+        return values
 
     def missing_share(self) -> Tensor:
         """(n,) share of the features that each row lacks."""
@@ -149,6 +153,11 @@ class Table:
     disk, and each batch is read and converted when asked for.
     """
 
+    #: Most rows of a chunk, by device.
+    most_rows: ClassVar[dict[str, int]] = {"cpu": 16_384, "cuda": 262_144}
+    #: Whether all batches of as many rows have tensors of the same shapes.
+    uniform = True
+
     def __init__(
         self,
         X: np.ndarray,
@@ -178,6 +187,11 @@ class Table:
         return len(self.scaling.location)
 
     @property
+    def sizes(self) -> Tensor:
+        """(n,) how many densities of single frames the density of each row is made of."""
+        return torch.ones_like(self.weight)
+
+    @property
     def may_have_missing(self) -> bool:
         return self._mapped is not None or self._observed is not None
 
@@ -205,9 +219,9 @@ class Table:
         for start in range(0, len(self), n_rows):
             yield self.batch(slice(start, start + n_rows))
 
-    def subset(self, index: np.ndarray) -> Table:
+    def subset(self, index: np.ndarray) -> Self:
         """A table of the rows at the integer positions `index`."""
-        part = object.__new__(Table)
+        part = object.__new__(type(self))
         part.__dict__.update(self.__dict__)
         at = torch.as_tensor(index, device=self.device)
         part.y, part.weight = self.y[at], self.weight[at]
@@ -218,14 +232,20 @@ class Table:
             part._order = index if self._order is None else self._order[index]
         return part
 
-    def labelled_as(self, label: int) -> Table:
+    def labelled_as(self, label: int) -> Self:
         """The rows of one class."""
         return self.subset(torch.nonzero(self.y == label).flatten().cpu().numpy())
 
-    def single_class(self) -> Table:
+    def single_class(self) -> Self:
         """The same rows, all counted as class 0: what an unsupervised model sees."""
         part = self.subset(np.arange(len(self)))
         part.y = torch.zeros_like(self.y)
+        return part
+
+    def weighted(self, weight: Tensor) -> Self:
+        """The rows that have a weight, with these weights (n,)."""
+        part = self.subset(weight.nonzero().flatten().cpu().numpy())
+        part.weight = weight[weight != 0].to(part.weight)
         return part
 
     def cast(self, dtype: torch.dtype) -> Table:

@@ -23,6 +23,10 @@ class UnsupportedError(ValueError):
     """A combination of parts that has no algorithm; the message names one that has."""
 
 
+class NoDensityError(UnsupportedError, AttributeError):
+    """A model without a density was asked for one."""
+
+
 class FileFormatError(ValueError):
     """A model or data file that is damaged, foreign, or written by a newer version."""
 

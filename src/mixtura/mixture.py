@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,7 +96,7 @@ class Mixture:
     def single(cls, density: Density) -> Mixture:
         """One class, equal weights: the start of an unsupervised mixture."""
         count = density.n_components
-        weight = density.mean.new_full((count,), 1.0 / count).log()
+        weight = density.location.new_full((count,), 1.0 / count).log()
         layout = Layout([count], weight.device)
         return cls(density, weight, layout, weight.new_zeros(1), learn_prior=False)
 
@@ -113,6 +114,26 @@ class Mixture:
         single = Mixture.single(self.density.select(index))
         return replace(single, log_weight=self.log_weight[index])
 
+    def blend(self, other: Mixture, share: float) -> Mixture:
+        """(1 - share) of this joint density and a share of another over the same classes."""
+        parts = [(self, 1.0 - share), (other, share)]
+        weight = torch.cat([part._log_joint_weight + math.log(amount) for part, amount in parts])
+        owner = torch.cat([part.owner for part, _ in parts])
+        order = owner.argsort(stable=True)
+        layout = Layout(torch.bincount(owner).tolist(), owner.device)
+        prior = layout.logsumexp(weight[order][None])[0]
+        return replace(
+            self,
+            density=Density.stack([part.density for part, _ in parts]).select(order),
+            log_weight=weight[order] - layout.spread(prior),
+            layout=layout,
+            log_prior=prior - prior.logsumexp(0),
+        )
+
+    @property
+    def _log_joint_weight(self) -> Tensor:
+        return self.log_weight + self.layout.spread(self.log_prior)
+
     def to(self, *args: Any, **kwargs: Any) -> Mixture:
         """Another device or floating type."""
         weight = self.log_weight.to(*args, **kwargs)
@@ -126,8 +147,7 @@ class Mixture:
 
     def log_joint(self, batch: Batch) -> Tensor:
         """Component log-joint: log p(x, c, k), (n, K)."""
-        weight = self.log_weight + self.layout.spread(self.log_prior)
-        return self.density.log_prob(batch) + weight.to(batch.x.dtype)
+        return self.density.log_prob(batch) + self._log_joint_weight.to(batch.x.dtype)
 
     def by_class(self, log_joint: Tensor) -> Tensor:
         """Class log-joint (n, C) of component log-joints (n, K)."""
@@ -161,17 +181,21 @@ class Mixture:
         """Log weights that sum to one within each class."""
         return log_weight - self.layout.spread(self.by_class(log_weight[None])[0])
 
-    def sample(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """One row of each of the given classes (n,)."""
+    def sample_component(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """One component of each of the given classes (n,)."""
         own = self.owner == labels[:, None].to(self.owner.device)
         chance = torch.where(own, self.log_weight.exp(), 0.0)
         component = torch.multinomial(chance.cpu(), 1, generator=generator).flatten()
-        return self.density.sample(component.to(self.owner.device), generator)
+        return component.to(self.owner.device)
+
+    def sample(self, labels: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+        """One row of each of the given classes (n,)."""
+        return self.density.sample(self.sample_component(labels, generator), generator, **options)
 
     def impute(self, batch: Batch) -> Tensor:
         """Conditional mean of each row given what is observed (and its class, where known)."""
         share = self.posterior(batch).to(batch.x.dtype)
-        return torch.einsum("nk,nkd->nd", share, self.density.expected(batch))
+        return self.density.fill(batch, share)
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """A draw of the missing entries of each row given what is observed."""

@@ -255,13 +255,13 @@ class MixtureHead(nn.Module):
             covariance="diag" if isinstance(density, DiagonalGaussian) else "full",
             sparse=sparse,
             standardize=scaling is not None,
-            device=density.mean.device,
-            dtype=density.mean.dtype,
+            device=density.location.device,
+            dtype=density.location.dtype,
         )
         head._set(_natural_weights(density), mixture.log_joint(_origin(density))[0])
         if scaling is not None:
-            head.location = torch.from_numpy(scaling.location).to(density.mean)
-            head.scale = torch.from_numpy(scaling.scale).to(density.mean)
+            head.location = torch.from_numpy(scaling.location).to(density.location)
+            head.scale = torch.from_numpy(scaling.scale).to(density.location)
         return head
 
     @torch.no_grad()
@@ -397,7 +397,7 @@ def _monomials(in_features: int, covariance: str) -> Tensor:
 
 def _origin(density: Density) -> Batch:
     """A row of zeros: of a quadratic function it shows the constant."""
-    zero = density.mean.new_zeros(1, density.n_features)
+    zero = density.location.new_zeros(1, density.n_features)
     return Batch(zero, None, zero[:, 0].long(), zero[:, 0] + 1.0)
 
 
@@ -405,14 +405,14 @@ def _natural_weights(density: Density) -> Tensor:
     """What multiplies the monomials in the log density of each component, (K, H)."""
     if isinstance(density, DiagonalGaussian):
         precision = density.variance.reciprocal()
-        return torch.cat([precision * density.mean, -0.5 * precision], 1)
+        return torch.cat([precision * density.location, -0.5 * precision], 1)
     if isinstance(density, FullGaussian):
         factor = density.factor
     else:
         factor = torch.linalg.cholesky(density.covariances())
     half = lower_inverse(factor)
     precision = half.mT @ half
-    slope = (precision @ density.mean[..., None])[..., 0]
+    slope = (precision @ density.location[..., None])[..., 0]
     left, right = _monomials(density.n_features, "full")[:, density.n_features :] - 1
     share = torch.where(left == right, 0.5, 1.0).to(precision)
     return torch.cat([slope, -share * precision[:, left, right]], 1)

@@ -43,6 +43,10 @@ class _Packer:
     def pack(self, value: Any, name: str) -> Any:
         if isinstance(value, Mixture):
             return self._pack_mixture(value, name)
+        if isinstance(value, Density):
+            return self._pack_density(value, name)
+        if type(value) in ESTIMATORS.values():
+            return {"kind": "estimator", **self.pack_estimator(value, name)}
         if isinstance(value, Scaling):
             parts = {"location": value.location, "scale": value.scale}
             return {"kind": "scaling", **{k: self.pack(v, f"{name}.{k}") for k, v in parts.items()}}
@@ -80,17 +84,30 @@ class _Packer:
         self.tensors[name] = torch.from_numpy(np.ascontiguousarray(value).copy())
         return {"kind": "array", "dtype": value.dtype.str, "name": name}
 
-    def _pack_mixture(self, mixture: Mixture, name: str) -> Any:
-        density = mixture.density
+    def _pack_density(self, density: Density, name: str) -> Any:
         options = {f.name: getattr(density, f.name) for f in fields(density)}
+        packed = {k: self.pack(v, f"{name}.{k}") for k, v in options.items()}
+        return {"kind": "density", "density": type(density).__name__, "options": packed}
+
+    def _pack_mixture(self, mixture: Mixture, name: str) -> Any:
+        density = self._pack_density(mixture.density, f"{name}.density")
         return {
+            **density,
             "kind": "mixture",
-            "density": type(density).__name__,
-            "options": {k: self.pack(v, f"{name}.density.{k}") for k, v in options.items()},
             "log_weight": self.pack(mixture.log_weight, f"{name}.log_weight"),
             "log_prior": self.pack(mixture.log_prior, f"{name}.log_prior"),
             "counts": list(mixture.layout.counts),
             "learn_prior": mixture.learn_prior,
+        }
+
+    def pack_estimator(self, estimator: Any, name: str = "") -> dict[str, Any]:
+        """Parameters and fitted attributes."""
+        prefix, params = f"{name}." if name else "", estimator.get_params(deep=False)
+        state = {k: v for k, v in vars(estimator).items() if k not in params}
+        return {
+            "estimator": type(estimator).__name__,
+            "params": self.pack(params, f"{prefix}params"),
+            "state": self.pack(state, f"{prefix}state"),
         }
 
 
@@ -113,13 +130,16 @@ def _unpack_objects(value: dict, tensors: dict[str, Tensor]) -> np.ndarray:
     return array.reshape(value["shape"])
 
 
-def _unpack_mixture(value: dict, tensors: dict[str, Tensor]) -> Mixture:
+def _unpack_density(value: dict, tensors: dict[str, Tensor]) -> Density:
     kind = getattr(densities, value["density"])
     if not (isinstance(kind, type) and issubclass(kind, Density)):
         raise KeyError(value["density"])
-    options = {k: _unpack(v, tensors) for k, v in value["options"].items()}
+    return kind(**{k: _unpack(v, tensors) for k, v in value["options"].items()})
+
+
+def _unpack_mixture(value: dict, tensors: dict[str, Tensor]) -> Mixture:
     return Mixture(
-        kind(**options),
+        _unpack_density(value, tensors),
         _unpack(value["log_weight"], tensors),
         Layout(value["counts"]),
         _unpack(value["log_prior"], tensors),
@@ -127,8 +147,17 @@ def _unpack_mixture(value: dict, tensors: dict[str, Tensor]) -> Mixture:
     )
 
 
+def _unpack_estimator(value: dict, tensors: dict[str, Tensor]) -> Any:
+    estimator = ESTIMATORS[value["estimator"]](**_unpack(value["params"], tensors))
+    for name, item in _unpack(value["state"], tensors).items():
+        setattr(estimator, name, item)
+    return estimator
+
+
 _UNPACKERS: dict[str, Any] = {
     "mixture": _unpack_mixture,
+    "density": _unpack_density,
+    "estimator": _unpack_estimator,
     "scaling": lambda v, t: Scaling(_unpack(v["location"], t), _unpack(v["scale"], t)),
     "tensor": lambda v, t: t[v["name"]],
     "device": lambda v, t: torch.device(v["name"]),
@@ -143,14 +172,7 @@ _UNPACKERS: dict[str, Any] = {
 def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
     """Write an estimator atomically: the old file stays until the new one is complete."""
     packer = _Packer()
-    header = {
-        "estimator": type(estimator).__name__,
-        "params": packer.pack(estimator.get_params(deep=False), "params"),
-        "state": packer.pack(
-            {k: v for k, v in vars(estimator).items() if k not in estimator.get_params()}, "state"
-        ),
-    }
-    model = json.dumps(header)
+    model = json.dumps(packer.pack_estimator(estimator))
     metadata = {
         "format": "mixtura",
         "version": str(FORMAT_VERSION),
@@ -215,13 +237,6 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         if not version.isdigit() or metadata["sha256"] != _digest(metadata["model"], tensors):
             raise ValueError("version or checksum do not fit the content")
-        return _rebuild(json.loads(metadata["model"]), tensors)
+        return _unpack_estimator(json.loads(metadata["model"]), tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise FileFormatError(f"{path} is damaged ({error!r}): restore it from a copy.") from error
-
-
-def _rebuild(header: dict, tensors: dict[str, Tensor]) -> Any:
-    estimator = ESTIMATORS[header["estimator"]](**_unpack(header["params"], tensors))
-    for name, value in _unpack(header["state"], tensors).items():
-        setattr(estimator, name, value)
-    return estimator

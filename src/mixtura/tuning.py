@@ -19,14 +19,16 @@ from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, check_random_state, column_or_1d
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, get_tags
+from sklearn.utils.validation import _num_samples, check_consistent_length
 
 from mixtura.data import labelled_mask
 from mixtura.densities import STRUCTURES
 from mixtura.estimators import (
+    BoostedMixtureClassifier,
     GaussianMixtureDensity,
     MixtureClassifier,
+    SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
 from mixtura.estimators.base import check_weight
@@ -211,11 +213,32 @@ def sparse_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Paramet
     return {**chosen, "kernel": "poly2", "features": features, "kernel_params": None}
 
 
+def boosted_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
+    """The space of `BoostedMixtureClassifier`: what a stage is; their number is not searched."""
+    return {
+        "n_components": trial.suggest_int("n_components", 1, 4),
+        "prior_rows": trial.suggest_float("prior_rows", 0.1, 10.0, log=True),
+        **_structure(trial, X.shape[1]),
+    }
+
+
+def sequence_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
+    """The space of `SequenceMixtureClassifier`: what its hidden Markov models are."""
+    return {
+        "n_states": trial.suggest_int("n_states", 2, 16, log=True),
+        "covariance": trial.suggest_categorical("covariance", ["diag", "full"]),
+        "topology": trial.suggest_categorical("topology", ["ergodic", "left_to_right"]),
+        "reg_covar": trial.suggest_float("reg_covar", 1e-3, 0.5, log=True),
+    }
+
+
 #: The space of each type of estimator and its subclasses: a function of (trial, estimator, X, y),
 #: with the rows of one training part, that returns parameters.
 SPACES: dict[type, Callable[[Trial, Any, Any, Any], Parameters]] = {
     MixtureClassifier: classifier_space,
     SparseMixtureClassifier: sparse_space,
+    BoostedMixtureClassifier: boosted_space,
+    SequenceMixtureClassifier: sequence_space,
     GaussianMixtureDensity: density_space,
 }
 
@@ -300,8 +323,9 @@ class _Rows:
 
     @classmethod
     def read(cls, estimator: Any, X: Any, y: Any, sample_weight: Any) -> _Rows:
-        X = X if hasattr(X, "shape") else np.asarray(X)
-        labelled = np.ones(X.shape[0], dtype=bool)
+        of_sequences = get_tags(_last_step(estimator)[1]).input_tags.three_d_array
+        X = X if hasattr(X, "shape") or of_sequences else np.asarray(X)
+        labelled = np.ones(_num_samples(X), dtype=bool)
         if is_classifier(estimator):
             if y is None:
                 raise InvalidInputError("a classifier needs y.")
@@ -311,7 +335,7 @@ class _Rows:
             if not labelled.any():
                 raise InvalidInputError("y has no labelled row: there is nothing to score.")
         check_consistent_length(X, y)
-        weight = None if sample_weight is None else check_weight(sample_weight, X.shape[0])
+        weight = None if sample_weight is None else check_weight(sample_weight, len(labelled))
         return cls(X, None if y is None else column_or_1d(y), weight, labelled)
 
     def take(self, index: np.ndarray) -> tuple[Any, np.ndarray | None]:

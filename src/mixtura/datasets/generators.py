@@ -14,8 +14,8 @@ RIPLEY_VARIANCE = 0.03
 
 # Of class 0; class 1 is the mirror image. The last lobe lies beyond the boundary that one
 # Gaussian per class would draw.
-LOBE_CENTRES = np.array([-3.0, -7.0, 0.7])
-LOBE_DEVIATIONS = np.array([0.8, 0.5, 0.2])
+LOBE_CENTRES = np.array([-3.0, -8.0, 0.7])
+LOBE_DEVIATIONS = np.array([0.8, 0.4, 0.2])
 LOBE_WEIGHTS = np.array([0.7, 0.15, 0.15])
 
 # [class, easy or hard, state] and [class, easy or hard]: the hard ones visit the same two places
@@ -177,7 +177,7 @@ def make_lobes(n_per_class: int = 100, *, random_state: Any = None) -> Bunch:
     The central lobe of a class holds most of its rows. Of the two side lobes one lies far outside,
     where it does not matter, and the other on the far side of the boundary that one Gaussian per
     class would draw, where it decides. The paper shows a figure and no numbers: centres
-    (∓3, ∓7, ±0.7), deviations (0.8, 0.5, 0.2) and weights (0.7, 0.15, 0.15) are ours.
+    (∓3, ∓8, ±0.7), deviations (0.8, 0.4, 0.2) and weights (0.7, 0.15, 0.15) are ours.
 
     Parameters
     ----------

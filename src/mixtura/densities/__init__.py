@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from mixtura.densities.base import Density, Statistics, add_statistics, scale_statistics
+from mixtura.densities.base import (
+    Density,
+    Statistics,
+    VectorDensity,
+    add_statistics,
+    keep_valid,
+    scale_statistics,
+)
 from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian
+from mixtura.densities.hmm import HiddenMarkov
 from mixtura.densities.low_rank import LowRankGaussian, LowRankPrecision
 
 #: (covariance, parameterization) -> class and the options it is built with.
-STRUCTURES: dict[tuple[str, str], tuple[type[Density], dict[str, Any]]] = {
+STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
     ("spherical", "covariance"): (DiagonalGaussian, {"tied": True}),
     ("diag", "covariance"): (DiagonalGaussian, {}),
     ("full", "covariance"): (FullGaussian, {}),
@@ -22,9 +30,12 @@ __all__ = [
     "Density",
     "DiagonalGaussian",
     "FullGaussian",
+    "HiddenMarkov",
     "LowRankGaussian",
     "LowRankPrecision",
     "Statistics",
+    "VectorDensity",
     "add_statistics",
+    "keep_valid",
     "scale_statistics",
 ]

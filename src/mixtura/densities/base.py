@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,30 +29,22 @@ def scale_statistics(statistics: Statistics, factor: Tensor) -> Statistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Density(ABC):
-    """K densities over D features.
+    """K densities of one kind, over vectors or over sequences.
 
-    A density is immutable; training makes new ones. Every tensor field has K as its first
-    dimension, which is all that stacking, selecting and storing need to know.
-
-    Attributes
-    ----------
-    mean : (K, D).
-    floor : smallest variance (in the model's units) any component may have.
+    A density is immutable; training makes new ones. Every tensor that `tensors` names has K as its
+    first dimension, which is all that stacking, selecting and storing need to know.
     """
-
-    mean: Tensor
-    floor: float
 
     #: Whether `statistics` and `maximise` exist: EM and extended Baum-Welch need them.
     closed_form: ClassVar[bool] = True
 
     @property
     def n_components(self) -> int:
-        return self.mean.shape[0]
+        return self.location.shape[0]
 
     @property
     def n_features(self) -> int:
-        return self.mean.shape[1]
+        return self.location.shape[-1]
 
     @property
     @abstractmethod
@@ -61,7 +53,7 @@ class Density(ABC):
 
     @abstractmethod
     def row_cost(self, missing: bool) -> int:
-        """Numbers held in memory for one row: what the size of a chunk is chosen by."""
+        """Numbers held in memory for one row (or frame): what the size of a chunk is chosen by."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters, by name."""
@@ -88,6 +80,95 @@ class Density(ABC):
         joined = {name: torch.cat([tensors[name] for tensors in named]) for name in named[0]}
         return parts[0].with_tensors(joined)
 
+    @abstractmethod
+    def log_prob(self, batch: Any) -> Tensor:
+        """Log density of rows under every component, (n, K), missing features integrated out."""
+
+    @abstractmethod
+    def statistics(self, batch: Any, occupancy: Tensor) -> Statistics:
+        """Expected sufficient statistics weighted by (signed) occupancies (n, K)."""
+
+    @property
+    @abstractmethod
+    def location(self) -> Tensor:
+        """Where the components lie, (K, ..., D)."""
+
+    @property
+    @abstractmethod
+    def spread(self) -> Tensor:
+        """What a prior of the covariances acts on, (K, ...): variances, or whole covariances."""
+
+    @property
+    def typical_spread(self) -> Tensor:
+        """The mean spread of all components (and states)."""
+        return self.spread.flatten(0, self.location.ndim - 2).mean(0)
+
+    @abstractmethod
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        """Mean log density (up to a constant) of rows of that spread around each location, (K,)."""
+
+    @abstractmethod
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+        """What one row of spread `reference` around each `centre` would contribute."""
+
+    @abstractmethod
+    def centre(self, statistics: Statistics) -> Tensor:
+        """Where the rows of each component lie, as `location`; that itself where it has no rows."""
+
+    @abstractmethod
+    def own_statistics(self) -> Statistics:
+        """What one row drawn from each component would contribute on average.
+
+        `maximise(own_statistics())` is the density itself: adding a multiple of it to the
+        statistics of the data damps an update, which is extended Baum-Welch.
+        """
+
+    @abstractmethod
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        """The density of highest likelihood, and whether each component's update is valid (K,)."""
+
+    @abstractmethod
+    def free(self) -> dict[str, Tensor]:
+        """Unconstrained parameters, for gradients."""
+
+    @abstractmethod
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        """The density of unconstrained parameters; positive definite by construction."""
+
+    @abstractmethod
+    def covariances(self) -> Tensor:
+        """Dense covariances (K, ..., D, D), for looking at."""
+
+    @abstractmethod
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+        """One row from each of the given components (n,)."""
+
+    @abstractmethod
+    def fill(self, batch: Any, share: Tensor) -> Tensor:
+        """Conditional mean of what is missing under the components' shares (n, K) of each row."""
+
+    @abstractmethod
+    def complete(self, batch: Any, component: Tensor, generator: torch.Generator) -> Tensor:
+        """A draw of what is missing from the given component (n,) of each row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorDensity(Density):
+    """K densities over D features.
+
+    Attributes
+    ----------
+    mean : (K, D).
+    floor : smallest variance (in the model's units) any component may have.
+    """
+
+    mean: Tensor
+    floor: float
+
+    @property
+    def location(self) -> Tensor:
+        return self.mean
+
     @classmethod
     @abstractmethod
     def from_clusters(
@@ -97,11 +178,10 @@ class Density(ABC):
         floor: float,
         generator: torch.Generator,
         **options: Any,
-    ) -> Density:
+    ) -> VectorDensity:
         """A start: the moments of weighted clusters of complete rows, membership (n, K)."""
 
     def log_prob(self, batch: Batch) -> Tensor:
-        """Log density of rows under every component, (n, K), missing features integrated out."""
         if batch.observed is None:
             return self._log_prob_complete(batch.x)
         complete = batch.observed.all(1)
@@ -125,7 +205,6 @@ class Density(ABC):
     def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor: ...
 
     def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
-        """Expected sufficient statistics weighted by (signed) occupancies (n, K)."""
         if batch.observed is None:
             return self._statistics_complete(batch.x, occupancy)
         complete = batch.observed.all(1)
@@ -144,55 +223,19 @@ class Density(ABC):
     @abstractmethod
     def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics: ...
 
-    @property
-    @abstractmethod
-    def spread(self) -> Tensor:
-        """What a prior of the covariances acts on, (K, ...): variances, or whole covariances."""
-
-    @abstractmethod
-    def spread_log_prob(self, reference: Tensor) -> Tensor:
-        """Mean log density (up to a constant) of rows of that spread around each mean, (K,)."""
-
-    @abstractmethod
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
-        """What one row of spread `reference` around each `centre` (K, D) would contribute."""
-
     def centre(self, statistics: Statistics) -> Tensor:
-        """Where the rows of each component lie, (K, D); its mean where it has no rows."""
         mass = statistics["mass"][:, None]
         return torch.where(mass > 0, statistics["first"] / mass, self.mean)
 
     def own_statistics(self) -> Statistics:
-        """What one row drawn from each component would contribute on average.
-
-        `maximise(own_statistics())` is the density itself: adding a multiple of it to the
-        statistics of the data damps an update, which is extended Baum-Welch.
-        """
         return self.spread_statistics(self.spread, self.mean)
-
-    @abstractmethod
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
-        """The density of highest likelihood, and whether each component's update is valid (K,)."""
-
-    @abstractmethod
-    def free(self) -> dict[str, Tensor]:
-        """Unconstrained parameters, for gradients."""
-
-    @abstractmethod
-    def from_free(self, free: dict[str, Tensor]) -> Self:
-        """The density of unconstrained parameters; positive definite by construction."""
-
-    @abstractmethod
-    def covariances(self) -> Tensor:
-        """Dense covariances (K, D, D), for looking at."""
-
-    @abstractmethod
-    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
-        """One row from each of the given components (n,)."""
 
     @abstractmethod
     def expected(self, batch: Batch) -> Tensor:
         """Conditional mean of every row given its observed entries, (n, K, D)."""
+
+    def fill(self, batch: Batch, share: Tensor) -> Tensor:
+        return torch.einsum("nk,nkd->nd", share, self.expected(batch))
 
     def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
         """A draw of the missing entries given the observed ones, (n, D).
@@ -208,6 +251,21 @@ class Density(ABC):
         rows = torch.arange(len(batch), device=drawn.device)
         shifted = drawn + centred.expected(missed)[rows, component]
         return torch.where(batch.observed, batch.x, shifted)
+
+
+Kind = TypeVar("Kind", bound=Density)
+
+
+def keep_valid(old: Kind, new: Kind, valid: Tensor) -> Kind:
+    """The new components where their update is valid, the old ones elsewhere."""
+    if valid.all():
+        return new
+    before, after = old.tensors(), new.tensors()
+    mixed = {
+        name: torch.where(valid.view(-1, *[1] * (after[name].ndim - 1)), after[name], before[name])
+        for name in after
+    }
+    return old.with_tensors(mixed)
 
 
 def randn(*shape: int, like: Tensor, generator: torch.Generator) -> Tensor:

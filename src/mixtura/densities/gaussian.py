@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities.base import Density, PatternBlocks, Statistics, randn
+from mixtura.densities.base import PatternBlocks, Statistics, VectorDensity, randn
 from mixtura.numerics import (
     LOG_2PI,
     above,
@@ -28,7 +28,7 @@ _NEGLIGIBLE = 1e-20
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagonalGaussian(Density):
+class DiagonalGaussian(VectorDensity):
     """Independent features; `tied` gives all features of a component one variance (spherical)."""
 
     variance: Tensor  # (K, D)
@@ -124,7 +124,7 @@ class DiagonalGaussian(Density):
     def covariances(self) -> Tensor:
         return torch.diag_embed(self.variance)
 
-    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
         noise = randn(len(component), self.n_features, like=self.mean, generator=generator)
         return self.mean[component] + self.variance[component].sqrt() * noise
 
@@ -136,7 +136,7 @@ class DiagonalGaussian(Density):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullGaussian(Density):
+class FullGaussian(VectorDensity):
     """Any positive definite covariance, held as its Cholesky factor."""
 
     factor: Tensor  # (K, D, D), lower triangular
@@ -269,7 +269,7 @@ class FullGaussian(Density):
     def covariances(self) -> Tensor:
         return self.factor @ self.factor.mT
 
-    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
         noise = randn(len(component), self.n_features, 1, like=self.mean, generator=generator)
         return self.mean[component] + (self.factor[component] @ noise)[..., 0]
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities.base import Density, Statistics, add_statistics, randn
+from mixtura.densities.base import Statistics, VectorDensity, add_statistics, randn
 from mixtura.densities.gaussian import FullGaussian
 from mixtura.exceptions import UnsupportedError
 from mixtura.numerics import (
@@ -44,7 +44,7 @@ from mixtura.numerics import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LowRankGaussian(Density):
+class _LowRankGaussian(VectorDensity):
     """What the two forms share."""
 
     diagonal: Tensor  # (K, D), positive
@@ -351,7 +351,7 @@ class LowRankGaussian(_LowRankGaussian):
     def covariances(self) -> Tensor:
         return torch.diag_embed(self.diagonal) + self.loading @ self.loading.mT
 
-    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
         n = len(component)
         latent = randn(n, self.rank, 1, like=self.mean, generator=generator)
         noise = randn(n, self.n_features, like=self.mean, generator=generator)
@@ -455,7 +455,7 @@ class LowRankPrecision(_LowRankGaussian):
         inner = torch.linalg.solve(self._gram_all, self._scaled.mT)
         return torch.diag_embed(self.diagonal.reciprocal()) - self._scaled @ inner
 
-    def sample(self, component: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
         """Draw from N(0, precision), then multiply by the covariance."""
         n = len(component)
         latent = randn(n, self.rank, 1, like=self.mean, generator=generator)

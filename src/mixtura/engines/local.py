@@ -16,7 +16,6 @@ Sums = dict[str, Tensor]
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
-_MOST_ROWS = {"cpu": 16_384, "cuda": 262_144}
 
 
 class LocalEngine:
@@ -46,9 +45,9 @@ class LocalEngine:
 
     def chunk_rows(self, density: Density) -> int:
         """Rows a chunk, so that memory is bounded whatever the number of rows."""
-        kind = self.table.device.type if self.table.device.type in _MOST_ROWS else "cuda"
+        kind = "cpu" if self.table.device.type == "cpu" else "cuda"
         cost = max(1, density.row_cost(self.may_have_missing))
-        return max(1, min(_MOST_ROWS[kind], _CHUNK_NUMBERS[kind] // cost))
+        return max(1, min(self.table.most_rows[kind], _CHUNK_NUMBERS[kind] // cost))
 
     def sum(self, function: Callable[[Batch], Sums], density: Density) -> Sums:
         """The sum of what `function` gives for each chunk."""

@@ -1,7 +1,19 @@
 """scikit-learn estimators: validate, build, train, publish."""
 
+from mixtura.estimators.boosted import BoostedMixtureClassifier
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixtureDensity
+from mixtura.estimators.fisher import FisherScores
+from mixtura.estimators.pairwise import PairwiseClassifier
+from mixtura.estimators.sequence import SequenceMixtureClassifier
 from mixtura.estimators.sparse import SparseMixtureClassifier
 
-__all__ = ["GaussianMixtureDensity", "MixtureClassifier", "SparseMixtureClassifier"]
+__all__ = [
+    "BoostedMixtureClassifier",
+    "FisherScores",
+    "GaussianMixtureDensity",
+    "MixtureClassifier",
+    "PairwiseClassifier",
+    "SequenceMixtureClassifier",
+    "SparseMixtureClassifier",
+]

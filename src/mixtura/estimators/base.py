@@ -82,9 +82,9 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         """Fitted attributes that follow from the mixture and its training rows."""
         self.mixture_, self.scaling_ = mixture.to("cpu", torch.float64), scaling
         self.weights_ = self.mixture_.log_weight.exp().numpy()
-        self.means_ = scaling.invert(self.mixture_.density.mean.numpy())
+        self.means_ = scaling.invert(self.mixture_.density.location.numpy())
         self._n_features_out = mixture.n_components
-        scores = run_over(mixture, table, filled_log_density).numpy()
+        scores = run_over(mixture, table, self._typicality).numpy()
         self.score_quantiles_ = weighted_quantiles(scores, table.weight.double().cpu().numpy())
 
     @property
@@ -114,7 +114,11 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         """`function` of every checked row, chunk by chunk."""
         return run_over(self.mixture_, self._table(rows, y), function).numpy()
 
-    def _log_jacobian(self, rows: np.ndarray) -> np.ndarray:
+    def _missing_share(self, rows: Any) -> np.ndarray:
+        """(n,) share of the values that each checked row lacks."""
+        return np.isnan(rows).mean(1)
+
+    def _log_jacobian(self, rows: Any) -> np.ndarray:
         """Sum of log scales over the observed features of each checked row."""
         return ~np.isnan(rows) @ np.log(self.scaling_.scale)
 
@@ -146,7 +150,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
 
     def impute(
         self, X: Any, y: Any = None, *, n_draws: int | None = None, random_state: Any = None
-    ) -> np.ndarray:
+    ) -> Any:
         """Fill missing entries from what is observed.
 
         Parameters
@@ -162,16 +166,31 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         check_is_fitted(self)
         rows = self._check_X(X, reset=False)
         labels = self._labels_for(y, len(rows))
-        holes = np.isnan(rows)
+        values = self._values(rows)
+
+        def filled(function: Callable[[Mixture, Batch], Tensor]) -> Any:
+            found = self._evaluate(lambda m, b: b.unpacked(function(m, b)), rows, labels)
+            found = np.where(np.isnan(values), self.scaling_.invert(found), values)
+            return self._like(found.astype(values.dtype), rows)
+
         if n_draws is None:
-            filled = self._evaluate(lambda m, b: m.impute(b), rows, labels)
-            return np.where(holes, self.scaling_.invert(filled), rows).astype(rows.dtype)
+            return filled(lambda m, b: m.impute(b))
         generator = self._generator(random_state)
-        completions = np.empty((check_count(n_draws), *rows.shape), dtype=rows.dtype)
-        for completion in completions:
-            drawn = self._evaluate(lambda m, b: m.draw(b, generator), rows, labels)
-            completion[:] = np.where(holes, self.scaling_.invert(drawn), rows)
-        return completions
+        draws = [filled(lambda m, b: m.draw(b, generator)) for _ in range(check_count(n_draws))]
+        return np.stack(draws) if isinstance(draws[0], np.ndarray) else draws
+
+    def _values(self, rows: Any) -> np.ndarray:
+        """Checked rows as a matrix, NaN where missing."""
+        return rows
+
+    def _like(self, values: np.ndarray, rows: Any) -> Any:
+        """Such a matrix in the form of the rows."""
+        return values
+
+    @staticmethod
+    def _typicality(mixture: Mixture, batch: Any) -> Tensor:
+        """What `is_outlier` judges rows by."""
+        return filled_log_density(mixture, batch)
 
     def is_outlier(self, X: Any, share: float = 0.01) -> np.ndarray:
         """Rows less likely than all but a `share` of the training rows.
@@ -182,7 +201,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         if not 0.0 <= share <= 1.0:
             raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
         threshold = np.interp(share, np.linspace(0.0, 1.0, 1001), self.score_quantiles_)
-        return self._evaluate(filled_log_density, self._check_X(X, reset=False)) < threshold
+        return self._evaluate(self._typicality, self._check_X(X, reset=False)) < threshold
 
 
 def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:

@@ -8,16 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
-from mixtura.data import Scaling, Table, encode_labels, resolve_device
+from mixtura.data import Scaling, Table, resolve_device
 from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine, PunchedEngine, folds, hold_back, some_rows
-from mixtura.estimators.base import check_count, run_over
+from mixtura.estimators.base import run_over
 from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.comparison import challenge, compare
 from mixtura.estimators.plan import (
@@ -29,6 +27,7 @@ from mixtura.estimators.plan import (
     other_tradeoffs,
     read_rows,
 )
+from mixtura.estimators.predicting import DensityClassifier
 from mixtura.estimators.streaming import StreamingClassifier
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.mixture import Mixture
@@ -49,7 +48,7 @@ _FEWEST = 50
 
 
 @storable
-class MixtureClassifier(ClassifierMixin, StreamingClassifier):
+class MixtureClassifier(DensityClassifier, StreamingClassifier):
     """One Gaussian mixture a class, trained generatively, discriminatively, or both.
 
     NaN means missing, in training and in prediction, and is marginalised exactly. Rows labelled
@@ -293,11 +292,6 @@ class MixtureClassifier(ClassifierMixin, StreamingClassifier):
             return self._fit_rows(self._read(X, y, sample_weight))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, known: np.ndarray | None = None) -> Rows:
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
-                "is None."
-            )
         X = self._check_X(X, reset=known is None or not hasattr(self, "mixture_"))
         return read_rows(self, X, y, sample_weight, known)
 
@@ -519,86 +513,3 @@ class MixtureClassifier(ClassifierMixin, StreamingClassifier):
         y, weight = table.y.cpu(), table.weight.double().cpu()
         short = (self.margin - log_margin(class_log_joint, y, self.smoothness)).clamp_min(0.0)
         return float((short * weight)[y >= 0].sum() / self.margin)
-
-    # -- predicting ------------------------------------------------------------------------
-
-    def _class_log_joint(self, rows: np.ndarray) -> np.ndarray:
-        return self._evaluate(lambda m, b: m.class_log_joint(b), rows)
-
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
-        check_is_fitted(self)
-        rows = self._check_X(X, reset=False)
-        log_joint, missing = self._class_log_joint(rows), np.isnan(rows).mean(1)
-        calibration = Calibration(self.temperature_, self.doubt_, self.fade_)
-        calibrated = calibration.log_proba(log_joint, missing)
-        plain = Calibration().log_proba(log_joint, missing)
-        return np.where(missing[:, None] == 1.0, plain, calibrated)
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """p(class | x), (n, C), classes in the order of `classes_`."""
-        return np.exp(self.predict_log_proba(X))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row."""
-        check_is_fitted(self)
-        rows = self._check_X(X, reset=False)
-        return self.classes_[self._class_log_joint(rows).argmax(1)]
-
-    def class_log_density(self, X: Any) -> np.ndarray:
-        """log p(x | class) over the observed features of each row, (n, C), in the units of X."""
-        check_is_fitted(self)
-        log_prior = self.mixture_.log_prior.numpy()
-        rows = self._check_X(X, reset=False)
-        return self._class_log_joint(rows) - log_prior - self._log_jacobian(rows)[:, None]
-
-    def log_margin(self, X: Any, y: Any) -> np.ndarray:
-        """log p(x, y) minus the largest log p(x, c) of another class: positive where right."""
-        check_is_fitted(self)
-        if len(self.classes_) == 1:
-            raise InvalidInputError("a margin needs two classes; the model was fitted on one.")
-        class_log_joint = self._class_log_joint(self._check_X(X, reset=False))
-        labels = self._labels_for(y, len(class_log_joint))
-        if labels is None or (labels < 0).any():
-            raise InvalidInputError("log_margin needs a label for every row.")
-        return log_margin(torch.from_numpy(class_log_joint), torch.from_numpy(labels)).numpy()
-
-    def _labels_for(self, y: Any, n_rows: int) -> np.ndarray | None:
-        if y is None:
-            return None
-        labels = column_or_1d(y)
-        if len(labels) != n_rows:
-            raise InvalidInputError(f"y has {len(labels)} entries, but X has {n_rows} rows.")
-        return encode_labels(labels, self.classes_, self.unlabeled)
-
-    def sample(
-        self, n_samples: int = 1, y: Any = None, *, random_state: Any = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows from the model.
-
-        Parameters
-        ----------
-        n_samples : number of rows.
-        y : a class label, or one label a row; None draws them from the class prior.
-
-        Returns
-        -------
-        X (n_samples, D) and y (n_samples,).
-        """
-        check_is_fitted(self)
-        n_samples = check_count(n_samples)
-        generator = self._generator(random_state)
-        if y is None:
-            prior = self.mixture_.log_prior.exp()
-            labels = torch.multinomial(prior, n_samples, replacement=True, generator=generator)
-        else:
-            wanted = np.asarray(y)
-            if wanted.shape not in ((), (n_samples,)):
-                raise InvalidInputError(
-                    f"y has shape {wanted.shape}: give one label, or one for each of the "
-                    f"{n_samples} rows."
-                )
-            wanted = np.broadcast_to(wanted, n_samples)
-            labels = torch.from_numpy(encode_labels(wanted, self.classes_, None))
-        rows = self.mixture_.sample(labels, generator).numpy()
-        return self.scaling_.invert(rows), self.classes_[labels.numpy()]

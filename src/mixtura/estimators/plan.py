@@ -68,6 +68,11 @@ def read_rows(
 
     With `known` classes, the rows may lack some of them: they are part of a stream.
     """
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None."
+        )
     y = column_or_1d(y, warn=True)
     check_consistent_length(X, y)
     if y.dtype.kind == "f":
@@ -100,6 +105,26 @@ def read_rows(
     if keep.all():
         return Rows(X, codes, weight, classes)
     return Rows(X[keep], codes[keep], weight[keep], classes)
+
+
+def labelled_rows(estimator: Any, rows: Rows) -> Rows:
+    """The rows that have labels, for a model that cannot learn from others."""
+    known = rows.y >= 0
+    if known.all():
+        return rows
+    if len(rows.classes) == 1:
+        raise InvalidInputError(
+            f"only the class {rows.classes.tolist()[0]!r} has labelled rows; the others are "
+            f"marked unlabelled ({estimator.unlabeled!r}), and a discriminative model needs two. "
+            "If that marker is a class, set unlabeled=None."
+        )
+    warn(
+        f"{int((~known).sum())} unlabelled row(s) are left out: this model cannot learn from them. "
+        f"Remedy: MixtureClassifier can; or drop them; or, if {estimator.unlabeled!r} is a class, "
+        "set unlabeled=None.",
+        DegenerateDataWarning,
+    )
+    return Rows(rows.X[known], rows.y[known], rows.weight[known], rows.classes)
 
 
 def _distinct(labels: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from torch import Tensor
 from mixtura.columns import Kernels, Products
 from mixtura.data import Table, resolve_device
 from mixtura.estimators.base import Trainable
-from mixtura.estimators.plan import SMALL, Rows, component_counts, read_rows
+from mixtura.estimators.plan import SMALL, Rows, component_counts, labelled_rows, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.mixture import Layout
 from mixtura.persistence import storable
@@ -187,7 +187,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         """
         with self._all_or_nothing():
             X = self._check_complete(X, reset=True)
-            rows = self._labelled(read_rows(self, X, y, sample_weight))
+            rows = labelled_rows(self, read_rows(self, X, y, sample_weight))
             return self._fit_rows(rows, self._counts(rows))
 
     def _check_complete(self, X: Any, *, reset: bool) -> np.ndarray:
@@ -200,24 +200,6 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
                 "or fill them first."
             )
         return X
-
-    def _labelled(self, rows: Rows) -> Rows:
-        known = rows.y >= 0
-        if known.all():
-            return rows
-        if len(rows.classes) == 1:
-            raise InvalidInputError(
-                f"only the class {rows.classes.tolist()[0]!r} has labelled rows; the others are "
-                f"marked unlabelled ({self.unlabeled!r}), and a discriminative model needs two. If "
-                "that marker is a class, set unlabeled=None."
-            )
-        warn(
-            f"{int((~known).sum())} unlabelled row(s) are left out: a discriminative model cannot "
-            "learn from them. Remedy: MixtureClassifier can; or drop them; or, if "
-            f"{self.unlabeled!r} is a class, set unlabeled=None.",
-            DegenerateDataWarning,
-        )
-        return Rows(rows.X[known], rows.y[known], rows.weight[known], rows.classes)
 
     def _counts(self, rows: Rows) -> list[int]:
         counts = component_counts(self.n_components, rows)

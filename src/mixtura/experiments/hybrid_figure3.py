@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from mixtura.data import Scaling, Table, resolve_device
-from mixtura.densities import FullGaussian
+from mixtura.densities import FullGaussian, VectorDensity
 from mixtura.engines import LocalEngine
 from mixtura.experiments.hybrid_figure1 import train_hybrid
 from mixtura.experiments.hybrid_table1 import error_rate, load, train_cell
@@ -135,6 +135,7 @@ def _mixture_to_time(report: Report, images: Images, rank: str) -> Mixture:
     if rank != "full":
         return mixture
     thin = mixture.density
+    assert isinstance(thin, VectorDensity)
     factor = torch.linalg.cholesky(thin.covariances())
     return replace(mixture, density=FullGaussian(mean=thin.mean, floor=thin.floor, factor=factor))
 

@@ -30,10 +30,18 @@ class SpreadPrior:
     rows: float
     reference: Tensor
 
+    @classmethod
+    def pooled(cls, spreads: list[Tensor], share: Tensor, rows: float | None) -> SpreadPrior:
+        """The mean spread of groups, each with its share; None is enough rows for it to matter."""
+        reference = torch.tensordot((share / share.sum()).to(spreads[0]), torch.stack(spreads), 1)
+        if rows is None:
+            rows = reference.shape[0] + 2.0 if reference.ndim == 2 else 3.0
+        return cls(rows, reference)
+
     def statistics(self, density: Density, centre: Tensor) -> Statistics:
         """What the imagined rows around each `centre` (K, D) add to those of the real ones."""
         imagined = density.spread_statistics(self.reference.to(centre), centre)
-        return scale_statistics(imagined, torch.full_like(centre[:, 0], self.rows))
+        return scale_statistics(imagined, centre.new_full((len(centre),), self.rows))
 
     def penalty(self, mixture: Mixture) -> Tensor:
         """Minus the log prior, up to a constant."""
@@ -79,18 +87,6 @@ def occupancies(mixture: Mixture, objective: Objective, batch: Batch) -> tuple[T
     with torch.no_grad():
         log_joint = mixture.log_joint(batch)
     return objective.occupancy(mixture, log_joint, batch.y, batch.weight)
-
-
-def keep_valid(old: Density, new: Density, valid: Tensor) -> Density:
-    """The new components where their update is valid, the old ones elsewhere."""
-    if valid.all():
-        return new
-    before, after = old.tensors(), new.tensors()
-    mixed = {
-        name: torch.where(valid.view(-1, *[1] * (after[name].ndim - 1)), after[name], before[name])
-        for name in after
-    }
-    return old.with_tensors(mixed)
 
 
 def with_masses(mixture: Mixture, density: Density, mass: Tensor) -> Mixture:

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities import Density, Statistics, add_statistics, scale_statistics
+from mixtura.densities import (
+    Density,
+    Statistics,
+    add_statistics,
+    keep_valid,
+    scale_statistics,
+)
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Objective
@@ -24,7 +30,6 @@ from mixtura.progress import Progress
 from mixtura.trainers.base import (
     FitResult,
     SpreadPrior,
-    keep_valid,
     occupancies,
     penalty,
     require_closed_form,
@@ -98,7 +103,7 @@ class EBW:
         negative = (positive - sums["mass"]).clamp_min(0.0)
         sums = {name: value for name, value in sums.items() if name != "positive"}
         if self.prior is not None:
-            imagined = self.prior.statistics(mixture.density, mixture.density.mean)
+            imagined = self.prior.statistics(mixture.density, mixture.density.location)
             sums = add_statistics(sums, imagined)
         damping, density = self._damped(mixture.density, sums, negative, factor)
         if self.per_component:

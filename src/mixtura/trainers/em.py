@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities import Statistics, add_statistics, scale_statistics
+from mixtura.densities import Statistics, add_statistics, keep_valid, scale_statistics
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Objective
@@ -16,7 +16,6 @@ from mixtura.progress import Progress
 from mixtura.trainers.base import (
     FitResult,
     SpreadPrior,
-    keep_valid,
     occupancies,
     penalty,
     require_closed_form,

@@ -173,7 +173,7 @@ def make_step(
     rate = torch.tensor(settings.learning_rate, device=table.device) if on_cuda else 1.0
     optimizer = torch.optim.Adam(free.values(), lr=rate, fused=True, capturable=on_cuda)
     size = min(settings.batch_size, len(table))
-    if on_cuda and not engine.may_have_missing:
+    if on_cuda and table.uniform and not engine.may_have_missing:
         return GraphedStep(loss_of, table, optimizer, size)
 
     def step(index: Tensor, learning_rate: float) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -13,10 +14,11 @@ from torch import Tensor
 from mixtura.densities import STRUCTURES, Density, FullGaussian, LowRankGaussian, LowRankPrecision
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
+from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
 from mixtura.trainers.base import FitResult, SpreadPrior
 from mixtura.trainers.em import EM
-from mixtura.trainers.start import Structure, fit_single
+from mixtura.trainers.start import Structure, cluster_start, fit_single
 
 _COUNTS = (2, 3, 4, 6, 8, 12, 16)
 _ROWS_A_COMPONENT = 10
@@ -111,7 +113,8 @@ def fit_groups(
     em = replace(recipe.em, prior=prior)
 
     def fit(engine: LocalEngine, count: int) -> FitResult:
-        return fit_single(engine, count, structure, em, generator, progress, recipe.n_init)
+        start = partial(cluster_start, engine, count, structure, generator)
+        return fit_single(start, engine, em, progress, recipe.n_init if count > 1 else 1)
 
     if counts is None:
         results = [_grow(engine, fit) for engine in engines]
@@ -153,16 +156,14 @@ def _pooled_prior(
     if recipe.prior_rows == 0:
         return None
     em = EM(_PRIOR_ITERATIONS, recipe.em.tol)
-    fits = [fit_single(engine, 1, structure, em, generator, Progress()) for engine in engines]
+    fits = [
+        em.run(cluster_start(engine, 1, structure, generator), Likelihood(), engine, Progress())
+        for engine in engines
+    ]
     share = torch.tensor([engine.total_weight for engine in engines])
     return _prior(recipe, [fit.mixture for fit in fits], share)
 
 
 def _prior(recipe: Recipe, mixtures: list[Mixture], share: Tensor) -> SpreadPrior:
-    spreads = torch.stack([mixture.density.spread.mean(0) for mixture in mixtures])
-    share = (share / share.sum()).to(spreads)
-    reference = torch.tensordot(share, spreads, 1)
-    rows = recipe.prior_rows
-    if rows is None:
-        rows = reference.shape[0] + 2.0 if reference.ndim == 2 else 3.0
-    return SpreadPrior(rows, reference)
+    spreads = [mixture.density.typical_spread for mixture in mixtures]
+    return SpreadPrior.pooled(spreads, share, recipe.prior_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from mixtura.densities import STRUCTURES, Density
+from mixtura.densities import STRUCTURES, HiddenMarkov, VectorDensity
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Likelihood
@@ -19,6 +20,9 @@ from mixtura.trainers.base import FitResult, with_masses
 from mixtura.trainers.em import EM
 
 _MOST_ROWS = 20_000
+_MOST_SEQUENCES = 5_000
+#: Share of starts and moves that no cluster shows.
+_UNSEEN = 0.05
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Structure:
     floor: float = 1e-3
     options: dict[str, Any] = field(default_factory=dict)
 
-    def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> Density:
+    def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
         """A stack with the moments of weighted clusters of complete rows."""
         kind, options = STRUCTURES[self.covariance, "covariance"]
         return kind.from_clusters(x, membership, self.floor, generator, **options, **self.options)
@@ -75,23 +79,56 @@ def _share_with_empty(membership: Tensor, weight: Tensor) -> Tensor:
     return torch.where(poor, 1e-3 * weight[:, None], membership)
 
 
-def fit_single(
+def chain_start(
     engine: LocalEngine,
-    n_components: int,
-    structure: Structure,
-    em: EM,
     generator: torch.Generator,
+    *,
+    n_states: int,
+    structure: Structure,
+    left_to_right: bool,
+) -> Mixture:
+    """A single hidden Markov model: k-means clusters of frames, or equal stretches of time."""
+    batch: Any = engine.subsample(_MOST_SEQUENCES, generator).table.batch(slice(None))
+    frames, packing = batch.frames, batch.packing
+    x = _fill_with_means(frames.x, frames.observed, frames.weight)
+    moment = packing.moments()
+    if left_to_right:
+        labels = moment * n_states // packing.lengths[packing.owner]
+    else:
+        labels = _nearest_of_some(x, frames.weight, n_states, generator)
+    membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
+    emission = structure.build(x, _share_with_empty(membership, frames.weight), generator)
+    first = membership[: packing.n_first].sum(0)
+    moves = membership[packing.previous()].mT @ (membership[packing.n_first :] > 0).to(x)
+    visits = float(batch.weight @ packing.lengths.to(x) / batch.weight.sum()) / n_states
+    return Mixture.single(
+        HiddenMarkov.from_states(
+            emission,
+            first + _UNSEEN * first.sum() / n_states,
+            moves + _UNSEEN * moves.sum(1, keepdim=True).clamp_min(1e-3) / n_states,
+            left_to_right=left_to_right,
+            visits=max(1.0, visits),
+        )
+    )
+
+
+def _nearest_of_some(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """(n,) cluster of each row, by the k-means of at most `_MOST_ROWS` of them."""
+    if len(x) <= _MOST_ROWS:
+        return cluster(x, weight, count, generator)
+    some = torch.randperm(len(x), generator=generator)[:_MOST_ROWS].to(x.device)
+    labels = cluster(x[some], weight[some], count, generator)
+    means = torch.stack([x[some][labels == label].mean(0) for label in labels.unique()])
+    return torch.cdist(x, means).argmin(1)
+
+
+def fit_single(
+    start: Callable[[], Mixture],
+    engine: LocalEngine,
+    em: EM,
     progress: Progress,
     n_init: int = 1,
 ) -> FitResult:
     """EM from the best of several starts, on rows of a single class."""
-    attempts = [
-        em.run(
-            cluster_start(engine, n_components, structure, generator),
-            Likelihood(),
-            engine,
-            progress,
-        )
-        for _ in range(n_init if n_components > 1 else 1)
-    ]
+    attempts = [em.run(start(), Likelihood(), engine, progress) for _ in range(n_init)]
     return min(attempts, key=lambda result: result.objective)

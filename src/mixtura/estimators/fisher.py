@@ -1,0 +1,124 @@
+"""FisherScores: how a fitted density would have to change to explain a row better."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    MetaEstimatorMixin,
+    TransformerMixin,
+    clone,
+)
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura.exceptions import UnsupportedError
+from mixtura.mixture import Mixture
+
+#: Rows at a time: every one meets a copy of the model for each of the others.
+_TOGETHER = 16
+
+
+class FisherScores(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstimatorMixin, BaseEstimator
+):
+    """The gradient of the log density of each class by its parameters, row by row.
+
+    Rows become vectors that say how they differ from what the model expects, whatever they were
+    before: sequences of unequal length, or rows with holes. Scaled and handed to a support vector
+    machine they are the Fisher kernel.
+
+    Parameters
+    ----------
+    estimator : a generative estimator of mixtura, such as
+        `SequenceMixtureClassifier(method="ml")`, `MixtureClassifier` or `GaussianMixtureDensity`.
+    prefit : bool
+        Take the estimator as it is, fitted; otherwise `fit` fits a clone.
+
+    Attributes
+    ----------
+    estimator_ : the fitted estimator.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from sklearn.svm import SVC
+    >>> from mixtura import FisherScores, SequenceMixtureClassifier
+    >>> from mixtura.datasets import make_hmm_sequences
+    >>> generative = SequenceMixtureClassifier(2, method="ml", calibrate=False, random_state=0)
+    >>> model = make_pipeline(FisherScores(generative), StandardScaler(), SVC())
+    >>> rows = make_hmm_sequences(30, random_state=0)
+    >>> model.fit(rows.data, rows.target).predict(rows.data).shape
+    (60,)
+    """
+
+    def __init__(self, estimator: Any, *, prefit: bool = False) -> None:
+        self.estimator = estimator
+        self.prefit = prefit
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags = self.estimator.__sklearn_tags__().input_tags
+        return tags
+
+    def fit(self, X: Any, y: Any = None, **fit_params: Any) -> Self:
+        """Fit the estimator, unless it is fitted already."""
+        if not hasattr(self.estimator, "_table"):
+            raise UnsupportedError(
+                f"{type(self.estimator).__name__} has no density of this library: use "
+                "SequenceMixtureClassifier, MixtureClassifier, BoostedMixtureClassifier or "
+                "GaussianMixtureDensity."
+            )
+        if self.prefit:
+            check_is_fitted(self.estimator)
+            self.estimator_ = self.estimator
+        else:
+            self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
+        mixture = self.estimator_.mixture_
+        self._n_features_out = sum(
+            value[0].numel() * len(value) for value in _parameters(mixture).values()
+        )
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """(n, P) gradients, in the units that the model works in."""
+        check_is_fitted(self)
+        table = self.estimator_._table(self.estimator_._check_X(X, reset=False))
+        mixture = self.estimator_.mixture_.to(table.device)
+        parts = (
+            fisher_scores(mixture, table.batch(slice(start, start + _TOGETHER)))
+            for start in range(0, len(table), _TOGETHER)
+        )
+        return torch.cat([part.cpu() for part in parts]).double().numpy()
+
+
+def _parameters(mixture: Mixture) -> dict[str, Tensor]:
+    """What a gradient is taken by; a single component's weight is no parameter."""
+    several = mixture.n_components > mixture.n_classes
+    weight = {"log_weight": mixture.log_weight} if several else {}
+    return {**mixture.density.free(), **weight}
+
+
+def fisher_scores(mixture: Mixture, batch: Any) -> Tensor:
+    """d log p(x | c) / d parameters of class c, for all classes, (n, P).
+
+    Every row has a copy of the model to itself, so that one backward pass gives all gradients.
+    """
+    n, n_components, layout = len(batch), mixture.n_components, mixture.layout
+    copies = mixture.density.select(
+        torch.arange(n_components, device=mixture.owner.device).repeat(n)
+    )
+    leaves = {k: v.detach().requires_grad_() for k, v in copies.free().items()}
+    weight = mixture.log_weight.repeat(n, 1).requires_grad_()
+    log_prob = copies.from_free(leaves).log_prob(batch).view(n, n, n_components)
+    own = log_prob.diagonal(dim1=0, dim2=1).mT
+    by_class = layout.logsumexp(own + weight) - layout.logsumexp(weight)
+    if n_components > mixture.n_classes:
+        leaves["log_weight"] = weight
+    gradients = torch.autograd.grad(by_class.sum(), list(leaves.values()))
+    return torch.cat([gradient.reshape(n, -1) for gradient in gradients], 1)

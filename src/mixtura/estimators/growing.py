@@ -1,0 +1,184 @@
+"""Classifiers grown stage by stage; held-back rows choose the order, and calibrate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.data import Table
+from mixtura.engines import folds
+from mixtura.estimators.base import run_over
+from mixtura.estimators.calibration import Calibration, Unseen
+from mixtura.estimators.predicting import DensityClassifier
+from mixtura.exceptions import NoDensityError
+from mixtura.progress import Progress
+from mixtura.trainers.boosting import Ballot, Boosting, Learner, adaboost
+
+#: Methods that grow a classifier, for `grow`.
+GROWING = ("boosted", "boosted_generative", "adaboost")
+
+#: Parts that rows are held back in; with fewer labelled rows nothing is held back.
+_FOLDS, _FEWEST = 4, 20
+#: A vote that nobody casts.
+_SILENCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Classifiers that vote: not a density, but it answers like one."""
+
+    ballots: list[Ballot]
+
+    @property
+    def density(self) -> Any:
+        return self.ballots[0].voter.density
+
+    def to(self, *args: Any) -> Votes:
+        return Votes([Ballot(voter.to(*args), vote) for voter, vote in self.ballots])
+
+    def class_log_joint(self, batch: Any) -> Tensor:
+        """Log shares of the votes, (n, C)."""
+        total = torch.tensor(_SILENCE)
+        for voter, vote in self.ballots:
+            joint = voter.class_log_joint(batch)
+            total = total + vote * torch.nn.functional.one_hot(joint.argmax(1), joint.shape[1])
+        return (total / total.sum(1, keepdim=True)).log()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A `Mixture` or `Votes` that training came by, and the shares of its stages."""
+
+    model: Any
+    shares: list[float]
+
+
+#: Trains on some rows and gives candidates, the simplest first.
+Train = Callable[[Table, torch.Generator, Progress], list[Candidate]]
+
+
+def grow(
+    method: str,
+    learner: Learner,
+    n_stages: int,
+    table: Table,
+    generator: torch.Generator,
+    progress: Progress,
+) -> list[Candidate]:
+    """A candidate after every stage of a growing method."""
+    if method == "adaboost":
+        ballots = list(adaboost(learner, n_stages, table, generator, progress))
+        return [
+            Candidate(Votes(ballots[:count]), [ballot.vote for ballot in ballots[:count]])
+            for count in range(1, len(ballots) + 1)
+        ]
+    boosting = Boosting(learner, method == "boosted", n_stages)
+    mixtures, steps = zip(*boosting.grow(table, generator, progress), strict=True)
+
+    def add(shares: list[float], step: float) -> list[float]:
+        return [*(share * (1.0 - step) for share in shares), step]
+
+    shares = accumulate(steps[1:], add, initial=[1.0])
+    return [Candidate(*pair) for pair in zip(mixtures, shares, strict=True)]
+
+
+class Choice(NamedTuple):
+    """Of several ways to train, the one that does best on held-back rows, and how far to go."""
+
+    train: Train
+    stage: int | None = None
+    unseen: Unseen | None = None
+
+
+def choose(
+    trains: Sequence[Train],
+    table: Table,
+    generator: torch.Generator,
+    progress: Progress,
+    *,
+    to_the_end: bool = False,
+    until: float = 0.5,
+) -> Choice:
+    """Try every way on parts of the rows; the parts that it was not shown decide.
+
+    `to_the_end` looks at what each way ends with alone. No trial begins once a share `until` of the
+    allowed time has gone.
+    """
+    best, best_loss = Choice(trains[0]), math.inf
+    if len(table) < _FEWEST:
+        return best
+    seed = int(torch.randint(2**31, (1,), generator=generator))
+    share = until / (len(trains) * _FOLDS)
+    for train in trains:
+        again = torch.Generator().manual_seed(seed)
+        judged = []
+        for part, held_back in folds(table, _FOLDS, again):
+            if progress.time_spent >= until:
+                break
+            found = train(part.table, again, progress.part(share))
+            found = found[-1:] if to_the_end else found
+            judged.append([Unseen.judged(each.model, held_back, again) for each in found])
+        for stage in range(max(map(len, judged), default=0)):
+            unseen = Unseen.pool([part[min(stage, len(part) - 1)] for part in judged])
+            loss = unseen.calibrated_loss()
+            if loss < best_loss:
+                best, best_loss = Choice(train, stage, unseen), loss
+    return best._replace(stage=None) if to_the_end else best
+
+
+class GrownClassifier(DensityClassifier):
+    """What classifiers share whose order and calibration are chosen on held-back rows."""
+
+    def _train_best(self, train: Train, table: Table, progress: Progress) -> None:
+        """Choose how far to go, train on all rows, and keep what came of it."""
+        generator = self._generator()
+        choice = Choice(train)
+        if self.early_stopping or self.calibrate:
+            to_the_end = not self.early_stopping
+            choice = choose([train], table, generator, progress, to_the_end=to_the_end)
+        found = train(table, generator, progress)
+        chosen = found[-1 if choice.stage is None else min(choice.stage, len(found) - 1)]
+        calibration = Calibration()
+        if self.calibrate and choice.unseen is not None:
+            calibration = choice.unseen.calibrate()
+        self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
+        self.fade_ = calibration.fade
+        self.stage_weights_ = np.array(chosen.shares)
+        self.n_stages_ = len(self.stage_weights_)
+        self.history_ = progress.history
+        self.n_iter_ = max(1, len(self.history_))
+        model = chosen.model.to("cpu", torch.float64)
+        if isinstance(model, Votes):
+            self.voters_ = [voter for voter, _ in model.ballots]
+        else:
+            self.mixture_ = model
+            self.class_prior_ = model.log_prior.exp().numpy()
+
+    def _forget(self) -> None:
+        """Drop what an earlier fit left: not every method leaves the same."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        votes = not {"voters_", "pairwise_"}.isdisjoint(self.__dict__)
+        if name in ("mixture_", "score_quantiles_") and votes:
+            raise NoDensityError(
+                "this model decides by votes, of stages (method='adaboost') or of pairs of classes "
+                "(multiclass='pairwise'), and has no density: use another method, or 'direct'."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _class_log_joint(self, rows: Any) -> np.ndarray:
+        """log p(x, c) of checked rows in the model's units, or log shares of the votes, (n, C)."""
+        model: Any = self.__dict__.get("mixture_")
+        if model is None:
+            votes = map(float, self.stage_weights_)
+            model = Votes([Ballot(*pair) for pair in zip(self.voters_, votes, strict=True)])
+        return run_over(model, self._table(rows), lambda m, b: m.class_log_joint(b)).numpy()

@@ -1,0 +1,422 @@
+"""SequenceMixtureClassifier: hidden Markov models that are trained to tell classes apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import _fit_context, clone
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from mixtura.chains import Packing
+from mixtura.data import UNLABELED, resolve_device
+from mixtura.engines import LocalEngine
+from mixtura.estimators.base import MixtureEstimator, check_count, log_density
+from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, choose, grow
+from mixtura.estimators.pairwise import PairwiseClassifier
+from mixtura.estimators.plan import Rows, labelled_rows, read_rows
+from mixtura.estimators.sequence_input import Sequences, per_sequence, read_sequences
+from mixtura.exceptions import InvalidInputError
+from mixtura.mixture import Mixture
+from mixtura.objectives import DISCRIMINATIVE, build_objective
+from mixtura.persistence import storable
+from mixtura.progress import Progress
+from mixtura.sequences import SequenceTable
+from mixtura.trainers.base import Trainer
+from mixtura.trainers.boosting import Learner
+from mixtura.trainers.ebw import EBW
+from mixtura.trainers.em import EM
+from mixtura.trainers.gradient import LBFGS, Adam
+from mixtura.trainers.start import Structure, chain_start
+
+#: States that "auto" compares.
+_STATES = (3, 6, 12)
+#: Iterations of the first leg of discriminative training; each further leg has twice as many.
+_LEG = 10
+
+
+@storable
+class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
+    """Classifies sequences of unequal length by hidden Markov models with Gaussian emissions.
+
+    NaN means missing, in training and in prediction, and is marginalised exactly: single values,
+    whole frames, or a channel that drops out.
+
+    Parameters
+    ----------
+    n_states : "auto" or int
+        States of every hidden Markov model; "auto" compares 3, 6 and 12, fitted by maximum
+        likelihood, on held-back sequences.
+    method : str
+        "ml": one model a class, by maximum likelihood (Baum-Welch).
+        "conditional", "margin", "smooth_margin": these models, trained on to raise the conditional
+        likelihood or a margin between the classes.
+        "boosted": a mixture a class, grown where the classes meet (BxCML);
+        "boosted_generative": grown where sequences are not explained yet (BxML).
+        "adaboost": models that vote; there is no density.
+    multiclass : "direct" or "pairwise"
+        One model of all classes, or one for each pair of them, whose probabilities are coupled.
+    covariance : "diag", "full", "spherical" or "low_rank"
+        Of the emissions.
+    topology : "ergodic" or "left_to_right"
+        Whether every state may follow every other, or only later ones.
+    n_stages : int
+        Growing methods: stages at most; fewer where the objective stops to gain.
+    tradeoff : float in [0, 1]
+        Share of the likelihood in a discriminative objective.
+    margin : float
+        Desired log-margin: sequences that reach it cost nothing.
+    solver : "lbfgs", "adam" or "ebw"
+        Of discriminative objectives.
+    early_stopping : bool
+        Choose on held-back sequences how many stages there are, or how far discriminative training
+        goes.
+    calibrate : bool
+        Make probabilities honest by what models say of held-back sequences, whole and with holes;
+        the density is left alone.
+    max_iter, tol, n_init
+        Of EM: iterations, the gain in log-likelihood a frame that ends it, and starts a class.
+        Discriminative training has as many iterations.
+    reg_covar : float
+        Smallest variance, as a share of the channel's own.
+    prior_rows : float
+        Imagined frames a state, with the spread that states show on average, that keep covariances
+        sound where real frames are few; 0 is plain maximum likelihood.
+    channels_first : bool
+        Arrays are (d, T_i), or (n, d, T).
+    id_column, time_column : str
+        Of a data frame with one row a frame: the column that tells sequences apart, and the one to
+        sort them by (None leaves the rows in their order).
+    class_weight, max_time, standardize, unlabeled, device, callbacks
+        As in `MixtureClassifier`; unlabelled sequences are left out, with a warning.
+    random_state, verbose : as in scikit-learn.
+
+    Attributes
+    ----------
+    classes_, class_prior_, weights_, means_ (K, S, d), covariances_ (K, S, d, d)
+    n_states_ : what "auto" chose
+    stage_weights_, n_stages_ : weight of every stage (or of its vote), and how many there are
+    mixture_ : the fitted model, in standardised units; with "adaboost" there are `voters_` instead
+    pairwise_ : the classifiers of all pairs, where `multiclass` asks for them and there are three
+        classes or more; then there is no density
+    scaling_ : the map between units
+    temperature_, doubt_, fade_ : calibration, as in `MixtureClassifier`
+    history_ : the course of training
+
+    Examples
+    --------
+    >>> from mixtura import SequenceMixtureClassifier
+    >>> from mixtura.datasets import make_hmm_sequences
+    >>> train, test = (make_hmm_sequences(40, random_state=seed) for seed in (0, 1))
+    >>> model = SequenceMixtureClassifier(2, random_state=0).fit(train.data, train.target)
+    >>> bool(model.score(test.data, test.target) > 0.9)
+    True
+    """
+
+    _parameter_constraints: dict = {
+        "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "method": [StrOptions({"ml", *DISCRIMINATIVE, *GROWING})],
+        "multiclass": [StrOptions({"direct", "pairwise"})],
+        "covariance": [StrOptions({"diag", "full", "spherical", "low_rank"})],
+        "topology": [StrOptions({"ergodic", "left_to_right"})],
+        "n_stages": [Interval(Integral, 1, None, closed="left")],
+        "tradeoff": [Interval(Real, 0, 1, closed="both")],
+        "margin": [Interval(Real, 0, None, closed="neither")],
+        "solver": [StrOptions({"lbfgs", "adam", "ebw"})],
+        "early_stopping": ["boolean"],
+        "calibrate": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "max_time": [None, Interval(Real, 0, None, closed="neither")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "reg_covar": [Interval(Real, 0, None, closed="neither")],
+        "prior_rows": [Interval(Real, 0, None, closed="left")],
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+        "standardize": ["boolean"],
+        "channels_first": ["boolean"],
+        "id_column": [str],
+        "time_column": [None, str],
+        "device": [str, torch.device],
+        "callbacks": [None, "array-like"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        n_states: Any = "auto",
+        *,
+        method: str = "boosted",
+        multiclass: str = "direct",
+        covariance: str = "diag",
+        topology: str = "ergodic",
+        n_stages: int = 10,
+        tradeoff: float = 0.0,
+        margin: float = 20.0,
+        solver: str = "lbfgs",
+        early_stopping: bool = True,
+        calibrate: bool = True,
+        max_iter: int = 100,
+        max_time: float | None = None,
+        tol: float = 1e-3,
+        n_init: int = 1,
+        reg_covar: float = 0.01,
+        prior_rows: float = 1.0,
+        class_weight: Any = None,
+        standardize: bool = True,
+        channels_first: bool = False,
+        id_column: str = "id",
+        time_column: str | None = None,
+        unlabeled: Any = -1,
+        device: Any = "auto",
+        callbacks: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_states = n_states
+        self.method = method
+        self.multiclass = multiclass
+        self.covariance = covariance
+        self.topology = topology
+        self.n_stages = n_stages
+        self.tradeoff = tradeoff
+        self.margin = margin
+        self.solver = solver
+        self.early_stopping = early_stopping
+        self.calibrate = calibrate
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.tol = tol
+        self.n_init = n_init
+        self.reg_covar = reg_covar
+        self.prior_rows = prior_rows
+        self.class_weight = class_weight
+        self.standardize = standardize
+        self.channels_first = channels_first
+        self.id_column = id_column
+        self.time_column = time_column
+        self.unlabeled = unlabeled
+        self.device = device
+        self.callbacks = callbacks
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags
+
+    # -- fitting ---------------------------------------------------------------------------
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model to the labelled sequences.
+
+        Parameters
+        ----------
+        X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, or data frame with one row a
+            frame.
+        y : (n,) labels; those of a data frame may also come one a frame.
+        sample_weight : (n,) non-negative weights.
+        """
+        with self._all_or_nothing():
+            self._forget()
+            sequences = self._check_X(X, reset=True)
+            y = per_sequence(y, X, self.id_column)
+            rows = labelled_rows(self, read_rows(self, sequences, y, sample_weight))
+            if self.multiclass == "pairwise" and len(rows.classes) > 2:
+                return self._fit_pairs(rows)
+            return self._fit_rows(rows)
+
+    def _check_X(self, X: Any, *, reset: bool) -> Any:
+        sequences = read_sequences(
+            X,
+            channels_first=self.channels_first,
+            id_column=self.id_column,
+            time_column=self.time_column,
+        )
+        validate_data(self, sequences.frames, reset=reset, ensure_all_finite="allow-nan")
+        return sequences
+
+    def _fit_rows(self, rows: Rows) -> Self:
+        sequences: Any = rows.X
+        by_frame = np.repeat(rows.weight, sequences.lengths)
+        self.scaling_ = self._measure_scaling(sequences.frames, by_frame)
+        self.classes_ = rows.classes
+        table = self._table(sequences, rows.y, rows.weight)
+        with self._progress() as progress:
+            self.n_states_ = self._count_states(table, progress)
+            self._train_best(partial(self._train, self.n_states_, self.method), table, progress)
+        shares = np.linspace(0.0, 1.0, 101)
+        self.length_quantiles_ = np.stack(
+            [
+                np.quantile(sequences.lengths[rows.y == label], shares, method="nearest")
+                for label in range(len(rows.classes))
+            ]
+        )
+        if "voters_" not in self.__dict__:
+            self._publish(self.mixture_.to(table.device), self.scaling_, table)
+        return self
+
+    def _fit_pairs(self, rows: Rows) -> Self:
+        sequences: Any = rows.X
+        inner = clone(self).set_params(
+            multiclass="direct", channels_first=False, class_weight=None, unlabeled=None
+        )
+        self.pairwise_ = PairwiseClassifier(inner)
+        self.pairwise_.fit(sequences.split(), rows.classes[rows.y], sample_weight=rows.weight)
+        self.classes_ = rows.classes
+        self.temperature_, self.doubt_, self.fade_ = 1.0, 0.0, 1.0  # pairs are calibrated
+        return self
+
+    def _count_states(self, table: SequenceTable, progress: Progress) -> int:
+        if self.n_states != "auto":
+            return int(self.n_states)
+        trains = [partial(self._train, count, "ml") for count in _STATES]
+        options = {"to_the_end": True, "until": 0.25}
+        choice = choose(trains, table, self._generator(), progress, **options)
+        return _STATES[trains.index(choice.train)]
+
+    def _train(
+        self,
+        n_states: int,
+        method: str,
+        table: SequenceTable,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> list[Candidate]:
+        options = {"rank": max(1, table.n_features // 4)} if self.covariance == "low_rank" else {}
+        begin = partial(
+            chain_start,
+            n_states=n_states,
+            structure=Structure(self.covariance, self.reg_covar, options),
+            left_to_right=self.topology == "left_to_right",
+        )
+        em = EM(self.max_iter, self.tol * float(table.sizes.mean()))
+        learner = Learner(begin, em, len(self.classes_), self.n_init)
+        learner = learner.informed(table, self.prior_rows, generator)
+        if method in GROWING:
+            return grow(method, learner, self.n_stages, table, generator, progress)
+        mixture = learner.fit(table, generator, progress)
+        mixtures = [mixture]
+        if method in DISCRIMINATIVE and len(self.classes_) > 1:
+            mixtures += self._discriminate(mixture, learner, table, generator, progress)
+        return [Candidate(mixture, [1.0]) for mixture in mixtures]
+
+    def _discriminate(
+        self,
+        mixture: Mixture,
+        learner: Learner,
+        table: SequenceTable,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> Iterator[Mixture]:
+        """Legs of training, each twice as long as the one before."""
+        objective = build_objective(self.method, tradeoff=self.tradeoff, margin=self.margin)
+        prior, leg, done = learner.em.prior, _LEG, 0
+        while done < self.max_iter and not progress.stopped:
+            leg = min(leg, self.max_iter - done)
+            trainer: Trainer
+            if self.solver == "ebw":
+                trainer = EBW(leg, prior=prior)
+            elif self.solver == "lbfgs":
+                trainer = LBFGS(leg, prior=prior)
+            else:
+                trainer = Adam(generator, leg, prior=prior)
+            mixture = trainer.run(mixture, objective, LocalEngine(table), progress).mixture
+            yield mixture
+            done, leg = done + leg, 2 * leg
+
+    # -- what a fitted model answers -------------------------------------------------------
+
+    def _table(
+        self, X: Any, y: np.ndarray | None = None, weight: np.ndarray | None = None
+    ) -> SequenceTable:
+        return SequenceTable(
+            X.frames,
+            X.lengths,
+            np.full(len(X), UNLABELED) if y is None else y,
+            weight,
+            scaling=self.scaling_,
+            device=resolve_device(self.device, X.frames.size),
+        )
+
+    def _class_log_joint(self, rows: Any) -> np.ndarray:
+        if "pairwise_" in self.__dict__:
+            return self.pairwise_.predict_log_proba(rows.split())
+        return super()._class_log_joint(rows)
+
+    def _missing_share(self, rows: Any) -> np.ndarray:
+        return rows.sum(np.isnan(rows.frames).mean(1)) / rows.lengths
+
+    def _log_jacobian(self, rows: Any) -> np.ndarray:
+        return rows.sum(super()._log_jacobian(rows.frames))
+
+    def _values(self, rows: Any) -> np.ndarray:
+        return rows.frames
+
+    def _like(self, values: np.ndarray, rows: Any) -> Any:
+        return replace(rows, frames=values).split()
+
+    @staticmethod
+    def _typicality(mixture: Mixture, batch: Any) -> Tensor:
+        """Log density a value: sequences of all lengths can be compared."""
+        values = batch.x.shape[1] * (1.0 - batch.missing_share()) * batch.packing.lengths
+        return log_density(mixture, batch) / values.clamp_min(1.0)
+
+    def decode(self, X: Any) -> list[np.ndarray]:
+        """The likeliest path of each sequence through the states of its likeliest component."""
+        check_is_fitted(self)
+
+        def paths(mixture: Mixture, batch: Any) -> Tensor:
+            density: Any = mixture.density
+            return batch.unpacked(density.paths(batch, mixture.posterior(batch).argmax(1)))
+
+        rows = self._check_X(X, reset=False)
+        return self._like(self._evaluate(paths, rows).astype(np.int64), rows)
+
+    def sample(  # type: ignore[override]
+        self, n_samples: int = 1, y: Any = None, *, lengths: Any = None, random_state: Any = None
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        """Draw sequences from the model.
+
+        Parameters
+        ----------
+        n_samples : number of sequences.
+        y : a class label, or one label a sequence; None draws them from the class prior.
+        lengths : number of frames, one for all or one a sequence; None draws from those that the
+            training sequences of the class had.
+
+        Returns
+        -------
+        List of n_samples arrays (T_i, d), and y (n_samples,).
+        """
+        check_is_fitted(self)
+        generator = self._generator(random_state)
+        labels = self._labels_to_draw(check_count(n_samples), y, generator)
+        if lengths is None:
+            place = torch.randint(
+                self.length_quantiles_.shape[1], labels.shape, generator=generator
+            )
+            lengths = self.length_quantiles_[labels.numpy(), place.numpy()]
+        counts = np.asarray(lengths)
+        if counts.shape not in ((), labels.shape) or counts.dtype.kind not in "iu":
+            raise InvalidInputError(
+                f"lengths={lengths!r}: give a whole number, or one for each of the {n_samples} "
+                "sequences."
+            )
+        if (counts < 1).any():
+            raise InvalidInputError("lengths must be positive: a sequence has a frame at least.")
+        wanted = torch.from_numpy(np.broadcast_to(counts, labels.shape).astype(np.int64))
+        packed = self.mixture_.sample(labels, generator, lengths=wanted)
+        frames = packed[Packing.of(wanted).place].numpy()
+        offsets = np.append(0, wanted.cumsum(0).numpy())
+        drawn = Sequences(self.scaling_.invert(frames), offsets).split()
+        return drawn, self.classes_[labels.numpy()]

@@ -1,0 +1,149 @@
+"""Sequences as tensors: what rows are to the other models, whole sequences are to these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.chains import Packing
+from mixtura.data import Batch, Scaling, Table
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceBatch:
+    """Sequences ready for a model, in the model's units.
+
+    Attributes
+    ----------
+    frames : all frames by time, as `packing` says.
+    y : (n,) class index, -1 for unlabelled sequences.
+    weight : (n,) non-negative weights.
+    """
+
+    frames: Batch
+    packing: Packing
+    y: Tensor
+    weight: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def x(self) -> Tensor:
+        return self.frames.x
+
+    @classmethod
+    def of(
+        cls, x: Tensor, observed: Tensor | None, lengths: Tensor, y: Tensor, weight: Tensor
+    ) -> SequenceBatch:
+        """Frames given sequence after sequence."""
+        packing = Packing.of(lengths)
+        seen = None if observed is None else packing.pack(observed)
+        owner = packing.owner
+        return cls(Batch(packing.pack(x), seen, y[owner], weight[owner]), packing, y, weight)
+
+    def unpacked(self, frames: Tensor) -> Tensor:
+        """Packed frames, sequence after sequence again."""
+        return frames[self.packing.place]
+
+    def missing_share(self) -> Tensor:
+        """(n,) share of the values that each sequence lacks."""
+        total = self.packing.total(self.frames.missing_share()[None])[:, 0]
+        return total / self.packing.lengths
+
+    def with_punched(self, share: float, generator: torch.Generator) -> SequenceBatch:
+        """The sequences and, beside each, a copy with random holes; the two share its weight.
+
+        Every other copy loses whole frames and the rest whole channels (if there are several), a
+        share of its own, `share` on average.
+        """
+        x, lengths = self.unpacked(self.x), self.packing.lengths
+        sequence = torch.arange(len(self)).repeat_interleave(lengths.cpu())
+        rate = 2.0 * share * torch.rand(len(self), 1, generator=generator)
+        keeps_channel = torch.rand(len(self), x.shape[1], generator=generator) >= rate
+        keeps_frame = torch.rand(len(x), 1, generator=generator) >= rate[sequence]
+        by_frame = (sequence % 2 == 0)[:, None] | torch.tensor(x.shape[1] == 1)
+        kept = torch.where(by_frame, keeps_frame, keeps_channel[sequence]).to(x.device)
+        whole = torch.ones_like(kept)
+        if self.frames.observed is not None:
+            whole = self.unpacked(self.frames.observed)
+        return SequenceBatch.of(
+            torch.cat([x, x * kept]),
+            torch.cat([whole, whole & kept]),
+            lengths.repeat(2),
+            self.y.repeat(2),
+            self.weight.repeat(2) / 2.0,
+        )
+
+
+class SequenceTable(Table):
+    """A user's sequences as batches of tensors, always in double precision.
+
+    Chunks are bounded by their frames, and kept: passing over them again costs no packing.
+    """
+
+    most_rows: ClassVar[dict[str, int]] = {"cpu": 262_144, "cuda": 4_194_304}
+    uniform = False
+
+    def __init__(
+        self,
+        frames: np.ndarray,
+        lengths: np.ndarray,
+        y: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+        *,
+        scaling: Scaling,
+        device: torch.device,
+    ) -> None:
+        n = len(lengths)
+        super().__init__(
+            frames,
+            np.zeros(n, dtype=np.int64) if y is None else y,
+            np.ones(n) if weight is None else weight,
+            scaling=scaling,
+            device=device,
+        )
+        self.lengths = torch.as_tensor(lengths, device=device)
+        self._kept: tuple[int, list[SequenceBatch]] | None = None
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.lengths.to(self.weight)
+
+    def batch(self, index: slice | Tensor) -> SequenceBatch:  # type: ignore[override]
+        """The sequences at `index`."""
+        return SequenceBatch.of(*self._part(index))
+
+    def _part(self, index: slice | Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+        """Frames, what is observed, lengths, labels and weights of some sequences."""
+        lengths = self.lengths[index]
+        began = (self.lengths.cumsum(0) - self.lengths)[index]
+        inside = torch.arange(int(lengths.sum()), device=self.device)
+        inside -= (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+        at = began.repeat_interleave(lengths) + inside
+        observed = None if self._observed is None else self._observed[at]
+        return self._x[at], observed, lengths, self.y[index], self.weight[index]
+
+    def chunks(self, n_rows: int) -> Iterator[SequenceBatch]:  # type: ignore[override]
+        """All sequences in order, about `n_rows` frames at a time."""
+        if self._kept is None or self._kept[0] != n_rows:
+            number = (self.lengths.cumsum(0) - 1) // n_rows
+            counts = torch.unique_consecutive(number, return_counts=True)[1].tolist()
+            ends = np.cumsum(counts).tolist()
+            slices = (slice(end - count, end) for end, count in zip(ends, counts, strict=True))
+            self._kept = n_rows, [self.batch(part) for part in slices]
+        yield from self._kept[1]
+
+    def subset(self, index: np.ndarray) -> Self:
+        """A table of the sequences at the integer positions `index`."""
+        part = object.__new__(type(self))
+        part.__dict__.update(self.__dict__)
+        at = torch.as_tensor(index, device=self.device)
+        part._x, part._observed, part.lengths, part.y, part.weight = self._part(at)
+        part._kept = None
+        return part

@@ -1,0 +1,324 @@
+"""Mixtures grown one generative classifier at a time, each fitted to what the others leave.
+
+F = sum_m alpha_m f_m, and every f_m is a whole classifier: a class prior and a density a class. A
+new f maximises a weighted likelihood; its weights are the functional gradient of the objective, the
+joint log-likelihood (BxML) or the conditional one (BxCML). AdaBoost with the same classifiers as
+voters is here too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Table
+from mixtura.engines import LocalEngine
+from mixtura.mixture import Mixture
+from mixtura.objectives import Conditional, Likelihood, Objective
+from mixtura.progress import Progress
+from mixtura.trainers.base import SpreadPrior
+from mixtura.trainers.em import EM
+from mixtura.trainers.start import fit_single
+
+#: A single-class mixture for EM to begin with.
+Begin = Callable[[LocalEngine, torch.Generator], Mixture]
+
+#: Rows whose weight is a smaller share of the largest are left out.
+_NEGLIGIBLE = 1e-4
+#: Mass of a class in a stage that leaves it out.
+_ABSENT = 1e-100
+#: Log odds of a new stage that the line search looks at, before it looks closer so many times.
+_LOG_ODDS, _ZOOMS = (-9.0, 4.5, 28), 3
+#: Single rows that a generative stage tries to begin with.
+_SINGLES = 5
+#: Share of a stage in the mixture when several are compared, after so many refits.
+_GLIMPSE, _GLIMPSES = 0.02, 2
+#: Iterations of EM in a refit: there will be others.
+_REFIT = 10
+#: A voter is believed to err at least this often.
+_FLAW = 1e-3
+
+
+@dataclass(frozen=True)
+class Learner:
+    """Fits a generative classifier to weighted rows by maximum likelihood."""
+
+    begin: Begin
+    em: EM
+    n_classes: int
+    n_init: int = 1
+
+    def informed(self, table: Table, rows: float, generator: torch.Generator) -> Learner:
+        """The learner with a prior: so many rows of the spread that its starts show on average."""
+        if rows == 0:
+            return self
+        engines = self._engines(table)
+        spreads = [self.begin(engine, generator).density.typical_spread for engine in engines]
+        share = torch.tensor([engine.total_weight for engine in engines])
+        return replace(self, em=replace(self.em, prior=SpreadPrior.pooled(spreads, share, rows)))
+
+    def fit(
+        self,
+        table: Table,
+        generator: torch.Generator,
+        progress: Progress,
+        absent: Mixture | None = None,
+    ) -> Mixture:
+        """A classifier from scratch; a class without rows has the density that it has in `absent`.
+
+        That class's prior is then as good as zero.
+        """
+
+        def one(engine: LocalEngine, label: int) -> Mixture:
+            if absent is not None and not len(engine):
+                return absent.of_class(label)
+            start = partial(self.begin, engine, generator)
+            return fit_single(start, engine, self.em, progress, self.n_init).mixture
+
+        return self._join(table, one)
+
+    def improve(self, mixture: Mixture, table: Table, progress: Progress) -> Mixture:
+        """A classifier that a little EM reaches from another."""
+        em = replace(self.em, max_iter=min(_REFIT, self.em.max_iter))
+
+        def one(engine: LocalEngine, label: int) -> Mixture:
+            old = mixture.of_class(label)
+            return em.run(old, Likelihood(), engine, progress).mixture if len(engine) else old
+
+        return self._join(table, one)
+
+    def _join(self, table: Table, one: Callable[[LocalEngine, int], Mixture]) -> Mixture:
+        engines = self._engines(table)
+        parts = [one(engine, label) for label, engine in enumerate(engines)]
+        masses = [max(engine.total_weight, _ABSENT) for engine in engines]
+        mass = parts[0].log_weight.new_tensor(masses)
+        return Mixture.join(parts, (mass / mass.sum()).log(), learn_prior=True)
+
+    def _engines(self, table: Table) -> list[LocalEngine]:
+        parts = (table.labelled_as(label).single_class() for label in range(self.n_classes))
+        return [LocalEngine(part) for part in parts]
+
+
+class Stage(NamedTuple):
+    """A mixture after its latest classifier was added.
+
+    Attributes
+    ----------
+    addition : the classifier.
+    share : its weight in the mixture.
+    joint : (n, C) class log-joint of the rows under the mixture.
+    own : (n,) log-joint of the rows and their classes under the classifier alone.
+    value : the objective's mean.
+    """
+
+    addition: Mixture
+    share: float
+    joint: Tensor
+    own: Tensor
+    value: float
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """Grows a mixture while the mean objective gains more than `tol`.
+
+    Attributes
+    ----------
+    discriminative : whether the objective is the conditional likelihood, or the joint one.
+    refits : how often a stage is fitted again, with the weights of the mixture that it is part of
+        by then. (Those of the mixture without it end on a single sequence: where rows are long,
+        their densities differ by hundreds of orders of magnitude.)
+    """
+
+    learner: Learner
+    discriminative: bool
+    n_stages: int
+    refits: int = 5
+    tol: float = 1e-4
+
+    def grow(
+        self, table: Table, generator: torch.Generator, progress: Progress
+    ) -> Iterator[tuple[Mixture, float]]:
+        """The mixture after each stage, and the share that the stage has in it."""
+        progress.start("boosting", self.n_stages)
+        rows = _Rows(table, Conditional() if self.discriminative else Likelihood())
+        first = mixture = self.learner.fit(table, generator, progress.part(1.0))
+        joint = rows.joint(mixture)
+        value = rows.value(joint)
+        for number in range(1, self.n_stages + 1):
+            share = 1.0
+            if number > 1:
+                stage = self._stage(rows, joint, first, generator, progress)
+                if not stage.value - value > self.tol:
+                    return
+                mixture = mixture.blend(stage.addition, stage.share)
+                joint, value, share = stage.joint, stage.value, stage.share
+            yield mixture, share
+            if progress.step({"stage": "boosting", "iteration": number, "objective": -value}):
+                return
+
+    def _stage(
+        self,
+        rows: _Rows,
+        joint: Tensor,
+        first: Mixture,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> Stage:
+        """The classifier, fitted and fitted again, that the mixture gains most by."""
+
+        def fit(log_weight: Tensor) -> Mixture:
+            part = rows.weighted(log_weight)
+            return self.learner.fit(part, generator, progress.part(1.0), absent=first)
+
+        def again(stage: Stage) -> Mixture:
+            log_weight = stage.own - rows.own(stage.joint)
+            if self.discriminative:
+                log_weight = log_weight + rows.rivalry(stage.joint)
+            part = rows.weighted(log_weight)
+            return self.learner.improve(stage.addition, part, progress.part(1.0))
+
+        if self.discriminative:
+            addition = fit(rows.rivalry(joint))
+        else:
+            tried = [rows.added(joint, fit(start)) for start in rows.surprises(joint, generator)]
+            for _ in range(_GLIMPSES):
+                tried = [rows.added(joint, again(stage)) for stage in tried]
+            addition = rows.best_of_each_class(tried)
+        best = rows.best_share(joint, addition)
+        for _ in range(self.refits):
+            stage = rows.best_share(joint, again(best))
+            if not stage.value - best.value > 0.1 * self.tol:
+                break
+            best = stage
+        return best
+
+
+class _Rows:
+    """What is to be explained, and how well it is."""
+
+    def __init__(self, table: Table, objective: Objective) -> None:
+        self.table, self._objective = table, objective
+        self._y, self._weight = table.y.cpu(), table.weight.double().cpu()
+
+    def joint(self, mixture: Mixture) -> Tensor:
+        """(n, C) class log-joint."""
+        return LocalEngine(self.table).concat(mixture.class_log_joint, mixture.density)
+
+    def value(self, joint: Tensor) -> float:
+        """The objective's mean."""
+        return -float(self._objective.loss(joint, self._y) @ self._weight / self._weight.sum())
+
+    def own(self, joint: Tensor) -> Tensor:
+        """(n,) log-joint with the row's class."""
+        return joint.gather(1, self._y[:, None])[:, 0]
+
+    def rivalry(self, joint: Tensor) -> Tensor:
+        """(n,) log probability that a row is of another class: 1 - F(c | a)."""
+        rivals = joint.scatter(1, self._y[:, None], -torch.inf)
+        return rivals.logsumexp(1) - joint.logsumexp(1)
+
+    def surprises(self, joint: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Log weights to begin a generative stage with, where w itself favours no row.
+
+        The less likely half of every class; and, since they may be unlikely in several ways, single
+        ones of them: the least likely, and a few at random.
+        """
+        likely = self.own(joint) / self.table.sizes.cpu()
+        found = torch.full((1 + _SINGLES, len(likely)), -torch.inf, dtype=torch.float64)
+        for label in self._y.unique():
+            mine = (self._y == label).nonzero().flatten()
+            mine = mine[likely[mine].argsort(stable=True)]
+            mass = self._weight[mine]
+            ends = mass.cumsum(0)
+            half = ends[-1] / 2.0
+            found[0, mine] = ((half - ends + mass) / mass).clamp(0.0, 1.0).log()
+            at = half * torch.rand(_SINGLES, generator=generator, dtype=torch.float64)
+            at[0] = 0.0
+            drawn = torch.searchsorted(ends, at)
+            found[torch.arange(1, 1 + _SINGLES), mine[drawn]] = -mass[drawn].log()
+        return list(found)
+
+    def best_of_each_class(self, stages: list[Stage]) -> Mixture:
+        """Of several classifiers the densities that each class gains most by."""
+        gains = self._weight * torch.stack([self.own(stage.joint) for stage in stages])
+        found = [stage.addition for stage in stages]
+        classes = range(found[0].n_classes)
+        best = [int(gains[:, self._y == label].sum(1).argmax()) for label in classes]
+        parts = [found[place].of_class(label) for label, place in zip(classes, best, strict=True)]
+        return Mixture.join(parts, found[0].log_prior, learn_prior=True)
+
+    def weighted(self, log_weight: Tensor) -> Table:
+        """The rows that matter, with weights of one at most."""
+        weight = (log_weight - log_weight.max()).exp()
+        weight = torch.where(weight > _NEGLIGIBLE, weight * self._weight, 0.0)
+        return self.table.weighted(weight.to(self.table.weight))
+
+    def added(self, joint: Tensor, addition: Mixture, share: float = _GLIMPSE) -> Stage:
+        """A classifier added with a given share."""
+        alone = self.joint(addition)
+        blended = _blended(joint, alone, math.log(share / (1.0 - share)))
+        return Stage(addition, share, blended, self.own(alone), self.value(blended))
+
+    def best_share(self, joint: Tensor, addition: Mixture) -> Stage:
+        """The line search: the share of a classifier under which the objective is largest."""
+        alone = self.joint(addition)
+        low, high, count = _LOG_ODDS
+        for _ in range(_ZOOMS + 1):
+            grid = torch.linspace(low, high, count).tolist()
+            values = [self.value(_blended(joint, alone, odds)) for odds in grid]
+            place = max(range(count), key=values.__getitem__)
+            low, high = grid[max(place - 1, 0)], grid[min(place + 1, count - 1)]
+        share, blended = 1.0 / (1.0 + math.exp(-grid[place])), _blended(joint, alone, grid[place])
+        return Stage(addition, share, blended, self.own(alone), values[place])
+
+
+def _blended(joint: Tensor, added: Tensor, log_odds: float) -> Tensor:
+    """log of the convex combination of two joint densities."""
+    rest, share = -math.log1p(math.exp(log_odds)), -math.log1p(math.exp(-log_odds))
+    return torch.logaddexp(joint + rest, added + share)
+
+
+class Ballot(NamedTuple):
+    """A classifier, and the weight of its vote."""
+
+    voter: Mixture
+    vote: float
+
+
+def adaboost(
+    learner: Learner,
+    n_stages: int,
+    table: Table,
+    generator: torch.Generator,
+    progress: Progress,
+) -> Iterator[Ballot]:
+    """AdaBoost for several classes (SAMME): voters see what the voters before got wrong."""
+    progress.start("AdaBoost", n_stages)
+    rows = _Rows(table, Likelihood())
+    y, given = table.y.cpu(), table.weight.double().cpu()
+    log_weight = torch.zeros_like(given)
+    guess = 1.0 - 1.0 / learner.n_classes
+    first: Mixture | None = None
+    for number in range(1, n_stages + 1):
+        part = rows.weighted(log_weight)
+        voter = learner.fit(part, generator, progress.part(1.0), absent=first)
+        first = first or voter
+        wrong = (rows.joint(voter).argmax(1) != y).double()
+        share = given * (log_weight - log_weight.max()).exp()
+        error = float((share * wrong).sum() / share.sum())
+        if error >= guess and number > 1:
+            return
+        odds = (1.0 - max(error, _FLAW)) / max(error, _FLAW)
+        vote = max(math.log(odds) + math.log(max(learner.n_classes - 1.0, 1.0)), _FLAW)
+        yield Ballot(voter, vote)
+        stop = progress.step({"stage": "AdaBoost", "iteration": number, "objective": error})
+        if stop or error == 0.0:
+            return
+        log_weight = log_weight + vote * wrong

@@ -1,0 +1,365 @@
+"""Boosted mixtures: the paper's weights and line search recomputed, and sklearn's AdaBoost."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from sklearn.ensemble import AdaBoostClassifier
+from sklearn.naive_bayes import GaussianNB
+
+from mixtura import BoostedMixtureClassifier, MixtureClassifier
+from mixtura.data import Scaling, Table
+from mixtura.datasets import make_lobes
+from mixtura.datasets.generators import LOBE_CENTRES
+from mixtura.exceptions import DegenerateDataWarning, NoDensityError
+from mixtura.progress import Progress
+from mixtura.testing import (
+    check_valid,
+    make_batch,
+    make_chains,
+    make_density,
+    make_mixture,
+    make_sequences,
+)
+from mixtura.trainers.boosting import _NEGLIGIBLE, Boosting, Learner
+from mixtura.trainers.em import EM
+from mixtura.trainers.start import Structure, cluster_start
+
+METHODS = ["boosted", "boosted_generative", "adaboost"]
+FLOOR = 0.05
+PLAIN = {"early_stopping": False, "calibrate": False, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def lobes():
+    """Two classes of three lobes, and weights."""
+    rows = make_lobes(random_state=0)
+    weight = np.random.default_rng(0).uniform(0.5, 2.0, len(rows.target))
+    return rows.data, rows.target, weight
+
+
+def grown(lobes, discriminative, n_stages=2, **options):
+    """The mixtures after each stage, and their shares; components are single Gaussians."""
+    X, y, weight = lobes
+    table = Table(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+
+    def begin(engine, generator):
+        return cluster_start(engine, 1, Structure("full", floor=FLOOR), generator)
+
+    learner = Learner(begin, EM(20, 0.0), len(np.unique(y)))
+    boosting = Boosting(learner, discriminative, n_stages, **options)
+    progress = Progress()
+    stages = list(boosting.grow(table, torch.Generator().manual_seed(0), progress))
+    return stages, progress
+
+
+@pytest.fixture(scope="module", params=[(True, 3), (False, 2)], ids=["BxCML", "BxML"])
+def course(request, lobes):
+    """Stages of each kind, and the objectives on the way."""
+    discriminative, n_stages = request.param
+    stages, progress = grown(lobes, discriminative, n_stages)
+    assert len(stages) == n_stages
+    return discriminative, stages, [-record["objective"] for record in progress.history]
+
+
+def classifiers(mixture, share):
+    """A mixture of two stages as two classifiers: class priors, means and covariances of each."""
+    joint = (mixture.log_weight + mixture.layout.spread(mixture.log_prior)).exp().numpy()
+    parts = []
+    for stage, amount in enumerate((1.0 - share, share)):
+        index = np.arange(stage, mixture.n_components, 2)
+        mean, covariance = mixture.density.mean.numpy(), mixture.density.covariances().numpy()
+        parts.append((joint[index] / amount, mean[index], covariance[index]))
+    return parts
+
+
+def joint_density(classifier, X):
+    """f(c, a), (n, C), by scipy."""
+    columns = [p * multivariate_normal(m, s).pdf(X) for p, m, s in zip(*classifier, strict=True)]
+    return np.stack(columns, 1)
+
+
+def weighted_moments(X, y, q):
+    """Class priors, means and variances of weighted rows in one dimension."""
+    masses = np.bincount(y, q)
+    means = np.array([np.average(X[y == c], axis=0, weights=q[y == c]) for c in range(len(masses))])
+    squares = (X[:, 0] - means[y, 0]) ** 2
+    variances = np.maximum(np.bincount(y, q * squares) / masses, FLOOR)
+    return masses / masses.sum(), means, variances[:, None, None]
+
+
+def kept(q):
+    """Weights without those that are too small to matter."""
+    return np.where(q > _NEGLIGIBLE * q.max(), q, 0.0)
+
+
+def conditional(F, y):
+    """F(c_i | a_i)."""
+    return F[np.arange(len(y)), y] / F.sum(1)
+
+
+def test_a_discriminative_stage_begins_where_the_classes_meet(lobes):
+    """Weighted maximum likelihood, q proportional to 1 - F(c | a)."""
+    X, y, weight = lobes
+    (_, (mixture, share)), _ = grown(lobes, True, refits=0)
+    first, second = classifiers(mixture, share)
+    for found, expected in zip(first, weighted_moments(X, y, weight), strict=True):
+        np.testing.assert_allclose(found, expected, 1e-8)
+    q = weight * kept(1.0 - conditional(joint_density(first, X), y))
+    for found, expected in zip(second, weighted_moments(X, y, q), strict=True):
+        np.testing.assert_allclose(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("discriminative", [True, False], ids=["BxCML", "BxML"])
+def test_refits_follow_the_papers_weights(discriminative, lobes):
+    """q = w f with w = (1 - F(c | a)) / F(c, a), or 1 / F(c, a); F has the stage in it."""
+    X, y, weight = lobes
+    options = {"tol": -np.inf, "n_stages": 2}
+    (_, (before, share)), _ = grown(lobes, discriminative, refits=0, **options)
+    first, second = classifiers(before, share)
+    f = joint_density(second, X)
+    F = (1.0 - share) * joint_density(first, X) + share * f
+    q = f[np.arange(len(y)), y] / F[np.arange(len(y)), y]
+    if discriminative:
+        q *= 1.0 - conditional(F, y)
+    q = weight * kept(q)
+    (_, (after, amount)), _ = grown(lobes, discriminative, refits=1, **options)
+    for found, expected in zip(
+        classifiers(after, amount)[1], weighted_moments(X, y, q), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, 1e-5)
+
+
+def test_the_line_search_finds_the_maximum(course, lobes):
+    """No share of a dense grid does better, for the objective that the history shows."""
+    X, y, weight = lobes
+    discriminative, (_, (mixture, share), *_), values = course
+    first, second = classifiers(mixture, share)
+    one, other = joint_density(first, X), joint_density(second, X)
+
+    def value(amount):
+        F = (1.0 - amount) * one + amount * other
+        each = conditional(F, y) if discriminative else F[np.arange(len(y)), y]
+        return np.average(np.log(each), weights=weight)
+
+    assert value(share) > max(map(value, np.linspace(1e-3, 0.98, 2000))) - 1e-6
+    assert values[1] == pytest.approx(value(share), rel=1e-9)
+
+
+def test_no_stage_loses(course):
+    """The objective rises with every stage, and every mixture is sound."""
+    _, stages, values = course
+    assert len(values) == len(stages)
+    assert (np.diff(values) > 0).all()
+    for mixture, _ in stages:
+        check_valid(mixture)
+
+
+@pytest.mark.parametrize("share", [1e-6, 0.3, 0.999])
+@pytest.mark.parametrize("kind", ["vectors", "sequences"])
+def test_blending_is_a_convex_combination(kind, share, generator):
+    """Class by class, whatever the numbers of components."""
+    make = (
+        partial(make_density, "full", "covariance", generator)
+        if kind == "vectors"
+        else partial(make_chains, "diag", generator)
+    )
+    one = make_mixture(make(n_components=3), [2, 1], generator)
+    other = make_mixture(make(n_components=4), [1, 3], generator)
+    if kind == "vectors":
+        batch = make_batch(one.density, 9, generator, holes=True)
+    else:
+        batch = make_sequences(one.density, [4, 1, 6], generator, holes=True)
+    blended = one.blend(other, share)
+    assert blended.layout.counts == (3, 4)
+    check_valid(blended)
+    expected = np.logaddexp(
+        np.log1p(-share) + one.class_log_joint(batch).numpy(),
+        np.log(share) + other.class_log_joint(batch).numpy(),
+    )
+    np.testing.assert_allclose(blended.class_log_joint(batch), expected, 1e-10, 1e-10)
+
+
+def test_lobes(lobes):
+    """Figure 1: a discriminative stage finds the crucial lobe, a generative one the far lobe."""
+    X, y, _ = lobes
+    second = {}
+    for method in METHODS[:2]:
+        model = BoostedMixtureClassifier(method=method, n_stages=2, **PLAIN).fit(X, y)
+        assert model.n_stages_ == 2
+        second[method] = model.means_[[1, 3], 0]
+    side = np.array([1.0, -1.0])
+    _, far, crucial = LOBE_CENTRES
+    np.testing.assert_allclose(second["boosted"], crucial * side, atol=0.5)
+    np.testing.assert_allclose(second["boosted_generative"], far * side, atol=1.0)
+
+
+# -- AdaBoost ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_adaboost_agrees_with_sklearn(n_classes, iris):
+    """Votes and decisions of SAMME with Gaussian naive Bayes as voters."""
+    X, y = iris[0][iris[1] < n_classes][:, [0, 1]], iris[1][iris[1] < n_classes]
+    X = X + np.random.default_rng(0).normal(size=X.shape)
+    weight = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
+    theirs = AdaBoostClassifier(GaussianNB(var_smoothing=1e-15), n_estimators=4)
+    theirs.fit(X, y, sample_weight=weight)
+    model = BoostedMixtureClassifier(
+        method="adaboost",
+        n_stages=4,
+        covariance="diag",
+        reg_covar=1e-9,
+        prior_rows=0,
+        standardize=False,
+        **PLAIN,
+    ).fit(X, y, sample_weight=weight)
+    assert len(theirs.estimators_) > 1
+    votes = theirs.estimator_weights_[: len(theirs.estimators_)]
+    np.testing.assert_allclose(model.stage_weights_, votes, 1e-6)
+    np.testing.assert_array_equal(model.predict(X), theirs.predict(X))
+    cast = 1e-3 + sum(
+        vote * (voter.predict(X)[:, None] == np.arange(n_classes))
+        for voter, vote in zip(theirs.estimators_, votes, strict=True)
+    )
+    expected = cast / cast.sum(1, keepdims=True)
+    np.testing.assert_allclose(model.predict_proba(X), expected, 1e-6)
+
+
+def test_votes_are_no_density(iris):
+    """Whoever asks for one is told what to do."""
+    model = BoostedMixtureClassifier(method="adaboost", n_stages=2, **PLAIN).fit(*iris)
+    assert not hasattr(model, "mixture_")
+    for ask in (model.score_samples, model.impute, model.transform, model.class_log_density):
+        with pytest.raises(NoDensityError, match="use another method"):
+            ask(iris[0])
+    with pytest.raises(NoDensityError, match="use another method"):
+        model.sample(3)
+
+
+# -- the estimator -----------------------------------------------------------------------------
+
+
+def test_one_stage_is_maximum_likelihood(wine):
+    """Gaussian naive Bayes, and our own classifier."""
+    X, y = wine
+    options = {"covariance": "diag", "reg_covar": 1e-9, "prior_rows": 0}
+    model = BoostedMixtureClassifier(n_stages=1, standardize=False, **options, **PLAIN).fit(X, y)
+    theirs = GaussianNB(var_smoothing=1e-15).fit(X, y)
+    np.testing.assert_allclose(model.predict_log_proba(X), theirs.predict_log_proba(X), 1e-6, 1e-6)
+    ours = MixtureClassifier(1, objective="likelihood", **options).fit(X, y)
+    np.testing.assert_allclose(model.score_samples(X), ours.score_samples(X), 1e-6)
+    assert model.stage_weights_.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("method", ["boosted", "adaboost"])
+def test_stages(method, lobes):
+    """Held-back rows choose how many; weights sum to one unless they are votes."""
+    X, y = lobes[0][::2], lobes[1][::2]
+    model = BoostedMixtureClassifier(2, method=method, n_stages=2, random_state=0).fit(X, y)
+    assert 1 <= model.n_stages_ == len(model.stage_weights_) <= 2
+    if method == "adaboost":
+        assert (model.stage_weights_ > 0).all()
+        assert len(model.voters_) == model.n_stages_
+    else:
+        assert model.stage_weights_.sum() == pytest.approx(1.0)
+        assert len(model.weights_) == 2 * 2 * model.n_stages_
+        first = model.weights_ * np.repeat(model.class_prior_, 2 * model.n_stages_)
+        assert first.sum() == pytest.approx(1.0)
+    single = BoostedMixtureClassifier(n_stages=1, random_state=0).fit(X, y)
+    assert model.score(X, y) > single.score(X, y)
+
+
+def test_boosting_gains_with_holes(lobes):
+    """Rows with holes are trained on, marginalised, imputed and sampled."""
+    rng = np.random.default_rng(0)
+    X, y, _ = lobes
+    X = np.c_[X, rng.normal(size=X.shape) + y[:, None]]
+    X[rng.random(X.shape) < 0.2] = np.nan
+    model = BoostedMixtureClassifier(n_stages=3, **PLAIN).fit(X, y)
+    assert model.n_stages_ > 1
+    filled = model.impute(X)
+    assert np.isfinite(filled).all()
+    np.testing.assert_array_equal(filled[~np.isnan(X)], X[~np.isnan(X)])
+    prior = model.predict_proba([[np.nan, np.nan]])[0]
+    np.testing.assert_allclose(prior, model.class_prior_, 1e-9)
+    assert np.isfinite(model.sample(20, random_state=0)[0]).all()
+
+
+@pytest.mark.parametrize("method", ["boosted", "adaboost"])
+def test_a_class_without_weight_in_a_stage(method):
+    """A class that nobody mistakes is left out of a stage, and loses nothing by it."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 20)
+    X = rng.normal(size=(60, 2)) ** 3 + np.array([0.0, 1.0, 1e3])[y][:, None]
+    model = BoostedMixtureClassifier(method=method, n_stages=3, standardize=False, **PLAIN)
+    model.fit(X, y)
+    assert model.n_stages_ > 1
+    assert np.isfinite(model.predict_proba(X)).all()
+    np.testing.assert_array_equal(model.predict(X[y == 2]), 2)
+    if method == "boosted":
+        joint = model.weights_ * np.repeat(model.class_prior_, model.n_stages_)
+        later = joint.reshape(3, -1)[:, 1:].sum(1)
+        assert later[2] < 1e-50 < later[:2].min()
+        np.testing.assert_allclose(model.class_prior_[2], model.stage_weights_[0] / 3.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_count_as_rows(method, iris):
+    """A weight of two is a row given twice, and a weight of zero one left out."""
+    X, y = iris[0][::2, [0, 1]], iris[1][::2]
+    weight = np.random.default_rng(0).integers(0, 3, len(y))
+    places = np.repeat(np.arange(len(y)), weight)
+    model = BoostedMixtureClassifier(method=method, n_stages=2, **PLAIN)
+    expected = model.fit(X[places], y[places]).predict_proba(X)
+    found = model.fit(X, y, sample_weight=weight).predict_proba(X)
+    np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_class(method, iris):
+    """Nothing to decide, and no error."""
+    model = BoostedMixtureClassifier(method=method, n_stages=3, **PLAIN)
+    model.fit(iris[0], np.full(150, 7))
+    np.testing.assert_array_equal(model.predict(iris[0]), 7)
+    np.testing.assert_allclose(model.predict_proba(iris[0]), 1.0)
+
+
+@pytest.mark.parametrize("covariance", ["spherical", "diag", "low_rank"])
+def test_structures(covariance, holey_iris):
+    """Other covariance structures than the full one, with holes."""
+    X, y = holey_iris
+    model = BoostedMixtureClassifier(covariance=covariance, n_stages=2, max_iter=3, **PLAIN)
+    model.fit(X, y)
+    assert model.score(X, y) > 0.85
+    check_valid(model.mixture_)
+
+
+def test_refits_forget(iris):
+    """Votes leave nothing behind when a density follows."""
+    model = BoostedMixtureClassifier(method="adaboost", n_stages=2, **PLAIN).fit(*iris)
+    model.set_params(method="boosted").fit(*iris)
+    assert not hasattr(model, "voters_")
+    assert np.isfinite(model.score_samples(iris[0])).all()
+
+
+def test_unlabelled_rows_are_left_out_with_a_warning(iris):
+    """They cannot be weighted by what they are mistaken for."""
+    X, y = iris
+    some = np.where(np.arange(150) % 3 == 0, -1, y)
+    model = BoostedMixtureClassifier(n_stages=2, **PLAIN)
+    with pytest.warns(DegenerateDataWarning, match="unlabelled row"):
+        found = model.fit(X, some).predict_proba(X)
+    expected = model.fit(X[some >= 0], y[some >= 0]).predict_proba(X)
+    np.testing.assert_allclose(found, expected, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_time_runs_out(method, lobes):
+    """A limit ends growing early, with a model."""
+    X, y, _ = lobes
+    model = BoostedMixtureClassifier(method=method, max_time=1e-6, random_state=0).fit(X, y)
+    assert model.n_stages_ == 1
+    assert np.isfinite(model.predict_proba(X)).all()
