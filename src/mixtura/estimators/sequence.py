@@ -279,9 +279,9 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
     def _count_states(self, table: SequenceTable, progress: Progress) -> int:
         if self.n_states != "auto":
             return int(self.n_states)
-        trains = [partial(self._train, count, "ml") for count in _STATES]
-        options = {"to_the_end": True, "until": 0.25}
-        choice = choose(trains, table, self._generator(), progress, **options)
+        trains: list[Any] = [partial(self._train, count, "ml") for count in _STATES]
+        generator = self._generator()
+        choice = choose(trains, table, generator, progress, to_the_end=True, until=0.25)
         return _STATES[trains.index(choice.train)]
 
     def _train(
