@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -111,15 +112,14 @@ def test_names_and_parameters(sequences):
     assert not hasattr(changed, "estimator_")
 
 
-def test_prefit(sequences):
-    """A fitted estimator is taken as it is; an unfitted one is refused."""
+def test_a_frozen_estimator_is_taken_as_it_is(sequences):
+    """And survives cloning, as cross-validation does it; an unfitted one is refused."""
     X, y = sequences
     model = clone(ML).fit(X, y)
-    transformer = FisherScores(model, prefit=True).fit(X)
-    assert transformer.estimator_ is model
+    transformer = clone(FisherScores(FrozenEstimator(model))).fit(X)
     np.testing.assert_allclose(transformer.transform(X), FisherScores(ML).fit(X, y).transform(X))
     with pytest.raises(NotFittedError):
-        FisherScores(ML, prefit=True).fit(X)
+        FisherScores(FrozenEstimator(ML)).fit(X)
     with pytest.raises(NotFittedError):
         FisherScores(ML).transform(X)
 

@@ -187,28 +187,51 @@ def in_logs(log_emission, log_start, log_transition):
 @pytest.mark.parametrize("spread", [300.0, 3_000.0, 1e5])
 @pytest.mark.parametrize("forbidden", [False, True], ids=["free", "left to right"])
 def test_states_thousands_of_nats_apart(spread, forbidden, rng):
-    """Paths that underflow are replaced by better ones, even through moves that are forbidden."""
+    """Paths that underflow are replaced by better ones, or nothing underflows."""
     n_frames, n_states = 60, 3
     log_emission = spread * rng.normal(size=(1, n_frames, n_states))
     start = np.array([1.0, LEAST, LEAST])
-    moves = rng.dirichlet(np.ones(n_states), size=n_states)
+    moves = np.maximum(rng.dirichlet(np.ones(n_states), size=n_states), LEAST)
     if forbidden:
+        start[1:] = 0.0
         moves = np.triu(moves) / np.triu(moves).sum(1, keepdims=True)
-    log_start, log_moves = np.log(start), np.log(np.maximum(moves, LEAST))
+    with np.errstate(divide="ignore"):
+        log_start, log_moves = np.log(start), np.log(moves)
     expected, states = in_logs(log_emission[0], log_start, log_moves)
     packing = Packing.of(torch.tensor([n_frames]))
-    log_transition = torch.from_numpy(log_moves)[None]
-    forward = chains.Forward.run(
-        torch.from_numpy(log_emission), torch.from_numpy(log_start)[None], log_transition, packing
+    forward = chains.forward(
+        torch.from_numpy(log_emission),
+        torch.from_numpy(log_start)[None],
+        torch.from_numpy(log_moves)[None],
+        packing,
     )
+    assert isinstance(forward, chains.LogForward if forbidden else chains.ScaledForward)
     np.testing.assert_allclose(float(forward.log_prob), expected, 1e-12)
-    weight = torch.ones(1, 1, dtype=torch.float64)
-    posterior = chains.Posterior.run(forward, log_transition, packing, weight)
+    posterior = forward.posterior(torch.ones(1, 1, dtype=torch.float64))
     np.testing.assert_allclose(posterior.state[0], states, 1e-7, 1e-7)
 
 
+def test_logs_and_scaled_probabilities_agree(rng):
+    """Where nothing is forbidden both may be used."""
+    lengths = torch.tensor([4, 1, 7, 2])
+    packing = Packing.of(lengths)
+    log_emission = torch.from_numpy(rng.normal(size=(2, int(lengths.sum()), 3)))
+    log_start, log_moves = (
+        torch.from_numpy(rng.normal(size=shape)).log_softmax(-1) for shape in ((2, 3), (2, 3, 3))
+    )
+    chain = log_emission, log_start, log_moves, packing
+    weight = torch.from_numpy(rng.normal(size=(4, 2)))
+    scaled, logs = chains.ScaledForward.run(*chain), chains.LogForward.run(*chain)
+    np.testing.assert_allclose(scaled.log_prob, logs.log_prob, 1e-12)
+    filtered = (forward.log_filtered().softmax(2) for forward in (scaled, logs))
+    np.testing.assert_allclose(*filtered, 1e-10)
+    one, other = (forward.posterior(weight) for forward in (scaled, logs))
+    for name in ("state", "start", "transition"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), 1e-9, 1e-12)
+
+
 def test_a_sequence_that_the_topology_forbids(generator):
-    """Backwards through a left-to-right model: unlikely beyond words, and finite."""
+    """Backwards through a left-to-right model: it has to stay, whatever that costs."""
     density = HiddenMarkov.from_states(
         DiagonalGaussian(
             mean=torch.tensor([[0.0], [100.0]]).double(),
@@ -222,9 +245,9 @@ def test_a_sequence_that_the_topology_forbids(generator):
     x = torch.tensor([[100.0], [0.0]]).double()
     y, weight = torch.tensor([0]), torch.ones(1).double()
     batch = SequenceBatch.of(x, None, torch.tensor([2]), y, weight)
-    emission = -0.5 * np.log(2.0 * np.pi) * 2
-    expected = 2.0 * np.log(LEAST) + emission
+    expected = -0.5 * 100.0**2 + np.log(0.5) - np.log(2.0 * np.pi)
     np.testing.assert_allclose(float(density.log_prob(batch)), expected, 1e-9)
+    assert density.paths(batch, torch.tensor([0])).tolist() == [0, 0]
 
 
 # -- training ----------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """The classifier of sequences: our own checks of an estimator, hmmlearn, and what it answers."""
 
+import pickle
+import time
 import warnings
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from hmmlearn.hmm import GaussianHMM
 from scipy.special import logsumexp
 from sklearn.base import clone
@@ -356,7 +359,7 @@ POOR = {
     "constant in a class": (with_channel(lambda label: float(label)), LABELS, None),
     "all constant": (changed(lambda s, _: np.ones_like(s)), LABELS, "constant"),
     "one sequence a class": (TOY[:3], LABELS[:3], None),
-    "one frame a class": ([s[1:2] for s in TOY[:3]], LABELS[:3], None),
+    "one frame a class": ([s[1:2] for s in TOY[:3]], LABELS[:3], "more than the 1 frames"),
     "a class with one sequence": (TOY[:10] + TOY[11:12], np.append(np.arange(10) % 2, 2), None),
     "one sequence": (TOY[:1], LABELS[:1], None),
     "duplicates": ([TOY[label] for label in LABELS], LABELS, None),
@@ -373,7 +376,9 @@ POOR = {
 def test_poor_data_give_sound_models(method, name):
     """No NaN anywhere; what cannot be used is named together with the remedy."""
     X, y, expected = POOR[name]
-    model = SequenceMixtureClassifier(3, method=method, n_stages=2, max_iter=1, random_state=0)
+    model = SequenceMixtureClassifier(
+        3, method=method, n_stages=2, max_iter=1, calibrate=False, random_state=0
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, y)
@@ -462,3 +467,76 @@ def test_callbacks_see_the_course(name, stages, data):
     model = clone(THOROUGH[name]).set_params(callbacks=[seen.append]).fit(*data)
     assert {record["stage"] for record in seen} == stages
     assert [r["objective"] for r in model.history_] == [r["objective"] for r in seen]
+
+
+# -- data frames, time, memory -----------------------------------------------------------------
+
+
+@pytest.fixture
+def frames():
+    """A long frame of toy sequences, and the labels by id."""
+    parts = [
+        pd.DataFrame(sequence, columns=["a", "b"]).assign(id=f"s{place}")
+        for place, sequence in enumerate(TOY)
+    ]
+    ids = [f"s{place}" for place in range(len(TOY))]
+    return pd.concat(parts), pd.Series(LABELS, index=ids)
+
+
+ML = small("ml", 3)
+
+
+def test_channels_are_matched_by_name(frames):
+    """Columns may come in another order, but not under other names."""
+    X, y = frames
+    model = clone(ML).fit(X, y)
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+    expected = model.predict_proba(X)
+    assert np.array_equal(model.predict_proba(X[["b", "id", "a"]]), expected)
+    with pytest.raises(InvalidInputError, match=r"channels \['a', 'z'\].*\['a', 'b'\]"):
+        model.predict(X.rename(columns={"b": "z"}))
+
+
+def test_labels_and_weights_go_by_id(frames):
+    """In fit, score and log_margin alike."""
+    X, y = frames
+    weight = y * 0.0 + np.arange(1, len(y) + 1)
+    model = clone(ML).fit(X, y, weight)
+    turned = clone(ML).fit(X, y[::-1], weight[::-1])
+    assert np.array_equal(model.means_, turned.means_)
+    assert model.score(X, y) == model.score(X, y[::-1]) == model.score(TOY, LABELS)
+    assert np.array_equal(model.log_margin(X, y), model.log_margin(X, y[::-1]))
+
+
+def test_pairs_share_the_time():
+    """Ten pairs in about the time that was allowed for all."""
+    data = make_hmm_sequences(40, length=(20, 30), random_state=0)
+    model = SequenceMixtureClassifier(
+        6, method="boosted", multiclass="pairwise", max_time=1.0, random_state=0
+    )
+    began = time.perf_counter()
+    model.fit(data.data, np.arange(80) % 5)
+    assert time.perf_counter() - began < 10.0
+    assert len(model.pairwise_.estimators_) == 10
+
+
+def test_a_channel_that_a_class_lacks_keeps_its_spread():
+    """What was never observed is as wide as elsewhere, not as narrow as can be."""
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(30, 2)) * [1.0, 3.0] for _ in range(20)]
+    y = np.arange(20) % 2
+    holed = [np.where([True, label == 1], x, np.nan) for x, label in zip(X, y, strict=True)]
+    model = clone(ML).set_params(n_states=1).fit(holed, y)
+    spread = np.sqrt(model.covariances_[:, 0, 1, 1])
+    assert 0.5 < spread[0] / spread[1] < 2.0
+
+
+def test_models_do_not_keep_what_they_scored():
+    """However much a model has seen, its pickle stays small."""
+    model = clone(ML).fit(TOY, LABELS)
+    before = len(pickle.dumps(model))
+    model.score_samples([np.zeros((5_000, 2))])
+    with torch.no_grad():
+        table = model._table(model._check_X(TOY, reset=False))
+        model.mixture_.class_log_joint(table.batch(slice(None)))
+    assert len(pickle.dumps(model)) < 1.5 * before

@@ -3,22 +3,25 @@
 Frames are packed by time: all first frames, then all second ones, ..., the longest sequence first,
 so that what is alive at a moment is one slice, and nothing is padded.
 
-Probabilities are scaled at every moment rather than kept as logarithms, which is several times as
-fast. It is exact as long as every transition has a probability of `LEAST` or more: a path that
-underflows could be replaced by one that outweighs it by a hundred orders of magnitude.
+Where every start and every transition has a probability of `LEAST` or more, probabilities are
+scaled at every moment rather than kept as logarithms, which is several times as fast. There it is
+exact: a path that underflows could be replaced by one that outweighs it by a hundred orders of
+magnitude. Chains with forbidden transitions are computed in logarithms.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-#: Smallest probability of a start or a transition; forbidden ones have it too.
+#: Smallest probability of a start or a transition that is not forbidden.
 LEAST = 1e-100
 
 
@@ -73,6 +76,10 @@ class Packing:
         here = torch.arange(self.n_first, len(self.owner), device=self.owner.device)
         return here - alive[:-1].repeat_interleave(alive[1:])
 
+    def last(self) -> Tensor:
+        """(n,) packed place of the last frame of each sequence."""
+        return self.place[self.lengths.cumsum(0) - 1]
+
     def moments(self) -> Tensor:
         """(F,) when each packed frame is, from 0."""
         alive = torch.tensor(self.alive, device=self.owner.device)
@@ -101,45 +108,6 @@ def _moments(alive: list[int], *tensors: Tensor) -> list[list[Any]]:
 
 
 @dataclass(frozen=True)
-class Forward:
-    """The forward pass of K chains of S states over packed frames.
-
-    Attributes
-    ----------
-    emission : (K, F, S) probability of each frame by state, relative to the likeliest.
-    alpha : (K, F, S) p(state | frames so far).
-    scale : (K, F, 1) probability of each frame given those before, relative likewise.
-    """
-
-    log_prob: Tensor  # (n, K)
-    emission: Tensor
-    alpha: Tensor
-    scale: Tensor
-
-    @classmethod
-    def run(
-        cls, log_emission: Tensor, log_start: Tensor, log_transition: Tensor, packing: Packing
-    ) -> Forward:
-        """From log emissions (K, F, S), log starts (K, S) and log transitions (K, S, S)."""
-        largest = log_emission.amax(2, keepdim=True)
-        emission = (log_emission - largest).exp_()
-        alpha, n_states = torch.empty_like(emission), emission.shape[2]
-        # One more column counts all paths: the sum that frames are scaled by.
-        moves = torch.nn.functional.pad(log_transition.exp(), (0, 1), value=1.0)
-        reach = emission.new_empty(*emission.shape[:2], n_states + 1)
-        last = _array(torch.nn.functional.pad(log_start.exp(), (0, 1), value=1.0)[:, None])
-        xp, onward = _library(emission), _array(moves)
-        moments = _moments(packing.alive, emission, alpha, reach)
-        for count, seen, now, onto in zip(packing.alive, *moments, strict=True):
-            xp.multiply(last[:, :count, :n_states], seen, out=now)
-            xp.multiply(now, 1.0 / last[:, :count, n_states:], out=now)
-            last = xp.matmul(now, onward, out=onto)
-        scale = reach[:, :, n_states:]
-        log_prob = packing.total((scale.log() + largest)[..., 0])
-        return cls(log_prob, emission, alpha.div_(scale), scale)
-
-
-@dataclass(frozen=True)
 class Posterior:
     """Weighted sums of what a chain did, as far as the frames tell.
 
@@ -154,26 +122,133 @@ class Posterior:
     start: Tensor
     transition: Tensor
 
+
+class Forward(Protocol):
+    """A forward pass of K chains of S states, and what follows from it."""
+
+    @property
+    def log_prob(self) -> Tensor:
+        """(n, K) log-likelihood of every sequence under every chain."""
+
+    def log_filtered(self) -> Tensor:
+        """(K, F, S) log p(state | frames so far), up to a constant a frame."""
+
+    def posterior(self, weight: Tensor) -> Posterior:
+        """The backward pass; each sequence counts with its weight (n, K), of any sign."""
+
+
+def forward(
+    log_emission: Tensor, log_start: Tensor, log_transition: Tensor, packing: Packing
+) -> Forward:
+    """From log emissions (K, F, S), log starts (K, S) and log transitions (K, S, S)."""
+    chain = log_emission, log_start, log_transition, packing
+    least = min(float(log_start.min()), float(log_transition.min()))
+    return LogForward.run(*chain) if math.isinf(least) else ScaledForward.run(*chain)
+
+
+@dataclass(frozen=True)
+class ScaledForward:
+    """Probabilities, scaled at every moment.
+
+    Attributes
+    ----------
+    emission : (K, F, S) probability of each frame by state, relative to the likeliest.
+    alpha : (K, F, S) p(state | frames so far).
+    scale : (K, F, 1) probability of each frame given those before, relative likewise.
+    """
+
+    log_prob: Tensor
+    emission: Tensor
+    alpha: Tensor
+    scale: Tensor
+    transition: Tensor
+    packing: Packing
+
     @classmethod
     def run(
-        cls, forward: Forward, log_transition: Tensor, packing: Packing, weight: Tensor
-    ) -> Posterior:
-        """The backward pass; each sequence counts with its weight (n, K), of any sign."""
+        cls, log_emission: Tensor, log_start: Tensor, log_transition: Tensor, packing: Packing
+    ) -> ScaledForward:
+        largest = log_emission.amax(2, keepdim=True)
+        emission = (log_emission - largest).exp_()
+        alpha, n_states = torch.empty_like(emission), emission.shape[2]
         transition = log_transition.exp()
-        beta = torch.ones_like(forward.alpha)
-        ahead = forward.emission / forward.scale
-        xp, backward = _library(beta), _array(transition.mT.contiguous())
+        # One more column counts all paths: the sum that frames are scaled by.
+        onward = _array(torch.nn.functional.pad(transition, (0, 1), value=1.0))
+        reach = emission.new_empty(*emission.shape[:2], n_states + 1)
+        last = _array(torch.nn.functional.pad(log_start.exp(), (0, 1), value=1.0)[:, None])
+        moments = _moments(packing.alive, emission, alpha, reach)
+        xp = _library(emission)
+        for count, seen, now, onto in zip(packing.alive, *moments, strict=True):
+            xp.multiply(last[:, :count, :n_states], seen, out=now)
+            xp.multiply(now, 1.0 / last[:, :count, n_states:], out=now)
+            last = xp.matmul(now, onward, out=onto)
+        scale = reach[:, :, n_states:]
+        log_prob = packing.total((scale.log() + largest)[..., 0])
+        return cls(log_prob, emission, alpha.div_(scale), scale, transition, packing)
+
+    def log_filtered(self) -> Tensor:
+        return self.alpha.log()
+
+    def posterior(self, weight: Tensor) -> Posterior:
+        packing, since = self.packing, self.packing.n_first
+        beta = torch.ones_like(self.alpha)
+        ahead = self.emission / self.scale
+        xp, backward = _library(beta), _array(self.transition.mT.contiguous())
         betas, aheads = _moments(packing.alive, beta, ahead)
         for moment in range(len(betas) - 1, 0, -1):
             coming = xp.multiply(aheads[moment], betas[moment], out=aheads[moment])
             before = betas[moment - 1][:, : packing.alive[moment]]
             xp.matmul(coming, backward, out=before)
         share = weight.mT[:, packing.owner, None]
-        state = (forward.alpha * beta).mul_(share)
-        since = packing.n_first
-        left = forward.alpha[:, packing.previous()] * share[:, since:]
+        state = (self.alpha * beta).mul_(share)
+        left = self.alpha[:, packing.previous()] * share[:, since:]
         pairs = left.mT @ ahead[:, since:]
-        return cls(state, state[:, :since].sum(1), pairs * transition)
+        return Posterior(state, state[:, :since].sum(1), pairs * self.transition)
+
+
+@dataclass(frozen=True)
+class LogForward:
+    """Logarithms throughout: for chains in which some transitions are forbidden."""
+
+    log_prob: Tensor
+    log_alpha: Tensor
+    log_emission: Tensor
+    log_transition: Tensor
+    packing: Packing
+
+    @classmethod
+    def run(
+        cls, log_emission: Tensor, log_start: Tensor, log_transition: Tensor, packing: Packing
+    ) -> LogForward:
+        log_alpha = torch.empty_like(log_emission)
+        seen, alphas = (part.split(packing.alive, 1) for part in (log_emission, log_alpha))
+        torch.add(log_start[:, None], seen[0], out=alphas[0])
+        for moment, count in enumerate(packing.alive[1:], 1):
+            paths = alphas[moment - 1][:, :count, :, None] + log_transition[:, None]
+            torch.add(paths.logsumexp(2), seen[moment], out=alphas[moment])
+        log_prob = log_alpha[:, packing.last()].logsumexp(2).mT
+        return cls(log_prob, log_alpha, log_emission, log_transition, packing)
+
+    def log_filtered(self) -> Tensor:
+        return self.log_alpha
+
+    def posterior(self, weight: Tensor) -> Posterior:
+        packing, since = self.packing, self.packing.n_first
+        log_beta = torch.zeros_like(self.log_alpha)
+        betas, seen = (part.split(packing.alive, 1) for part in (log_beta, self.log_emission))
+        for moment in range(len(betas) - 1, 0, -1):
+            coming = (seen[moment] + betas[moment])[:, :, None] + self.log_transition[:, None]
+            betas[moment - 1][:, : packing.alive[moment]] = coming.logsumexp(3)
+        share = weight.mT[:, packing.owner, None]
+        whole = self.log_prob.mT[:, packing.owner, None]
+        state = (self.log_alpha + log_beta - whole).exp_().mul_(share)
+        came = (self.log_alpha[:, packing.previous()] - whole[:, since:]).unbind(2)
+        onto = (self.log_emission + log_beta)[:, since:]
+        pairs = [
+            ((source[..., None] + onto + moves[:, None]).exp_() * share[:, since:]).sum(1)
+            for source, moves in zip(came, self.log_transition.unbind(1), strict=True)
+        ]
+        return Posterior(state, state[:, :since].sum(1), torch.stack(pairs, 1))
 
 
 class _LogProb(torch.autograd.Function):
@@ -183,16 +258,13 @@ class _LogProb(torch.autograd.Function):
     def forward(
         ctx: Any, log_emission: Tensor, log_start: Tensor, log_transition: Tensor, packing: Packing
     ) -> Tensor:
-        done = Forward.run(log_emission, log_start, log_transition, packing)
-        ctx.save_for_backward(done.emission, done.alpha, done.scale, log_transition)
-        ctx.packing = packing
-        return done.log_prob
+        ctx.done = forward(log_emission, log_start, log_transition, packing)
+        return ctx.done.log_prob
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
-        emission, alpha, scale, log_transition = ctx.saved_tensors
-        forward = Forward(grad, emission, alpha, scale)
-        expected = Posterior.run(forward, log_transition, ctx.packing, grad)
+        expected = ctx.done.posterior(grad)
         return expected.state, expected.start, expected.transition, None
 
 

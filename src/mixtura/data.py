@@ -248,11 +248,11 @@ class Table:
         part.weight = weight[weight != 0].to(part.weight)
         return part
 
-    def cast(self, dtype: torch.dtype) -> Table:
+    def cast(self, dtype: torch.dtype) -> Self:
         """The same rows in another floating type."""
         if dtype == self.dtype:
             return self
-        part = object.__new__(Table)
+        part = object.__new__(type(self))
         part.__dict__.update(self.__dict__)
         part.dtype, part.weight = dtype, self.weight.to(dtype)
         if self._mapped is None:

@@ -181,16 +181,12 @@ class Mixture:
         """Log weights that sum to one within each class."""
         return log_weight - self.layout.spread(self.by_class(log_weight[None])[0])
 
-    def sample_component(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """One component of each of the given classes (n,)."""
+    def sample(self, labels: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+        """One row of each of the given classes (n,); `options` are the density's."""
         own = self.owner == labels[:, None].to(self.owner.device)
         chance = torch.where(own, self.log_weight.exp(), 0.0)
         component = torch.multinomial(chance.cpu(), 1, generator=generator).flatten()
-        return component.to(self.owner.device)
-
-    def sample(self, labels: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
-        """One row of each of the given classes (n,)."""
-        return self.density.sample(self.sample_component(labels, generator), generator, **options)
+        return self.density.sample(component.to(self.owner.device), generator, **options)
 
     def impute(self, batch: Batch) -> Tensor:
         """Conditional mean of each row given what is observed (and its class, where known)."""

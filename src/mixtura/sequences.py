@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -23,12 +23,14 @@ class SequenceBatch:
     frames : all frames by time, as `packing` says.
     y : (n,) class index, -1 for unlabelled sequences.
     weight : (n,) non-negative weights.
+    kept : what a density wants to find again when it meets the same batch.
     """
 
     frames: Batch
     packing: Packing
     y: Tensor
     weight: Tensor
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -138,6 +140,10 @@ class SequenceTable(Table):
             slices = (slice(end - count, end) for end, count in zip(ends, counts, strict=True))
             self._kept = n_rows, [self.batch(part) for part in slices]
         yield from self._kept[1]
+
+    def cast(self, dtype: torch.dtype) -> Self:
+        """Itself: likelihoods of long sequences need all digits."""
+        return self
 
     def subset(self, index: np.ndarray) -> Self:
         """A table of the sequences at the integer positions `index`."""

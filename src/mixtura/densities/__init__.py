@@ -10,6 +10,7 @@ from mixtura.densities.base import (
     VectorDensity,
     add_statistics,
     keep_valid,
+    randn,
     scale_statistics,
 )
 from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian
@@ -37,5 +38,6 @@ __all__ = [
     "VectorDensity",
     "add_statistics",
     "keep_valid",
+    "randn",
     "scale_statistics",
 ]

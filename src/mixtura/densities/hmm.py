@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from mixtura.chains import LEAST, Forward, Packing, Posterior, log_prob, viterbi
+from mixtura.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
 from mixtura.densities.base import Density, Statistics, VectorDensity, keep_valid
 from mixtura.sequences import SequenceBatch
 
@@ -99,16 +99,15 @@ class HiddenMarkov(Density):
         return self._forward(batch).log_prob
 
     def _forward(self, batch: SequenceBatch) -> Forward:
-        """The forward pass of the batch that was asked for last is kept: statistics need it too."""
-        kept = self.__dict__.get("_kept")
-        if kept is None or kept[0] is not batch:
-            kept = self.__dict__["_kept"] = batch, Forward.run(*self._chain(batch))
+        """A batch keeps the latest forward pass over it: statistics need it too."""
+        kept = batch.kept.get("forward")
+        if kept is None or kept[0] is not self:
+            kept = batch.kept["forward"] = self, forward(*self._chain(batch))
         return kept[1]
 
     def _posterior(self, batch: SequenceBatch, weight: Tensor) -> Posterior:
         with torch.no_grad():
-            forward = self._forward(batch)
-            return Posterior.run(forward, self.log_transition, batch.packing, weight)
+            return self._forward(batch).posterior(weight)
 
     def statistics(self, batch: SequenceBatch, occupancy: Tensor) -> Statistics:
         expected = self._posterior(batch, occupancy)
@@ -177,12 +176,13 @@ class HiddenMarkov(Density):
         return all_moves.tril()[0], all_moves.triu()
 
     def _with_counts(self, start: Tensor, transition: Tensor) -> Self:
-        """Probabilities in proportion to non-negative counts, and none of them below `LEAST`."""
+        """Probabilities in proportion to counts, none below `LEAST` but the forbidden ones."""
         first, moves = self._allowed
 
         def normalised(counts: Tensor, allowed: Tensor) -> Tensor:
             counts = torch.where(allowed, counts.clamp_min(torch.finfo(counts.dtype).tiny), 0.0)
-            return (counts / counts.sum(-1, keepdim=True)).clamp_min(LEAST).log()
+            shares = (counts / counts.sum(-1, keepdim=True)).clamp_min(LEAST)
+            return torch.where(allowed, shares, 0.0).log()
 
         return replace(
             self,
@@ -201,7 +201,7 @@ class HiddenMarkov(Density):
     def from_free(self, free: dict[str, Tensor]) -> Self:
         def normalised(free: Tensor, allowed: Tensor) -> Tensor:
             logs = free.masked_fill(~allowed, -torch.inf).log_softmax(-1)
-            return logs.clamp_min(math.log(LEAST))
+            return torch.where(allowed, logs.clamp_min(math.log(LEAST)), -torch.inf)
 
         first, moves = self._allowed
         return replace(
@@ -247,21 +247,19 @@ class HiddenMarkov(Density):
         self, batch: SequenceBatch, component: Tensor, generator: torch.Generator
     ) -> Tensor:
         """States are drawn given all frames, from the last to the first; then what they lack."""
-        with torch.no_grad():
-            alpha = self._forward(batch).alpha
         packing = batch.packing
-        owner = packing.owner
-        places = torch.arange(len(owner), device=owner.device)
-        filtered = alpha[component[owner], places].split(packing.alive)
-        transition = self.log_transition.exp()[component[owner[: packing.n_first]]]
+        owner, places = packing.owner, torch.arange(len(packing.owner), device=component.device)
+        with torch.no_grad():
+            filtered = self._forward(batch).log_filtered()[component[owner], places]
+        moves = self.log_transition[component[owner[: packing.n_first]]]
         states: list[Tensor] = []
-        for chance in reversed(filtered):
+        for logits in reversed(filtered.split(packing.alive)):
             if states:
                 after = states[-1]
                 count = torch.arange(len(after), device=owner.device)
-                chance = chance.clone()
-                chance[: len(after)] *= transition[count, :, after]
-            drawn = torch.multinomial(chance.cpu(), 1, generator=generator).flatten()
+                logits = logits.clone()
+                logits[: len(after)] += moves[count, :, after]
+            drawn = torch.multinomial(logits.softmax(1).cpu(), 1, generator=generator).flatten()
             states.append(drawn.to(owner.device))
         state = torch.cat(states[::-1])
         return self.emission.complete(

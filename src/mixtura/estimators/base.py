@@ -24,7 +24,16 @@ from mixtura.progress import Progress
 DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
-class Trainable(BaseEstimator):
+class Saveable(BaseEstimator):
+    """An estimator that can be written to a file."""
+
+    def save(self, path: Any) -> None:
+        """Write the fitted estimator to one file; `mixtura.load` reads it back."""
+        check_is_fitted(self)
+        save_estimator(self, path)
+
+
+class Trainable(Saveable):
     """What fitting is like for every estimator."""
 
     def _check_X(self, X: Any, *, reset: bool) -> np.ndarray:
@@ -61,11 +70,6 @@ class Trainable(BaseEstimator):
             self.__dict__.update(before)
             raise
 
-    def save(self, path: Any) -> None:
-        """Write the fitted estimator to one file; `mixtura.load` reads it back."""
-        check_is_fitted(self)
-        save_estimator(self, path)
-
 
 class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Trainable):
     """Services of a fitted generative model; subclasses fit it."""
@@ -89,12 +93,16 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
 
     @property
     def covariances_(self) -> np.ndarray:
-        """Dense covariances of the components in the user's units, (K, D, D)."""
-        check_is_fitted(self)
-        scale = self.scaling_.scale
-        return self.mixture_.density.covariances().numpy() * scale[:, None] * scale[None, :]
+        """Dense covariances of the components (and states) in the user's units, (K, ..., D, D)."""
+        density, scale = self._density_model().density, self.scaling_.scale
+        return density.covariances().numpy() * scale[:, None] * scale[None, :]
 
     # -- what a fitted model answers -------------------------------------------------------
+
+    def _density_model(self) -> Mixture:
+        """The fitted model; an error where there is none."""
+        check_is_fitted(self)
+        return self.mixture_
 
     def _table(self, X: np.ndarray, y: np.ndarray | None = None) -> Table:
         return Table(
@@ -112,7 +120,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         y: np.ndarray | None = None,
     ) -> np.ndarray:
         """`function` of every checked row, chunk by chunk."""
-        return run_over(self.mixture_, self._table(rows, y), function).numpy()
+        return run_over(self._density_model(), self._table(rows, y), function).numpy()
 
     def _missing_share(self, rows: Any) -> np.ndarray:
         """(n,) share of the values that each checked row lacks."""
@@ -161,7 +169,8 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
 
         Returns
         -------
-        (n, D), or (n_draws, n, D). Observed entries come back to the bit.
+        (n, D), or (n_draws, n, D); of sequences a list of arrays, or n_draws lists. Observed
+        entries come back to the bit.
         """
         check_is_fitted(self)
         rows = self._check_X(X, reset=False)
@@ -196,10 +205,12 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         """Rows less likely than all but a `share` of the training rows.
 
         A row with holes is judged in its favour: with the holes filled by their conditional means.
+        Sequences are judged by their log density a value.
         """
         check_is_fitted(self)
         if not 0.0 <= share <= 1.0:
             raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
+        self._density_model()
         threshold = np.interp(share, np.linspace(0.0, 1.0, 1001), self.score_quantiles_)
         return self._evaluate(self._typicality, self._check_X(X, reset=False)) < threshold
 

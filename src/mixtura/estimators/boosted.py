@@ -13,9 +13,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from mixtura.data import Table, resolve_device
 from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine
-from mixtura.estimators.base import MixtureEstimator, resolve_rank
+from mixtura.estimators.base import resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, grow
-from mixtura.estimators.plan import Rows, labelled_rows, read_rows
+from mixtura.estimators.plan import Rows, component_counts, labelled_rows, read_rows
 from mixtura.mixture import Mixture
 from mixtura.persistence import storable
 from mixtura.progress import Progress
@@ -25,7 +25,7 @@ from mixtura.trainers.start import Structure, cluster_start
 
 
 @storable
-class BoostedMixtureClassifier(GrownClassifier, MixtureEstimator):
+class BoostedMixtureClassifier(GrownClassifier):
     """A Gaussian mixture grown one generative classifier at a time.
 
     The first stage has the density of each class; every further one is fitted to the rows that the
@@ -167,18 +167,27 @@ class BoostedMixtureClassifier(GrownClassifier, MixtureEstimator):
         options = {}
         if self.covariance == "low_rank":
             options["rank"] = resolve_rank(self.rank, self.covariance, rows.X.shape[1])
-        structure = Structure(self.covariance, self.reg_covar, options)
+        counts = component_counts(self.n_components, rows)
+        assert counts is not None  # only "auto" leaves them open
+        train = partial(
+            self._train, min(counts), Structure(self.covariance, self.reg_covar, options)
+        )
         with self._progress() as progress:
-            self._train_best(partial(self._train, structure), table, progress)
+            self._train_best([train], table, progress, in_steps=self.n_stages > 1)
         if "voters_" not in self.__dict__:
             self._publish(self.mixture_.to(device), scaling, table)
         return self
 
     def _train(
-        self, structure: Structure, table: Table, generator: torch.Generator, progress: Progress
+        self,
+        n_components: int,
+        structure: Structure,
+        table: Table,
+        generator: torch.Generator,
+        progress: Progress,
     ) -> list[Candidate]:
         def begin(engine: LocalEngine, generator: torch.Generator) -> Mixture:
-            return cluster_start(engine, self.n_components, structure, generator)
+            return cluster_start(engine, n_components, structure, generator)
 
         learner = Learner(begin, EM(self.max_iter, self.tol), len(self.classes_), self.n_init)
         learner = learner.informed(table, self.prior_rows, generator)

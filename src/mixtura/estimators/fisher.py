@@ -19,8 +19,8 @@ from torch import Tensor
 from mixtura.exceptions import UnsupportedError
 from mixtura.mixture import Mixture
 
-#: Rows at a time: every one meets a copy of the model for each of the others.
-_TOGETHER = 16
+#: Rows at a time, and numbers they may need: each meets the copies of the model of all others.
+_TOGETHER, _MOST_NUMBERS = 16, 2e7
 
 
 class FisherScores(
@@ -36,8 +36,7 @@ class FisherScores(
     ----------
     estimator : a generative estimator of mixtura, such as
         `SequenceMixtureClassifier(method="ml")`, `MixtureClassifier` or `GaussianMixtureDensity`.
-    prefit : bool
-        Take the estimator as it is, fitted; otherwise `fit` fits a clone.
+        scikit-learn's `FrozenEstimator` around it keeps a fitted one as it is.
 
     Attributes
     ----------
@@ -57,9 +56,8 @@ class FisherScores(
     (60,)
     """
 
-    def __init__(self, estimator: Any, *, prefit: bool = False) -> None:
+    def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
-        self.prefit = prefit
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -67,19 +65,15 @@ class FisherScores(
         return tags
 
     def fit(self, X: Any, y: Any = None, **fit_params: Any) -> Self:
-        """Fit the estimator, unless it is fitted already."""
+        """Fit a clone of the estimator."""
         if not hasattr(self.estimator, "_table"):
             raise UnsupportedError(
                 f"{type(self.estimator).__name__} has no density of this library: use "
                 "SequenceMixtureClassifier, MixtureClassifier, BoostedMixtureClassifier or "
                 "GaussianMixtureDensity."
             )
-        if self.prefit:
-            check_is_fitted(self.estimator)
-            self.estimator_ = self.estimator
-        else:
-            self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
-        mixture = self.estimator_.mixture_
+        self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
+        mixture = self.estimator_._density_model()
         self._n_features_out = sum(
             value[0].numel() * len(value) for value in _parameters(mixture).values()
         )
@@ -90,9 +84,11 @@ class FisherScores(
         check_is_fitted(self)
         table = self.estimator_._table(self.estimator_._check_X(X, reset=False))
         mixture = self.estimator_.mixture_.to(table.device)
+        cost = float(table.sizes.max()) * mixture.density.row_cost(table.may_have_missing)
+        height = int(np.clip((_MOST_NUMBERS / cost) ** 0.5, 1, _TOGETHER))
         parts = (
-            fisher_scores(mixture, table.batch(slice(start, start + _TOGETHER)))
-            for start in range(0, len(table), _TOGETHER)
+            fisher_scores(mixture, table.batch(slice(start, start + height)))
+            for start in range(0, len(table), height)
         )
         return torch.cat([part.cpu() for part in parts]).double().numpy()
 

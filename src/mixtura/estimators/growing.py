@@ -14,10 +14,11 @@ from torch import Tensor
 
 from mixtura.data import Table
 from mixtura.engines import folds
-from mixtura.estimators.base import run_over
+from mixtura.estimators.base import MixtureEstimator, run_over
 from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.predicting import DensityClassifier
-from mixtura.exceptions import NoDensityError
+from mixtura.exceptions import DegenerateDataWarning, NoDensityError, warn
+from mixtura.mixture import Mixture
 from mixtura.progress import Progress
 from mixtura.trainers.boosting import Ballot, Boosting, Learner, adaboost
 
@@ -45,7 +46,7 @@ class Votes:
 
     def class_log_joint(self, batch: Any) -> Tensor:
         """Log shares of the votes, (n, C)."""
-        total = torch.tensor(_SILENCE)
+        total = batch.weight.new_tensor(_SILENCE, dtype=torch.float64)
         for voter, vote in self.ballots:
             joint = voter.class_log_joint(batch)
             total = total + vote * torch.nn.functional.one_hot(joint.argmax(1), joint.shape[1])
@@ -133,21 +134,33 @@ def choose(
     return best._replace(stage=None) if to_the_end else best
 
 
-class GrownClassifier(DensityClassifier):
+class GrownClassifier(DensityClassifier, MixtureEstimator):
     """What classifiers share whose order and calibration are chosen on held-back rows."""
 
-    def _train_best(self, train: Train, table: Table, progress: Progress) -> None:
-        """Choose how far to go, train on all rows, and keep what came of it."""
+    def _train_best(
+        self, trains: Sequence[Train], table: Table, progress: Progress, *, in_steps: bool = True
+    ) -> int:
+        """Choose a way and how far to go, train on all rows, keep what comes of it; which way.
+
+        `in_steps` tells that a way has several candidates to choose from.
+        """
         generator = self._generator()
-        choice = Choice(train)
-        if self.early_stopping or self.calibrate:
+        choice = Choice(trains[0])
+        if len(trains) > 1 or self.calibrate or (self.early_stopping and in_steps):
             to_the_end = not self.early_stopping
-            choice = choose([train], table, generator, progress, to_the_end=to_the_end)
-        found = train(table, generator, progress)
+            choice = choose(trains, table, generator, progress, to_the_end=to_the_end)
+        found = choice.train(table, generator, progress)
         chosen = found[-1 if choice.stage is None else min(choice.stage, len(found) - 1)]
         calibration = Calibration()
         if self.calibrate and choice.unseen is not None:
             calibration = choice.unseen.calibrate()
+        elif self.calibrate and not progress.stopped:
+            warn(
+                f"{len(table)} labelled rows are too few to hold some back: probabilities are not "
+                f"calibrated, and first choices are taken. Remedy: {_FEWEST} rows or more, or "
+                "calibrate=False.",
+                DegenerateDataWarning,
+            )
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
         self.stage_weights_ = np.array(chosen.shares)
@@ -160,20 +173,20 @@ class GrownClassifier(DensityClassifier):
         else:
             self.mixture_ = model
             self.class_prior_ = model.log_prior.exp().numpy()
+        return trains.index(choice.train)
 
     def _forget(self) -> None:
         """Drop what an earlier fit left: not every method leaves the same."""
-        for name in [name for name in vars(self) if name.endswith("_")]:
+        for name in [name for name in vars(self) if name.endswith(("_", "_n_features_out"))]:
             delattr(self, name)
 
-    def __getattr__(self, name: str) -> Any:
-        votes = not {"voters_", "pairwise_"}.isdisjoint(self.__dict__)
-        if name in ("mixture_", "score_quantiles_") and votes:
+    def _density_model(self) -> Mixture:
+        if not {"voters_", "pairwise_"}.isdisjoint(vars(self)):
             raise NoDensityError(
                 "this model decides by votes, of stages (method='adaboost') or of pairs of classes "
                 "(multiclass='pairwise'), and has no density: use another method, or 'direct'."
             )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return super()._density_model()
 
     def _class_log_joint(self, rows: Any) -> np.ndarray:
         """log p(x, c) of checked rows in the model's units, or log shares of the votes, (n, C)."""

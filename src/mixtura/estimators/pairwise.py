@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.sparse import issparse
 from scipy.special import expit, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
 from sklearn.utils import _safe_indexing, column_or_1d, get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.multiclass import check_classification_targets
@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from mixtura.estimators.base import check_weight
+from mixtura.estimators.base import Saveable, check_weight
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.persistence import storable
 
@@ -34,7 +34,7 @@ _CHUNK = 2**21
 
 
 @storable
-class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Saveable):
     """One classifier for each pair of classes, their probabilities joined by pairwise coupling.
 
     Unlike scikit-learn's `OneVsOneClassifier` it has probabilities (Hastie and Tibshirani,

@@ -47,8 +47,7 @@ class DensityClassifier(ClassifierMixin):
 
     def class_log_density(self, X: Any) -> np.ndarray:
         """log p(x | class) over the observed features of each row, (n, C), in the units of X."""
-        check_is_fitted(self)
-        log_prior = self.mixture_.log_prior.numpy()
+        log_prior = self._density_model().log_prior.numpy()
         rows = self._check_X(X, reset=False)
         return self._class_log_joint(rows) - log_prior - self._log_jacobian(rows)[:, None]
 
@@ -85,7 +84,7 @@ class DensityClassifier(ClassifierMixin):
         -------
         X (n_samples, D) and y (n_samples,).
         """
-        check_is_fitted(self)
+        self._density_model()
         generator = self._generator(random_state)
         labels = self._labels_to_draw(check_count(n_samples), y, generator)
         rows = self.mixture_.sample(labels, generator).numpy()
@@ -93,8 +92,9 @@ class DensityClassifier(ClassifierMixin):
 
     def _labels_to_draw(self, n_samples: int, y: Any, generator: torch.Generator) -> Tensor:
         """Class indices of draws: as asked for, or from the class prior."""
+        log_prior = self._density_model().log_prior
         if y is None:
-            prior = self.mixture_.log_prior.exp()
+            prior = log_prior.exp()
             return torch.multinomial(prior, n_samples, replacement=True, generator=generator)
         wanted = np.asarray(y)
         if wanted.shape not in ((), (n_samples,)):

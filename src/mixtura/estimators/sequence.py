@@ -12,38 +12,39 @@ import numpy as np
 import torch
 from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from mixtura.chains import Packing
 from mixtura.data import UNLABELED, resolve_device
 from mixtura.engines import LocalEngine
-from mixtura.estimators.base import MixtureEstimator, check_count, log_density
+from mixtura.estimators.base import check_count, log_density, resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, choose, grow
 from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.plan import Rows, labelled_rows, read_rows
 from mixtura.estimators.sequence_input import Sequences, per_sequence, read_sequences
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
 from mixtura.objectives import DISCRIMINATIVE, build_objective
 from mixtura.persistence import storable
 from mixtura.progress import Progress
 from mixtura.sequences import SequenceTable
-from mixtura.trainers.base import Trainer
+from mixtura.trainers.base import SpreadPrior, Trainer
 from mixtura.trainers.boosting import Learner
 from mixtura.trainers.ebw import EBW
 from mixtura.trainers.em import EM
 from mixtura.trainers.gradient import LBFGS, Adam
 from mixtura.trainers.start import Structure, chain_start
 
-#: States that "auto" compares.
+#: What "auto" compares: methods, and numbers of states.
+_METHODS = ("boosted", "conditional")
 _STATES = (3, 6, 12)
 #: Iterations of the first leg of discriminative training; each further leg has twice as many.
 _LEG = 10
 
 
 @storable
-class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
+class SequenceMixtureClassifier(GrownClassifier):
     """Classifies sequences of unequal length by hidden Markov models with Gaussian emissions.
 
     NaN means missing, in training and in prediction, and is marginalised exactly: single values,
@@ -55,6 +56,7 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
         States of every hidden Markov model; "auto" compares 3, 6 and 12, fitted by maximum
         likelihood, on held-back sequences.
     method : str
+        "auto": "boosted" or "conditional", whichever does better on held-back sequences.
         "ml": one model a class, by maximum likelihood (Baum-Welch).
         "conditional", "margin", "smooth_margin": these models, trained on to raise the conditional
         likelihood or a margin between the classes.
@@ -90,10 +92,12 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
         Imagined frames a state, with the spread that states show on average, that keep covariances
         sound where real frames are few; 0 is plain maximum likelihood.
     channels_first : bool
-        Arrays are (d, T_i), or (n, d, T).
+        Arrays are (d, T_i), or (n, d, T). What comes back is (T_i, d) all the same.
     id_column, time_column : str
         Of a data frame with one row a frame: the column that tells sequences apart, and the one to
-        sort them by (None leaves the rows in their order).
+        sort them by (None leaves the rows in their order). Sequences come in the order in which
+        their ids appear first, channels are matched by name. Cross-validation cuts data frames by
+        row: give it a list of arrays.
     class_weight, max_time, standardize, unlabeled, device, callbacks
         As in `MixtureClassifier`; unlabelled sequences are left out, with a warning.
     random_state, verbose : as in scikit-learn.
@@ -101,7 +105,7 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
     Attributes
     ----------
     classes_, class_prior_, weights_, means_ (K, S, d), covariances_ (K, S, d, d)
-    n_states_ : what "auto" chose
+    n_states_, method_ : what "auto" chose
     stage_weights_, n_stages_ : weight of every stage (or of its vote), and how many there are
     mixture_ : the fitted model, in standardised units; with "adaboost" there are `voters_` instead
     pairwise_ : the classifiers of all pairs, where `multiclass` asks for them and there are three
@@ -122,7 +126,7 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
 
     _parameter_constraints: dict = {
         "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "method": [StrOptions({"ml", *DISCRIMINATIVE, *GROWING})],
+        "method": [StrOptions({"auto", "ml", *DISCRIMINATIVE, *GROWING})],
         "multiclass": [StrOptions({"direct", "pairwise"})],
         "covariance": [StrOptions({"diag", "full", "spherical", "low_rank"})],
         "topology": [StrOptions({"ergodic", "left_to_right"})],
@@ -153,7 +157,7 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
         self,
         n_states: Any = "auto",
         *,
-        method: str = "boosted",
+        method: str = "auto",
         multiclass: str = "direct",
         covariance: str = "diag",
         topology: str = "ergodic",
@@ -223,14 +227,14 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
         ----------
         X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, or data frame with one row a
             frame.
-        y : (n,) labels; those of a data frame may also come one a frame.
-        sample_weight : (n,) non-negative weights.
+        y : (n,) labels; those of a data frame may also come one a frame, or as a series by id.
+        sample_weight : (n,) non-negative weights, likewise.
         """
         with self._all_or_nothing():
             self._forget()
             sequences = self._check_X(X, reset=True)
-            y = per_sequence(y, X, self.id_column)
-            rows = labelled_rows(self, read_rows(self, sequences, y, sample_weight))
+            y, weight = (per_sequence(each, X, self.id_column) for each in (y, sample_weight))
+            rows = labelled_rows(self, read_rows(self, sequences, y, weight))
             if self.multiclass == "pairwise" and len(rows.classes) > 2:
                 return self._fit_pairs(rows)
             return self._fit_rows(rows)
@@ -243,7 +247,22 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
             time_column=self.time_column,
         )
         validate_data(self, sequences.frames, reset=reset, ensure_all_finite="allow-nan")
-        return sequences
+        return self._aligned(sequences, reset)
+
+    def _aligned(self, sequences: Sequences, reset: bool) -> Sequences:
+        """Channels in the order of training, where both have names."""
+        if sequences.names is None:
+            return sequences
+        if reset:
+            self.feature_names_in_ = np.array(sequences.names, dtype=object)
+        known = getattr(self, "feature_names_in_", np.array(sequences.names, dtype=object)).tolist()
+        if sorted(known) != sorted(sequences.names):
+            raise InvalidInputError(
+                f"X has the channels {sequences.names}, but the model was fitted on {known}: give "
+                "columns of the same names."
+            )
+        order = [sequences.names.index(name) for name in known]
+        return replace(sequences, frames=sequences.frames[:, order], names=known)
 
     def _fit_rows(self, rows: Rows) -> Self:
         sequences: Any = rows.X
@@ -253,7 +272,10 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
         table = self._table(sequences, rows.y, rows.weight)
         with self._progress() as progress:
             self.n_states_ = self._count_states(table, progress)
-            self._train_best(partial(self._train, self.n_states_, self.method), table, progress)
+            methods = _METHODS if self.method == "auto" else (self.method,)
+            trains = [partial(self._train, self.n_states_, method) for method in methods]
+            in_steps = self.method != "ml"
+            self.method_ = methods[self._train_best(trains, table, progress, in_steps=in_steps)]
         shares = np.linspace(0.0, 1.0, 101)
         self.length_quantiles_ = np.stack(
             [
@@ -267,8 +289,13 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
 
     def _fit_pairs(self, rows: Rows) -> Self:
         sequences: Any = rows.X
+        n_pairs = len(rows.classes) * (len(rows.classes) - 1) // 2
         inner = clone(self).set_params(
-            multiclass="direct", channels_first=False, class_weight=None, unlabeled=None
+            multiclass="direct",
+            channels_first=False,
+            class_weight=None,
+            unlabeled=None,
+            max_time=None if self.max_time is None else self.max_time / n_pairs,
         )
         self.pairwise_ = PairwiseClassifier(inner)
         self.pairwise_.fit(sequences.split(), rows.classes[rows.y], sample_weight=rows.weight)
@@ -278,6 +305,13 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
 
     def _count_states(self, table: SequenceTable, progress: Progress) -> int:
         if self.n_states != "auto":
+            frames = torch.bincount(table.y, table.lengths.double())
+            if (frames < self.n_states).any():
+                warn(
+                    f"n_states={self.n_states} is more than the {int(frames.min())} frames of a "
+                    "class: some states have none. Remedy: fewer states, or n_states='auto'.",
+                    DegenerateDataWarning,
+                )
             return int(self.n_states)
         trains: list[Any] = [partial(self._train, count, "ml") for count in _STATES]
         generator = self._generator()
@@ -292,7 +326,9 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
         generator: torch.Generator,
         progress: Progress,
     ) -> list[Candidate]:
-        options = {"rank": max(1, table.n_features // 4)} if self.covariance == "low_rank" else {}
+        options = {}
+        if self.covariance == "low_rank":
+            options["rank"] = resolve_rank("auto", self.covariance, table.n_features)
         begin = partial(
             chain_start,
             n_states=n_states,
@@ -307,20 +343,20 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
         mixture = learner.fit(table, generator, progress)
         mixtures = [mixture]
         if method in DISCRIMINATIVE and len(self.classes_) > 1:
-            mixtures += self._discriminate(mixture, learner, table, generator, progress)
+            mixtures += self._discriminate(mixture, method, learner.em.prior, table, progress)
         return [Candidate(mixture, [1.0]) for mixture in mixtures]
 
     def _discriminate(
         self,
         mixture: Mixture,
-        learner: Learner,
+        method: str,
+        prior: SpreadPrior | None,
         table: SequenceTable,
-        generator: torch.Generator,
         progress: Progress,
     ) -> Iterator[Mixture]:
         """Legs of training, each twice as long as the one before."""
-        objective = build_objective(self.method, tradeoff=self.tradeoff, margin=self.margin)
-        prior, leg, done = learner.em.prior, _LEG, 0
+        objective = build_objective(method, tradeoff=self.tradeoff, margin=self.margin)
+        leg, done = _LEG, 0
         while done < self.max_iter and not progress.stopped:
             leg = min(leg, self.max_iter - done)
             trainer: Trainer
@@ -329,7 +365,7 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
             elif self.solver == "lbfgs":
                 trainer = LBFGS(leg, prior=prior)
             else:
-                trainer = Adam(generator, leg, prior=prior)
+                trainer = Adam(self._generator(), leg, prior=prior)
             mixture = trainer.run(mixture, objective, LocalEngine(table), progress).mixture
             yield mixture
             done, leg = done + leg, 2 * leg
@@ -371,9 +407,17 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
         values = batch.x.shape[1] * (1.0 - batch.missing_share()) * batch.packing.lengths
         return log_density(mixture, batch) / values.clamp_min(1.0)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of sequences whose class is predicted."""
+        y, weight = (per_sequence(each, X, self.id_column) for each in (y, sample_weight))
+        return super().score(X, y, weight)
+
+    def log_margin(self, X: Any, y: Any) -> np.ndarray:
+        """log p(x, y) minus the largest log p(x, c) of another class: positive where right."""
+        return super().log_margin(X, per_sequence(y, X, self.id_column))
+
     def decode(self, X: Any) -> list[np.ndarray]:
         """The likeliest path of each sequence through the states of its likeliest component."""
-        check_is_fitted(self)
 
         def paths(mixture: Mixture, batch: Any) -> Tensor:
             density: Any = mixture.density
@@ -398,7 +442,7 @@ class SequenceMixtureClassifier(GrownClassifier, MixtureEstimator):
         -------
         List of n_samples arrays (T_i, d), and y (n_samples,).
         """
-        check_is_fitted(self)
+        self._density_model()
         generator = self._generator(random_state)
         labels = self._labels_to_draw(check_count(n_samples), y, generator)
         if lengths is None:

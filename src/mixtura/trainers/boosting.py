@@ -29,8 +29,8 @@ from mixtura.trainers.start import fit_single
 #: A single-class mixture for EM to begin with.
 Begin = Callable[[LocalEngine, torch.Generator], Mixture]
 
-#: Rows whose weight is a smaller share of the largest are left out.
-_NEGLIGIBLE = 1e-4
+#: The lightest rows are left out, as long as they are no more than this share of the weight.
+_NEGLIGIBLE = 1e-9
 #: Mass of a class in a stage that leaves it out.
 _ABSENT = 1e-100
 #: Log odds of a new stage that the line search looks at, before it looks closer so many times.
@@ -39,7 +39,7 @@ _LOG_ODDS, _ZOOMS = (-9.0, 4.5, 28), 3
 _SINGLES = 5
 #: Share of a stage in the mixture when several are compared, after so many refits.
 _GLIMPSE, _GLIMPSES = 0.02, 2
-#: Iterations of EM in a refit: there will be others.
+#: Iterations of EM where others will follow.
 _REFIT = 10
 #: A voter is believed to err at least this often.
 _FLAW = 1e-3
@@ -63,6 +63,10 @@ class Learner:
         share = torch.tensor([engine.total_weight for engine in engines])
         return replace(self, em=replace(self.em, prior=SpreadPrior.pooled(spreads, share, rows)))
 
+    def hasty(self) -> Learner:
+        """The learner with a few iterations of EM: where others will follow."""
+        return replace(self, em=replace(self.em, max_iter=min(_REFIT, self.em.max_iter)))
+
     def fit(
         self,
         table: Table,
@@ -85,7 +89,7 @@ class Learner:
 
     def improve(self, mixture: Mixture, table: Table, progress: Progress) -> Mixture:
         """A classifier that a little EM reaches from another."""
-        em = replace(self.em, max_iter=min(_REFIT, self.em.max_iter))
+        em = self.hasty().em
 
         def one(engine: LocalEngine, label: int) -> Mixture:
             old = mixture.of_class(label)
@@ -173,9 +177,9 @@ class Boosting:
     ) -> Stage:
         """The classifier, fitted and fitted again, that the mixture gains most by."""
 
-        def fit(log_weight: Tensor) -> Mixture:
+        def fit(log_weight: Tensor, learner: Learner = self.learner) -> Mixture:
             part = rows.weighted(log_weight)
-            return self.learner.fit(part, generator, progress.part(1.0), absent=first)
+            return learner.fit(part, generator, progress.part(1.0), absent=first)
 
         def again(stage: Stage) -> Mixture:
             log_weight = stage.own - rows.own(stage.joint)
@@ -187,7 +191,8 @@ class Boosting:
         if self.discriminative:
             addition = fit(rows.rivalry(joint))
         else:
-            tried = [rows.added(joint, fit(start)) for start in rows.surprises(joint, generator)]
+            hasty, starts = self.learner.hasty(), rows.surprises(joint, generator)
+            tried = [rows.added(joint, fit(start, hasty)) for start in starts]
             for _ in range(_GLIMPSES):
                 tried = [rows.added(joint, again(stage)) for stage in tried]
             addition = rows.best_of_each_class(tried)
@@ -256,8 +261,10 @@ class _Rows:
 
     def weighted(self, log_weight: Tensor) -> Table:
         """The rows that matter, with weights of one at most."""
-        weight = (log_weight - log_weight.max()).exp()
-        weight = torch.where(weight > _NEGLIGIBLE, weight * self._weight, 0.0)
+        weight = (log_weight - log_weight.max()).exp().nan_to_num(0.0) * self._weight
+        ascending, order = weight.sort(stable=True)
+        light = ascending.cumsum(0) <= _NEGLIGIBLE * weight.sum()
+        weight[order[light]] = 0.0
         return self.table.weighted(weight.to(self.table.weight))
 
     def added(self, joint: Tensor, addition: Mixture, share: float = _GLIMPSE) -> Stage:

@@ -68,8 +68,7 @@ class Best:
 
 
 def _is_finite(mixture: Mixture) -> bool:
-    tensors = [mixture.log_weight, mixture.log_prior, *mixture.density.tensors().values()]
-    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+    return all(bool(value.isfinite().all()) for value in mixture.free().values())
 
 
 @dataclass(frozen=True)

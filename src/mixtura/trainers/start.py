@@ -11,7 +11,7 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from mixtura.densities import STRUCTURES, HiddenMarkov, VectorDensity
+from mixtura.densities import STRUCTURES, HiddenMarkov, VectorDensity, randn
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Likelihood
@@ -20,7 +20,7 @@ from mixtura.trainers.base import FitResult, with_masses
 from mixtura.trainers.em import EM
 
 _MOST_ROWS = 20_000
-_MOST_SEQUENCES = 5_000
+_MOST_FRAMES = 1_000_000
 #: Share of starts and moves that no cluster shows.
 _UNSEEN = 0.05
 
@@ -48,6 +48,7 @@ def cluster_start(
     labels = cluster(x, weight, n_components, generator)
     membership = torch.nn.functional.one_hot(labels, n_components).to(x) * weight[:, None]
     membership = _share_with_empty(membership, weight)
+    x = _with_unseen_spread(x, batch.observed, generator)
     mixture = Mixture.single(structure.build(x, membership, generator))
     return with_masses(mixture, mixture.density, membership.sum(0))
 
@@ -58,6 +59,13 @@ def _fill_with_means(x: Tensor, observed: Tensor | None, weight: Tensor) -> Tens
     seen = observed.to(x.dtype) * weight[:, None]
     means = (seen * x).sum(0) / seen.sum(0).clamp_min(torch.finfo(x.dtype).tiny)
     return torch.where(observed, x, means)
+
+
+def _with_unseen_spread(x: Tensor, observed: Tensor | None, generator: torch.Generator) -> Tensor:
+    """Features that no row has get the spread they have elsewhere, which is one; EM keeps it."""
+    if observed is None or observed.any(0).all():
+        return x
+    return torch.where(observed.any(0), x, randn(*x.shape, like=x, generator=generator))
 
 
 def cluster(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -88,7 +96,8 @@ def chain_start(
     left_to_right: bool,
 ) -> Mixture:
     """A single hidden Markov model: k-means clusters of frames, or equal stretches of time."""
-    batch: Any = engine.subsample(_MOST_SEQUENCES, generator).table.batch(slice(None))
+    most = max(1, int(_MOST_FRAMES / float(engine.table.sizes.mean())))
+    batch: Any = engine.subsample(most, generator).table.batch(slice(None))
     frames, packing = batch.frames, batch.packing
     x = _fill_with_means(frames.x, frames.observed, frames.weight)
     moment = packing.moments()
@@ -97,6 +106,7 @@ def chain_start(
     else:
         labels = _nearest_of_some(x, frames.weight, n_states, generator)
     membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
+    x = _with_unseen_spread(x, frames.observed, generator)
     emission = structure.build(x, _share_with_empty(membership, frames.weight), generator)
     first = membership[: packing.n_first].sum(0)
     moves = membership[packing.previous()].mT @ (membership[packing.n_first :] > 0).to(x)
