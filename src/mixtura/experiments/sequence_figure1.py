@@ -119,4 +119,6 @@ def _draw_components(panel: Any, components: dict[str, list[Lobe]]) -> None:
             height = lobe.density(_GRID)
             panel.plot(_GRID, height, _STYLES[name], color=_COLOURS[label], label=title)
     panel.set_ylabel("components")
-    panel.legend(frameon=False, fontsize="small")
+    panel.legend(
+        frameon=False, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3
+    )
