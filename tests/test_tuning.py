@@ -24,9 +24,23 @@ from sklearn.model_selection import (
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mixtura import GaussianMixtureDensity, MixtureClassifier, SparseMixtureClassifier
+from mixtura import (
+    BoostedMixtureClassifier,
+    GaussianMixtureDensity,
+    MixtureClassifier,
+    SequenceMixtureClassifier,
+    SparseMixtureClassifier,
+)
+from mixtura.datasets import make_hmm_sequences
 from mixtura.exceptions import InvalidInputError
-from mixtura.tuning import SPACES, classifier_space, density_space, sparse_space, tune
+from mixtura.tuning import (
+    SPACES,
+    boosted_space,
+    classifier_space,
+    density_space,
+    sparse_space,
+    tune,
+)
 
 QUICK = {"max_iter": 2, "init_max_iter": 2, "prior_rows": 0.0, "calibrate": False}
 ALL = {"states": (TrialState.COMPLETE, TrialState.PRUNED)}
@@ -331,6 +345,25 @@ def test_bounds_follow_the_data(flowers):
         "n_components",
         "reg_covar",
     }
+
+
+def test_boosted_mixtures_are_asked_what_a_stage_is(flowers):
+    """And what is chosen can be fitted."""
+    given = {"n_components": 2, "prior_rows": 3.0, "reg_covar": 0.02, "covariance": "diag"}
+    trial = FixedTrial(given)
+    start = BoostedMixtureClassifier(n_stages=1, calibrate=False, random_state=0)
+    assert boosted_space(trial, start, *flowers) == given
+    assert start.set_params(**given).fit(*flowers).score(*flowers) > 0.9
+
+
+def test_sequences_are_searched_as_lists():
+    """Of unequal lengths, which no matrix could hold."""
+    rows = make_hmm_sequences(10, length=(5, 9), random_state=0)
+    start = SequenceMixtureClassifier(method="ml", max_iter=2, calibrate=False)
+    best, study = tune(start, rows.data, rows.target, n_trials=2, cv=2, random_state=0)
+    asked = {"n_states", "covariance", "topology", "reg_covar"}
+    assert set(study.trials[-1].params) == asked
+    assert best.predict(rows.data).shape == (20,)
 
 
 @pytest.mark.parametrize(("kernel", "asked"), [("rbf", {"gamma"}), ("poly2", {"features"})])

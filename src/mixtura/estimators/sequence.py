@@ -120,7 +120,7 @@ class SequenceMixtureClassifier(GrownClassifier):
     >>> from mixtura import SequenceMixtureClassifier
     >>> from mixtura.datasets import make_hmm_sequences
     >>> train, test = (make_hmm_sequences(20, random_state=seed) for seed in (0, 1))
-    >>> model = SequenceMixtureClassifier(2, method="boosted", random_state=0)
+    >>> model = SequenceMixtureClassifier(2, method="boosted", n_stages=3, random_state=0)
     >>> bool(model.fit(train.data, train.target).score(test.data, test.target) > 0.9)
     True
     """
