@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,6 +43,8 @@ _METHODS = ("boosted", "conditional")
 _STATES = (3, 6, 12)
 #: Iterations of the first leg of discriminative training; each further leg has twice as many.
 _LEG = 10
+#: What a leg must gain, a sequence, for another to follow.
+_GAIN = 1e-3
 
 
 @storable
@@ -359,10 +362,10 @@ class SequenceMixtureClassifier(GrownClassifier):
         table: SequenceTable,
         progress: Progress,
     ) -> Iterator[Mixture]:
-        """Legs of training, each twice as long as the one before."""
+        """Legs of training, each twice as long as the one before, while they gain anything."""
         objective = build_objective(method, tradeoff=self.tradeoff, margin=self.margin)
-        leg, done = _LEG, 0
-        while done < self.max_iter and not progress.stopped:
+        leg, done, gain, loss = _LEG, 0, math.inf, math.inf
+        while done < self.max_iter and gain > _GAIN and not progress.stopped:
             leg = min(leg, self.max_iter - done)
             trainer: Trainer
             if self.solver == "ebw":
@@ -371,7 +374,8 @@ class SequenceMixtureClassifier(GrownClassifier):
                 trainer = LBFGS(leg, prior=prior)
             else:
                 trainer = Adam(self._generator(), leg, prior=prior)
-            mixture = trainer.run(mixture, objective, LocalEngine(table), progress).mixture
+            result = trainer.run(mixture, objective, LocalEngine(table), progress)
+            mixture, gain, loss = result.mixture, loss - result.objective, result.objective
             yield mixture
             done, leg = done + leg, 2 * leg
 
