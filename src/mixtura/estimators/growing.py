@@ -154,7 +154,7 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
         calibration = Calibration()
         if self.calibrate and choice.unseen is not None:
             calibration = choice.unseen.calibrate()
-        elif self.calibrate and not progress.stopped:
+        elif self.calibrate and len(table) < _FEWEST:
             warn(
                 f"{len(table)} labelled rows are too few to hold some back: probabilities are not "
                 f"calibrated, and first choices are taken. Remedy: {_FEWEST} rows or more, or "
