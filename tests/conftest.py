@@ -29,6 +29,12 @@ def iris():
 
 
 @pytest.fixture(scope="session")
+def flowers(iris):
+    """Every second flower."""
+    return iris[0][::2], iris[1][::2]
+
+
+@pytest.fixture(scope="session")
 def wine():
     """178 wines of three cultivars, features of very different scale."""
     X, y = load_wine(return_X_y=True)

@@ -1,4 +1,4 @@
-"""The search for parameters: ours, and scikit-learn's over every parameter."""
+"""The search for parameters: what it finds, how it goes on, and what it refuses."""
 
 import importlib
 import logging
@@ -6,41 +6,19 @@ import sys
 
 import numpy as np
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.logging import get_verbosity
 from optuna.pruners import NopPruner, ThresholdPruner
-from optuna.trial import FixedTrial, TrialState
+from optuna.trial import TrialState
 from sklearn.base import clone
 from sklearn.decomposition import PCA
-from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import (
-    GridSearchCV,
-    GroupKFold,
-    HalvingRandomSearchCV,
-    StratifiedKFold,
-    cross_val_score,
-)
+from sklearn.model_selection import GroupKFold, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mixtura import (
-    BoostedMixtureClassifier,
-    GaussianMixtureDensity,
-    MixtureClassifier,
-    SequenceMixtureClassifier,
-    SparseMixtureClassifier,
-)
-from mixtura.datasets import make_hmm_sequences
+from mixtura import GaussianMixtureDensity, MixtureClassifier
 from mixtura.exceptions import InvalidInputError
-from mixtura.tuning import (
-    SPACES,
-    boosted_space,
-    classifier_space,
-    density_space,
-    sparse_space,
-    tune,
-)
+from mixtura.tuning import tune
 
 QUICK = {"max_iter": 2, "init_max_iter": 2, "prior_rows": 0.0, "calibrate": False}
 ALL = {"states": (TrialState.COMPLETE, TrialState.PRUNED)}
@@ -50,12 +28,6 @@ REG_COVAR = {"reg_covar": FloatDistribution(1e-3, 1e-1, log=True)}
 def quick(**parameters):
     """A classifier that is fitted in a blink."""
     return MixtureClassifier(**{"n_components": 1, "covariance": "diag", **QUICK, **parameters})
-
-
-@pytest.fixture(scope="module")
-def flowers(iris):
-    """Every second flower."""
-    return iris[0][::2], iris[1][::2]
 
 
 def global_numbers():
@@ -291,149 +263,6 @@ def test_a_data_frame(flowers):
     assert best.score(table, y) > 0.9
 
 
-# -- spaces --------------------------------------------------------------------------------
-
-
-GIVEN = {
-    "n_components": 2,
-    "covariance": "low_rank",
-    "rank": 2,
-    "reg_covar": 1e-2,
-    "objective": "margin",
-    "tradeoff_odds": 3.0,
-    "margin": 5.0,
-    "learning_rate": 1e-3,
-    "unlabeled_weight": 0.5,
-}
-PLAIN = set(GIVEN) - {"learning_rate", "unlabeled_weight"}
-
-
-@pytest.mark.parametrize(
-    ("parameters", "changes", "asked"),
-    [
-        ({}, {}, PLAIN),
-        ({}, {"covariance": "diag"}, PLAIN - {"rank"}),
-        ({}, {"objective": "conditional"}, PLAIN - {"margin"}),
-        ({"solver": "adam"}, {}, PLAIN | {"learning_rate"}),
-        ({"solver": "em"}, {}, PLAIN - {"objective", "tradeoff_odds", "margin"}),
-        ({"parameterization": "precision"}, {}, PLAIN - {"covariance"}),
-        ({"unlabeled": 0}, {}, PLAIN | {"unlabeled_weight"}),
-    ],
-)
-def test_what_has_no_effect_is_not_asked(flowers, parameters, changes, asked):
-    """Each parameter appears only where the fit would look at it."""
-    trial = FixedTrial(GIVEN | changes)
-    chosen = classifier_space(trial, MixtureClassifier(**parameters), *flowers)
-    assert set(trial.params) == asked
-    if "tradeoff_odds" in asked:
-        assert chosen["tradeoff"] == 0.75
-    MixtureClassifier(**parameters).set_params(**chosen)
-
-
-def test_bounds_follow_the_data(flowers):
-    """Rank below the features, two rows a component, Adam's step on many rows."""
-    X, y = flowers
-    trial = FixedTrial(GIVEN)
-    classifier_space(trial, MixtureClassifier(), X[:57], y[:57])
-    assert (trial.distributions["n_components"].high, trial.distributions["rank"].high) == (3, 3)
-    many = FixedTrial(GIVEN)
-    classifier_space(many, MixtureClassifier(), np.tile(X, (42, 1)), np.tile(y, 42))
-    assert many.distributions["n_components"].high == 20
-    assert "learning_rate" in many.params
-    narrow = FixedTrial(GIVEN)
-    assert set(density_space(narrow, GaussianMixtureDensity(), X[:, :1])) == {
-        "n_components",
-        "reg_covar",
-    }
-
-
-def test_boosted_mixtures_are_asked_what_a_stage_is(flowers):
-    """And what is chosen can be fitted."""
-    given = {"n_components": 2, "prior_rows": 3.0, "reg_covar": 0.02, "covariance": "diag"}
-    trial = FixedTrial(given)
-    start = BoostedMixtureClassifier(n_stages=1, calibrate=False, random_state=0)
-    assert boosted_space(trial, start, *flowers) == given
-    assert start.set_params(**given).fit(*flowers).score(*flowers) > 0.9
-
-
-def test_sequences_are_searched_as_lists():
-    """Of unequal lengths, which no matrix could hold."""
-    rows = make_hmm_sequences(10, length=(5, 9), random_state=0)
-    start = SequenceMixtureClassifier(method="ml", max_iter=2, calibrate=False)
-    best, study = tune(start, rows.data, rows.target, n_trials=2, cv=2, random_state=0)
-    asked = {"n_states", "covariance", "topology", "reg_covar"}
-    assert set(study.trials[-1].params) == asked
-    assert best.predict(rows.data).shape == (20,)
-
-
-@pytest.mark.parametrize(("kernel", "asked"), [("rbf", {"gamma"}), ("poly2", {"features"})])
-def test_a_sparse_mixture_is_asked_what_its_kernel_takes(flowers, kernel, asked):
-    """The width is a share of the features' number, and what is chosen can be fitted."""
-    trial = FixedTrial({"n_components": 1, "kernel": kernel, "gamma": 0.8, "features": "linear"})
-    start = SparseMixtureClassifier(kernel="sigmoid", random_state=0)
-    chosen = sparse_space(trial, start, *flowers)
-    assert set(trial.params) == {"n_components", "kernel"} | asked
-    model = start.set_params(**chosen).fit(*flowers)
-    assert model.score(*flowers) > 0.9
-    if kernel == "rbf":
-        assert model.kernel_params_ == {"gamma": 0.2}
-    best, _ = tune(SparseMixtureClassifier(), *flowers, n_trials=2, cv=2, random_state=0)
-    assert best.score(*flowers) > 0.8
-
-
-def test_components_of_each_class(flowers):
-    """A number a class, from a space of one's own."""
-    X, y = flowers
-    model = quick()
-    best, study = tune(
-        model,
-        X,
-        y,
-        n_trials=4,
-        cv=2,
-        space=lambda trial: classifier_space(trial, model, X, y, per_class=True),
-        random_state=0,
-    )
-    names = {f"n_components_{label}" for label in range(3)}
-    assert names <= set(study.trials[1].params)
-    assert "n_components" not in study.trials[1].params
-    assert best.n_components == 1 or len(best.n_components) == 3
-
-
-def test_a_dict_of_distributions(flowers):
-    """Each kind of distribution reaches the parameter it names."""
-    X, y = flowers
-    space = {
-        "reg_covar": FloatDistribution(1e-3, 1e-1, log=True),
-        "n_components": IntDistribution(1, 3),
-        "covariance": CategoricalDistribution(["diag", "full"]),
-    }
-    best, study = tune(quick(), X, y, n_trials=4, cv=2, space=space, random_state=0)
-    assert set(study.trials[1].params) == set(space)
-    for name, value in study.best_params.items():
-        assert getattr(best, name) == value
-
-
-def test_spaces_are_found_by_base_class_and_can_be_added(flowers, monkeypatch):
-    """A subclass has the space of its base; a foreign type needs one."""
-    X, y = flowers
-
-    class Special(MixtureClassifier):
-        pass
-
-    _, study = tune(Special(**quick().get_params()), X, y, n_trials=2, cv=2, random_state=0)
-    assert "tradeoff_odds" in study.trials[1].params
-    foreign = LogisticRegression(max_iter=1000)
-    with pytest.raises(InvalidInputError, match=r"LogisticRegression.*pass space="):
-        tune(foreign, X, y, n_trials=2)
-    space = {"C": FloatDistribution(0.1, 10.0, log=True)}
-    assert tune(foreign, X, y, n_trials=2, cv=2, space=space).estimator.score(X, y) > 0.9
-    monkeypatch.setitem(
-        SPACES, LogisticRegression, lambda trial, *_: {"C": trial.suggest_float("C", 0.1, 10.0)}
-    )
-    assert tune(foreign, X, y, n_trials=2, cv=2).estimator.score(X, y) > 0.9
-
-
 # -- refusals ------------------------------------------------------------------------------
 
 
@@ -510,92 +339,3 @@ def test_without_optuna(monkeypatch):
     monkeypatch.delitem(sys.modules, "mixtura.tuning")
     with pytest.raises(ImportError, match=r"pip install 'mixtura\[tune\]'"):
         importlib.import_module("mixtura.tuning")
-
-
-# -- scikit-learn's searches ---------------------------------------------------------------
-
-
-def silent(_record):
-    """A callback that listens."""
-
-
-SHARED = {
-    "covariance": ["diag", "full"],
-    "rank": [1, "auto"],
-    "max_iter": [2, 3],
-    "tol": [1e-3, 1e-2],
-    "n_init": [1, 2],
-    "reg_covar": [1e-3, 1e-2],
-    "standardize": [True, False],
-    "warm_start": [False, True],
-    "device": ["cpu", "auto"],
-    "callbacks": [None, [silent]],
-    "random_state": [0, 1],
-    "verbose": [0, 1],
-}
-DENSITY = SHARED | {"n_components": [1, "auto"], "max_time": [None, 10.0]}
-CLASSIFIER = SHARED | {
-    "n_components": [1, [1, 2, 1]],
-    "parameterization": ["covariance", "precision"],
-    "objective": ["conditional", "likelihood"],
-    "tradeoff": [0.0, 0.9],
-    "margin": [1.0, 10.0],
-    "smoothness": [1.0, 10.0],
-    "unlabeled_weight": [0.2, 0.8],
-    "solver": ["ebw", "adam"],
-    "class_prior": ["uniform", [0.2, 0.3, 0.5]],
-    "class_weight": [None, "balanced"],
-    "init_max_iter": [2, 3],
-    "init": ["em", "eigen"],
-    "prior_rows": ["auto", 1.0],
-    "learning_rate": [1e-3, 1e-2],
-    "batch_size": ["auto", 10],
-    "schedule": ["constant", "linear"],
-    "averaging": [0.0, 0.9],
-    "early_stopping": ["auto", True],
-    "validation_fraction": [0.1, 0.2],
-    "n_iter_no_change": [1, 5],
-    "calibrate": [True, False],
-    "unlabeled": [-1, None],
-    "holes": [0.0, 0.3],
-    "max_time": [None, 10.0],
-}
-STARTS = [(quick(), CLASSIFIER), (GaussianMixtureDensity(1, max_iter=2), DENSITY)]
-LOW_RANK, ADAM = {"covariance": "low_rank"}, {"solver": "adam"}
-#: What gives a parameter something to do.
-NEEDED = {
-    "rank": LOW_RANK,
-    "parameterization": LOW_RANK,
-    "init": LOW_RANK,
-    "learning_rate": ADAM,
-    "batch_size": ADAM,
-    "schedule": ADAM,
-    "averaging": ADAM,
-    "early_stopping": ADAM,
-    "validation_fraction": ADAM,
-    "n_iter_no_change": ADAM,
-}
-EVERY_PARAMETER = [
-    pytest.param(start, name, values, id=f"{type(start).__name__}-{name}")
-    for start, values in STARTS
-    for name in start.get_params()
-]
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("start", "name", "values"), EVERY_PARAMETER)
-def test_scikit_learn_searches_over_every_parameter(flowers, start, name, values):
-    """Exhaustively and by halving; a parameter without an entry above is a failure."""
-    X, y = flowers
-    assert name in values, f"give two values of the new parameter {name}"
-    model = clone(start).set_params(**NEEDED.get(name, {}))
-    options = {"cv": 2, "error_score": "raise", "refit": False}
-    grid = GridSearchCV(model, {name: values[name]}, **options)
-    halving = HalvingRandomSearchCV(
-        model, {name: values[name]}, factor=2, min_resources=30, random_state=0, **options
-    )
-    for search in (grid, halving):
-        search.fit(X, y)
-        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-        tried = search.cv_results_[f"param_{name}"].tolist()
-        assert all(value in tried for value in values[name])

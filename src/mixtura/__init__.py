@@ -5,13 +5,18 @@ from importlib.metadata import PackageNotFoundError, version
 from mixtura.estimators import (
     BoostedMixtureClassifier,
     FisherScores,
-    GaussianMixtureDensity,
     MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
     PairwiseClassifier,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
 from mixtura.persistence import load
+
+#: The name it had while it took numbers alone.
+GaussianMixtureDensity = MixtureDensity
 
 try:
     __version__ = version("mixtura")
@@ -23,6 +28,9 @@ __all__ = [
     "FisherScores",
     "GaussianMixtureDensity",
     "MixtureClassifier",
+    "MixtureDensity",
+    "MixtureNetworkClassifier",
+    "MixtureNetworkRegressor",
     "PairwiseClassifier",
     "SequenceMixtureClassifier",
     "SparseMixtureClassifier",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,12 +27,15 @@ class Batch:
     observed : (n, D) bool, or None when nothing is missing.
     y : (n,) class index, -1 for unlabelled rows.
     weight : (n,) non-negative weights.
+    absent : (n, D) bool, what the rows came without; None: all that is not observed. Holes that
+        are punched into a row are none of its own.
     """
 
     x: Tensor
     observed: Tensor | None
     y: Tensor
     weight: Tensor
+    absent: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -40,11 +43,20 @@ class Batch:
     def take(self, index: Any) -> Batch:
         """The rows at `index` (slice, mask or indices)."""
         observed = None if self.observed is None else self.observed[index]
-        return Batch(self.x[index], observed, self.y[index], self.weight[index])
+        absent = None if self.absent is None else self.absent[index]
+        return Batch(self.x[index], observed, self.y[index], self.weight[index], absent)
 
     def to(self, dtype: torch.dtype) -> Batch:
         """The same rows in another floating type."""
-        return Batch(self.x.to(dtype), self.observed, self.y, self.weight.to(dtype))
+        return replace(self, x=self.x.to(dtype), weight=self.weight.to(dtype))
+
+    def lacks(self) -> Tensor:
+        """(n, D) bool, what the rows came without."""
+        if self.absent is not None:
+            return self.absent
+        if self.observed is None:
+            return torch.zeros_like(self.x, dtype=torch.bool)
+        return ~self.observed
 
     def unpacked(self, values: Tensor) -> Tensor:
         """Values by row, in the order in which the rows were given: as they are."""
@@ -69,19 +81,40 @@ class Batch:
             torch.cat([whole, whole & kept]),
             self.y.repeat(2),
             self.weight.repeat(2) / 2.0,
+            self.lacks().repeat(2, 1),
         )
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Affine map between the user's units and units in which every feature has variance one."""
+    """Affine map between the user's units and units in which every feature has variance one.
+
+    Codes of categories stay as they are.
+
+    Attributes
+    ----------
+    location, scale : (D,).
+    levels : (D,) number of categories of each column, 0 for numbers.
+    """
 
     location: np.ndarray
     scale: np.ndarray
+    levels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.levels):
+            object.__setattr__(self, "levels", np.zeros(len(self.scale), dtype=np.int64))
 
     @classmethod
     def identity(cls, n_features: int) -> Scaling:
         return cls(np.zeros(n_features), np.ones(n_features))
+
+    def sparing(self, levels: np.ndarray) -> Scaling:
+        """The same map, but for columns with categories."""
+        location, scale = (
+            np.where(levels > 0, *each) for each in ((0.0, self.location), (1.0, self.scale))
+        )
+        return Scaling(location, scale, levels)
 
     @classmethod
     def measure(cls, X: np.ndarray, weight: np.ndarray) -> Scaling:
@@ -185,6 +218,16 @@ class Table:
     @property
     def n_features(self) -> int:
         return len(self.scaling.location)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Number of categories of each column, 0 for numbers."""
+        return tuple(self.scaling.levels.tolist())
+
+    @property
+    def n_numbers(self) -> int:
+        """How many columns hold numbers."""
+        return self.levels.count(0)
 
     @property
     def sizes(self) -> Tensor:

@@ -27,6 +27,10 @@ class NoDensityError(UnsupportedError, AttributeError):
     """A model without a density was asked for one."""
 
 
+class NoLabelsError(UnsupportedError):
+    """A model that was fitted without labels was asked for classes."""
+
+
 class FileFormatError(ValueError):
     """A model or data file that is damaged, foreign, or written by a newer version."""
 

@@ -114,6 +114,12 @@ class Mixture:
         single = Mixture.single(self.density.select(index))
         return replace(single, log_weight=self.log_weight[index])
 
+    def select(self, keep: Tensor) -> Mixture:
+        """The components at `keep` (ascending, some of every class); weights fill up again."""
+        layout = Layout(torch.bincount(self.owner[keep]).tolist(), keep.device)
+        kept = replace(self, density=self.density.select(keep), layout=layout)
+        return replace(kept, log_weight=kept.normalise_weight(self.log_weight[keep]))
+
     def blend(self, other: Mixture, share: float) -> Mixture:
         """(1 - share) of this joint density and a share of another over the same classes."""
         parts = [(self, 1.0 - share), (other, share)]

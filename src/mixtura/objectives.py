@@ -202,6 +202,21 @@ class Hybrid(Objective):
         return loss, slope.mul_(rest).scatter_(1, own, -self.tradeoff, reduce="add")
 
 
+@dataclass(frozen=True)
+class Regression(Objective):
+    """tradeoff * -log p(x) + (1 - tradeoff) * half the squared error; no target is NaN.
+
+    Of a network that predicts: what stands for class log-joints is log p(x) and the prediction.
+    """
+
+    tradeoff: float
+
+    def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
+        log_density, prediction = class_log_joint.unbind(1)
+        off = torch.where(y.isnan(), 0.0, prediction - y.nan_to_num())
+        return (1.0 - self.tradeoff) * 0.5 * off.square() - self.tradeoff * log_density
+
+
 #: The discriminative terms by name, made from (margin, smoothness).
 DISCRIMINATIVE: dict[str, Callable[[float, float], Objective]] = {
     "conditional": lambda margin, smoothness: Conditional(),

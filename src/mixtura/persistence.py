@@ -21,6 +21,7 @@ from mixtura.data import Scaling
 from mixtura.densities import Density
 from mixtura.exceptions import FileFormatError, InvalidInputError
 from mixtura.mixture import Layout, Mixture
+from mixtura.schema import Schema
 
 FORMAT_VERSION = 1
 
@@ -48,8 +49,11 @@ class _Packer:
         if type(value) in ESTIMATORS.values():
             return {"kind": "estimator", **self.pack_estimator(value, name)}
         if isinstance(value, Scaling):
-            parts = {"location": value.location, "scale": value.scale}
-            return {"kind": "scaling", **{k: self.pack(v, f"{name}.{k}") for k, v in parts.items()}}
+            parts = {k: self.pack(v, f"{name}.{k}") for k, v in vars(value).items()}
+            return {"kind": "scaling", **parts}
+        if isinstance(value, Schema):
+            parts = {k: self.pack(v, f"{name}.{k}") for k, v in vars(value).items()}
+            return {"kind": "schema", **parts}
         if isinstance(value, Tensor):
             self.tensors[name] = value.detach().cpu().contiguous().clone()
             return {"kind": "tensor", "name": name}
@@ -154,11 +158,16 @@ def _unpack_estimator(value: dict, tensors: dict[str, Tensor]) -> Any:
     return estimator
 
 
+def _unpack_fields(value: dict, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    return {k: _unpack(v, tensors) for k, v in value.items() if k != "kind"}
+
+
 _UNPACKERS: dict[str, Any] = {
     "mixture": _unpack_mixture,
     "density": _unpack_density,
     "estimator": _unpack_estimator,
-    "scaling": lambda v, t: Scaling(_unpack(v["location"], t), _unpack(v["scale"], t)),
+    "scaling": lambda v, t: Scaling(**_unpack_fields(v, t)),
+    "schema": lambda v, t: Schema(**_unpack_fields(v, t)),
     "tensor": lambda v, t: t[v["name"]],
     "device": lambda v, t: torch.device(v["name"]),
     "array": _unpack_array,

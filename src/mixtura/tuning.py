@@ -26,8 +26,8 @@ from mixtura.data import labelled_mask
 from mixtura.densities import STRUCTURES
 from mixtura.estimators import (
     BoostedMixtureClassifier,
-    GaussianMixtureDensity,
     MixtureClassifier,
+    MixtureDensity,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
@@ -105,7 +105,7 @@ def tune(
     scoring : None, name or callable
         A scikit-learn scorer; large is good. None is "neg_log_loss" for classifiers, which also
         judges the probabilities ("accuracy" judges the decisions alone), and the estimator's own
-        `score` for others: for `GaussianMixtureDensity` the mean log density of held-out rows.
+        `score` for others: for `MixtureDensity` the mean log density of held-out rows.
     timeout : float
         No trial begins after so many seconds.
     n_jobs : int
@@ -132,9 +132,9 @@ def tune(
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from mixtura import GaussianMixtureDensity
+    >>> from mixtura import MixtureDensity
     >>> from mixtura.tuning import tune
-    >>> best, study = tune(GaussianMixtureDensity(), load_iris().data, n_trials=3, random_state=0)
+    >>> best, study = tune(MixtureDensity(), load_iris().data, n_trials=3, random_state=0)
     >>> bool(study.best_value >= study.trials[0].value)
     True
     """
@@ -193,7 +193,7 @@ def classifier_space(
 
 
 def density_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
-    """The space of `GaussianMixtureDensity`."""
+    """The space of `MixtureDensity`."""
     return {"n_components": _components(trial, len(X)), **_structure(trial, X.shape[1])}
 
 
@@ -239,7 +239,7 @@ SPACES: dict[type, Callable[[Trial, Any, Any, Any], Parameters]] = {
     SparseMixtureClassifier: sparse_space,
     BoostedMixtureClassifier: boosted_space,
     SequenceMixtureClassifier: sequence_space,
-    GaussianMixtureDensity: density_space,
+    MixtureDensity: density_space,
 }
 
 

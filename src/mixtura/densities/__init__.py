@@ -13,9 +13,11 @@ from mixtura.densities.base import (
     randn,
     scale_statistics,
 )
+from mixtura.densities.categorical import Categorical
 from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian
 from mixtura.densities.hmm import HiddenMarkov
 from mixtura.densities.low_rank import LowRankGaussian, LowRankPrecision
+from mixtura.densities.product import Product, numeric_part, with_numeric_part
 
 #: (covariance, parameterization) -> class and the options it is built with.
 STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
@@ -28,16 +30,20 @@ STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = 
 
 __all__ = [
     "STRUCTURES",
+    "Categorical",
     "Density",
     "DiagonalGaussian",
     "FullGaussian",
     "HiddenMarkov",
     "LowRankGaussian",
     "LowRankPrecision",
+    "Product",
     "Statistics",
     "VectorDensity",
     "add_statistics",
     "keep_valid",
+    "numeric_part",
     "randn",
     "scale_statistics",
+    "with_numeric_part",
 ]

@@ -51,6 +51,11 @@ class Density(ABC):
     def n_parameters(self) -> int:
         """Degrees of freedom of one component."""
 
+    @property
+    def prior_rows(self) -> float:
+        """Imagined rows that are enough for a prior of the spread to matter."""
+        return 3.0
+
     @abstractmethod
     def row_cost(self, missing: bool) -> int:
         """Numbers held in memory for one row (or frame): what the size of a chunk is chosen by."""
@@ -83,6 +88,12 @@ class Density(ABC):
     @abstractmethod
     def log_prob(self, batch: Any) -> Tensor:
         """Log density of rows under every component, (n, K), missing features integrated out."""
+
+    def log_peak(self) -> Tensor:
+        """Log density of each component at its own location, (K,)."""
+        where = self.location
+        rows = Batch(where, None, where.new_zeros(len(where)).long(), where.new_ones(len(where)))
+        return self.log_prob(rows).diagonal()
 
     @abstractmethod
     def statistics(self, batch: Any, occupancy: Tensor) -> Statistics:

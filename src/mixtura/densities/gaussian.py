@@ -145,6 +145,10 @@ class FullGaussian(VectorDensity):
     def n_parameters(self) -> int:
         return self.n_features + self.n_features * (self.n_features + 1) // 2
 
+    @property
+    def prior_rows(self) -> float:
+        return self.n_features + 2.0
+
     def row_cost(self, missing: bool) -> int:
         return self.n_components * self.n_features * (4 * self.n_features if missing else 1)
 

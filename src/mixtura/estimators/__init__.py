@@ -2,8 +2,9 @@
 
 from mixtura.estimators.boosted import BoostedMixtureClassifier
 from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.density import GaussianMixtureDensity
+from mixtura.estimators.density import MixtureDensity
 from mixtura.estimators.fisher import FisherScores
+from mixtura.estimators.network import MixtureNetworkClassifier, MixtureNetworkRegressor
 from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.sequence import SequenceMixtureClassifier
 from mixtura.estimators.sparse import SparseMixtureClassifier
@@ -11,8 +12,10 @@ from mixtura.estimators.sparse import SparseMixtureClassifier
 __all__ = [
     "BoostedMixtureClassifier",
     "FisherScores",
-    "GaussianMixtureDensity",
     "MixtureClassifier",
+    "MixtureDensity",
+    "MixtureNetworkClassifier",
+    "MixtureNetworkRegressor",
     "PairwiseClassifier",
     "SequenceMixtureClassifier",
     "SparseMixtureClassifier",

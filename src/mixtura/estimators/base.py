@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -11,16 +12,37 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    check_array,
+    check_is_fitted,
+    validate_data,
+)
 from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
+from mixtura.densities import Categorical, Product
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
 from mixtura.persistence import save_estimator
 from mixtura.progress import Progress
+from mixtura.schema import Schema
 
+#: What a matrix of numbers must be like.
+_NUMBERS: dict[str, Any] = {
+    "dtype": [np.float64, np.float32],
+    "order": "C",
+    "ensure_all_finite": "allow-nan",
+}
+#: Constraints of the parameters that say how mixed tables are read.
+TABLE_CONSTRAINTS: dict = {
+    "categorical_features": [None, StrOptions({"from_dtype"}), "array-like"],
+    "unexpected": [StrOptions({"missing", "error"})],
+    "missingness": [StrOptions({"auto", "ignore", "informative"})],
+}
 DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
@@ -37,14 +59,7 @@ class Trainable(Saveable):
     """What fitting is like for every estimator."""
 
     def _check_X(self, X: Any, *, reset: bool) -> np.ndarray:
-        return validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            order="C",
-            ensure_all_finite="allow-nan",
-        )
+        return validate_data(self, X, reset=reset, **_NUMBERS)
 
     def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
         measured = Scaling.measure(X, weight)
@@ -76,11 +91,34 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
 
     mixture_: Mixture
     scaling_: Scaling
+    #: Of a model that knows numbers alone; fitting to a table puts its own in this place.
+    schema_: Schema = Schema()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
         return tags
+
+    def _check_X(self, X: Any, *, reset: bool) -> Any:
+        """Rows as a matrix of numbers; categories become their codes."""
+        if reset:
+            self.schema_ = Schema.learn(X, self.categorical_features)
+        given = self.schema_.encode(X, self.unexpected)
+        if given is X or not isinstance(given, np.ndarray):
+            return super()._check_X(given, reset=reset)
+        rows = check_array(given, input_name="X", estimator=self, **_NUMBERS)
+        if reset or self.schema_.names is None or not hasattr(X, "columns"):
+            _check_feature_names(self, X, reset=reset)
+        _check_n_features(self, rows, reset=reset)
+        return rows
+
+    def _levels(self, n_features: int) -> np.ndarray:
+        """(D,) number of categories of each column, 0 for numbers."""
+        return self.schema_.levels(n_features)
+
+    def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
+        return super()._measure_scaling(X, weight).sparing(self._levels(X.shape[1]))
 
     def _publish(self, mixture: Mixture, scaling: Scaling, table: Table) -> None:
         """Fitted attributes that follow from the mixture and its training rows."""
@@ -169,8 +207,9 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
 
         Returns
         -------
-        (n, D), or (n_draws, n, D); of sequences a list of arrays, or n_draws lists. Observed
-        entries come back to the bit.
+        (n, D), or (n_draws, n, D); a data frame for a data frame, of sequences a list of arrays, or
+        n_draws of these. Observed entries come back to the bit; of categories, the likeliest is
+        filled in.
         """
         check_is_fitted(self)
         rows = self._check_X(X, reset=False)
@@ -180,7 +219,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         def filled(function: Callable[[Mixture, Batch], Tensor]) -> Any:
             found = self._evaluate(lambda m, b: b.unpacked(function(m, b)), rows, labels)
             found = np.where(np.isnan(values), self.scaling_.invert(found), values)
-            return self._like(found.astype(values.dtype), rows)
+            return self._like(found.astype(values.dtype), rows, X)
 
         if n_draws is None:
             return filled(lambda m, b: m.impute(b))
@@ -192,9 +231,42 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         """Checked rows as a matrix, NaN where missing."""
         return rows
 
-    def _like(self, values: np.ndarray, rows: Any) -> Any:
-        """Such a matrix in the form of the rows."""
-        return values
+    def _like(self, values: np.ndarray, rows: Any, X: Any) -> Any:
+        """Such a matrix in the form of what was given."""
+        return self.schema_.like(values, X)
+
+    def _drawn(self, rows: Tensor) -> np.ndarray:
+        """Rows that a model drew, in the user's units and categories."""
+        return self.schema_.decode(self.scaling_.invert(rows.cpu().numpy()))
+
+    def category_proba(self, X: Any, column: Any) -> np.ndarray:
+        """p(category | what is observed) of a categorical column.
+
+        Parameters
+        ----------
+        X : rows, as for `impute`.
+        column : its position, or its name in a data frame.
+
+        Returns
+        -------
+        (n, number of categories), in the order of `schema_.categories`; one for what is observed.
+        """
+        density = self._density_model().density
+        rows = self._check_X(X, reset=False)
+        place = self.schema_.position(column, rows.shape[1])
+        if not self._levels(rows.shape[1])[place]:
+            raise InvalidInputError(f"column {column!r} holds numbers: use impute.")
+        assert isinstance(density, Product)
+        number, within = density.find(place)
+        part = density.parts[number]
+        assert isinstance(part, Categorical)
+
+        def chances(mixture: Mixture, batch: Batch) -> Tensor:
+            share = mixture.posterior(batch).to(batch.x.dtype)
+            all_of_them = part.to(batch.x.device).chances(density.view(batch, number), share)
+            return part.by_column(all_of_them)[within]
+
+        return self._evaluate(chances, rows)
 
     @staticmethod
     def _typicality(mixture: Mixture, batch: Any) -> Tensor:
@@ -262,11 +334,9 @@ def check_count(count: Any) -> int:
     return int(count)
 
 
-def run_over(
-    mixture: Mixture, table: Table, function: Callable[[Mixture, Batch], Tensor]
-) -> Tensor:
-    """`function` of every row of a table under the mixture, in double precision on the CPU."""
-    moved = mixture.to(table.device)
+def run_over(model: Any, table: Table, function: Callable[[Any, Batch], Tensor]) -> Tensor:
+    """`function` of every row of a table under the model, in double precision on the CPU."""
+    moved = model.to(table.device)
     engine = LocalEngine(table)
     return engine.concat(lambda batch: function(moved, batch).double(), moved.density)
 
@@ -281,5 +351,5 @@ def filled_log_density(mixture: Mixture, batch: Batch) -> Tensor:
     if batch.observed is None:
         return log_density(mixture, batch)
     unlabelled = torch.full_like(batch.y, UNLABELED)
-    filled = mixture.impute(Batch(batch.x, batch.observed, unlabelled, batch.weight))
-    return log_density(mixture, Batch(filled, None, unlabelled, batch.weight))
+    batch = replace(batch, y=unlabelled, absent=batch.lacks())
+    return log_density(mixture, replace(batch, x=mixture.impute(batch), observed=None))

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from mixtura.data import Table, resolve_device
 from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine
-from mixtura.estimators.base import resolve_rank
+from mixtura.estimators.base import TABLE_CONSTRAINTS, resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, grow
 from mixtura.estimators.plan import Rows, component_counts, labelled_rows, read_rows
 from mixtura.mixture import Mixture
@@ -26,7 +26,7 @@ from mixtura.trainers.start import Structure, cluster_start
 
 @storable
 class BoostedMixtureClassifier(GrownClassifier):
-    """A Gaussian mixture grown one generative classifier at a time.
+    """A mixture grown one generative classifier at a time.
 
     The first stage has the density of each class; every further one is fitted to the rows that the
     mixture so far gets wrong, and is added with the weight that a line search finds. The result is
@@ -50,7 +50,8 @@ class BoostedMixtureClassifier(GrownClassifier):
     prior_rows : float
         Imagined rows a component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
-    rank, reg_covar, standardize, class_weight, unlabeled, max_time, device, callbacks
+    rank, reg_covar, standardize, class_weight, categorical_features, unexpected, missingness,
+    unlabeled, max_time, device, callbacks
         As in `MixtureClassifier`; unlabelled rows are left out, with a warning.
     max_iter, tol, n_init
         Of EM, in every stage.
@@ -93,6 +94,7 @@ class BoostedMixtureClassifier(GrownClassifier):
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "standardize": ["boolean"],
+        **TABLE_CONSTRAINTS,
         "device": [str, torch.device],
         "callbacks": [None, "array-like"],
         "random_state": ["random_state"],
@@ -117,6 +119,9 @@ class BoostedMixtureClassifier(GrownClassifier):
         tol: float = 1e-3,
         n_init: int = 1,
         standardize: bool = True,
+        categorical_features: Any = None,
+        unexpected: str = "missing",
+        missingness: str = "auto",
         unlabeled: Any = -1,
         device: Any = "auto",
         callbacks: Any = None,
@@ -138,6 +143,9 @@ class BoostedMixtureClassifier(GrownClassifier):
         self.tol = tol
         self.n_init = n_init
         self.standardize = standardize
+        self.categorical_features = categorical_features
+        self.unexpected = unexpected
+        self.missingness = missingness
         self.unlabeled = unlabeled
         self.device = device
         self.callbacks = callbacks
@@ -166,14 +174,19 @@ class BoostedMixtureClassifier(GrownClassifier):
         self.classes_, self.scaling_ = rows.classes, scaling
         options = {}
         if self.covariance == "low_rank":
-            options["rank"] = resolve_rank(self.rank, self.covariance, rows.X.shape[1])
+            options["rank"] = resolve_rank(self.rank, self.covariance, table.n_numbers)
         counts = component_counts(self.n_components, rows)
         assert counts is not None  # only "auto" leaves them open
-        train = partial(
-            self._train, min(counts), Structure(self.covariance, self.reg_covar, options)
-        )
+        open_question = self.missingness == "auto" and table.may_have_missing
+        choices = [False, True] if open_question else [self.missingness == "informative"]
+        structures = [
+            Structure(self.covariance, self.reg_covar, options, informative)
+            for informative in choices
+        ]
+        trains = [partial(self._train, min(counts), structure) for structure in structures]
         with self._progress() as progress:
-            self._train_best([train], table, progress, in_steps=self.n_stages > 1)
+            best = self._train_best(trains, table, progress, in_steps=self.n_stages > 1)
+        self.missingness_ = "informative" if choices[best] else "ignore"
         if "voters_" not in self.__dict__:
             self._publish(self.mixture_.to(device), scaling, table)
         return self

@@ -13,9 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Scaling, Table, resolve_device
-from mixtura.densities import STRUCTURES
+from mixtura.densities import STRUCTURES, Categorical, numeric_part
 from mixtura.engines import LocalEngine, PunchedEngine, folds, hold_back, some_rows
-from mixtura.estimators.base import run_over
+from mixtura.estimators.base import TABLE_CONSTRAINTS, run_over
 from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.comparison import challenge, compare
 from mixtura.estimators.plan import (
@@ -24,6 +24,7 @@ from mixtura.estimators.plan import (
     Rows,
     class_counts,
     make_plans,
+    other_missingness,
     other_tradeoffs,
     read_rows,
 )
@@ -191,6 +192,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "calibrate": ["boolean"],
+        **TABLE_CONSTRAINTS,
         "warm_start": ["boolean"],
         "device": [str, torch.device],
         "callbacks": [None, "array-like"],
@@ -231,6 +233,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
         calibrate: bool = True,
+        categorical_features: Any = None,
+        unexpected: str = "missing",
+        missingness: str = "auto",
         warm_start: bool = False,
         unlabeled: Any = -1,
         device: Any = "auto",
@@ -268,6 +273,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.calibrate = calibrate
+        self.categorical_features = categorical_features
+        self.unexpected = unexpected
+        self.missingness = missingness
         self.warm_start = warm_start
         self.unlabeled = unlabeled
         self.device = device
@@ -340,12 +348,13 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         plan = plans[0]
         calibrates = self.calibrate and not plan.generative and not self._stops_early(plan)
         others = [] if settled else other_tradeoffs(self, plan)
+        signs = [] if settled else other_missingness(self, plan, table.may_have_missing)
         few = int((table.y >= 0).sum()) < _FEWEST
-        if few or not (len(plans) > 1 or others or calibrates):
+        if few or not (len(plans) > 1 or others or signs or calibrates):
             return plan, None
         generator = self._generator()
         parts = list(folds(some_rows(table, SMALL, generator), _FOLDS, generator))
-        share = 0.5 / (_FOLDS * (len(plans) + len(others)))
+        share = 0.5 / (_FOLDS * (len(plans) + len(others) + len(signs)))
 
         def solve(engine: LocalEngine, plan: Plan) -> Mixture:
             if plan.solver == "adam":
@@ -356,6 +365,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         best = compare(plans, in_time, solve)
         if best.parts and others and progress.time_spent < 0.5:
             best = challenge(best, other_tradeoffs(self, best.plan), parts, solve)
+        if best.parts and signs and progress.time_spent < 0.5:
+            best = challenge(best, other_missingness(self, best.plan, True), parts, solve)
         return best.plan, Unseen.pool(best.parts) if best.parts else None
 
     def _previous(self, rows: Rows, plans: list[Plan]) -> Mixture | None:
@@ -363,12 +374,15 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         if not hasattr(self, "mixture_"):
             return None
         previous, n_features = self.mixture_, rows.X.shape[1]
-        kinds = [plan.recipe.density_class(n_features) for plan in plans]
+        levels = self._levels(n_features)
+        kinds = [plan.recipe.density_class(int((levels == 0).sum())) for plan in plans]
         same = (
             previous.density.n_features == n_features
             and np.array_equal(self.classes_, rows.classes)
+            and np.array_equal(levels, self.scaling_.levels)
             and plans[0].counts in (None, list(previous.layout.counts))
-            and type(previous.density) in kinds
+            and type(numeric_part(previous.density)) in (*kinds, Categorical)
+            and self.missingness in ("auto", self.missingness_)
         )
         if not same:
             raise InvalidInputError(
@@ -380,7 +394,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     def _resumed(self, plans: list[Plan]) -> Plan:
         """The plan of the previous fit: what "auto" chose then is kept."""
         recipe = replace(plans[0].recipe, covariance=self.covariance_, rank=self.rank_)
-        plan = replace(plans[0], recipe=replace(recipe, floor=self.reg_covar_))
+        informative = self.missingness_ == "informative"
+        recipe = replace(recipe, floor=self.reg_covar_, informative=informative)
+        plan = replace(plans[0], recipe=recipe)
         chosen = self.tradeoff == "auto" and self.tradeoff_ < 1.0
         return replace(plan, tradeoff=self.tradeoff_) if chosen else plan
 
@@ -489,7 +505,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self._publish(mixture, scaling, table)
         self.prior_rows_ = 0.0 if prior is None else prior.rows
         self.prior_spread_ = None if prior is None else prior.reference.cpu().numpy()
-        self.covariance_ = plan.recipe.final_covariance(table.n_features)
+        self.covariance_ = plan.recipe.final_covariance(table.n_numbers)
+        self.missingness_ = "informative" if plan.recipe.informative else "ignore"
         self.rank_, self.reg_covar_ = plan.recipe.rank, plan.recipe.floor
         self.tradeoff_ = 1.0 if plan.generative else plan.tradeoff
         self.class_prior_ = self.mixture_.log_prior.exp().numpy()

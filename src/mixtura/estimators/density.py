@@ -1,7 +1,8 @@
-"""GaussianMixtureDensity: an unsupervised mixture."""
+"""MixtureDensity: an unsupervised mixture."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -13,26 +14,35 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura.data import Table, resolve_device
-from mixtura.engines import LocalEngine
+from mixtura.densities import Categorical
+from mixtura.engines import LocalEngine, hold_back
 from mixtura.estimators.base import (
+    TABLE_CONSTRAINTS,
     MixtureEstimator,
     check_count,
     check_weight,
+    log_density,
     resolve_rank,
+    run_over,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.persistence import storable
+from mixtura.persistence import ESTIMATORS, storable
 from mixtura.progress import Progress
 from mixtura.trainers.base import FitResult
 from mixtura.trainers.em import EM
 from mixtura.trainers.selection import Recipe, fit_groups
 
+#: With fewer rows, held-back ones decide nothing.
+_FEWEST = 50
+
 
 @storable
-class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
-    """A Gaussian mixture fitted by EM, with missing values marginalised.
+class MixtureDensity(DensityMixin, MixtureEstimator):
+    """A mixture fitted by EM, with missing values marginalised.
+
+    Numbers are Gaussian, categories categorical; a component holds both.
 
     Parameters
     ----------
@@ -41,20 +51,25 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
     covariance : "auto", "full", "diag", "spherical" or "low_rank"
     rank : "auto" or int
         Rank of the low-rank part.
-    max_iter, max_time, tol, n_init, reg_covar, standardize, warm_start, device, callbacks
+    missingness : "auto", "ignore" or "informative"
+        Whether components also differ in which entries are absent, as in `MixtureClassifier`;
+        "auto" looks whether that makes the entries and holes of held-back rows likelier.
+    max_iter, max_time, tol, n_init, reg_covar, standardize, categorical_features, unexpected,
+    warm_start, device, callbacks
         As in `MixtureClassifier`.
     random_state, verbose : as in scikit-learn.
 
     Attributes
     ----------
-    weights_, means_, covariances_, n_components_, mixture_, scaling_, history_, n_iter_, converged_
+    weights_, means_, covariances_, n_components_, mixture_, scaling_, schema_, missingness_,
+    history_, n_iter_, converged_
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from mixtura import GaussianMixtureDensity
+    >>> from mixtura import MixtureDensity
     >>> X = load_iris().data
-    >>> model = GaussianMixtureDensity(3, random_state=0).fit(X)
+    >>> model = MixtureDensity(3, random_state=0).fit(X)
     >>> model.score_samples(X).shape
     (150,)
     """
@@ -69,6 +84,7 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "reg_covar": [Interval(Real, 0, None, closed="neither")],
         "standardize": ["boolean"],
+        **TABLE_CONSTRAINTS,
         "warm_start": ["boolean"],
         "device": [str, torch.device],
         "callbacks": [None, "array-like"],
@@ -88,6 +104,9 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         n_init: int = 1,
         reg_covar: float = 1e-5,
         standardize: bool = True,
+        categorical_features: Any = None,
+        unexpected: str = "missing",
+        missingness: str = "auto",
         warm_start: bool = False,
         device: Any = "auto",
         callbacks: Any = None,
@@ -103,6 +122,9 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         self.n_init = n_init
         self.reg_covar = reg_covar
         self.standardize = standardize
+        self.categorical_features = categorical_features
+        self.unexpected = unexpected
+        self.missingness = missingness
         self.warm_start = warm_start
         self.device = device
         self.callbacks = callbacks
@@ -132,6 +154,8 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         with self._progress() as progress:
             result = self._train(LocalEngine(table), previous, progress)
         self._publish(result.mixture, scaling, table)
+        informative = getattr(self.mixture_.density, "informative", False)
+        self.missingness_ = "informative" if informative else "ignore"
         self.n_components_ = result.mixture.n_components
         self.history_, self.n_iter_, self.converged_ = (
             progress.history,
@@ -152,15 +176,38 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         em = EM(self.max_iter, self.tol)
         if previous is not None:
             return em.run(previous.to(engine.table.device), Likelihood(), engine, progress)
-        recipe = Recipe(
-            self.covariance,
-            resolve_rank(self.rank, self.covariance, engine.table.n_features),
-            self.reg_covar,
-            em,
-            n_init=self.n_init,
-        )
+        numbers = engine.table.n_numbers
+        rank = resolve_rank(self.rank, self.covariance, numbers)
+        recipe = Recipe(self.covariance, rank, self.reg_covar, em, n_init=self.n_init)
+        if self._holes_tell(engine, recipe, progress):
+            recipe = replace(recipe, informative=True)
+        return self._fit_recipe(engine, recipe, progress)
+
+    def _fit_recipe(self, engine: LocalEngine, recipe: Recipe, progress: Progress) -> FitResult:
         counts = None if self.n_components == "auto" else [self._affordable(len(engine))]
         return fit_groups([engine], counts, recipe, self._generator(), progress).results[0]
+
+    def _holes_tell(self, engine: LocalEngine, recipe: Recipe, progress: Progress) -> bool:
+        """Whether components are to differ in which entries are absent.
+
+        "auto": if held-back rows, with their holes, are likelier then than with holes that come
+        independently of everything.
+        """
+        open_question = self.missingness == "auto" and engine.may_have_missing
+        if not open_question or len(engine) < _FEWEST:
+            return self.missingness == "informative"
+        train, held_back = hold_back(engine.table, 0.25, self._generator())
+        assert held_back is not None
+        mean = []
+        for informative in (False, True):
+            tried = replace(recipe, informative=informative)
+            fitted = self._fit_recipe(train, tried, progress.part(0.25)).mixture
+            mean.append(float(run_over(fitted, held_back.table, log_density).mean()))
+        batch, unseen = (each.table.batch(slice(None)) for each in (train, held_back))
+        ones = batch.weight.double()[:, None]
+        holes = Categorical.from_clusters(batch.lacks().double(), ones, (2,) * batch.x.shape[1])
+        chance = holes.log_prob(replace(unseen, x=unseen.lacks().double(), observed=None))
+        return mean[1] > mean[0] + float(chance.mean())
 
     def _affordable(self, n_rows: int) -> int:
         if self.n_components > n_rows:
@@ -203,5 +250,9 @@ class GaussianMixtureDensity(DensityMixin, MixtureEstimator):
         component = torch.multinomial(
             weight, check_count(n_samples), replacement=True, generator=generator
         )
-        rows = self.mixture_.density.sample(component, generator).numpy()
-        return self.scaling_.invert(rows), component.numpy()
+        rows = self._drawn(self.mixture_.density.sample(component, generator))
+        return rows, component.numpy()
+
+
+#: Files written while it took numbers alone have its old name.
+ESTIMATORS["GaussianMixtureDensity"] = MixtureDensity

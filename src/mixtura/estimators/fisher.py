@@ -35,7 +35,7 @@ class FisherScores(
     Parameters
     ----------
     estimator : a generative estimator of mixtura, such as
-        `SequenceMixtureClassifier(method="ml")`, `MixtureClassifier` or `GaussianMixtureDensity`.
+        `SequenceMixtureClassifier(method="ml")`, `MixtureClassifier` or `MixtureDensity`.
         scikit-learn's `FrozenEstimator` around it keeps a fitted one as it is.
 
     Attributes
@@ -70,7 +70,7 @@ class FisherScores(
             raise UnsupportedError(
                 f"{type(self.estimator).__name__} has no density of this library: use "
                 "SequenceMixtureClassifier, MixtureClassifier, BoostedMixtureClassifier or "
-                "GaussianMixtureDensity."
+                "MixtureDensity."
             )
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
         mixture = self.estimator_._density_model()

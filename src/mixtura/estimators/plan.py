@@ -82,7 +82,7 @@ def read_rows(
         raise InvalidInputError(
             f"y has no labelled row: all entries equal the unlabelled marker "
             f"{estimator.unlabeled!r}. Label some rows, set unlabeled=None, or use "
-            "GaussianMixtureDensity."
+            "MixtureDensity."
         )
     classes = _distinct(y[labelled]) if known is None else known
     if len(classes) == 1 and not labelled.all():
@@ -161,21 +161,23 @@ def make_plans(estimator: Any, rows: Rows) -> list[Plan]:
     precision = estimator.parameterization == "precision"
     _refuse_contradictions(estimator, generative, precision)
     solver = _solver(estimator.solver, rows, generative and not precision)
-    batch_size = _batch_size(estimator.batch_size, len(rows.y))
+    batch_size = batch_rows(estimator.batch_size, len(rows.y))
     max_iter = _max_iter(estimator.max_iter, solver, len(rows.y) / batch_size)
     prior = estimator.class_prior
+    n_numbers = _count_numbers(estimator, rows)
     first = Plan(
         solver=solver,
         generative=generative,
         recipe=Recipe(
             covariance="low_rank" if precision else estimator.covariance,
-            rank=resolve_rank(estimator.rank, estimator.covariance, rows.X.shape[1]),
+            rank=resolve_rank(estimator.rank, estimator.covariance, n_numbers),
             floor=_first(estimator.reg_covar, _FLOORS),
             em=_em(estimator, solver, max_iter),
             parameterization=estimator.parameterization,
             eigen=estimator.init == "eigen" or precision,
             n_init=estimator.n_init,
             prior_rows=None if estimator.prior_rows == "auto" else estimator.prior_rows,
+            informative=estimator.missingness == "informative",
         ),
         tradeoff=_first(estimator.tradeoff, _TRADEOFFS),
         max_iter=max_iter,
@@ -197,14 +199,16 @@ def _recipes(estimator: Any, first: Recipe, rows: Rows) -> list[Recipe]:
     """
     if estimator.covariance != "auto" or estimator.parameterization == "precision":
         return [first]
-    n_features = rows.X.shape[1]
-    first = replace(first, covariance=first.final_covariance(n_features))
+    n_numbers = _count_numbers(estimator, rows)
+    first = replace(first, covariance=first.final_covariance(n_numbers))
     found = [first]
+    if n_numbers == 0:
+        return found
     if estimator.reg_covar == "auto":
         found += [replace(first, floor=floor) for floor in _FLOORS[1:]]
     if estimator.rank == "auto" and first.covariance == "low_rank" and first.rank > _THIN:
         found.append(replace(first, rank=_THIN))
-    if n_features > 1:
+    if n_numbers > 1:
         found.append(replace(first, covariance="diag"))
     return found
 
@@ -215,6 +219,18 @@ def other_tradeoffs(estimator: Any, plan: Plan) -> list[Plan]:
     if plan.generative or not left_open:
         return []
     return [replace(plan, tradeoff=tradeoff) for tradeoff in _TRADEOFFS[1:]]
+
+
+def other_missingness(estimator: Any, plan: Plan, may_have_holes: bool) -> list[Plan]:
+    """The plan that takes holes for signs, where "auto" leaves that open and there are any."""
+    if estimator.missingness != "auto" or not may_have_holes:
+        return []
+    return [replace(plan, recipe=replace(plan.recipe, informative=True))]
+
+
+def _count_numbers(estimator: Any, rows: Rows) -> int:
+    """Columns that hold numbers."""
+    return int((estimator._levels(rows.X.shape[1]) == 0).sum())
 
 
 def _em(estimator: Any, solver: str, max_iter: int) -> EM:
@@ -228,14 +244,20 @@ def _first(value: Any, choices: tuple[float, ...]) -> float:
     return choices[0] if value == "auto" else float(value)
 
 
-def _batch_size(batch_size: Any, n_rows: int) -> int:
+def batch_rows(batch_size: Any, n_rows: int) -> int:
+    """Rows of a minibatch; "auto" is a hundredth of all."""
     return min(max(100, n_rows // 100), 1000) if batch_size == "auto" else int(batch_size)
 
 
 def _max_iter(max_iter: Any, solver: str, steps_an_epoch: float) -> int:
     if max_iter != "auto":
         return int(max_iter)
-    return _ITERATIONS.get(solver) or int(np.clip(_STEPS / steps_an_epoch, *_EPOCHS))
+    return _ITERATIONS.get(solver) or adam_epochs(steps_an_epoch)
+
+
+def adam_epochs(steps_an_epoch: float) -> int:
+    """Epochs that make about `_STEPS` steps."""
+    return int(np.clip(_STEPS / steps_an_epoch, *_EPOCHS))
 
 
 def _is_generative(estimator: Any, rows: Rows) -> bool:

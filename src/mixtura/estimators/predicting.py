@@ -87,8 +87,8 @@ class DensityClassifier(ClassifierMixin):
         self._density_model()
         generator = self._generator(random_state)
         labels = self._labels_to_draw(check_count(n_samples), y, generator)
-        rows = self.mixture_.sample(labels, generator).numpy()
-        return self.scaling_.invert(rows), self.classes_[labels.numpy()]
+        rows = self._drawn(self.mixture_.sample(labels, generator))
+        return rows, self.classes_[labels.numpy()]
 
     def _labels_to_draw(self, n_samples: int, y: Any, generator: torch.Generator) -> Tensor:
         """Class indices of draws: as asked for, or from the class prior."""

@@ -407,7 +407,7 @@ class SequenceMixtureClassifier(GrownClassifier):
     def _values(self, rows: Any) -> np.ndarray:
         return rows.frames
 
-    def _like(self, values: np.ndarray, rows: Any) -> Any:
+    def _like(self, values: np.ndarray, rows: Any, X: Any) -> Any:
         return replace(rows, frames=values).split()
 
     @staticmethod
@@ -433,7 +433,7 @@ class SequenceMixtureClassifier(GrownClassifier):
             return batch.unpacked(density.paths(batch, mixture.posterior(batch).argmax(1)))
 
         rows = self._check_X(X, reset=False)
-        return self._like(self._evaluate(paths, rows).astype(np.int64), rows)
+        return self._like(self._evaluate(paths, rows).astype(np.int64), rows, X)
 
     def sample(  # type: ignore[override]
         self, n_samples: int = 1, y: Any = None, *, lengths: Any = None, random_state: Any = None

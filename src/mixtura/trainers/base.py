@@ -19,7 +19,7 @@ from mixtura.progress import Progress
 
 @dataclass(frozen=True)
 class SpreadPrior:
-    """A conjugate prior of the covariances: imagined rows around each component's own centre.
+    """A conjugate prior: imagined rows, around each component's own centre or of any category.
 
     Attributes
     ----------
@@ -31,12 +31,11 @@ class SpreadPrior:
     reference: Tensor
 
     @classmethod
-    def pooled(cls, spreads: list[Tensor], share: Tensor, rows: float | None) -> SpreadPrior:
+    def pooled(cls, densities: list[Density], share: Tensor, rows: float | None) -> SpreadPrior:
         """The mean spread of groups, each with its share; None is enough rows for it to matter."""
-        reference = torch.tensordot((share / share.sum()).to(spreads[0]), torch.stack(spreads), 1)
-        if rows is None:
-            rows = reference.shape[0] + 2.0 if reference.ndim == 2 else 3.0
-        return cls(rows, reference)
+        spreads = torch.stack([density.typical_spread for density in densities])
+        reference = torch.tensordot((share / share.sum()).to(spreads), spreads, 1)
+        return cls(densities[0].prior_rows if rows is None else rows, reference)
 
     def statistics(self, density: Density, centre: Tensor) -> Statistics:
         """What the imagined rows around each `centre` (K, D) add to those of the real ones."""

@@ -59,9 +59,9 @@ class Learner:
         if rows == 0:
             return self
         engines = self._engines(table)
-        spreads = [self.begin(engine, generator).density.typical_spread for engine in engines]
+        densities = [self.begin(engine, generator).density for engine in engines]
         share = torch.tensor([engine.total_weight for engine in engines])
-        return replace(self, em=replace(self.em, prior=SpreadPrior.pooled(spreads, share, rows)))
+        return replace(self, em=replace(self.em, prior=SpreadPrior.pooled(densities, share, rows)))
 
     def hasty(self) -> Learner:
         """The learner with a few iterations of EM: where others will follow."""

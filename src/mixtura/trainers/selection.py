@@ -11,7 +11,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from mixtura.densities import STRUCTURES, Density, FullGaussian, LowRankGaussian, LowRankPrecision
+from mixtura.densities import (
+    STRUCTURES,
+    Density,
+    FullGaussian,
+    LowRankGaussian,
+    LowRankPrecision,
+    numeric_part,
+    with_numeric_part,
+)
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Likelihood
@@ -38,6 +46,7 @@ class Recipe:
         for the structure itself.
     prior_rows : imagined rows a component with the pooled spread of all groups; None takes as many
         as the spread has dimensions plus two (a whole covariance), or three (variances).
+    informative : whether components also differ in which entries are absent.
     """
 
     covariance: str
@@ -48,26 +57,27 @@ class Recipe:
     eigen: bool = False
     n_init: int = 1
     prior_rows: float | None = 0.0
+    informative: bool = False
 
-    def structure(self, n_features: int) -> Structure:
-        """The structure to fit by EM; "auto" is low rank unless the features are very few."""
-        covariance = self.covariance
+    def structure(self, n_numbers: int) -> Structure:
+        """The structure to fit by EM; "auto" is low rank unless numeric columns are very few."""
+        covariance, options = self.covariance, {}
         if covariance == "auto":
-            covariance = "full" if n_features <= _NARROW else "low_rank"
-        if covariance != "low_rank":
-            return Structure(covariance, floor=self.floor)
-        if self.eigen:
-            return Structure("full", floor=self.floor)
-        return Structure("low_rank", floor=self.floor, options={"rank": self.rank})
+            covariance = "full" if n_numbers <= _NARROW else "low_rank"
+        if covariance == "low_rank" and self.eigen:
+            covariance = "full"
+        elif covariance == "low_rank":
+            options = {"rank": self.rank}
+        return Structure(covariance, self.floor, options, self.informative)
 
-    def final_covariance(self, n_features: int) -> str:
+    def final_covariance(self, n_numbers: int) -> str:
         """The structure that a start ends in."""
-        covariance = self.structure(n_features).covariance
+        covariance = self.structure(n_numbers).covariance
         return "low_rank" if self._reduces and covariance == "full" else covariance
 
-    def density_class(self, n_features: int) -> type[Density]:
-        """The kind of density that a start ends in."""
-        return STRUCTURES[self.final_covariance(n_features), self.parameterization][0]
+    def density_class(self, n_numbers: int) -> type[Density]:
+        """The kind of density that the numbers end in."""
+        return STRUCTURES[self.final_covariance(n_numbers), self.parameterization][0]
 
     @property
     def _reduces(self) -> bool:
@@ -75,13 +85,15 @@ class Recipe:
 
     def finish(self, start: Start) -> Start:
         """Leading eigenpairs of full covariances, where the start asks for them."""
-        if not (self._reduces and isinstance(start.results[0].mixture.density, FullGaussian)):
+        first = numeric_part(start.results[0].mixture.density)
+        if not (self._reduces and isinstance(first, FullGaussian)):
             return start
         kind = LowRankPrecision if self.parameterization == "precision" else LowRankGaussian
         results = []
         for result in start.results:
-            full = cast(FullGaussian, result.mixture.density)
-            mixture = replace(result.mixture, density=kind.from_full(full, self.rank))
+            density = result.mixture.density
+            thin = kind.from_full(cast(FullGaussian, numeric_part(density)), self.rank)
+            mixture = replace(result.mixture, density=with_numeric_part(density, thin))
             results.append(replace(result, mixture=mixture))
         if start.prior is None:
             return Start(results, None)
@@ -108,7 +120,7 @@ def fit_groups(
 
     `counts` gives each group its number of components; None chooses them.
     """
-    structure = recipe.structure(engines[0].table.n_features)
+    structure = recipe.structure(engines[0].table.n_numbers)
     prior = _pooled_prior(engines, structure, recipe, generator)
     em = replace(recipe.em, prior=prior)
 
@@ -165,5 +177,4 @@ def _pooled_prior(
 
 
 def _prior(recipe: Recipe, mixtures: list[Mixture], share: Tensor) -> SpreadPrior:
-    spreads = [mixture.density.typical_spread for mixture in mixtures]
-    return SpreadPrior.pooled(spreads, share, recipe.prior_rows)
+    return SpreadPrior.pooled([mixture.density for mixture in mixtures], share, recipe.prior_rows)

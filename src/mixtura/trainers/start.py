@@ -11,7 +11,16 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from mixtura.densities import STRUCTURES, HiddenMarkov, VectorDensity, randn
+from mixtura.data import Batch
+from mixtura.densities import (
+    STRUCTURES,
+    Categorical,
+    Density,
+    HiddenMarkov,
+    Product,
+    VectorDensity,
+    randn,
+)
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Likelihood
@@ -21,22 +30,55 @@ from mixtura.trainers.em import EM
 
 _MOST_ROWS = 20_000
 _MOST_FRAMES = 1_000_000
+#: Columns with more categories are left out where rows are compared.
+_MOST_INDICATORS = 50
 #: Share of starts and moves that no cluster shows.
 _UNSEEN = 0.05
 
 
 @dataclass(frozen=True)
 class Structure:
-    """A kind of density and how to make one."""
+    """A kind of density and how to make one.
+
+    Attributes
+    ----------
+    covariance, floor, options : of the columns that hold numbers.
+    informative : whether components also differ in which entries are absent.
+    """
 
     covariance: str
     floor: float = 1e-3
     options: dict[str, Any] = field(default_factory=dict)
+    informative: bool = False
 
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
-        """A stack with the moments of weighted clusters of complete rows."""
+        """A stack over numbers, with the moments of weighted clusters of complete rows."""
         kind, options = STRUCTURES[self.covariance, "covariance"]
         return kind.from_clusters(x, membership, self.floor, generator, **options, **self.options)
+
+    def build_mixed(
+        self,
+        x: Tensor,
+        membership: Tensor,
+        generator: torch.Generator,
+        levels: tuple[int, ...],
+        absent: Tensor,
+    ) -> Density:
+        """A stack over numbers, categories, and which entries are absent (if that tells)."""
+        if not any(levels) and not self.informative:
+            return self.build(x, membership, generator)
+        numbers = tuple(i for i, level in enumerate(levels) if level == 0)
+        coded = tuple(i for i, level in enumerate(levels) if level > 0)
+        parts: list[Density] = []
+        if numbers:
+            parts.append(self.build(x[:, list(numbers)], membership, generator))
+        if coded:
+            sizes = tuple(levels[i] for i in coded)
+            parts.append(Categorical.from_clusters(x[:, list(coded)], membership, sizes))
+        if self.informative:
+            parts.append(Categorical.from_clusters(absent.to(x), membership, (2,) * len(levels)))
+        groups = tuple(group for group in (numbers, coded) if group)
+        return Product(parts=tuple(parts), columns=groups, informative=self.informative)
 
 
 def cluster_start(
@@ -44,13 +86,39 @@ def cluster_start(
 ) -> Mixture:
     """A single-class mixture with the moments of k-means clusters."""
     batch = engine.subsample(_MOST_ROWS, generator).table.batch(slice(None)).to(torch.float64)
-    x, weight = _fill_with_means(batch.x, batch.observed, batch.weight), batch.weight
-    labels = cluster(x, weight, n_components, generator)
-    membership = torch.nn.functional.one_hot(labels, n_components).to(x) * weight[:, None]
+    levels, weight = engine.table.levels, batch.weight
+    labels = cluster(_as_numbers(batch, levels), weight, n_components, generator)
+    membership = torch.nn.functional.one_hot(labels, n_components).to(weight) * weight[:, None]
     membership = _share_with_empty(membership, weight)
+    x = _fill_with_means(batch.x, batch.observed, weight)
     x = _with_unseen_spread(x, batch.observed, generator)
-    mixture = Mixture.single(structure.build(x, membership, generator))
+    x = _with_drawn_codes(x, batch.observed, levels, generator)
+    density = structure.build_mixed(x, membership, generator, levels, batch.lacks())
+    mixture = Mixture.single(density)
     return with_masses(mixture, mixture.density, membership.sum(0))
+
+
+def _as_numbers(batch: Batch, levels: tuple[int, ...]) -> Tensor:
+    """Complete rows to measure distances between: categories become indicators.
+
+    Two different categories are as far apart as two draws of a number are on average. Columns with
+    very many categories say little about which rows are alike, and are left out.
+    """
+    columns, observed = [], []
+    seen = torch.ones_like(batch.x, dtype=torch.bool) if batch.observed is None else batch.observed
+    for i, level in enumerate(levels):
+        if level <= _MOST_INDICATORS:
+            codes = batch.x[:, i]
+            many = level > 0
+            columns.append(
+                torch.nn.functional.one_hot(codes.long(), level).to(codes)
+                if many
+                else codes[:, None]
+            )
+            observed.append(seen[:, i, None].expand_as(columns[-1]))
+    if not columns:
+        return batch.x.new_zeros(len(batch), 1)
+    return _fill_with_means(torch.cat(columns, 1), torch.cat(observed, 1), batch.weight)
 
 
 def _fill_with_means(x: Tensor, observed: Tensor | None, weight: Tensor) -> Tensor:
@@ -66,6 +134,23 @@ def _with_unseen_spread(x: Tensor, observed: Tensor | None, generator: torch.Gen
     if observed is None or observed.any(0).all():
         return x
     return torch.where(observed.any(0), x, randn(*x.shape, like=x, generator=generator))
+
+
+def _with_drawn_codes(
+    x: Tensor, observed: Tensor | None, levels: tuple[int, ...], generator: torch.Generator
+) -> Tensor:
+    """Missing categories are drawn from those that other rows have, or from all where none has."""
+    if observed is None or not any(levels):
+        return x
+    x = x.clone()
+    for column, level in enumerate(levels):
+        hidden = ~observed[:, column]
+        if level and hidden.any():
+            pool = x[~hidden, column]
+            pool = pool if len(pool) else torch.arange(level).to(x)
+            draw = torch.randint(len(pool), (int(hidden.sum()),), generator=generator)
+            x[hidden, column] = pool[draw.to(x.device)]
+    return x
 
 
 def cluster(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,201 @@
+"""Categorical columns: independent of each other within a component."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities.base import Density, Statistics
+
+#: Up to so many categories in all, a matrix product with indicators is faster than looking up.
+_FEW = 512
+#: Rounds of raising small chances to the floor: raising some lowers others.
+_ROUNDS = 3
+
+
+@lru_cache(maxsize=256)
+def _slots(levels: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """First slot of each column (d,), and the column of each slot (S,)."""
+    size = torch.tensor(levels)
+    column = torch.arange(len(levels)).repeat_interleave(size)
+    return (size.cumsum(0) - size).to(device), column.to(device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categorical(Density):
+    """K products of categorical distributions; the categories of all columns stand side by side.
+
+    Rows hold codes 0, 1, ... as floats. Dirichlet priors are imagined rows, as everywhere:
+    `spread_statistics` has the pooled frequencies of the categories.
+
+    Attributes
+    ----------
+    log_chance : (K, S) of every category, which sum to one within each column.
+    levels : number of categories of each column; S is their sum.
+    floor : smallest chance that a maximum-likelihood update leaves a category.
+    """
+
+    log_chance: Tensor
+    levels: tuple[int, ...]
+    floor: float = 1e-6
+
+    @classmethod
+    def from_clusters(
+        cls, codes: Tensor, membership: Tensor, levels: tuple[int, ...], floor: float = 1e-6
+    ) -> Categorical:
+        """The frequencies in weighted clusters of complete rows, membership (n, K)."""
+        blank = membership.new_zeros(membership.shape[1], sum(levels))
+        start = cls(log_chance=blank, levels=levels, floor=floor)
+        start = start.from_free(start.free())
+        rows = Batch(codes, None, codes.new_zeros(len(codes)).long(), membership.sum(1))
+        return start.maximise(start.statistics(rows, membership))[0]
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(self.levels) - len(self.levels)
+
+    def row_cost(self, missing: bool) -> int:
+        columns, slots = len(self.levels), sum(self.levels)
+        looked_up = slots if slots <= _FEW else columns * self.n_components
+        return 2 * columns + looked_up + 4 * self.n_components
+
+    @property
+    def n_components(self) -> int:
+        return self.log_chance.shape[0]
+
+    @property
+    def _layout(self) -> tuple[Tensor, Tensor]:
+        return _slots(self.levels, self.log_chance.device)
+
+    def by_column(self, values: Tensor) -> tuple[Tensor, ...]:
+        """(..., S) as one tensor a column."""
+        return values.split(list(self.levels), -1)
+
+    def _places(self, batch: Batch) -> Tensor:
+        """(n, d) slot of every entry; S where it is missing."""
+        places = batch.x.long() + self._layout[0]
+        if batch.observed is None:
+            return places
+        return torch.where(batch.observed, places, self.log_chance.shape[1])
+
+    def _indicators(self, batch: Batch) -> Tensor:
+        """(n, S), one where a category is observed."""
+        blank = batch.x.new_zeros(len(batch), self.log_chance.shape[1] + 1)
+        return blank.scatter_(1, self._places(batch), 1.0)[:, :-1]
+
+    def log_prob(self, batch: Batch) -> Tensor:
+        log_chance = self.log_chance.to(batch.x.dtype)
+        if log_chance.shape[1] <= _FEW:
+            return self._indicators(batch) @ log_chance.mT
+        missing = log_chance.new_zeros(1, self.n_components)
+        return torch.cat([log_chance.mT, missing])[self._places(batch)].sum(1)
+
+    def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
+        """Missing entries add nothing: columns are independent, so nothing tells them better."""
+        slots = self.log_chance.shape[1]
+        if slots <= _FEW:
+            count = occupancy.mT @ self._indicators(batch)
+        else:
+            places = self._places(batch)
+            count = occupancy.new_zeros(slots + 1, self.n_components)
+            for column in range(places.shape[1]):
+                count.index_add_(0, places[:, column], occupancy)
+            count = count[:-1].mT
+        return {"mass": occupancy.sum(0), "count": count}
+
+    @property
+    def location(self) -> Tensor:
+        """The likeliest codes, (K, d)."""
+        modes = [part.argmax(-1) for part in self.by_column(self.log_chance)]
+        return torch.stack(modes, 1).to(self.log_chance)
+
+    @property
+    def spread(self) -> Tensor:
+        return self.log_chance.exp()
+
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        return self.log_chance @ reference
+
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+        return {
+            "mass": self.log_chance.new_ones(self.n_components),
+            "count": reference.expand(self.n_components, -1),
+        }
+
+    def centre(self, statistics: Statistics) -> Tensor:
+        return self.location
+
+    def own_statistics(self) -> Statistics:
+        return self.spread_statistics(self.spread, self.location)
+
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        """A column of which a component saw nothing stays as it is."""
+        count, mass = statistics["count"], statistics["mass"]
+        tiny = torch.finfo(count.dtype).tiny
+        rounding = -1e-9 * (1.0 + count.abs().sum(1))
+        valid = (mass > 0) & (count >= rounding[:, None]).all(1)
+        count = count.clamp_min(0.0)
+        unseen = self._total(count) <= tiny
+        count = torch.where(unseen, self.spread, count)
+        chance = count / self._total(count)
+        for _ in range(_ROUNDS):
+            low = chance <= self.floor
+            spare = 1.0 - self.floor * self._total(low.to(chance))
+            high = torch.where(low, 0.0, chance)
+            scaled = high * spare / self._total(high).clamp_min(tiny)
+            chance = torch.where(low, self.floor, scaled)
+        return self.with_tensors({"log_chance": chance.log()}), valid
+
+    def _total(self, values: Tensor) -> Tensor:
+        """(K, S): at each slot the sum over its column."""
+        column = self._layout[1]
+        total = values.new_zeros(len(values), len(self.levels)).index_add(1, column, values)
+        return total[:, column]
+
+    def free(self) -> dict[str, Tensor]:
+        return {"logit": self.log_chance}
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        logit, column = free["logit"], self._layout[1]
+        shape = len(logit), len(self.levels)
+        owner = column.expand_as(logit)
+        blank = logit.new_full(shape, -torch.inf)
+        top = blank.scatter_reduce(1, owner, logit.detach(), "amax")[:, column]
+        shifted = logit - top
+        return self.with_tensors({"log_chance": shifted - self._total(shifted.exp()).log()})
+
+    def covariances(self) -> Tensor:
+        """Codes have none: not a number."""
+        columns = len(self.levels)
+        return self.log_chance.new_full((self.n_components, columns, columns), torch.nan)
+
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+        chance = self.log_chance.double().exp()[component].cpu()
+        drawn = [torch.multinomial(part, 1, generator=generator) for part in self.by_column(chance)]
+        return torch.cat(drawn, 1).to(self.log_chance)
+
+    def chances(self, batch: Batch, share: Tensor) -> Tensor:
+        """(n, S) conditional probability of every category; one for what is observed."""
+        expected = share @ self.spread.to(share.dtype)
+        if batch.observed is None:
+            return self._indicators(batch)
+        seen = batch.observed[:, self._layout[1]]
+        return torch.where(seen, self._indicators(batch).to(expected), expected)
+
+    def fill(self, batch: Batch, share: Tensor) -> Tensor:
+        """The likeliest categories: codes have no mean."""
+        if batch.observed is None:
+            return batch.x
+        likeliest = [part.argmax(1) for part in self.by_column(self.chances(batch, share))]
+        return torch.stack(likeliest, 1).to(batch.x)
+
+    def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
+        if batch.observed is None:
+            return batch.x
+        drawn = self.sample(component, generator).to(batch.x)
+        return torch.where(batch.observed, batch.x, drawn)

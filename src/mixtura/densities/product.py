@@ -1,0 +1,215 @@
+"""Several kinds of columns at once: independent of each other within a component."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities.base import Density, Statistics
+
+
+@lru_cache(maxsize=256)
+def _index(columns: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(columns, dtype=torch.long, device=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product(Density):
+    """Densities over disjoint groups of columns, multiplied.
+
+    Attributes
+    ----------
+    parts : stacks of K densities each.
+    columns : the columns of each part.
+    informative : whether one more part, the last, looks at which entries are absent; it has a
+        column of two categories, present and absent, for every column of the table.
+    """
+
+    parts: tuple[Density, ...]
+    columns: tuple[tuple[int, ...], ...]
+    informative: bool = False
+
+    @property
+    def closed_form(self) -> bool:  # type: ignore[override]
+        return all(part.closed_form for part in self.parts)
+
+    @property
+    def n_components(self) -> int:
+        return self.parts[0].n_components
+
+    @property
+    def n_features(self) -> int:
+        return sum(map(len, self.columns))
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(part.n_parameters for part in self.parts)
+
+    @property
+    def prior_rows(self) -> float:
+        return max(part.prior_rows for part in self.parts)
+
+    def row_cost(self, missing: bool) -> int:
+        return self.n_features + sum(part.row_cost(missing) for part in self.parts)
+
+    # -- names: what belongs to part 1 begins with "1." ------------------------------------------
+
+    @staticmethod
+    def _outward(inner: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        return {
+            f"{i}.{name}": value for i, part in enumerate(inner) for name, value in part.items()
+        }
+
+    def _inward(self, named: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        inner: list[dict[str, Tensor]] = [{} for _ in self.parts]
+        for name, value in named.items():
+            number, dot, rest = name.partition(".")
+            if dot:
+                inner[int(number)][rest] = value
+        return inner
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._outward([part.tensors() for part in self.parts])
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
+        pairs = zip(self.parts, self._inward(tensors), strict=True)
+        return replace(self, parts=tuple(part.with_tensors(inner) for part, inner in pairs))
+
+    def find(self, column: int) -> tuple[int, int]:
+        """The part that a column belongs to, and its place there."""
+        return next((i, c.index(column)) for i, c in enumerate(self.columns) if column in c)
+
+    def view(self, batch: Batch, part: int) -> Batch:
+        """What a part looks at."""
+        return list(self._views(batch))[part]
+
+    # -- columns -------------------------------------------------------------------------------
+
+    def _views(self, batch: Batch) -> Iterator[Batch]:
+        """What each part looks at."""
+        for columns in self.columns:
+            yield _view(batch, columns)
+        if self.informative:
+            yield Batch(batch.lacks().to(batch.x), None, batch.y, batch.weight)
+
+    def _each(self, batch: Batch, function: Callable[[Any, Batch], Any]) -> list[Any]:
+        return [
+            function(part, view) for part, view in zip(self.parts, self._views(batch), strict=True)
+        ]
+
+    def _placed(self, values: list[Tensor]) -> Tensor:
+        """One value a column of each group (..., d), all in the order of the columns (..., D)."""
+        given = [column for columns in self.columns for column in columns]
+        order = tuple(sorted(range(len(given)), key=given.__getitem__))
+        return torch.cat(values[: len(self.columns)], -1)[..., _index(order, values[0].device)]
+
+    # -- the protocol --------------------------------------------------------------------------
+
+    def log_prob(self, batch: Batch) -> Tensor:
+        first, *rest = self._each(batch, lambda part, view: part.log_prob(view))
+        return sum(rest, first)
+
+    def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
+        inner = self._each(batch, lambda part, view: part.statistics(view, occupancy))
+        return {"mass": occupancy.sum(0), **self._outward(inner)}
+
+    @property
+    def location(self) -> Tensor:
+        return self._placed([part.location for part in self.parts])
+
+    @property
+    def spread(self) -> Tensor:
+        """Those of all parts, flat, side by side."""
+        return torch.cat([part.spread.flatten(1) for part in self.parts], 1)
+
+    def _spreads(self, spread: Tensor) -> list[Tensor]:
+        """A flat spread (..., P), as each part has it."""
+        shapes = [part.spread.shape[1:] for part in self.parts]
+        flat = spread.split([shape.numel() for shape in shapes], -1)
+        return [
+            piece.reshape(*spread.shape[:-1], *shape)
+            for piece, shape in zip(flat, shapes, strict=True)
+        ]
+
+    def _centres(self, centre: Tensor) -> list[Tensor]:
+        found = [centre[:, _index(columns, centre.device)] for columns in self.columns]
+        return [*found, centre] if self.informative else found
+
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        pairs = zip(self.parts, self._spreads(reference), strict=True)
+        first, *rest = [part.spread_log_prob(spread) for part, spread in pairs]
+        return sum(rest, first)
+
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+        trios = zip(self.parts, self._spreads(reference), self._centres(centre), strict=True)
+        inner = [part.spread_statistics(spread, where) for part, spread, where in trios]
+        return {"mass": torch.ones_like(inner[0]["mass"]), **self._outward(inner)}
+
+    def centre(self, statistics: Statistics) -> Tensor:
+        pairs = zip(self.parts, self._inward(statistics), strict=True)
+        return self._placed([part.centre(inner) for part, inner in pairs])
+
+    def own_statistics(self) -> Statistics:
+        inner = [part.own_statistics() for part in self.parts]
+        return {"mass": torch.ones_like(inner[0]["mass"]), **self._outward(inner)}
+
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        pairs = zip(self.parts, self._inward(statistics), strict=True)
+        parts, valid = zip(*(part.maximise(inner) for part, inner in pairs), strict=True)
+        return replace(self, parts=parts), torch.stack(valid).all(0)
+
+    def free(self) -> dict[str, Tensor]:
+        return self._outward([part.free() for part in self.parts])
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        pairs = zip(self.parts, self._inward(free), strict=True)
+        return replace(self, parts=tuple(part.from_free(inner) for part, inner in pairs))
+
+    def covariances(self) -> Tensor:
+        """Between columns of different groups there is none; that of codes is not a number."""
+        own = [part.covariances() for part in self.parts[: len(self.columns)]]
+        whole = own[0].new_zeros(self.n_components, self.n_features, self.n_features)
+        for columns, block in zip(self.columns, own, strict=True):
+            index = _index(columns, whole.device)
+            whole[:, index[:, None], index] = block
+        return whole
+
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+        return self._placed([part.sample(component, generator) for part in self.parts])
+
+    def fill(self, batch: Batch, share: Tensor) -> Tensor:
+        return self._placed(self._each(batch, lambda part, view: part.fill(view, share)))
+
+    def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
+        return self._placed(
+            self._each(batch, lambda part, view: part.complete(view, component, generator))
+        )
+
+
+def numeric_part(density: Density) -> Density:
+    """The density of the numbers: that of the first columns of a product; or all there is."""
+    return density.parts[0] if isinstance(density, Product) else density
+
+
+def with_numeric_part(density: Density, part: Density) -> Density:
+    """The density with another of the numbers."""
+    if not isinstance(density, Product):
+        return part
+    return replace(density, parts=(part, *density.parts[1:]))
+
+
+def _view(batch: Batch, columns: tuple[int, ...]) -> Batch:
+    """The rows, of some columns."""
+    if columns == tuple(range(batch.x.shape[1])):
+        return batch
+    index = _index(columns, batch.x.device)
+    observed = None if batch.observed is None else batch.observed[:, index]
+    if observed is not None and observed.all():
+        observed = None
+    return Batch(batch.x[:, index], observed, batch.y, batch.weight)

@@ -1,0 +1,416 @@
+"""What a user passes as a table: real and categorical columns become one matrix of numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+
+# Types of columns by the letters that their names begin with: NumPy, pandas and polars agree here.
+_NUMBERS = {"int", "uint", "float", "longdouble", "double", "halffloat", "decimal", "sparse"}
+_BOOLEANS = {"bool", "boolean"}
+_TEXT = {"category", "categorical", "enum", "string", "large_string", "str"}
+#: The types that hold the values of each kind as they are.
+_HOLDS = {
+    "numbers": {"int", "uint", "float", "category", "object"},
+    "booleans": {"bool", "boolean", "category", "object"},
+    "text": _TEXT | {"object"},
+    "nothing": _TEXT | {"boolean", "object"},
+}
+_MISSING = {"NoneType", "NAType", "NaTType"}
+_MANY_CATEGORIES = 1_000
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the columns of a table are, learned from the training rows.
+
+    Attributes
+    ----------
+    names : of the columns of a data frame, where all are text; otherwise None.
+    categories : for each column its sorted categories, or None if it holds numbers; None
+        altogether when no column is categorical.
+    """
+
+    names: tuple[str, ...] | None = None
+    categories: tuple[np.ndarray | None, ...] | None = None
+
+    @classmethod
+    def learn(cls, X: Any, categorical_features: Any = None) -> Schema:
+        """Columns are categorical by their type, or because `categorical_features` says so."""
+        table = _table(X)
+        if table is None:
+            return cls(None, None)
+        names, types = _names(table), _type_names(table)
+        chosen = _chosen(categorical_features, names, len(types))
+        categories: list[np.ndarray | None] = [None] * len(types)
+        for place, type_name in enumerate(types):
+            if place in chosen or type_name not in _NUMBERS:
+                label = _label(names, place)
+                kind, values = _read(_column(table, place), label)
+                by_type = type_name in _TEXT | _BOOLEANS or kind in ("text", "booleans")
+                if place in chosen or by_type:
+                    categories[place] = _distinct(kind, values, label)
+        return cls(names, None if all(c is None for c in categories) else tuple(categories))
+
+    def levels(self, n_features: int) -> np.ndarray:
+        """(D,) the number of categories of each column, at least one; 0 for numbers."""
+        known = self.categories or (None,) * n_features
+        return np.array([0 if c is None else max(len(c), 1) for c in known], dtype=np.int64)
+
+    def position(self, column: Any, n_features: int) -> int:
+        """Where a column stands, given by name or position."""
+        names = self.names or ()
+        if isinstance(column, bool) or column not in (*names, *range(n_features)):
+            raise InvalidInputError(
+                f"there is no column {column!r}: give its position, below {n_features}, or its "
+                "name in the data frame of the training rows."
+            )
+        return names.index(column) if isinstance(column, str) else int(column)
+
+    def encode(self, X: Any, unexpected: str = "missing") -> Any:
+        """X as a float matrix of numbers and codes; X itself where there is nothing to do.
+
+        Columns that X lacks and categories that were not in the training rows count as missing,
+        with a warning, or are refused if `unexpected` is "error".
+        """
+        table = _table(X)
+        if table is None:
+            return X
+        names, types = _names(table), _type_names(table)
+        width, expected = len(types), len(self.names or self.categories or types)
+        numeric = _NUMBERS.issuperset(types)
+        if self.names and names:
+            self._check_names(names, unexpected)
+        elif width != expected:
+            if numeric:
+                return X  # scikit-learn says what is wrong in the words that its users know
+            raise InvalidInputError(
+                f"X has {width} features, but the model was fitted with {expected}."
+            )
+        places = self._places(names, width)
+        if self.categories is None and numeric and None not in places:
+            return X if places == list(range(width)) else X[list(self.names or ())]
+        return self._matrix(table, places, unexpected)
+
+    def decode(self, values: np.ndarray) -> np.ndarray:
+        """Codes become categories: floats if all of these are numbers, otherwise objects."""
+        values = np.asarray(values)
+        if self.categories is None:
+            return values
+        columns = [_decoded(v, c) for v, c in zip(values.T, self.categories, strict=True)]
+        numeric = {"numbers", "nothing"}.issuperset(map(_kind, self.categories))
+        return np.column_stack(columns).astype(np.float64 if numeric else object)
+
+    def like(self, values: np.ndarray, X: Any) -> Any:
+        """The decoded values in the form of X: a data frame of its sort, or an array."""
+        if not _is_frame(X):
+            return self.decode(values)
+        names, values = _names(X), np.asarray(values, dtype=np.float64)
+        labels = list(self.names) if self.names and names else list(X.columns)
+        columns = []
+        for at, place in enumerate(self._places(names, len(labels))):
+            categories, example = self._of(at), _column(X, place or 0)
+            kind = "" if place is None else _kind(categories)
+            columns.append(_restored(_decoded(values[:, at], categories), kind, example))
+        if not hasattr(X, "iloc"):
+            return type(X)([c.alias(name) for c, name in zip(columns, labels, strict=True)])
+        frame = X.reindex(columns=labels) if self.names and names else X.copy()
+        for at, column in enumerate(columns):
+            frame.isetitem(at, column)
+        return frame
+
+    def _of(self, at: int) -> np.ndarray | None:
+        return self.categories[at] if self.categories else None
+
+    def _places(self, names: tuple[str, ...] | None, width: int) -> list[int | None]:
+        """Where each training column stands in a table with these names; None for nowhere."""
+        if not self.names or not names:
+            return list(range(width))
+        where = {name: place for place, name in enumerate(names)}
+        return [where.get(name) for name in self.names]
+
+    def _check_names(self, names: tuple[str, ...], unexpected: str) -> None:
+        """Refuse strange names in scikit-learn's words; warn about those that are not there."""
+        known = self.names or ()
+        strange, absent = sorted(set(names) - set(known)), sorted(set(known) - set(names))
+        if strange or (unexpected == "error" and names != known):
+            message = "The feature names should match those that were passed during fit.\n"
+            message += _listed("Feature names unseen at fit time:", strange)
+            message += _listed("Feature names seen at fit time, yet now missing:", absent)
+            if not strange and not absent:
+                message += "Feature names must be in the same order as they were in fit.\n"
+            raise InvalidInputError(message)
+        if absent:
+            warn(
+                f"X lacks {len(absent)} column(s) of the training rows ({_some(absent)}); they "
+                "count as missing. Remedy: pass them all, or train without these.",
+                DegenerateDataWarning,
+            )
+
+    def _matrix(self, table: Any, places: list[int | None], unexpected: str) -> np.ndarray:
+        matrix = np.full((len(table), len(places)), np.nan)
+        unseen = []
+        for at, place in enumerate(places):
+            if place is not None:
+                label, categories = _label(self.names, at), self._of(at)
+                kind, values = _read(_column(table, place), label)
+                _check_kind(kind, _kind(categories), label)
+                matrix[:, at], strange = _codes(kind, values, categories, label)
+                unseen += [f"{label} ({_some(strange)})"] if strange else []
+        if unseen:
+            message = f"X holds categories that the training rows do not: {', '.join(unseen)}."
+            if unexpected == "error":
+                raise InvalidInputError(f"{message} Put None in their place, or train with them.")
+            warn(f"{message} They count as missing.", DegenerateDataWarning)
+        return matrix
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def _is_frame(X: Any) -> bool:
+    """Whether X is a data frame in memory: of pandas, of polars, or one that acts like them."""
+    return (hasattr(X, "iloc") or hasattr(X, "get_column")) and hasattr(X, "columns")
+
+
+def _table(X: Any) -> Any:
+    """X as a data frame or a matrix of numbers or objects; None for what others must judge."""
+    if _is_frame(X):
+        return X
+    try:
+        array = np.asarray(X)
+        if array.dtype.kind in "US" and not isinstance(X, np.ndarray):
+            array = np.asarray(X, dtype=object)  # NumPy made text of the numbers beside text
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if array.ndim != 2 or array.dtype.kind not in "iufbOUS":
+        return None
+    return array.astype(np.float64) if array.dtype.kind == "b" else array
+
+
+def _names(table: Any) -> tuple[str, ...] | None:
+    names = tuple(table.columns) if _is_frame(table) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        return None
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
+    return names
+
+
+def _label(names: tuple[str, ...] | None, place: int) -> str:
+    return f"column {names[place]!r}" if names else f"column {place}"
+
+
+def _listed(title: str, names: list[str]) -> str:
+    shown = [*names[:_SHOWN], "..."] if len(names) > _SHOWN else names
+    return "\n- ".join([title, *shown]) + "\n" if names else ""
+
+
+def _some(values: Sequence[Any]) -> str:
+    return ", ".join(map(repr, values[:_SHOWN])) + (", ..." if len(values) > _SHOWN else "")
+
+
+def _column(table: Any, place: int) -> Any:
+    return table.iloc[:, place] if hasattr(table, "iloc") else table[:, place]
+
+
+def _type_name(dtype: Any) -> str:
+    return re.split("[^a-z_]", str(getattr(dtype, "name", dtype)).lower())[0]
+
+
+def _type_names(table: Any) -> list[str]:
+    if _is_frame(table):
+        return [_type_name(dtype) for dtype in table.dtypes]
+    return [_type_name(table.dtype)] * table.shape[1]
+
+
+def _chosen(given: Any, names: tuple[str, ...] | None, width: int) -> set[int]:
+    """Positions of the columns that the user calls categorical."""
+    if given is None or (isinstance(given, str) and given == "from_dtype"):
+        return set()
+    listed = np.iterable(given) and not isinstance(given, str | bytes)
+    entries: list[Any] = list(given) if listed else [given]
+    kinds = {_kind_of_type(type(entry)) for entry in entries}
+    where: dict[Any, int] = {place: place for place in range(width)}
+    problem = ""
+    if kinds == {"booleans"} and listed:
+        problem = "" if len(entries) == width else "is a mask of another length"
+        entries = np.flatnonzero(entries).tolist()
+    elif kinds == {"text"} and listed:
+        where = {name: place for place, name in enumerate(names or ())}
+    elif not listed or not all(isinstance(entry, Integral) for entry in entries) or len(kinds) > 1:
+        problem, entries = "is not understood", []
+    strange = [entry for entry in entries if entry not in where]
+    if strange and not problem:
+        problem = f"asks for what is not there ({_some(strange)})"
+    if problem or len(set(entries)) < len(entries):
+        raise InvalidInputError(
+            f"categorical_features={given!r} {problem or 'asks for a column twice'}: X has {width} "
+            f"columns{f', named {_some(names)}' if names else ' without names'}; pass None, "
+            "'from_dtype', or a list, of positions, of names of columns, or of a bool for each."
+        )
+    return {where[entry] for entry in entries}
+
+
+# -- columns -----------------------------------------------------------------------------------
+
+
+def _read(column: Any, label: str) -> tuple[str, Any]:
+    """The kind of a column (a key of `_HOLDS`) and its values.
+
+    Text comes as a list, with None for what is missing, all else as an array, with NaN.
+    """
+    type_name = _type_name(column.dtype)
+    if type_name not in _NUMBERS | _BOOLEANS | _TEXT | {"object", "null"}:
+        raise InvalidInputError(
+            f"{label} is of the type {column.dtype}, which is neither numbers nor categories: "
+            "turn it into a number or a category, or drop it."
+        )
+    values = None if type_name in _TEXT | {"object"} else np.asarray(column)
+    if values is None or values.dtype == object:
+        cells = column.to_list() if hasattr(column, "to_list") else column.tolist()
+        kind, values = _read_cells(cells, label)
+    else:
+        kind = "booleans" if values.dtype == bool else "numbers"
+    nothing = kind != "text" and np.isnan(values).all()
+    return "nothing" if nothing else kind, values
+
+
+def _read_cells(cells: list[Any], label: str) -> tuple[str, Any]:
+    """The same for Python objects; looks at types, not at cells, wherever that is enough."""
+    types = set(map(type, cells))
+    missing = {t for t in types if t.__name__ in _MISSING}
+    for strange in (t for t in types - missing if not _kind_of_type(t)):
+        raise TypeError(
+            f"{label}, row {[*map(type, cells)].index(strange)}: argument must be a string or a "
+            f"number, not {strange.__name__!r}; turn it into text by str(), or put None there."
+        )
+    if missing or len(types) > 1:
+        cells = [None if type(cell) in missing or cell != cell else cell for cell in cells]
+    kinds = [_kind_of_type(t) for t in set(map(type, cells)) - {type(None)}]
+    if len(set(kinds)) > 1:
+        of_rows = [_kind_of_type(type(cell)) for cell in cells]
+        first = sorted((of_rows.index(kind), kind) for kind in set(kinds))
+        raise InvalidInputError(
+            f"{label} mixes {' and '.join(f'{kind} (row {row})' for row, kind in first)}: make "
+            "all of it one type, such as text by str(), with None where a value is missing."
+        )
+    kind = kinds[0] if kinds else "numbers"
+    return kind, cells if kind == "text" else np.array(cells, dtype=np.float64)
+
+
+def _kind_of_type(cell: type) -> str:
+    """What a cell of this type is; empty for what no column may hold."""
+    if issubclass(cell, bool | np.bool_):
+        return "booleans"
+    if issubclass(cell, Real | Decimal):
+        return "numbers"
+    return "text" if issubclass(cell, str) else ""
+
+
+def _kind(categories: np.ndarray | None) -> str:
+    """What a training column held."""
+    if categories is None or not len(categories):
+        return "numbers" if categories is None else "nothing"
+    return {"O": "text", "U": "text", "b": "booleans"}.get(categories.dtype.kind, "numbers")
+
+
+def _check_kind(now: str, before: str, label: str) -> None:
+    """Text and all else must not take each other's place; booleans are the numbers 0 and 1."""
+    if "nothing" not in (now, before) and (now == "text") != (before == "text"):
+        raise InvalidInputError(
+            f"{label} held {before} in training and holds {now} now: give it the type it had."
+        )
+
+
+def _distinct(kind: str, values: Any, label: str) -> np.ndarray:
+    """The sorted categories of a column."""
+    if kind == "text":
+        n_observed = len(values) - values.count(None)
+        found = np.array(sorted(map(str, set(values) - {None})), dtype=object)
+    else:
+        observed = _finite(values, label)
+        n_observed = len(observed)
+        found = np.unique(observed).astype(bool if kind == "booleans" else observed.dtype)
+    if len(found) > max(_MANY_CATEGORIES, n_observed / 2):
+        warn(
+            f"{label} has {len(found)} categories in {n_observed} rows and looks like an "
+            "identifier, which says nothing about other rows. Remedy: drop it.",
+            DegenerateDataWarning,
+        )
+    return found
+
+
+def _finite(values: np.ndarray, label: str) -> np.ndarray:
+    """The observed values of a numeric categorical column."""
+    if np.isinf(values).any():
+        raise InvalidInputError(
+            f"{label} is categorical and holds infinity (row {np.argmax(np.isinf(values))}): put "
+            "NaN where the category is not known."
+        )
+    return values[~np.isnan(values)]
+
+
+def _codes(
+    kind: str, values: Any, categories: np.ndarray | None, label: str
+) -> tuple[np.ndarray, list[Any]]:
+    """Positions of the values among the categories, and the values that are not there."""
+    if categories is None or kind == "nothing":
+        return values, []
+    if kind == "text":
+        code = {category: place for place, category in enumerate(categories.tolist())}
+        strange = sorted(map(str, set(values) - {None} - code.keys()))
+        return np.array([*map(code.get, values)], dtype=np.float64), strange
+    _finite(values, label)
+    codes = np.searchsorted(categories, values)
+    known = np.append(categories, np.nan)[codes] == values
+    unseen = np.unique(values[~known & (values == values)])
+    return np.where(known, codes, np.nan), unseen.tolist()
+
+
+def _decoded(values: np.ndarray, categories: np.ndarray | None) -> np.ndarray:
+    """The categories of the codes; numbers as they are."""
+    if categories is None:
+        return values
+    numeric = _kind(categories) == "numbers"
+    found = np.full(len(values), np.nan if numeric else None, dtype=float if numeric else object)
+    if len(categories):
+        known = ~np.isnan(values)
+        found[known] = categories[np.rint(values[known]).clip(0, len(categories) - 1).astype(int)]
+    return found
+
+
+def _restored(values: np.ndarray, kind: str, example: Any) -> Any:
+    """A column of the type of the example where that holds values of this kind as they are."""
+    name, dtype = _type_name(example.dtype), example.dtype
+    if (
+        name not in _HOLDS.get(kind, ())
+        or (name == "bool" and None in values)
+        or (name in ("int", "uint") and (values[values == values] % 1).any())
+    ):
+        return _series(values, example, None)
+    if name == "category":
+        strange = set(values[values == values].tolist()) - {None, *example.cat.categories}
+        dtype = example.cat.add_categories(sorted(strange)).dtype
+    try:
+        return _series(values, example, dtype)
+    except Exception:  # each library has errors of its own, and the values are what matters
+        return _series(values, example, None)
+
+
+def _series(values: np.ndarray, example: Any, dtype: Any) -> Any:
+    if hasattr(example, "iloc"):
+        return type(example)(values, index=example.index, dtype=dtype)
+    given: Any = values.tolist() if values.dtype == object else values
+    column = type(example)(example.name, given, nan_to_null=True)
+    return column if dtype is None else column.cast(dtype)

@@ -1,0 +1,282 @@
+"""Mixture networks: one step of EM, one fit of the read-out, and the read-out moves the weights.
+
+Each class's mixture is fitted to all rows, labelled or not; an elastic net on what the mixtures
+make of the labelled rows decides. Its weights are the prior of the mixtures' (the link), and a
+component that it does not use may be erased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities import (
+    Density,
+    Statistics,
+    VectorDensity,
+    keep_valid,
+    numeric_part,
+    with_numeric_part,
+)
+from mixtura.engines import LocalEngine
+from mixtura.mixture import Layout, Mixture
+from mixtura.network import Network, RegressionNetwork
+from mixtura.progress import Progress
+from mixtura.trainers.base import SpreadPrior, penalty
+from mixtura.trainers.em import em_update
+
+#: Loss of scores (n, C) a row, and its derivative by them.
+Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+#: Smallest deviation that an embedding is divided by.
+_LEAST_SCALE = 1e-9
+#: Rounds the corner of |w| where a gradient is followed, as a share of a typical weight.
+_CORNER = 1e-3
+
+
+@dataclass(frozen=True)
+class ElasticNet:
+    """Penalties of the read-out's weights, beside the mean loss of the rows."""
+
+    l1: float = 1e-3
+    l2: float = 1e-3
+
+    def fit(
+        self,
+        embedded: np.ndarray,
+        owner: np.ndarray,
+        loss: Loss,
+        share: np.ndarray,
+        start: tuple[np.ndarray, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (K,) and biases (C,): L-BFGS-B on the positive and negative parts of weights.
+
+        Parameters
+        ----------
+        embedded : (n, K).
+        owner : (K,) the score that each weight belongs to.
+        share : (n,) of each row in the mean.
+        start : weights and biases to begin with.
+        """
+        size, n_scores = len(owner), len(start[1])
+        place = np.arange(size)
+
+        def value_and_slope(point: np.ndarray) -> tuple[float, np.ndarray]:
+            parts, bias = point[: 2 * size], point[2 * size :]
+            weight = parts[:size] - parts[size:]
+            read = np.zeros((size, n_scores))
+            read[place, owner] = weight
+            losses, slopes = loss(embedded @ read + bias)
+            slopes = slopes * share[:, None]
+            slope = (slopes.T @ embedded)[owner, place]
+            value = share @ losses + self.l1 * parts.sum() + 0.5 * self.l2 * parts @ parts
+            by_part = np.concatenate([slope, -slope]) + self.l1 + self.l2 * parts
+            return float(value), np.concatenate([by_part, slopes.sum(0)])
+
+        weight, bias = start
+        found = minimize(
+            value_and_slope,
+            np.concatenate([weight.clip(min=0.0), (-weight).clip(min=0.0), bias]),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0.0, None)] * (2 * size) + [(None, None)] * n_scores,
+            options={"maxiter": 500, "ftol": 1e-9, "gtol": 1e-6, "maxcor": 20},
+        ).x
+        return found[:size] - found[size : 2 * size], found[2 * size :]
+
+    def penalty(self, weight: Tensor) -> Tensor:
+        """What the weights cost; |w| is rounded at zero, so that gradients can be followed."""
+        corner = _CORNER * (1.0 + weight.detach().abs().mean())
+        absolute = (weight.square() + corner**2).sqrt() - corner
+        return self.l1 * absolute.sum() + 0.5 * self.l2 * weight.square().sum()
+
+
+@dataclass(frozen=True)
+class NetworkPrior:
+    """Penalties of a network that is trained by gradient."""
+
+    net: ElasticNet
+    rows: float
+    spread: SpreadPrior | None
+
+    def penalty(self, network: Network) -> Tensor:
+        """Summed over `rows`, as losses are."""
+        total = self.rows * self.net.penalty(network.weight)
+        return total if self.spread is None else total + self.spread.penalty(network.mixture)
+
+
+def cross_entropy(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """-log softmax of the own class."""
+    rows = np.arange(len(labels))
+    logs = log_softmax(scores, axis=1)
+    slope = np.exp(logs)
+    slope[rows, labels] -= 1.0
+    return -logs[rows, labels], slope
+
+
+def squared_error(target: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Half the squared difference."""
+    off = scores - target[:, None]
+    return 0.5 * off[:, 0] ** 2, off
+
+
+@dataclass(frozen=True)
+class LinkedResult:
+    """A trained network and how training ended."""
+
+    network: Network
+    n_iter: int
+    converged: bool
+
+
+@dataclass(frozen=True)
+class Linked:
+    """EM steps and read-outs in turn, until the mixtures' parameters change by less than `tol`.
+
+    Attributes
+    ----------
+    net : penalties of the read-out.
+    link : how many rows the read-out's say in the mixtures' weights counts for.
+    annihilate : whether a component whose weight the read-out sets to zero is erased.
+    specialize : how much less the rows of other classes count for the mixture of a class; 0 is
+        not at all, 1 leaves it its own rows (unlabelled ones by what the read-out makes of them).
+    equal : whether all components of a class share one covariance.
+    """
+
+    net: ElasticNet
+    link: float = 0.0
+    annihilate: bool = False
+    specialize: float = 0.0
+    equal: bool = False
+    max_iter: int = 100
+    tol: float = 1e-3
+    prior: SpreadPrior | None = None
+    stage: str = "linked EM"
+
+    def run(self, network: Network, engine: LocalEngine, progress: Progress) -> LinkedResult:
+        progress.start(self.stage, self.max_iter)
+        network = self._read_out(network, engine)
+        for iteration in range(1, self.max_iter + 1):
+            before = network
+            sums = engine.sum(partial(self._accumulate, network), network.density)
+            loss = float(sums.pop("loss")) + penalty(network.mixture, self.prior)
+            network = replace(network, mixture=self._step(network, sums))
+            network = self._read_out(network, engine)
+            record = {"stage": self.stage, "iteration": iteration}
+            stop = progress.step({**record, "objective": loss / engine.total_weight})
+            if stop or _change(before.mixture, network.mixture) < self.tol:
+                return LinkedResult(network, iteration, not stop)
+        return LinkedResult(network, self.max_iter, False)
+
+    def _accumulate(self, network: Network, batch: Batch) -> Statistics:
+        """Responsibilities within every class's mixture, and what they sum to."""
+        mixture = network.mixture
+        with torch.no_grad():
+            log_joint = mixture.log_joint(batch)
+            by_class = mixture.by_class(log_joint)
+            share = self._attention(network, batch, log_joint) * batch.weight[:, None]
+            occupancy = (log_joint - by_class[:, mixture.owner]).exp() * share[:, mixture.owner]
+            statistics = mixture.density.statistics(batch, occupancy)
+        return {**statistics, "loss": -(share * (by_class - mixture.log_prior)).sum()}
+
+    def _attention(self, network: Network, batch: Batch, log_joint: Tensor) -> Tensor:
+        """(n, C) how much each class's mixture looks at each row."""
+        whole = log_joint.new_ones(len(batch), network.n_classes)
+        if self.specialize == 0.0 or network.n_classes == 1:
+            return whole
+        guess = network.scores(network.embed(batch, log_joint)).softmax(1)
+        known = torch.nn.functional.one_hot(batch.y.clamp_min(0), network.n_classes).to(guess)
+        target = torch.where(batch.y[:, None] >= 0, known, guess)
+        return whole - self.specialize * (1.0 - target)
+
+    def _step(self, network: Network, sums: Statistics) -> Mixture:
+        """The M step; the read-out is the prior of the weights."""
+        mixture = em_update(network.mixture, sums, self.prior)
+        layout = mixture.layout
+        if self.equal:
+            mixture = replace(mixture, density=tied(mixture.density, sums["mass"], layout))
+        use = network.weight.abs()
+        total = layout.spread(layout.sum(use))
+        prior = self.link * torch.where(total > 0, use / total, 0.0)
+        tiny = torch.finfo(prior.dtype).tiny
+        weight = mixture.normalise_weight((sums["mass"] + prior).clamp_min(tiny).log())
+        return replace(mixture, log_weight=weight)
+
+    def _read_out(self, network: Network, engine: LocalEngine) -> Network:
+        """The best weights for the present embedding; unused components go, if they may."""
+        y = engine.table.y.cpu().numpy()
+        regression = isinstance(network, RegressionNetwork)
+        known = ~np.isnan(y) if regression else y >= 0
+        if not known.any() or (network.n_classes == 1 and not regression):
+            return network
+        network = replace(network, shift=0.0 * network.shift, scale=0.0 * network.scale + 1.0)
+        plain = network
+
+        def embed(batch: Batch) -> Tensor:
+            return plain.embed(batch).double()
+
+        embedded = engine.concat(embed, network.density).numpy()[known]
+        share = engine.table.weight.double().cpu().numpy()[known]
+        share = share / share.sum()
+        shift, scale = np.zeros(embedded.shape[1]), np.ones(embedded.shape[1])
+        if network.embedding != "posterior":
+            shift = share @ embedded
+            scale = np.sqrt(share @ (embedded - shift) ** 2).clip(min=_LEAST_SCALE)
+        loss = partial(squared_error if regression else cross_entropy, y[known])
+        weight, bias = self.net.fit(
+            (embedded - shift) / scale,
+            network.mixture.owner.cpu().numpy(),
+            loss,
+            share,
+            (network.weight.cpu().numpy(), network.bias.cpu().numpy()),
+        )
+        tensors = (
+            torch.from_numpy(each).to(network.weight) for each in (weight, bias, shift, scale)
+        )
+        network = network.with_read_out(*tensors)
+        return _without_unused(network) if self.annihilate else network
+
+
+def _without_unused(network: Network) -> Network:
+    """The network without components of weight zero; the heaviest of a class always stays."""
+    use, owner = network.weight.abs(), network.mixture.owner
+    keep = use > 0
+    for label in range(network.n_classes):
+        mine = (owner == label).nonzero().flatten()
+        if not keep[mine].any():
+            keep[mine[network.mixture.log_weight[mine].argmax()]] = True
+    return network if keep.all() else network.select(keep.nonzero().flatten())
+
+
+def _change(before: Mixture, after: Mixture) -> float:
+    """Relative change of all parameters; infinite where components went."""
+    if before.n_components != after.n_components:
+        return float("inf")
+    old, new = (
+        {**each.density.free(), "weight": each.log_weight.exp()} for each in (before, after)
+    )
+    moved = sum(float((new[name] - old[name]).square().sum()) for name in old)
+    size = sum(float(value.square().sum()) for value in old.values())
+    return (moved / max(size, 1e-300)) ** 0.5
+
+
+def tied(density: Density, mass: Tensor, layout: Layout) -> Density:
+    """The likeliest density whose components share the covariance of their class."""
+    part = numeric_part(density)
+    if not isinstance(part, VectorDensity):
+        return density
+    spread = part.spread
+    share = (mass / layout.spread(layout.sum(mass)).clamp_min(torch.finfo(mass.dtype).tiny)).view(
+        -1, *[1] * (spread.ndim - 1)
+    )
+    pooled = spread.new_zeros(layout.n_classes, *spread.shape[1:])
+    pooled = pooled.index_add(0, layout.owner, share * spread)[layout.owner]
+    again, valid = part.maximise(part.spread_statistics(pooled, part.location))
+    return with_numeric_part(density, keep_valid(part, again, valid))
