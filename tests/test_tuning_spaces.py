@@ -206,6 +206,9 @@ SHARED = {
     "callbacks": [None, [silent]],
     "random_state": [0, 1],
     "verbose": [0, 1],
+    "categorical_features": [None, [3]],
+    "unexpected": ["missing", "error"],
+    "missingness": ["ignore", "informative"],
 }
 DENSITY = SHARED | {"n_components": [1, "auto"], "max_time": [None, 10.0]}
 CLASSIFIER = SHARED | {

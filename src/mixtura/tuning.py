@@ -28,6 +28,8 @@ from mixtura.estimators import (
     BoostedMixtureClassifier,
     MixtureClassifier,
     MixtureDensity,
+    MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
@@ -232,6 +234,23 @@ def sequence_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Param
     }
 
 
+def network_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
+    """The space of `MixtureNetworkClassifier` and `MixtureNetworkRegressor`."""
+    chosen = {
+        "embedding": trial.suggest_categorical("embedding", ["posterior", "log_density"]),
+        "n_components": trial.suggest_int("n_components", 1, 30, log=True),
+        "l1": trial.suggest_float("l1", 1e-5, 1e-1, log=True),
+        "l2": trial.suggest_float("l2", 1e-5, 1e-1, log=True),
+        "prior_rows": trial.suggest_float("prior_rows", 1.0, 100.0, log=True),
+        **_structure(trial, X.shape[1]),
+    }
+    if estimator.end_to_end:
+        chosen["tradeoff"] = trial.suggest_float("tradeoff", 1e-3, 1.0, log=True)
+    else:
+        chosen["link"] = trial.suggest_float("link", 1e-2, 1e4, log=True)
+    return chosen
+
+
 #: The space of each type of estimator and its subclasses: a function of (trial, estimator, X, y),
 #: with the rows of one training part, that returns parameters.
 SPACES: dict[type, Callable[[Trial, Any, Any, Any], Parameters]] = {
@@ -240,6 +259,8 @@ SPACES: dict[type, Callable[[Trial, Any, Any, Any], Parameters]] = {
     BoostedMixtureClassifier: boosted_space,
     SequenceMixtureClassifier: sequence_space,
     MixtureDensity: density_space,
+    MixtureNetworkClassifier: network_space,
+    MixtureNetworkRegressor: network_space,
 }
 
 

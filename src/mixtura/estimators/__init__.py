@@ -4,7 +4,8 @@ from mixtura.estimators.boosted import BoostedMixtureClassifier
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import MixtureDensity
 from mixtura.estimators.fisher import FisherScores
-from mixtura.estimators.network import MixtureNetworkClassifier, MixtureNetworkRegressor
+from mixtura.estimators.network_classifier import MixtureNetworkClassifier
+from mixtura.estimators.network_regressor import MixtureNetworkRegressor
 from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.sequence import SequenceMixtureClassifier
 from mixtura.estimators.sparse import SparseMixtureClassifier

@@ -310,7 +310,7 @@ def resolve_rank(rank: Any, covariance: str, n_features: int) -> int:
     """The rank of the low-rank part: a quarter of the features by default, 25 at most."""
     if rank == "auto":
         return int(min(25, max(1, n_features // 4)))
-    if rank >= n_features and covariance == "low_rank":
+    if rank >= n_features > 0 and covariance == "low_rank":
         warn(
             f"rank={rank} is no less than the {n_features} features; rank {n_features} is used, "
             "which is a full covariance: covariance='full' says the same in fewer parameters.",

@@ -15,7 +15,7 @@ from typing import Any
 from mixtura.exceptions import InvalidInputError
 from mixtura.experiments.report import Report
 
-_PREFIXES = ("hybrid_", "ebw_", "sparse_", "sequence_")
+_PREFIXES = ("hybrid_", "ebw_", "sparse_", "sequence_", "network_")
 
 
 def names() -> list[str]:

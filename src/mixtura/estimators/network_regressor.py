@@ -1,0 +1,223 @@
+"""MixtureNetworkRegressor: a mixture embeds a row, a sparse read-out predicts a number."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin, _fit_context
+from sklearn.utils import column_or_1d
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted
+
+from mixtura.data import Table, resolve_device
+from mixtura.estimators.base import TABLE_CONSTRAINTS, check_weight, run_over
+from mixtura.estimators.network import MixtureNetwork, Variant
+from mixtura.estimators.network_classifier import MixtureNetworkClassifier
+from mixtura.estimators.plan import SMALL
+from mixtura.exceptions import InvalidInputError
+from mixtura.network import RegressionNetwork
+from mixtura.objectives import Objective, Regression
+from mixtura.persistence import storable
+from mixtura.progress import Progress
+
+#: Parts that rows are held back in for a choice, and rows that are too few.
+_FOLDS, _FEWEST = 4, 50
+
+
+@storable
+class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
+    """A mixture embeds a row; a sparse linear read-out of the embedding predicts a number.
+
+    A radial basis function network whose centres and widths are a density of the rows, and, trained
+    end to end, serve the prediction too. Numbers, categories, holes and rows without a target (NaN)
+    are welcome.
+
+    Parameters
+    ----------
+    n_components : "auto" or int
+        Components of the mixture; "auto" is twice the cube root of the number of rows.
+    tradeoff : float in [0, 1]
+        Share of the likelihood of the rows in end-to-end training; the rest is the squared error,
+        in units of the target's variance.
+    embedding, link, l1, l2, annihilate, end_to_end, covariance, rank, equal_covariances, reg_covar,
+    prior_rows, n_init, max_iter, max_time, tol, standardize, categorical_features, unexpected,
+    missingness, device, callbacks
+        As in `MixtureNetworkClassifier`.
+    random_state, verbose : as in scikit-learn.
+
+    Attributes
+    ----------
+    coef_, intercept_ : read-out, in units of the target's deviation
+    target_location_, target_scale_ : mean and deviation of the target
+    mixture_, weights_, means_, covariances_, n_components_ : the mixture
+    embedding_, missingness_ : what "auto" chose
+    scaling_, schema_, history_, n_iter_, converged_
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from mixtura import MixtureNetworkRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = MixtureNetworkRegressor(5, random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.4
+    True
+    """
+
+    _network_class = RegressionNetwork
+
+    _parameter_constraints: dict = {
+        name: MixtureNetworkClassifier._parameter_constraints[name]
+        for name in (
+            *("embedding", "link", "l1", "l2", "annihilate", "end_to_end", "tradeoff"),
+            *("covariance", "rank", "equal_covariances", "reg_covar", "prior_rows", "n_init"),
+            *("max_iter", "max_time", "tol", "standardize", *TABLE_CONSTRAINTS),
+            *("device", "callbacks", "random_state", "verbose"),
+        )
+    } | {"n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")]}
+
+    def __init__(
+        self,
+        n_components: Any = "auto",
+        *,
+        embedding: str = "auto",
+        link: float = 0.0,
+        l1: float = 1e-3,
+        l2: float = 1e-3,
+        annihilate: bool = False,
+        end_to_end: bool = True,
+        tradeoff: float = 0.05,
+        covariance: str = "diag",
+        rank: Any = "auto",
+        equal_covariances: bool = False,
+        reg_covar: float = 0.01,
+        prior_rows: float = 3.0,
+        n_init: int = 1,
+        max_iter: int = 50,
+        max_time: float | None = None,
+        tol: float = 1e-3,
+        standardize: bool = True,
+        categorical_features: Any = None,
+        unexpected: str = "missing",
+        missingness: str = "auto",
+        device: Any = "auto",
+        callbacks: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.embedding = embedding
+        self.link = link
+        self.l1 = l1
+        self.l2 = l2
+        self.annihilate = annihilate
+        self.end_to_end = end_to_end
+        self.tradeoff = tradeoff
+        self.covariance = covariance
+        self.rank = rank
+        self.equal_covariances = equal_covariances
+        self.reg_covar = reg_covar
+        self.prior_rows = prior_rows
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.tol = tol
+        self.standardize = standardize
+        self.categorical_features = categorical_features
+        self.unexpected = unexpected
+        self.missingness = missingness
+        self.device = device
+        self.callbacks = callbacks
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the network.
+
+        Parameters
+        ----------
+        X : (n, D), numbers and categories; NaN or None where missing.
+        y : (n,) targets; NaN where there is none.
+        sample_weight : (n,) non-negative weights.
+        """
+        with self._all_or_nothing():
+            X = self._check_X(X, reset=True)
+            return self._fit_rows(X, *self._read(X, y, sample_weight))
+
+    def _read(self, X: np.ndarray, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Targets in units of their deviation, and weights."""
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
+                "is None."
+            )
+        y = column_or_1d(y, warn=True)
+        try:
+            y = y.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"y must hold numbers: {error}.") from error
+        assert_all_finite(y, allow_nan=True, input_name="y")
+        check_consistent_length(X, y)
+        weight = check_weight(sample_weight, len(X))
+        known = ~np.isnan(y) & (weight > 0)
+        if not known.any():
+            raise InvalidInputError(
+                "no row has a target: give some, or use MixtureDensity for rows alone."
+            )
+        share = weight[known] / weight[known].sum()
+        self.target_location_ = float(share @ y[known])
+        deviation = float(np.sqrt(share @ (y[known] - self.target_location_) ** 2))
+        self.target_scale_ = deviation if deviation > 0 else 1.0
+        return (y - self.target_location_) / self.target_scale_, weight
+
+    def _fit_rows(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Self:
+        if (weight == 0).any():
+            X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+        scaling = self._measure_scaling(X, weight)
+        device = resolve_device(self.device, X.size)
+        table = Table(X, y, weight, scaling=scaling, device=device)
+        with self._progress() as progress:
+            variant = self._choose(table, progress)
+            network = self._fit_network(variant, table, self._generator(), progress)
+        self._keep(network, variant, table, progress)
+        return self
+
+    def _choose(self, table: Table, progress: Progress) -> Variant:
+        """The variant with the smallest squared error on held-back rows."""
+        variants, open_question = self._variants(), self._may_tell(table)
+        known = (~table.y.isnan()).nonzero().flatten().cpu()
+        if len(known) < _FEWEST or (len(variants) == 1 and not open_question):
+            return variants[0]
+        order = known[torch.randperm(len(known), generator=self._generator())][:SMALL].numpy()
+        errors = {variant: self._error(variant, table, order, progress) for variant in variants}
+        best = min(errors, key=errors.__getitem__)
+        if open_question:
+            other = best._replace(informative=True)
+            if self._error(other, table, order, progress) < errors[best]:
+                return other
+        return best
+
+    def _error(
+        self, variant: Variant, table: Table, order: np.ndarray, progress: Progress
+    ) -> float:
+        """Squared error summed over the rows at `order`, each held back once."""
+        total, generator = 0.0, self._generator()
+        for fold in range(_FOLDS):
+            held = order[fold::_FOLDS]
+            train, test = table.subset(np.setdiff1d(order, held)), table.subset(held)
+            network = self._fit_network(variant, train, generator, progress.part(0.05))
+            found = run_over(network, test, lambda n, b: n.class_log_joint(b))[:, 1]
+            total += float((found - test.y.cpu()).square().sum())
+        return total
+
+    def _objective(self, table: Table) -> Objective:
+        return Regression(self.tradeoff)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The expected target of each row."""
+        check_is_fitted(self)
+        found = self._outputs(self._check_X(X, reset=False))[:, 1]
+        return found * self.target_scale_ + self.target_location_

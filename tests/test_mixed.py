@@ -1,0 +1,708 @@
+"""Densities over mixed columns, and their training, against loops and enumeration."""
+
+import pickle
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import softmax
+from sklearn.base import clone
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mixtura.densities.categorical as categorical
+from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureDensity, load
+from mixtura.data import Batch, Scaling, Table
+from mixtura.densities import STRUCTURES, Categorical, Product, add_statistics
+from mixtura.engines import LocalEngine, PunchedEngine
+from mixtura.exceptions import UnsupportedError
+from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
+from mixtura.progress import Progress
+from mixtura.testing import (
+    MIXED_CHECKS,
+    check_frequencies,
+    check_mixed,
+    check_mixed_valid,
+    dense_conditional,
+    make_batch,
+    make_categorical,
+    make_mixed,
+    make_mixture,
+    penalised_loss,
+    plain,
+    slow_fill,
+    slow_log_prob,
+)
+from mixtura.trainers.base import SpreadPrior
+from mixtura.trainers.ebw import EBW, _accumulate
+from mixtura.trainers.em import EM
+from mixtura.trainers.gradient import LBFGS, Adam
+
+CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
+CPU = torch.device("cpu")
+#: What the columns are, and whether holes tell anything.
+KINDS = {
+    **{f"{c} {p}": {"covariance": c, "parameterization": p} for c, p in STRUCTURES},
+    "informative": {"covariance": "diag", "informative": True},
+    "only categories": {"n_numbers": 0},
+    "only categories, informative": {"n_numbers": 0, "levels": (2, 3), "informative": True},
+    "only numbers, informative": {"levels": (), "informative": True},
+}
+
+
+# -- densities ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", MIXED_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_property(kind, check, generator):
+    """Every kind of table has every property."""
+    check(make_mixed(generator, **KINDS[kind]), generator)
+
+
+def test_check_mixed_runs_every_check(generator):
+    """One component, one column of each kind, by one call."""
+    check_mixed(make_mixed(generator, n_components=1, n_numbers=1, levels=(2,)), generator)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [c for c in MIXED_CHECKS if "sample" not in c.__name__ and "complete" not in c.__name__],
+    ids=lambda check: check.__name__,
+)
+def test_looking_up_is_no_special_case(check, generator, monkeypatch):
+    """The path for very many categories has every property too."""
+    monkeypatch.setattr(categorical, "_FEW", 0)
+    check(make_mixed(generator, "diag", informative=True), generator)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_both_paths_agree_with_very_many_categories(dtype, generator, monkeypatch):
+    """600 categories are looked up; a product with indicators says the same, and so does a loop."""
+    density = make_categorical(generator, (600, 1, 5))
+    batch = make_batch(density, 60, generator, holes=True).to(dtype)
+    share = torch.randn(60, 2, dtype=dtype, generator=generator)
+    looked_up = density.log_prob(batch), density.statistics(batch, share)["count"]
+    monkeypatch.setattr(categorical, "_FEW", 10_000)
+    multiplied = density.log_prob(batch), density.statistics(batch, share)["count"]
+    exact = 1e-12 if dtype == torch.float64 else 1e-5
+    for one, other in zip(looked_up, multiplied, strict=True):
+        assert one.dtype == other.dtype == dtype
+        np.testing.assert_allclose(one, other, exact, exact)
+    whole = Product(parts=(density,), columns=((0, 1, 2),))
+    expected = slow_log_prob(whole, batch.to(torch.float64))
+    np.testing.assert_allclose(looked_up[0], expected, exact, exact)
+
+
+def test_gradients_of_very_many_categories(generator):
+    """By the logits of 600 categories: observed minus expected counts, as textbooks have it."""
+    density = make_categorical(generator, (600, 5))
+    batch = make_batch(density, 40, generator, holes=True)
+    share = torch.rand(40, 2, dtype=torch.float64, generator=generator)
+    logit = density.free()["logit"].clone().requires_grad_()
+    (density.from_free({"logit": logit}).log_prob(batch) * share).sum().backward()
+    seen = share.mT @ batch.observed.double()
+    total = torch.cat([seen[:, [0]].expand(2, 600), seen[:, [1]].expand(2, 5)], 1)
+    expected = density.statistics(batch, share)["count"] - total * density.spread
+    np.testing.assert_allclose(logit.grad, expected, 1e-9, 1e-9)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers how many numbers the largest tensor holds that anything makes."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(each, torch.Tensor):
+                self.most = max(self.most, each.numel())
+        return made
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "log_prob",
+        "statistics",
+        pytest.param(
+            "fill",
+            marks=pytest.mark.xfail(
+                strict=True, reason="fill holds a number for every row and category"
+            ),
+        ),
+    ],
+)
+def test_memory_is_as_promised(task, generator):
+    """What a row takes is what the size of a chunk is chosen by, however many categories."""
+    density = make_categorical(generator, (1000,))
+    batch = make_batch(density, 2000, generator, holes=True)
+    share = torch.full((2000, 2), 0.5).double()
+    with torch.no_grad(), Largest() as seen:
+        if task == "log_prob":
+            density.log_prob(batch)
+        else:
+            getattr(density, task)(batch, share)
+    assert seen.most <= 2000 * density.row_cost(missing=True)
+
+
+def test_statistics_are_additive(generator):
+    """Statistics of two halves add up to those of the whole."""
+    density = make_mixed(generator, informative=True)
+    batch = make_batch(density, 20, generator, holes=True)
+    share = torch.randn(20, 2, dtype=torch.float64, generator=generator)
+    halves = [
+        density.statistics(batch.take(part), share[part]) for part in (slice(7), slice(7, 20))
+    ]
+    for name, value in density.statistics(batch, share).items():
+        np.testing.assert_allclose(add_statistics(*halves)[name], value, 1e-9, 1e-9)
+
+
+def test_updates_respect_the_floor(generator):
+    """A category that no row has keeps a small chance, and the others share the rest."""
+    density = replace(make_categorical(generator, (4,), n_components=1), floor=1e-3)
+    codes = torch.tensor([[0.0]] * 3 + [[1.0]]).double()
+    batch = Batch(codes, None, torch.zeros(4).long(), torch.ones(4).double())
+    updated, valid = density.maximise(density.statistics(batch, torch.ones(4, 1).double()))
+    assert valid.all()
+    expected = [0.75 * 0.998, 0.25 * 0.998, 1e-3, 1e-3]
+    np.testing.assert_allclose(updated.spread[0], expected, 1e-9)
+
+
+def test_raising_some_chances_does_not_sink_others(generator):
+    """A chance just above the floor is raised as well once the others have taken their share."""
+    density = replace(make_categorical(generator, (5,), n_components=1), floor=0.1)
+    count = torch.tensor([[0.0, 0.0, 0.101, 0.4, 0.499]], dtype=torch.float64)
+    updated, _ = density.maximise({"mass": torch.ones(1).double(), "count": count})
+    chance = updated.spread[0].numpy()
+    np.testing.assert_allclose(chance[:3], 0.1, 1e-9)
+    np.testing.assert_allclose(chance[3:], 0.7 * np.array([0.4, 0.499]) / 0.899, 1e-9)
+
+
+def test_impossible_counts_are_reported(generator):
+    """Negative masses and negative counts are flagged, component by component."""
+    density = make_categorical(generator, (3, 2), n_components=3)
+    statistics = density.own_statistics()
+    mass, count = statistics["mass"].clone(), statistics["count"].clone()
+    mass[0], count[1, 2] = -1.0, -0.5
+    assert density.maximise({"mass": mass, "count": count})[1].tolist() == [False, False, True]
+
+
+def test_a_column_never_observed_stays(generator):
+    """A component that saw nothing of a column keeps its chances there."""
+    density = make_categorical(generator, (3, 2))
+    codes = torch.zeros(5, 2).double()
+    observed = torch.tensor([[True, False]] * 5)
+    batch = Batch(codes, observed, torch.zeros(5).long(), torch.ones(5).double())
+    updated, valid = density.maximise(density.statistics(batch, torch.ones(5, 2).double()))
+    assert valid.all()
+    np.testing.assert_allclose(updated.spread[:, 3:], density.spread[:, 3:], 1e-12)
+    assert (updated.spread[:, 0] > 0.99).all()
+
+
+@pytest.mark.parametrize("kind", ["informative", "only categories"])
+def test_parameters_are_counted(kind, generator):
+    """As many as there are directions in which the density can change (Jacobian's rank)."""
+    density = make_mixed(generator, **KINDS[kind], n_components=1)
+    names, values = zip(*density.free().items(), strict=True)
+
+    def moments(*free):
+        made = density.from_free(dict(zip(names, free, strict=True)))
+        return torch.cat([made.location.flatten(), made.spread.flatten()])
+
+    jacobian = torch.autograd.functional.jacobian(moments, values)
+    wide = torch.cat([part.flatten(1) for part in jacobian], 1)
+    assert torch.linalg.matrix_rank(wide) == density.n_parameters
+
+
+def test_columns_find_their_part(generator):
+    """Every column is found where it stands, and covariances are those of the real columns."""
+    density = make_mixed(generator, n_numbers=2, levels=(3, 2))
+    assert density.columns == ((3, 1), (0, 2))
+    assert [density.find(column) for column in range(4)] == [(1, 0), (0, 1), (1, 1), (0, 0)]
+    dense, own = density.covariances(), density.parts[0].covariances()
+    np.testing.assert_allclose(dense[:, [3, 1]][:, :, [3, 1]], own, 1e-12)
+    assert dense[:, [0, 2]][:, :, [0, 2]].isnan().all()
+    assert (dense[:, [0, 2]][:, :, [3, 1]] == 0).all()
+
+
+def test_clusters_have_their_frequencies(rng):
+    """A start has the weighted frequencies of its rows."""
+    codes, share = rng.integers(0, 3, size=(50, 2)), rng.uniform(0.1, 1.0, size=(50, 2))
+    made = Categorical.from_clusters(
+        torch.from_numpy(codes).double(), torch.from_numpy(share), (3, 3)
+    )
+    expected = [
+        [np.average(codes[:, column] == code, weights=share[:, k]) for column in (0, 1)
+         for code in range(3)]
+        for k in (0, 1)
+    ]  # fmt: skip
+    np.testing.assert_allclose(made.spread, expected, 1e-9)
+
+
+# -- training ----------------------------------------------------------------------------------
+
+COUNTS = [2, 1]
+
+
+def problem(kind, generator, n=60, holes=True, unlabelled=False):
+    """A start, and labelled, weighted rows that it does not fit yet, some of them wholly empty."""
+    truth, start = (
+        make_mixture(make_mixed(generator, **kind, n_components=3), COUNTS, generator)
+        for _ in range(2)
+    )
+    labels = torch.arange(n) % 2
+    X = truth.sample(labels, generator).numpy()
+    if holes:
+        X[torch.rand(X.shape, generator=generator).numpy() < 0.25] = np.nan
+        X[:4] = np.nan
+    weight = 0.5 + torch.rand(n, generator=generator).double().numpy()
+    y = np.where(np.arange(n) % 3 == 0, -1, labels) if unlabelled else labels.numpy()
+    table = Table(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=CPU)
+    return start, LocalEngine(table)
+
+
+def slow_em_step(mixture, batch, rows=0.0, reference=None, unlabelled=None):
+    """Weights, prior, means, covariances, tables and chances of absence after one step of EM."""
+    density, known = mixture.density, plain(mixture.density)
+    owner, y, weight = mixture.owner.numpy(), batch.y.numpy(), batch.weight.numpy()
+    log_joint = slow_log_prob(density, batch)
+    log_joint = log_joint + mixture.log_weight.numpy() + mixture.log_prior.numpy()[owner]
+    share = np.zeros_like(log_joint)
+    for i in range(len(y)):
+        own = owner == y[i] if y[i] >= 0 else np.ones(len(owner), bool)
+        counts = 1.0 if unlabelled is None else (1.0 - unlabelled if y[i] >= 0 else unlabelled)
+        share[i, own] = counts * weight[i] * softmax(log_joint[i, own])
+    mass = share.sum(0)
+    by_class = np.array([mass[owner == c].sum() for c in range(mixture.n_classes)])
+    found = {"weight": mass / by_class[owner], "prior": by_class / by_class.sum()}
+    seen = np.ones(batch.x.shape, bool) if batch.observed is None else batch.observed.numpy()
+    reference = None if reference is None else reference.numpy()
+    at = 0
+    if known.numbers is not None:
+        d, spread = len(known.places), known.numbers.spread[0].numpy()
+        imagined = 0.0 if reference is None else reference[: spread.size].reshape(spread.shape)
+        at = spread.size
+        view = Batch(
+            batch.x[:, known.places],
+            torch.from_numpy(seen[:, known.places]),
+            batch.y,
+            batch.weight,
+        )
+        expected, covariance = dense_conditional(known.numbers, view)
+        found["mean"], found["covariance"] = np.zeros((len(mass), d)), np.zeros((len(mass), d, d))
+        for k in range(len(mass)):
+            mean = sum(share[i, k] * expected[i, k] for i in range(len(y))) / mass[k]
+            total = np.zeros((d, d))
+            for i in range(len(y)):
+                off = expected[i, k] - mean
+                total += share[i, k] * (np.outer(off, off) + covariance[i, k])
+            if spread.ndim == 1:
+                total = np.diag(np.diag(total) + rows * imagined)
+            else:
+                total = total + rows * imagined
+            found["mean"][k], found["covariance"][k] = mean, total / (mass[k] + rows)
+    x = batch.x.numpy()
+    columns = [(x[:, c], seen[:, c], table) for c, table in known.tables.items()]
+    if known.absence is not None:
+        signs = np.zeros((len(mass), 2))
+        everything = np.ones(len(y), bool)
+        columns += [(~seen[:, c], everything, signs) for c in known.absence]
+    for number, (codes, visible, table) in enumerate(columns):
+        count = np.zeros_like(table)
+        for i in np.flatnonzero(visible):
+            count[:, int(codes[i])] += share[i]
+        if reference is not None:
+            count += rows * reference[at : at + table.shape[1]]
+            at += table.shape[1]
+        found[f"table {number}"] = np.array([floored(row / row.sum()) for row in count])
+    return found
+
+
+def floored(chance, floor=1e-6):
+    """Chances raised to the floor, at the cost of the others."""
+    low = chance < floor
+    return np.where(low, floor, chance * (1.0 - floor * low.sum()) / chance[~low].sum())
+
+
+def as_found(mixture):
+    """The same numbers of a mixture."""
+    density, known = mixture.density, plain(mixture.density)
+    found = {"weight": mixture.log_weight.exp(), "prior": mixture.log_prior.exp()}
+    if known.numbers is not None:
+        found |= {"mean": known.numbers.mean, "covariance": known.numbers.covariances()}
+    tables = list(known.tables.values())
+    tables += [np.stack([1.0 - c, c], 1) for c in (known.absence or {}).values()]
+    assert len(density.parts) == len(density.columns) + density.informative
+    return found | {f"table {number}": table for number, table in enumerate(tables)}
+
+
+@pytest.mark.parametrize("rows", [0.0, 4.0], ids="{:g} imagined rows".format)
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize(
+    "kind", ["full covariance", "diag covariance", "informative", "only categories"]
+)
+def test_one_step_of_em_is_that_of_the_textbook(kind, holes, rows, generator):
+    """Weights, prior, moments and frequencies are those of loops over rows and components."""
+    start, engine = problem(KINDS[kind], generator, holes=holes)
+    reference = start.density.typical_spread
+    prior = SpreadPrior(rows, reference) if rows else None
+    stepped = EM(1, prior=prior).run(start, Likelihood(), engine, Progress()).mixture
+    batch = engine.table.batch(slice(None))
+    expected = slow_em_step(start, batch, rows, reference if rows else None)
+    given = as_found(stepped)
+    assert given.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(given[name], value, 1e-9, 1e-9, err_msg=name)
+
+
+def test_one_step_of_em_with_unlabelled_rows(generator):
+    """Rows without a label are shared among the components of all classes."""
+    start, engine = problem(KINDS["full covariance"], generator, unlabelled=True)
+    stepped = EM(1).run(start, Likelihood(0.3), engine, Progress()).mixture
+    expected = slow_em_step(start, engine.table.batch(slice(None)), unlabelled=0.3)
+    for name, value in expected.items():
+        np.testing.assert_allclose(as_found(stepped)[name], value, 1e-9, 1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("rows", [0.0, 7.0], ids="{:g} imagined rows".format)
+@pytest.mark.parametrize("informative", [False, True], ids=["ignored", "informative"])
+@pytest.mark.parametrize("structure", [*CLOSED_FORM, None], ids=str)
+def test_em_never_goes_down(structure, informative, rows):
+    """Every iteration improves the likelihood, or the likelihood plus the log prior."""
+    kind = {"n_numbers": 0} if structure is None else dict(zip(NAMES, structure, strict=True))
+    for seed in (0, 3):
+        generator = torch.Generator().manual_seed(seed)
+        start, engine = problem({**kind, "informative": informative}, generator)
+        prior = SpreadPrior(rows, start.density.typical_spread) if rows else None
+        progress = Progress()
+        result = EM(15, -1.0, prior).run(start, Likelihood(), engine, progress)
+        losses = np.array([record["objective"] for record in progress.history])
+        assert len(losses) == 15
+        assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
+        assert losses[-1] < losses[0] - 1e-3
+        check_mixed_valid(result.mixture)
+
+
+NAMES = ("covariance", "parameterization")
+OBJECTIVES = {
+    "conditional": Conditional(),
+    "margin": HingeMargin(3.0),
+    "smooth margin": SmoothMargin(3.0),
+    "hybrid": Hybrid(Likelihood(), HingeMargin(3.0), 0.2),
+}
+
+
+def run_twice(trainer, objective, start, engine, prior=None):
+    """Valid, repeatable, and better than the start, by how much."""
+    first, second = (
+        trainer(torch.Generator().manual_seed(0)).run(start, objective, engine, Progress())
+        for _ in range(2)
+    )
+    check_mixed_valid(first.mixture)
+    for name, value in first.mixture.free().items():
+        assert torch.equal(value, second.mixture.free()[name])
+    before, after = (
+        penalised_loss(each, objective, engine, prior) for each in (start, first.mixture)
+    )
+    return before - after, before
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("kind", ["full covariance", "informative", "only categories"])
+def test_ebw_improves(kind, name, generator):
+    """A tenth of a discriminative loss is gone in a few iterations."""
+    start, engine = problem(KINDS[kind], generator)
+    gain, before = run_twice(lambda _: EBW(12), OBJECTIVES[name], start, engine)
+    assert gain > (0.1 * before if name != "hybrid" else 1e-3)
+
+
+@pytest.mark.parametrize("kind", ["full covariance", "informative", "only categories"])
+def test_every_iterate_of_ebw_is_valid(kind, generator):
+    """Not only the best one: chances stay above nothing whatever the signs of the masses."""
+    mixture, engine = problem(KINDS[kind], generator)
+    ebw = EBW(prior=SpreadPrior(2.0, mixture.density.typical_spread))
+    for _ in range(6):
+        sums = engine.sum(partial(_accumulate, mixture, Conditional()), mixture.density)
+        sums.pop("loss")
+        mixture = ebw.update(mixture, sums)
+        check_mixed_valid(mixture)
+        for part in mixture.density.parts:
+            if isinstance(part, Categorical):
+                assert part.spread.min() >= 1e-6 * (1.0 - 1e-9)
+
+
+def test_ebw_without_damping_is_em(generator):
+    """On the likelihood, the update is that of one EM iteration."""
+    start, engine = problem(KINDS["informative"], generator)
+    sums = engine.sum(partial(_accumulate, start, Likelihood()), start.density)
+    sums.pop("loss")
+    stepped = EBW(damping=0.0).update(start, sums)
+    expected = EM(1).run(start, Likelihood(), engine, Progress()).mixture
+    for name, value in as_found(expected).items():
+        np.testing.assert_allclose(as_found(stepped)[name], value, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("rows", [0.0, 3.0], ids="{:g} imagined rows".format)
+@pytest.mark.parametrize("name", ["conditional", "hybrid"])
+@pytest.mark.parametrize("kind", ["low_rank precision", "informative", "only categories"])
+def test_gradients_improve(kind, name, rows, generator):
+    """L-BFGS and Adam bring their loss down, with and without a prior."""
+    start, engine = problem(KINDS[kind], generator)
+    prior = SpreadPrior(rows, start.density.typical_spread) if rows else None
+    adam = partial(Adam, max_epochs=8, batch_size=20, learning_rate=0.03, prior=prior)
+    for trainer in (lambda _: LBFGS(8, prior=prior), adam):
+        gain, before = run_twice(trainer, OBJECTIVES[name], start, engine, prior)
+        assert gain > 0.02 * abs(before)
+
+
+def test_gradients_with_punched_holes(generator):
+    """Holes that training punches are marginalised, and none that a row came with."""
+    start, engine = problem(KINDS["informative"], generator)
+    punched = PunchedEngine(engine.table, 0.3, generator)
+    batch = next(punched.chunks(1000))
+    assert torch.equal(batch.lacks(), engine.table.batch(slice(None)).lacks().repeat(2, 1))
+    assert (batch.lacks() & batch.observed).sum() == 0
+    assert (~batch.observed).sum() > batch.lacks().sum()
+    result = LBFGS(8).run(start, Conditional(), punched, Progress())
+    check_mixed_valid(result.mixture)
+    before, after = (penalised_loss(m, Conditional(), engine) for m in (start, result.mixture))
+    assert after < before
+
+
+def test_closed_forms_are_refused_where_a_part_has_none(generator):
+    """A low-rank precision beside categories has no EM."""
+    start, engine = problem(KINDS["low_rank precision"], generator)
+    for trainer in (EM(), EBW()):
+        with pytest.raises(UnsupportedError, match="lbfgs"):
+            trainer.run(start, Likelihood(), engine, Progress())
+
+
+def test_draws_of_a_mixture(generator):
+    """Rows of a class have the frequencies of its components, each with its weight."""
+    mixture = make_mixture(make_mixed(generator, n_components=3), COUNTS, generator)
+    rows = mixture.sample(torch.zeros(20_000, dtype=torch.long), generator).numpy()
+    weight = mixture.log_weight.exp().numpy()[:2]
+    for column, table in plain(mixture.density).tables.items():
+        check_frequencies(rows[:, column], weight @ table[:2])
+
+
+# -- estimators --------------------------------------------------------------------------------
+
+
+def make_frame(n=90, seed=0):
+    """Two classes; text, truth values, numeric categories and numbers; a sixth is missing."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 2
+    colour = np.where(rng.random(n) < 0.2 + 0.5 * y, "red", rng.choice(["blue", "green"], n))
+    columns = {
+        "colour": colour.astype(object),
+        "size": 1.5 * y + rng.normal(size=n),
+        "member": (rng.random(n) < 0.3 + 0.4 * y).astype(object),
+        "weight": 100.0 + 10.0 * y * rng.normal(size=n),
+        "grade": rng.integers(1, 4, n).astype(float),
+    }
+    columns["member"] = np.array([bool(v) for v in columns["member"]], dtype=object)
+    for values in columns.values():
+        missing = rng.random(n) < 1 / 6
+        values[missing] = np.nan if values.dtype == float else None
+    return pd.DataFrame({**columns, "level": rng.integers(-1, 2, n) * (1 + y)}), y
+
+
+ESTIMATORS = {
+    "classifier": MixtureClassifier(
+        2,
+        covariance="full",
+        objective="likelihood",
+        categorical_features=["grade", "level"],
+        missingness="ignore",
+        max_iter=8,
+        tol=0.1,
+        random_state=0,
+    ),
+    "informative": MixtureClassifier(
+        1,
+        covariance="diag",
+        objective="margin",
+        solver="lbfgs",
+        categorical_features=["grade", "level"],
+        missingness="informative",
+        max_iter=3,
+        calibrate=False,
+        random_state=0,
+    ),
+    "boosted": BoostedMixtureClassifier(
+        n_stages=2,
+        categorical_features=["grade", "level"],
+        missingness="ignore",
+        calibrate=False,
+        early_stopping=False,
+        random_state=0,
+    ),
+    "density": MixtureDensity(
+        3, categorical_features=["grade", "level"], missingness="ignore", tol=0.1, random_state=0
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A fitted estimator of every sort."""
+    frame, y = make_frame()
+    return {name: clone(model).fit(frame, y) for name, model in ESTIMATORS.items()}
+
+
+def batch_of(model, frame, y=None):
+    """The rows of a frame in the units of a fitted model, coded by hand."""
+    columns = []
+    for at, name in enumerate(frame.columns):
+        values = frame[name].tolist()
+        if name not in ("size", "weight"):
+            known = sorted({v for v in values if v is not None and v == v})
+            values = [known.index(v) if v in known else np.nan for v in values]
+        else:
+            values = (np.array(values) - model.scaling_.location[at]) / model.scaling_.scale[at]
+        columns.append(np.array(values, dtype=float))
+    x = torch.from_numpy(np.column_stack(columns))
+    labels = np.full(len(frame), -1) if y is None else y
+    return Batch(
+        x.nan_to_num(0.0), ~x.isnan(), torch.from_numpy(labels), torch.ones(len(frame)).double()
+    )
+
+
+def slow_share(model, batch):
+    """(n, K) posteriors of the components, given the labels that there are."""
+    mixture = model.mixture_
+    log_joint = slow_log_prob(mixture.density, batch) + mixture.log_weight.numpy()
+    log_joint += mixture.log_prior.numpy()[mixture.owner]
+    y = batch.y.numpy()[:, None]
+    return softmax(np.where((y >= 0) & (mixture.owner.numpy() != y), -np.inf, log_joint), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "labelled"),
+    [(name, labelled) for name in ESTIMATORS for labelled in (False, True)][:-1],
+)
+def test_imputed_values_are_conditional_expectations(name, labelled, fitted):
+    """By a loop over the components; categories are the likeliest ones, of the user."""
+    model, (frame, y) = fitted[name], make_frame()
+    batch = batch_of(model, frame, y if labelled else None)
+    filled = slow_fill(model.mixture_.density, batch, slow_share(model, batch))
+    given = model.impute(frame, y) if labelled else model.impute(frame)
+    assert list(given.columns) == list(frame.columns)
+    assert not given.isna().any().any()
+    for at, column in enumerate(frame.columns):
+        known = frame[column].notna()
+        assert (given[column][known] == frame[column][known]).all()
+        if column in ("size", "weight"):
+            expected = filled[:, at] * model.scaling_.scale[at] + model.scaling_.location[at]
+            np.testing.assert_allclose(given[column].astype(float), expected, 1e-9, 1e-9)
+        else:
+            categories = sorted(set(frame[column][known]))
+            expected = [categories[int(code)] for code in filled[:, at]]
+            assert given[column].tolist() == expected
+
+
+@pytest.mark.parametrize("column", ["colour", "member", "grade"])
+@pytest.mark.parametrize("name", ["classifier", "density", "boosted"])
+def test_chances_of_categories_by_enumeration(name, column, fitted):
+    """Every category is put in the hole, and the densities of the rows are compared."""
+    model, (frame, _) = fitted[name], make_frame()
+    given = model.category_proba(frame, column)
+    categories = sorted(set(frame[column].dropna()))
+    scores = []
+    for category in categories:
+        tried = frame.copy()
+        tried[column] = [category] * len(frame)
+        scores.append(model.score_samples(tried))
+    expected = softmax(np.array(scores).T, 1)
+    missing = frame[column].isna().to_numpy()
+    assert missing.any()
+    np.testing.assert_allclose(given[missing], expected[missing], 1e-7, 1e-9)
+    observed = np.array(categories, dtype=object) == frame[column].to_numpy(object)[:, None]
+    np.testing.assert_array_equal(given[~missing], observed[~missing])
+    by_place = model.category_proba(frame, list(frame.columns).index(column))
+    np.testing.assert_array_equal(by_place, given)
+
+
+def test_chances_of_categories_where_holes_tell(fitted):
+    """What is absent stays absent while the categories are tried."""
+    model, (frame, _) = fitted["informative"], make_frame()
+    batch = batch_of(model, frame)
+    absent, scores = batch.lacks(), []
+    for code in range(3):
+        x, observed = batch.x.clone(), batch.observed.clone()
+        x[:, 0], observed[:, 0] = code, True
+        tried = Batch(x, observed, batch.y, batch.weight, absent)
+        mixture = model.mixture_
+        joint = slow_log_prob(mixture.density, tried) + mixture.log_weight.numpy()
+        joint = joint + mixture.log_prior.numpy()[mixture.owner]
+        scores.append(np.log(np.exp(joint).sum(1)))
+    expected = softmax(np.array(scores).T, 1)
+    missing = frame["colour"].isna().to_numpy()
+    given = model.category_proba(frame, "colour")
+    np.testing.assert_allclose(given[missing], expected[missing], 1e-7, 1e-9)
+
+
+def test_draws_of_missing_entries(fitted):
+    """Random completions have the chances of the categories, and keep what is observed."""
+    model, (frame, _) = fitted["density"], make_frame()
+    row = frame[frame["colour"].isna() & frame["size"].notna()].iloc[[0]]
+    many = pd.concat([row] * 2000, ignore_index=True)
+    (drawn,) = model.impute(many, n_draws=1, random_state=0)
+    categories = ["blue", "green", "red"]
+    codes = np.array([categories.index(value) for value in drawn["colour"]], dtype=float)
+    check_frequencies(codes, model.category_proba(row, "colour")[0])
+    assert (drawn["size"] == row["size"].iloc[0]).all()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_files_give_the_same_model(name, fitted, tmp_path):
+    """Text, truth values and numbers are the same categories after a round trip."""
+    model, (frame, _) = fitted[name], make_frame()
+    model.save(tmp_path / "model")
+    for again in (load(tmp_path / "model"), pickle.loads(pickle.dumps(model))):
+        assert type(again) is type(model)
+        assert again.schema_.names == model.schema_.names
+        for one, other in zip(again.schema_.categories, model.schema_.categories, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert one.dtype == other.dtype
+                assert list(map(type, one.tolist())) == list(map(type, other.tolist()))
+                assert one.tolist() == other.tolist()
+        assert [c.dtype.kind for c in again.schema_.categories if c is not None] == list("Obfi")
+        assert again.missingness_ == model.missingness_
+        np.testing.assert_array_equal(again.score_samples(frame), model.score_samples(frame))
+        np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+        pd.testing.assert_frame_equal(again.impute(frame), model.impute(frame))
+        density, before = again.mixture_.density, model.mixture_.density
+        assert density.columns == before.columns
+        assert [type(part) for part in density.parts] == [type(part) for part in before.parts]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_clones_fit_to_the_same_model(name, fitted):
+    """A clone has the parameters, knows no categories yet, and learns the same."""
+    frame, y = make_frame()
+    copy = clone(fitted[name])
+    assert copy.get_params() == fitted[name].get_params()
+    assert copy.schema_.categories is None
+    assert not hasattr(copy, "mixture_")
+    again = copy.fit(frame, y)
+    np.testing.assert_array_equal(again.score_samples(frame), fitted[name].score_samples(frame))
+
+
+def test_scores_are_those_of_the_loops(fitted):
+    """log p(x) in the user's units, by scipy and tables; categories have no units."""
+    frame, _ = make_frame()
+    for model in fitted.values():
+        batch, mixture = batch_of(model, frame), model.mixture_
+        joint = slow_log_prob(mixture.density, batch) + mixture.log_weight.numpy()
+        joint = joint + mixture.log_prior.numpy()[mixture.owner]
+        expected = np.log(np.exp(joint).sum(1))
+        for at in (1, 3):
+            expected -= batch.observed[:, at].numpy() * np.log(model.scaling_.scale[at])
+        np.testing.assert_allclose(model.score_samples(frame), expected, 1e-9)
+        np.testing.assert_allclose(model.responsibilities(frame), slow_share(model, batch), 1e-7)
