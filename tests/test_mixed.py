@@ -127,12 +127,7 @@ class Largest(TorchDispatchMode):
     [
         "log_prob",
         "statistics",
-        pytest.param(
-            "fill",
-            marks=pytest.mark.xfail(
-                strict=True, reason="fill holds a number for every row and category"
-            ),
-        ),
+        "fill",
     ],
 )
 def test_memory_is_as_promised(task, generator):
@@ -706,3 +701,18 @@ def test_scores_are_those_of_the_loops(fitted):
             expected -= batch.observed[:, at].numpy() * np.log(model.scaling_.scale[at])
         np.testing.assert_allclose(model.score_samples(frame), expected, 1e-9)
         np.testing.assert_allclose(model.responsibilities(frame), slow_share(model, batch), 1e-7)
+
+
+@pytest.mark.parametrize("name", ["classifier", "informative"])
+def test_outliers_are_judged_in_their_favour(name, fitted):
+    """With holes filled, but for what is told by their being there."""
+    model, (frame, _) = fitted[name], make_frame()
+    batch, mixture = batch_of(model, frame), model.mixture_
+    filled = slow_fill(mixture.density, batch, slow_share(model, batch))
+    whole = Batch(torch.from_numpy(filled), None, batch.y, batch.weight, batch.lacks())
+    joint = slow_log_prob(mixture.density, whole) + mixture.log_weight.numpy()
+    scores = np.log(np.exp(joint + mixture.log_prior.numpy()[mixture.owner]).sum(1))
+    np.testing.assert_allclose(model.score_quantiles_[[0, -1]], [scores.min(), scores.max()], 1e-9)
+    flagged = model.is_outlier(frame, 0.1)
+    assert flagged.sum() in (8, 9)
+    assert set(np.flatnonzero(flagged)) == set(np.argsort(scores)[: flagged.sum()])

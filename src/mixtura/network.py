@@ -95,6 +95,11 @@ class Network:
     def n_classes(self) -> int:
         return self.mixture.n_classes
 
+    @property
+    def fewest(self) -> int:
+        """Components of a class that its embedding needs to tell rows apart."""
+        return 1 if self.embedding in _ABSOLUTE else 2
+
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Another device or floating type."""
         read_out = (self.weight, self.bias, self.shift, self.scale)

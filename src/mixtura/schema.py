@@ -27,6 +27,8 @@ _HOLDS = {
 _MISSING = {"NoneType", "NAType", "NaTType"}
 _MANY_CATEGORIES = 1_000
 _SHOWN = 5
+#: Whole numbers up to here are floats exactly.
+_EXACT = 2**53
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,14 @@ class Schema:
                 if place in chosen or by_type:
                     categories[place] = _distinct(kind, values, label)
         return cls(names, None if all(c is None for c in categories) else tuple(categories))
+
+    def equals(self, other: Schema) -> bool:
+        """Whether names and categories are the same."""
+
+        def listed(schema: Schema) -> list[Any]:
+            return [None if c is None else c.tolist() for c in schema.categories or ()]
+
+        return self.names == other.names and listed(self) == listed(other)
 
     def levels(self, n_features: int) -> np.ndarray:
         """(D,) the number of categories of each column, at least one; 0 for numbers."""
@@ -342,6 +352,11 @@ def _distinct(kind: str, values: Any, label: str) -> np.ndarray:
         observed = _finite(values, label)
         n_observed = len(observed)
         found = np.unique(observed).astype(bool if kind == "booleans" else observed.dtype)
+        if found.dtype.kind in "iu" and len(found) and np.abs(found).max() > _EXACT:
+            raise InvalidInputError(
+                f"{label} holds whole numbers above {_EXACT}, which are not told apart as numbers: "
+                "turn them into text by str()."
+            )
     if len(found) > max(_MANY_CATEGORIES, n_observed / 2):
         warn(
             f"{label} has {len(found)} categories in {n_observed} rows and looks like an "

@@ -16,6 +16,8 @@ from mixtura.densities.base import Density, Statistics
 _FEW = 512
 #: Rounds of raising small chances to the floor: raising some lowers others.
 _ROUNDS = 3
+#: Share of a column's chances that floors may take.
+_MOST_RAISED = 0.5
 
 
 @lru_cache(maxsize=256)
@@ -37,7 +39,8 @@ class Categorical(Density):
     ----------
     log_chance : (K, S) of every category, which sum to one within each column.
     levels : number of categories of each column; S is their sum.
-    floor : smallest chance that a maximum-likelihood update leaves a category.
+    floor : smallest chance that a maximum-likelihood update leaves a category (and less, where
+        very many share a column).
     """
 
     log_chance: Tensor
@@ -62,7 +65,8 @@ class Categorical(Density):
     def row_cost(self, missing: bool) -> int:
         columns, slots = len(self.levels), sum(self.levels)
         looked_up = slots if slots <= _FEW else columns * self.n_components
-        return 2 * columns + looked_up + 4 * self.n_components
+        filled = max(self.levels, default=0) if missing else 0
+        return 2 * columns + looked_up + filled + 4 * self.n_components
 
     @property
     def n_components(self) -> int:
@@ -143,12 +147,13 @@ class Categorical(Density):
         unseen = self._total(count) <= tiny
         count = torch.where(unseen, self.spread, count)
         chance = count / self._total(count)
+        floor = (_MOST_RAISED / self._total(torch.ones_like(chance))).clamp_max(self.floor)
         for _ in range(_ROUNDS):
-            low = chance <= self.floor
-            spare = 1.0 - self.floor * self._total(low.to(chance))
+            low = chance <= floor
+            spare = 1.0 - self._total(torch.where(low, floor, 0.0))
             high = torch.where(low, 0.0, chance)
             scaled = high * spare / self._total(high).clamp_min(tiny)
-            chance = torch.where(low, self.floor, scaled)
+            chance = torch.where(low, floor, scaled)
         return self.with_tensors({"log_chance": chance.log()}), valid
 
     def _total(self, values: Tensor) -> Tensor:
@@ -175,24 +180,34 @@ class Categorical(Density):
         return self.log_chance.new_full((self.n_components, columns, columns), torch.nan)
 
     def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
-        chance = self.log_chance.double().exp()[component].cpu()
-        drawn = [torch.multinomial(part, 1, generator=generator) for part in self.by_column(chance)]
-        return torch.cat(drawn, 1).to(self.log_chance)
+        size = len(component), len(self.levels)
+        level = torch.rand(size, dtype=torch.float64, generator=generator)
+        drawn, owner = torch.zeros_like(level), component.cpu()
+        for column, part in enumerate(self.by_column(self.log_chance.double().exp().cpu())):
+            for k in owner.unique():
+                mine = owner == k
+                place = torch.searchsorted(part[k].cumsum(0), level[mine, column])
+                drawn[mine, column] = place.clamp_max(part.shape[1] - 1).double()
+        return drawn.to(self.log_chance)
 
-    def chances(self, batch: Batch, share: Tensor) -> Tensor:
-        """(n, S) conditional probability of every category; one for what is observed."""
-        expected = share @ self.spread.to(share.dtype)
+    def chances(self, batch: Batch, share: Tensor, column: int) -> Tensor:
+        """(n, L) conditional probability of every category; one for what is observed."""
+        part = self.by_column(self.spread)[column].to(share)
+        codes = batch.x[:, column].long()
+        known = torch.nn.functional.one_hot(codes, part.shape[1]).to(share)
         if batch.observed is None:
-            return self._indicators(batch)
-        seen = batch.observed[:, self._layout[1]]
-        return torch.where(seen, self._indicators(batch).to(expected), expected)
+            return known
+        return torch.where(batch.observed[:, column, None], known, share @ part)
 
     def fill(self, batch: Batch, share: Tensor) -> Tensor:
         """The likeliest categories: codes have no mean."""
         if batch.observed is None:
             return batch.x
-        likeliest = [part.argmax(1) for part in self.by_column(self.chances(batch, share))]
-        return torch.stack(likeliest, 1).to(batch.x)
+        filled = batch.x.clone()
+        for column, part in enumerate(self.by_column(self.spread.to(share))):
+            hidden = (~batch.observed[:, column]).nonzero().flatten()
+            filled[hidden, column] = (share[hidden] @ part).argmax(1).to(filled)
+        return filled
 
     def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
         if batch.observed is None:

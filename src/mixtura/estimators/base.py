@@ -59,7 +59,15 @@ class Trainable(Saveable):
     """What fitting is like for every estimator."""
 
     def _check_X(self, X: Any, *, reset: bool) -> np.ndarray:
-        return validate_data(self, X, reset=reset, **_NUMBERS)
+        try:
+            return validate_data(self, X, reset=reset, **_NUMBERS)
+        except ValueError as error:
+            if "could not convert string" not in str(error):
+                raise
+            raise InvalidInputError(
+                f"X holds text ({error}), and {type(self).__name__} takes numbers alone: "
+                "MixtureClassifier and others take categories, or turn them into numbers."
+            ) from error
 
     def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
         measured = Scaling.measure(X, weight)
@@ -103,7 +111,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
     def _check_X(self, X: Any, *, reset: bool) -> Any:
         """Rows as a matrix of numbers; categories become their codes."""
         if reset:
-            self.schema_ = Schema.learn(X, self.categorical_features)
+            self.schema_ = self._learn_schema(X)
         given = self.schema_.encode(X, self.unexpected)
         if given is X or not isinstance(given, np.ndarray):
             return super()._check_X(given, reset=reset)
@@ -112,6 +120,16 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
             _check_feature_names(self, X, reset=reset)
         _check_n_features(self, rows, reset=reset)
         return rows
+
+    def _learn_schema(self, X: Any) -> Schema:
+        schema = Schema.learn(X, self.categorical_features)
+        resumes = getattr(self, "warm_start", False) and hasattr(self, "mixture_")
+        if resumes and not schema.equals(self.schema_):
+            raise InvalidInputError(
+                "warm_start=True needs the columns and categories of the previous fit; set "
+                "warm_start=False to start anew."
+            )
+        return schema
 
     def _levels(self, n_features: int) -> np.ndarray:
         """(D,) number of categories of each column, 0 for numbers."""
@@ -263,8 +281,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
 
         def chances(mixture: Mixture, batch: Batch) -> Tensor:
             share = mixture.posterior(batch).to(batch.x.dtype)
-            all_of_them = part.to(batch.x.device).chances(density.view(batch, number), share)
-            return part.by_column(all_of_them)[within]
+            return part.to(batch.x.device).chances(density.view(batch, number), share, within)
 
         return self._evaluate(chances, rows)
 

@@ -185,7 +185,9 @@ class BoostedMixtureClassifier(GrownClassifier):
         ]
         trains = [partial(self._train, min(counts), structure) for structure in structures]
         with self._progress() as progress:
-            best = self._train_best(trains, table, progress, in_steps=self.n_stages > 1)
+            best = self._train_best(
+                trains, table, progress, in_steps=self.n_stages > 1, clearly=True
+            )
         self.missingness_ = "informative" if choices[best] else "ignore"
         if "voters_" not in self.__dict__:
             self._publish(self.mixture_.to(device), scaling, table)

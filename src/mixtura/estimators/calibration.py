@@ -88,10 +88,19 @@ class Unseen:
     def __len__(self) -> int:
         return len(self.y)
 
+    def losses(self, calibration: Calibration) -> np.ndarray:
+        """(n,) minus the log probability of each label."""
+        log_proba = calibration.log_proba(self.class_log_joint, self.missing)
+        return -log_proba[np.arange(len(self)), self.y]
+
     def log_loss(self, calibration: Calibration) -> float:
         """Minus the summed log probability of the labels."""
-        log_proba = calibration.log_proba(self.class_log_joint, self.missing)
-        return -float(self.weight @ log_proba[np.arange(len(self)), self.y])
+        return float(self.weight @ self.losses(calibration))
+
+    def clearly_beats(self, other: Unseen) -> bool:
+        """Whether the labels of the same rows are more probable, by more than chance explains."""
+        gain = other.losses(other.calibrate()) - self.losses(self.calibrate())
+        return clearly_positive(gain, self.weight)
 
     def calibrated_loss(self) -> float:
         """Mean log-loss after calibration."""
@@ -118,3 +127,11 @@ class Unseen:
         starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0)]
         found = [minimize(loss, start, method="Nelder-Mead") for start in starts]
         return unpack(min(found, key=lambda result: result.fun).x)
+
+
+def clearly_positive(gain: np.ndarray, weight: np.ndarray) -> bool:
+    """Whether a mean is above zero by more than its standard error."""
+    share = weight / weight.sum()
+    mean = float(share @ gain)
+    error = np.sqrt(float(share @ (gain - mean) ** 2) * float(share @ share))
+    return mean > max(error, 1e-9)

@@ -17,7 +17,7 @@ from mixtura.densities import STRUCTURES, Categorical, numeric_part
 from mixtura.engines import LocalEngine, PunchedEngine, folds, hold_back, some_rows
 from mixtura.estimators.base import TABLE_CONSTRAINTS, run_over
 from mixtura.estimators.calibration import Calibration, Unseen
-from mixtura.estimators.comparison import challenge, compare
+from mixtura.estimators.comparison import challenge, compare, dethrone
 from mixtura.estimators.plan import (
     SMALL,
     Plan,
@@ -366,7 +366,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         if best.parts and others and progress.time_spent < 0.5:
             best = challenge(best, other_tradeoffs(self, best.plan), parts, solve)
         if best.parts and signs and progress.time_spent < 0.5:
-            best = challenge(best, other_missingness(self, best.plan, True), parts, solve)
+            best = dethrone(best, other_missingness(self, best.plan, True), parts, solve)
         return best.plan, Unseen.pool(best.parts) if best.parts else None
 
     def _previous(self, rows: Rows, plans: list[Plan]) -> Mixture | None:

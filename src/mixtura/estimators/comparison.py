@@ -68,3 +68,14 @@ def challenge(champion: Contender, plans: list[Plan], folds: list[Fold], solve: 
                 challenger.meet(fold, solve)
             champion = challenger
     return champion
+
+
+def dethrone(champion: Contender, plans: list[Plan], folds: list[Fold], solve: Solve) -> Contender:
+    """The champion, or the plan that beats it on all its folds by more than chance explains."""
+    for plan in plans:
+        challenger = Contender(plan)
+        for fold in folds[: len(champion.parts)]:
+            challenger.meet(fold, solve)
+        if Unseen.pool(challenger.parts).clearly_beats(Unseen.pool(champion.parts)):
+            champion = challenger
+    return champion

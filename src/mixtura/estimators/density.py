@@ -25,6 +25,7 @@ from mixtura.estimators.base import (
     resolve_rank,
     run_over,
 )
+from mixtura.estimators.calibration import clearly_positive
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
 from mixtura.objectives import Likelihood
@@ -73,6 +74,8 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
     >>> model.score_samples(X).shape
     (150,)
     """
+
+    missingness_: str
 
     _parameter_constraints: dict = {
         "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -148,6 +151,11 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
                 f"warm_start=True needs the {previous.density.n_features} features of the previous "
                 f"fit, got {X.shape[1]}; set warm_start=False to start anew."
             )
+        if previous is not None and self.missingness not in ("auto", self.missingness_):
+            raise InvalidInputError(
+                f"warm_start=True goes on with missingness={self.missingness_!r}; set "
+                "warm_start=False to start anew."
+            )
         scaling = self._measure_scaling(X, weight) if previous is None else self.scaling_
         device = resolve_device(self.device, X.size)
         table = Table(X, weight=weight, scaling=scaling, device=device)
@@ -198,16 +206,17 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
             return self.missingness == "informative"
         train, held_back = hold_back(engine.table, 0.25, self._generator())
         assert held_back is not None
-        mean = []
+        scores = []
         for informative in (False, True):
             tried = replace(recipe, informative=informative)
             fitted = self._fit_recipe(train, tried, progress.part(0.25)).mixture
-            mean.append(float(run_over(fitted, held_back.table, log_density).mean()))
+            scores.append(run_over(fitted, held_back.table, log_density))
         batch, unseen = (each.table.batch(slice(None)) for each in (train, held_back))
         ones = batch.weight.double()[:, None]
         holes = Categorical.from_clusters(batch.lacks().double(), ones, (2,) * batch.x.shape[1])
         chance = holes.log_prob(replace(unseen, x=unseen.lacks().double(), observed=None))
-        return mean[1] > mean[0] + float(chance.mean())
+        gain = (scores[1] - scores[0] - chance[:, 0].cpu()).numpy()
+        return clearly_positive(gain, unseen.weight.double().cpu().numpy())
 
     def _affordable(self, n_rows: int) -> int:
         if self.n_components > n_rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -97,6 +96,16 @@ class Choice(NamedTuple):
     stage: int | None = None
     unseen: Unseen | None = None
 
+    def or_else(self, other: Choice, clearly: bool) -> Choice:
+        """The other choice, if it is (clearly) better."""
+        if self.unseen is None or other.unseen is None:
+            return other
+        if len(self.unseen) != len(other.unseen):  # time was up before all folds were met
+            return self
+        if clearly:
+            return other if other.unseen.clearly_beats(self.unseen) else self
+        return other if other.unseen.calibrated_loss() < self.unseen.calibrated_loss() else self
+
 
 def choose(
     trains: Sequence[Train],
@@ -105,14 +114,16 @@ def choose(
     progress: Progress,
     *,
     to_the_end: bool = False,
+    clearly: bool = False,
     until: float = 0.5,
 ) -> Choice:
     """Try every way on parts of the rows; the parts that it was not shown decide.
 
-    `to_the_end` looks at what each way ends with alone. No trial begins once a share `until` of the
+    `to_the_end` looks at what each way ends with alone. With `clearly`, a later way must be better
+    by more than chance explains. No trial begins once a share `until` of the
     allowed time has gone.
     """
-    best, best_loss = Choice(trains[0]), math.inf
+    best = Choice(trains[0])
     if len(table) < _FEWEST:
         return best
     seed = int(torch.randint(2**31, (1,), generator=generator))
@@ -126,11 +137,11 @@ def choose(
             found = train(part.table, again, progress.part(share))
             found = found[-1:] if to_the_end else found
             judged.append([Unseen.judged(each.model, held_back, again) for each in found])
-        for stage in range(max(map(len, judged), default=0)):
-            unseen = Unseen.pool([part[min(stage, len(part) - 1)] for part in judged])
-            loss = unseen.calibrated_loss()
-            if loss < best_loss:
-                best, best_loss = Choice(train, stage, unseen), loss
+        stages = range(max(map(len, judged), default=0))
+        pooled = [Unseen.pool([p[min(s, len(p) - 1)] for p in judged]) for s in stages]
+        if pooled:
+            stage = min(stages, key=lambda s: pooled[s].calibrated_loss())
+            best = best.or_else(Choice(train, stage, pooled[stage]), clearly)
     return best._replace(stage=None) if to_the_end else best
 
 
@@ -138,17 +149,26 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
     """What classifiers share whose order and calibration are chosen on held-back rows."""
 
     def _train_best(
-        self, trains: Sequence[Train], table: Table, progress: Progress, *, in_steps: bool = True
+        self,
+        trains: Sequence[Train],
+        table: Table,
+        progress: Progress,
+        *,
+        in_steps: bool = True,
+        clearly: bool = False,
     ) -> int:
         """Choose a way and how far to go, train on all rows, keep what comes of it; which way.
 
-        `in_steps` tells that a way has several candidates to choose from.
+        `in_steps` tells that a way has several candidates to choose from, `clearly` that a later
+        way must be better by more than chance explains.
         """
         generator = self._generator()
         choice = Choice(trains[0])
         if len(trains) > 1 or self.calibrate or (self.early_stopping and in_steps):
             to_the_end = not self.early_stopping
-            choice = choose(trains, table, generator, progress, to_the_end=to_the_end)
+            choice = choose(
+                trains, table, generator, progress, to_the_end=to_the_end, clearly=clearly
+            )
         found = choice.train(table, generator, progress)
         chosen = found[-1 if choice.stage is None else min(choice.stage, len(found) - 1)]
         calibration = Calibration()

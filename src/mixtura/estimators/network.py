@@ -30,7 +30,7 @@ from mixtura.trainers.selection import Recipe, fit_groups
 
 #: Embeddings that "auto" compares, and how far the mixtures of classes then keep to their own rows.
 _COMPARED = {"posterior": 0.0, "log_density": 1.0}
-_ITERATIONS, _LEARNING_RATE = 60, 5e-3
+_ITERATIONS, _LEARNING_RATE = 40, 5e-3
 
 
 class Variant(NamedTuple):
@@ -83,9 +83,14 @@ class MixtureNetwork(MixtureEstimator):
         self.n_iter_, self.converged_ = found.n_iter, found.converged
         if not self.end_to_end or not found.network.weight.any():
             return found.network
-        penalties = NetworkPrior(linked.net, engine.total_weight, prior)
+        penalties = NetworkPrior(linked.net, self._labelled_weight(table), prior)
         trainer = self._gradient_trainer(engine, penalties, generator)
         return trainer.run(found.network, self._objective(table), engine, progress).mixture
+
+    def _labelled_weight(self, table: Table) -> float:
+        """Of the rows that the read-out learns from."""
+        known = ~table.y.isnan() if table.y.is_floating_point() else table.y >= 0
+        return float(table.weight[known].sum())
 
     def _gradient_trainer(
         self, engine: LocalEngine, prior: NetworkPrior, generator: torch.Generator

@@ -252,8 +252,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         settled = len(variants) == 1 and not self.calibrate and not open_question
         if len(self.classes_) < 2 or settled:
             return variants[0], None
-        generator = self._generator()
-        some = some_rows(table, SMALL, generator)
+        some = some_rows(table, SMALL, self._generator())
+        seed = self._generator().initial_seed()
 
         def train(
             variant: Variant, table: Table, generator: torch.Generator, progress: Progress
@@ -262,13 +262,14 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
 
         def best(variants: list[Variant], until: float) -> tuple[Variant, Unseen | None]:
             trains = [partial(train, variant) for variant in variants]
-            found = choose(trains, some, generator, progress, to_the_end=True, until=until)
+            again = torch.Generator().manual_seed(seed)  # the same parts are held back
+            found = choose(trains, some, again, progress, to_the_end=True, until=until)
             return variants[trains.index(found.train)], found.unseen  # type: ignore[arg-type]
 
         first, unseen = best(variants, 0.35)
         if open_question and unseen is not None:
             other, judged = best([first._replace(informative=True)], 0.5)
-            if judged is not None and judged.calibrated_loss() < unseen.calibrated_loss():
+            if judged is not None and len(judged) == len(unseen) and judged.clearly_beats(unseen):
                 return other, judged
         return first, unseen
 

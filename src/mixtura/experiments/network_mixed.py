@@ -42,7 +42,7 @@ MODELS: dict[str, tuple[type, Parameters] | None] = {
     "trees": None,
 }
 _QUICK: Parameters = {"n_components": 1, "calibrate": False, "missingness": "ignore"}
-_QUICK_NETWORK: Parameters = {**_QUICK, "embedding": "log_density"}
+_QUICK_NETWORK: Parameters = {**_QUICK, "embedding": "log_density", "end_to_end": False}
 
 
 def run(report: Report) -> None:

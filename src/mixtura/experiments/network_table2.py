@@ -38,7 +38,7 @@ PAPER: dict[str, tuple[float, ...]] = {
 _COMMON: Parameters = {"n_components": 1, "embedding": "log_density", "specialize": 1.0}
 SETTINGS: dict[str, Parameters] = {
     name: {**_COMMON, "covariance": "diag" if name in GENES else "low_rank"} for name in PAPER
-}
+} | {"glass": {"n_components": 12, "embedding": "posterior", "covariance": "diag"}}
 
 
 def run(report: Report) -> None:

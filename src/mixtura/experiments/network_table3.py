@@ -42,7 +42,7 @@ SEEDS = {"mushroom": 10, "adult": 3}
 _COMMON: Parameters = {"missingness": "ignore", "calibrate": False}
 SETTINGS: dict[str, Parameters] = {
     "mushroom": {"n_components": 20, "embedding": "posterior", **_COMMON},
-    "adult": {"n_components": 4, "embedding": "log_density", **_COMMON},
+    "adult": {"n_components": 40, "embedding": "posterior", **_COMMON},
 }
 _QUICK_ROWS = 2000
 

@@ -245,13 +245,19 @@ class Linked:
 
 
 def _without_unused(network: Network) -> Network:
-    """The network without components of weight zero; the heaviest of a class always stays."""
-    use, owner = network.weight.abs(), network.mixture.owner
-    keep = use > 0
+    """The network without components of weight zero.
+
+    Posteriors sum to one, so the read-out measures all others of a class against one of weight
+    zero: the heaviest of these stays as that reference, and a class of two at least.
+    """
+    owner, used = network.mixture.owner, network.weight != 0
+    keep = used.clone()
     for label in range(network.n_classes):
         mine = (owner == label).nonzero().flatten()
-        if not keep[mine].any():
-            keep[mine[network.mixture.log_weight[mine].argmax()]] = True
+        idle = mine[~used[mine]]
+        spare = network.fewest - len(mine) + len(idle)
+        count = max(network.fewest - 1, spare)
+        keep[idle[network.mixture.log_weight[idle].argsort(descending=True)[:count]]] = True
     return network if keep.all() else network.select(keep.nonzero().flatten())
 
 

@@ -154,9 +154,13 @@ def _grow(engine: LocalEngine, fit: Callable[[LocalEngine, int], FitResult]) -> 
 
 
 def _effective_rows(engine: LocalEngine) -> float:
-    """How much evidence the rows hold: no more than their weight, and repeated rows count once."""
+    """How much evidence the rows hold: no more than their weight.
+
+    Rows of numbers that are repeated count once; where there are categories, repetition is what is
+    to be expected.
+    """
     rows = float(len(engine))
-    if rows <= _MOST_COMPARED:
+    if rows <= _MOST_COMPARED and not any(engine.table.levels):
         rows = len(torch.unique(engine.table.batch(slice(None)).x, dim=0))
     return min(rows, engine.total_weight)
 
