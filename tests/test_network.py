@@ -15,12 +15,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureNetworkClassifier, MixtureNetworkRegressor, load
+from mixtura.data import Batch
+from mixtura.densities import categorical, product
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
 from mixtura.network import EMBEDDINGS, Network, RegressionNetwork
 from mixtura.objectives import Regression
 from mixtura.progress import Progress
-from mixtura.testing import make_batch, make_density, make_engine, make_mixture
-from mixtura.trainers.linked import ElasticNet, Linked, cross_entropy, squared_error, tied
+from mixtura.testing import make_batch, make_density, make_engine, make_mixed, make_mixture
+from mixtura.trainers.base import SpreadPrior
+from mixtura.trainers.linked import ElasticNet, Linked, cross_entropy, squared_error
 
 PUBLISHED = {
     "embedding": "posterior",
@@ -100,6 +103,22 @@ def test_simplex_is_the_nearest_point():
             constraints={"type": "eq", "fun": lambda p: p.sum() - 1.0},
         ).x
         np.testing.assert_allclose(row[:4], nearest, atol=1e-4)
+
+
+@pytest.mark.parametrize("informative", [False, True])
+def test_densities_are_shares_of_the_highest(informative):
+    """Over numbers, categories and holes: a component's likeliest row has one, no row has more."""
+    density = make_mixed(generator(), informative=informative)
+    peak = density.log_peak()
+    batch = make_batch(density, 200, generator(1), holes=True)
+    whole = replace(batch, x=density.fill(batch, torch.ones(200, density.n_components).double()))
+    assert (density.log_prob(replace(whole, observed=None, absent=batch.lacks())) <= peak).all()
+    mode = density.location
+    absent = None
+    if informative:
+        absent = density.parts[-1].location.to(torch.int8)
+    at_home = Batch(mode, None, torch.zeros(len(mode)).long(), torch.ones(len(mode)), absent)
+    np.testing.assert_allclose(density.log_prob(at_home).diagonal(), peak)
 
 
 @pytest.mark.parametrize("embedding", ["density", "log_density"])
@@ -218,18 +237,47 @@ def test_specialists_look_at_their_own_rows():
 
 @pytest.mark.parametrize("covariance", ["full", "diag"])
 def test_equal_covariances_are_the_likeliest(covariance):
-    """The mean of the components' own, weighted: scikit-learn's tied mixture, for full ones."""
+    """Of all that share one, under a prior: any other scale of it makes the rows less likely."""
     network = make_network(covariance=covariance)
     engine = make_engine(network.mixture, 60, generator(3))
-    sums = engine.sum(partial(Linked(ElasticNet())._accumulate, network), network.density)
-    loose = Linked(ElasticNet())._step(network, sums).density
-    shared = tied(loose, sums["mass"], network.mixture.layout)
-    np.testing.assert_allclose(shared.mean, loose.mean, atol=1e-9)
+    batch = engine.table.batch(slice(None))
+    prior = SpreadPrior(10.0, 0.5 * network.density.typical_spread)
+    linked = Linked(ElasticNet(), equal=True, prior=prior)
+    sums = engine.sum(partial(linked._accumulate, network), network.density)
+    shared = linked._step(network, sums).density
+    joint = network.mixture.log_joint(batch)
+    share = EMBEDDINGS["posterior"](network.mixture, joint) * batch.weight[:, None]
+
+    def expected(density):
+        """Expected log-likelihood of the rows, and of the imagined ones."""
+        likelihood = (share * density.log_prob(batch)).sum()
+        return float(likelihood + 10.0 * density.spread_log_prob(prior.reference).sum())
+
     for own in ([0, 1, 2], [3, 4]):
-        share = (sums["mass"][own] / sums["mass"][own].sum()).numpy()
-        expected = np.einsum("k,kde->de", share, loose.covariances()[own])
-        for k in own:
-            np.testing.assert_allclose(shared.covariances()[k], expected, atol=1e-9)
+        covariances = shared.covariances()[own]
+        np.testing.assert_allclose(covariances, covariances[:1].expand_as(covariances), atol=1e-9)
+        for scale in (0.98, 1.02):
+            factor = torch.ones(5).double()
+            factor[own] = scale
+            changed = shared.with_tensors(
+                {
+                    k: v if k == "mean" else v * factor.view(-1, *[1] * (v.ndim - 1))
+                    for k, v in shared.tensors().items()
+                }
+            )
+            assert expected(changed) < expected(shared)
+
+
+@pytest.mark.parametrize("covariance", ["spherical", "low_rank"])
+def test_equal_covariances_are_equal(covariance):
+    """For every structure."""
+    network = make_network(covariance=covariance)
+    engine = make_engine(network.mixture, 60, generator(3))
+    linked = Linked(ElasticNet(), equal=True, max_iter=3)
+    density = linked.run(network, engine, Progress()).network.density
+    for own in ([0, 1, 2], [3, 4]):
+        covariances = density.covariances()[own]
+        np.testing.assert_allclose(covariances, covariances[:1].expand_as(covariances), atol=1e-9)
 
 
 def test_tied_mixtures_agree_with_scikit_learn():
@@ -426,6 +474,55 @@ def test_more_components_than_rows():
     assert model.n_components_ == [4, 4]
 
 
+@pytest.mark.parametrize("embedding", ["posterior", "simplex"])
+def test_a_component_alone_compares_with_none(embedding, iris):
+    """Which is said."""
+    settings = PUBLISHED | {"embedding": embedding, "max_iter": 2}
+    with pytest.warns(DegenerateDataWarning, match="tells nothing"):
+        MixtureNetworkClassifier(1, **settings).fit(*iris)
+
+
+def test_a_read_out_that_uses_nothing(iris):
+    """Is told."""
+    with pytest.warns(DegenerateDataWarning, match="smaller l1"):
+        model = MixtureNetworkClassifier(2, l1=1e6, **PUBLISHED).fit(*iris)
+    np.testing.assert_allclose(model.predict_proba(iris[0]), 1 / 3, atol=1e-6)
+
+
+def test_missing_labels_of_every_kind(iris):
+    """NaN and None are no labels, as -1 is none."""
+    X, y = iris
+    few = np.arange(150) % 3 == 0
+    settings = PUBLISHED | {"max_iter": 3}
+    reference = MixtureNetworkClassifier(3, **settings).fit(X, np.where(few, y, -1))
+    for labels in (np.where(few, y, np.nan), np.where(few, y.astype(object), None)):
+        model = MixtureNetworkClassifier(3, **settings).fit(X, labels)
+        np.testing.assert_allclose(model.predict_proba(X), reference.predict_proba(X))
+
+
+def test_predictions_in_inference_mode_do_not_spoil_later_fits(iris):
+    """What is kept for all models is fit for gradients, whoever asked first."""
+    X = np.column_stack([iris[0], (iris[0] > iris[0].mean(0)).astype(float)])
+    settings = {"embedding": "posterior", "calibrate": False, "max_iter": 2, "random_state": 0}
+    settings["categorical_features"] = [4, 5, 6, 7]
+    model = MixtureNetworkClassifier(2, **settings | {"end_to_end": False}).fit(X, iris[1])
+    for cache in (categorical._slots, product._index):
+        cache.cache_clear()
+    with torch.inference_mode():
+        model.predict(X)
+    assert np.isfinite(MixtureNetworkClassifier(2, **settings).fit(X, iris[1]).coef_).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+def test_cuda(embedding):
+    """Minibatches through a captured graph, for every embedding."""
+    X, y = make_blobs(4000, centers=4, n_features=3, random_state=0)
+    settings = {"embedding": embedding, "calibrate": False, "max_iter": 3, "random_state": 0}
+    model = MixtureNetworkClassifier(3, device="cuda", **settings).fit(X, y % 2)
+    assert model.score(X, y % 2) > 0.9
+
+
 # -- the regressor -------------------------------------------------------------------------------
 
 
@@ -476,6 +573,47 @@ def test_saved_regressors_predict_the_same(predictor, diabetes, tmp_path):
     predictor.save(tmp_path / "model")
     again = load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(diabetes[0]), predictor.predict(diabetes[0]))
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e160])
+def test_targets_of_any_magnitude(unit, diabetes):
+    """Have finite predictions that follow them."""
+    X, y = diabetes[0][:100], diabetes[1][:100]
+    settings = {"embedding": "log_density", "end_to_end": False, "random_state": 0}
+    plain = MixtureNetworkRegressor(2, **settings).fit(X, y).predict(X)
+    scaled = MixtureNetworkRegressor(2, **settings).fit(X, y * unit).predict(X)
+    np.testing.assert_allclose(scaled / unit, plain, rtol=1e-6)
+
+
+def test_the_unit_of_weights_does_not_matter(diabetes):
+    """Nor does it change the way of training."""
+    X, y = diabetes[0][:150], diabetes[1][:150]
+    scores = []
+    for weight in (1.0, 1e3):
+        model = MixtureNetworkRegressor(3, embedding="posterior", prior_rows=0.0, random_state=0)
+        scores.append(model.fit(X, y, np.full(150, weight)).score(X, y))
+    assert scores[0] == pytest.approx(scores[1], abs=0.05)
+
+
+def test_the_likelihood_alone_leaves_the_read_out_alone(diabetes):
+    """With nothing but the likelihood to raise, gradients have nothing to teach."""
+    settings = {"embedding": "posterior", "random_state": 0}
+    linked = MixtureNetworkRegressor(3, end_to_end=False, **settings).fit(*diabetes)
+    likely = MixtureNetworkRegressor(3, tradeoff=1.0, **settings).fit(*diabetes)
+    np.testing.assert_allclose(linked.predict(diabetes[0]), likely.predict(diabetes[0]))
+
+
+def test_draws_of_a_regressor(predictor):
+    """Rows and what is predicted for them."""
+    X, y = predictor.sample(20, random_state=0)
+    np.testing.assert_allclose(predictor.predict(X), y)
+
+
+def test_scores_look_at_known_targets(predictor, diabetes):
+    """Rows without one are left out."""
+    X, y = diabetes
+    known = np.where(np.arange(442) < 300, y, np.nan)
+    assert predictor.score(X, known) == pytest.approx(predictor.score(X[:300], y[:300]))
 
 
 def test_constant_target():

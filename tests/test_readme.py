@@ -6,7 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from mixtura.estimators import boosted, classifier, density, fisher, sequence, sparse
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
+    SequenceMixtureClassifier,
+    SparseMixtureClassifier,
+)
+from mixtura.estimators import (
+    boosted,
+    classifier,
+    density,
+    fisher,
+    network_classifier,
+    network_regressor,
+    sequence,
+    sparse,
+)
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -23,9 +41,29 @@ def test_readme_snippets(tmp_path, monkeypatch):
     assert (tmp_path / "wine.safetensors").exists()
 
 
-@pytest.mark.parametrize("module", [boosted, classifier, density, fisher, sequence, sparse])
+ESTIMATORS = [
+    *(MixtureClassifier, MixtureDensity, BoostedMixtureClassifier, SparseMixtureClassifier),
+    *(SequenceMixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor),
+]
+SHOWN = [
+    *(boosted, classifier, density, fisher),
+    *(network_classifier, network_regressor, sequence, sparse),
+]
+
+
+@pytest.mark.parametrize("module", SHOWN)
 def test_docstring_examples(module):
     """The examples of the estimators."""
     outcome = doctest.testmod(module)
     assert outcome.attempted > 0
     assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: each.__name__)
+def test_every_parameter_is_described(estimator):
+    """In the docstring, or by the estimator that it points to."""
+    pages = [estimator.__doc__]
+    if "As in `MixtureClassifier`" in pages[0] or "Regressor" in estimator.__name__:
+        pages += [MixtureClassifier.__doc__, MixtureNetworkClassifier.__doc__]
+    names = set(re.findall(r"\w+", " ".join(pages)))
+    assert set(estimator().get_params()) <= names

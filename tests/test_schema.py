@@ -14,7 +14,7 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.validation import validate_data
 
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
-from mixtura.schema import Schema
+from mixtura.schema import Schema, is_untold
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -290,8 +290,26 @@ def test_cells_that_are_no_values_are_refused(strange):
     frame = pl.DataFrame({"f": pl.Series(["a", strange], dtype=pl.Object)})
     with pytest.raises(TypeError, match=r"column 'f', row 1: argument must be .* string.* number"):
         Schema.learn(frame)
-    with pytest.raises(TypeError, match="not 'Interval'"):
-        Schema.learn(one(pd.cut([1.0, 2.0], 2)))
+
+
+def test_categories_of_other_things_go_by_their_names():
+    """Intervals, say, as cutting a column into bins gives."""
+    bins = one(pd.cut([1.0, 2.0, np.nan], 2))
+    schema = Schema.learn(bins)
+    assert schema.categories[0].tolist() == sorted(map(str, bins.iloc[:2, 0]))
+    np.testing.assert_array_equal(schema.encode(bins)[:, 0], [0.0, 1.0, np.nan])
+
+
+def test_what_cannot_be_known_is_marked():
+    """Absent columns and unseen categories are NaN, and told apart from plain holes."""
+    frame = pd.DataFrame({"a": ["x", "y", None], "b": [1.0, 2.0, np.nan], "k": [3, 4, 3]})
+    schema = Schema.learn(frame, ["k"])
+    assert not is_untold(schema.encode(frame)).any()
+    with pytest.warns(DegenerateDataWarning):
+        strange = schema.encode(frame[["k", "a"]].replace({"x": "z", 4: 9}))
+    expected = [[True, True, False], [False, True, True], [False, True, False]]
+    np.testing.assert_array_equal(is_untold(strange), expected)
+    np.testing.assert_array_equal(np.isnan(strange[:, 0]), [True, False, True])
 
 
 def test_many_categories_look_like_an_identifier():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.schema import is_missing, is_untold
 
 UNLABELED = -1
 _SCAN_ROWS = 16_384
@@ -27,8 +28,9 @@ class Batch:
     observed : (n, D) bool, or None when nothing is missing.
     y : (n,) class index, -1 for unlabelled rows.
     weight : (n,) non-negative weights.
-    absent : (n, D) bool, what the rows came without; None: all that is not observed. Holes that
-        are punched into a row are none of its own.
+    absent : (n, D) what the rows came without: 1 for absent, 0 for present, -1 for no telling.
+        None: all that is not observed is absent. Holes that are punched into a row are none of its
+        own.
     """
 
     x: Tensor
@@ -51,12 +53,12 @@ class Batch:
         return replace(self, x=self.x.to(dtype), weight=self.weight.to(dtype))
 
     def lacks(self) -> Tensor:
-        """(n, D) bool, what the rows came without."""
+        """(n, D) what the rows came without, as in `absent`."""
         if self.absent is not None:
             return self.absent
         if self.observed is None:
-            return torch.zeros_like(self.x, dtype=torch.bool)
-        return ~self.observed
+            return torch.zeros_like(self.x, dtype=torch.int8)
+        return (~self.observed).to(torch.int8)
 
     def unpacked(self, values: Tensor) -> Tensor:
         """Values by row, in the order in which the rows were given: as they are."""
@@ -117,7 +119,7 @@ class Scaling:
         return Scaling(location, scale, levels)
 
     @classmethod
-    def measure(cls, X: np.ndarray, weight: np.ndarray) -> Scaling:
+    def measure(cls, X: np.ndarray, weight: np.ndarray, names: Any = None) -> Scaling:
         """Weighted mean and deviation of each column, ignoring NaN; safe for any magnitude."""
         location, mass = _weighted_nanmean(X, weight, lambda x: x)
         low, high = _nan_range(X)
@@ -126,8 +128,9 @@ class Scaling:
         variance, _ = _weighted_nanmean(X, weight, lambda x: ((x - location) / unit) ** 2)
         magnitude = np.maximum(np.abs(low), np.abs(high))
         constant = high / 2 - low / 2 <= 4 * np.finfo(X.dtype).eps * magnitude
-        _warn_about_columns(mass == 0, "have no observed value")
-        _warn_about_columns(constant & (mass > 0), "are constant")
+        labels = np.arange(X.shape[1]) if names is None else np.asarray(names, dtype=object)
+        _warn_about_columns(labels[mass == 0], "have no observed value")
+        _warn_about_columns(labels[constant & (mass > 0)], "are constant")
         fallback = np.where(magnitude > 0, magnitude, 1.0)
         location = np.where(constant, low, location)  # a mean is rounded, and a constant is not
         return cls(location, np.where(constant, fallback, unit * np.sqrt(variance)))
@@ -169,11 +172,11 @@ def _nan_range(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(seen, low, 0.0), np.where(seen, high, 0.0)
 
 
-def _warn_about_columns(which: np.ndarray, what: str) -> None:
-    if which.any():
-        names = ", ".join(map(str, np.flatnonzero(which)[:10]))
+def _warn_about_columns(labels: np.ndarray, what: str) -> None:
+    if len(labels):
+        names = ", ".join(map(str, labels[:10]))
         warn(
-            f"{int(which.sum())} column(s) {what} in the training rows ({names}); they carry no "
+            f"{len(labels)} column(s) {what} in the training rows ({names}); they carry no "
             "information. Remedy: drop them.",
             DegenerateDataWarning,
         )
@@ -209,8 +212,10 @@ class Table:
         self.weight = torch.as_tensor(weight, dtype=dtype, device=device)
         self._mapped = X if is_memory_mapped(X) else None
         self._order: np.ndarray | None = None
+        self._absent: Tensor | None = None
         if self._mapped is None:
             self._x, self._observed = self._convert(X)
+            self._absent = self._untold(X)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -248,11 +253,20 @@ class Table:
         missing = missing.to(self.device)
         return x.masked_fill(missing, 0.0), ~missing
 
+    def _untold(self, X: np.ndarray) -> Tensor | None:
+        """What the rows came without, where that is not known of all entries."""
+        untold = is_untold(X)
+        if not untold.any():
+            return None
+        codes = np.where(untold, -1, np.isnan(X)).astype(np.int8)
+        return torch.from_numpy(codes).to(self.device)
+
     def batch(self, index: slice | Tensor) -> Batch:
         """The rows at `index`."""
         if self._mapped is None:
             observed = None if self._observed is None else self._observed[index]
-            return Batch(self._x[index], observed, self.y[index], self.weight[index])
+            absent = None if self._absent is None else self._absent[index]
+            return Batch(self._x[index], observed, self.y[index], self.weight[index], absent)
         at = index if isinstance(index, slice) else index.cpu().numpy()
         rows = self._mapped[at if self._order is None else self._order[at]]
         return Batch(*self._convert(rows), self.y[index], self.weight[index])
@@ -271,6 +285,7 @@ class Table:
         if self._mapped is None:
             part._x = self._x[at]
             part._observed = None if self._observed is None else self._observed[at]
+            part._absent = None if self._absent is None else self._absent[at]
         else:
             part._order = index if self._order is None else self._order[index]
         return part
@@ -329,16 +344,16 @@ def resolve_device(device: str | torch.device, size: int) -> torch.device:
 
 
 def labelled_mask(y: np.ndarray, unlabeled: Any) -> np.ndarray:
-    """Which entries of y carry a label: not `unlabeled`, and not None."""
+    """Which entries of y carry a label: not `unlabeled`, and not None or NaN."""
     if unlabeled is None:
         return np.ones(len(y), dtype=bool)
     if y.dtype == object:
-        return np.array([v is not None and v != unlabeled and v == v for v in y], dtype=bool)
+        return np.array([not is_missing(v) and v != unlabeled for v in y], dtype=bool)
     if y.dtype.kind in "US":
         return y != str(unlabeled) if isinstance(unlabeled, str) else np.ones(len(y), dtype=bool)
     if isinstance(unlabeled, str):
-        return np.ones(len(y), dtype=bool)
-    return y != unlabeled
+        return y == y
+    return (y != unlabeled) & (y == y)
 
 
 def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndarray:

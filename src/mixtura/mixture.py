@@ -47,6 +47,10 @@ class Layout:
         """Sums within each class: (K,) -> (C,)."""
         return values.new_zeros(self.n_classes).index_add_(0, self.owner, values)
 
+    def total(self, values: Tensor) -> Tensor:
+        """Sums within each class, row by row: (n, K) -> (n, C)."""
+        return values @ self._membership[values.dtype]
+
     def spread(self, values: Tensor) -> Tensor:
         """Each class's value at its components: (C,) -> (K,)."""
         return self._membership[values.dtype] @ values
@@ -123,7 +127,7 @@ class Mixture:
     def blend(self, other: Mixture, share: float) -> Mixture:
         """(1 - share) of this joint density and a share of another over the same classes."""
         parts = [(self, 1.0 - share), (other, share)]
-        weight = torch.cat([part._log_joint_weight + math.log(amount) for part, amount in parts])
+        weight = torch.cat([part.log_joint_weight + math.log(amount) for part, amount in parts])
         owner = torch.cat([part.owner for part, _ in parts])
         order = owner.argsort(stable=True)
         layout = Layout(torch.bincount(owner).tolist(), owner.device)
@@ -137,7 +141,8 @@ class Mixture:
         )
 
     @property
-    def _log_joint_weight(self) -> Tensor:
+    def log_joint_weight(self) -> Tensor:
+        """log of class prior times component weight, (K,)."""
         return self.log_weight + self.layout.spread(self.log_prior)
 
     def to(self, *args: Any, **kwargs: Any) -> Mixture:
@@ -153,7 +158,7 @@ class Mixture:
 
     def log_joint(self, batch: Batch) -> Tensor:
         """Component log-joint: log p(x, c, k), (n, K)."""
-        return self.density.log_prob(batch) + self._log_joint_weight.to(batch.x.dtype)
+        return self.density.log_prob(batch) + self.log_joint_weight.to(batch.x.dtype)
 
     def by_class(self, log_joint: Tensor) -> Tensor:
         """Class log-joint (n, C) of component log-joints (n, K)."""

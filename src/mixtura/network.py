@@ -32,18 +32,19 @@ def _density(mixture: Mixture, log_joint: Tensor) -> Tensor:
 
 def _simplex(mixture: Mixture, log_joint: Tensor) -> Tensor:
     """The point of each class's simplex nearest to the log-joints: posteriors with true zeros."""
-    found = torch.zeros_like(log_joint)
-    for label in range(mixture.n_classes):
-        mine = (mixture.owner == label).nonzero().flatten()
-        values = log_joint[:, mine]
-        values = values - values.amax(1, keepdim=True)
-        ranked = values.sort(1, descending=True).values
-        place = torch.arange(1, len(mine) + 1, device=values.device)
-        total = ranked.cumsum(1) - 1.0
-        support = (ranked * place > total).sum(1, keepdim=True)
-        threshold = total.gather(1, support - 1) / support
-        found = found.index_copy(1, mine, (values - threshold).clamp_min(0.0))
-    return found
+    parts = log_joint.split(list(mixture.layout.counts), 1)
+    return torch.cat([_nearest_on_simplex(part) for part in parts], 1)
+
+
+def _nearest_on_simplex(values: Tensor) -> Tensor:
+    """Rows (n, k) shifted down, and cut off at zero, until they sum to one."""
+    values = values - values.amax(1, keepdim=True)
+    ranked = values.sort(1, descending=True).values
+    place = torch.arange(1, values.shape[1] + 1, device=values.device)
+    total = ranked.cumsum(1) - 1.0
+    support = (ranked * place > total).sum(1, keepdim=True)
+    threshold = total.gather(1, support - 1) / support
+    return (values - threshold).clamp_min(0.0)
 
 
 #: What components make of a row, from their log-joints (n, K).
@@ -53,8 +54,8 @@ EMBEDDINGS: dict[str, Callable[[Mixture, Tensor], Tensor]] = {
     "log_density": _log_density,
     "simplex": _simplex,
 }
-#: Embeddings that are no comparison among components.
-_ABSOLUTE = ("density", "log_density")
+#: Embeddings that compare the components of a class; the others take each by itself.
+RELATIVE = ("posterior", "simplex")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Network:
     @property
     def fewest(self) -> int:
         """Components of a class that its embedding needs to tell rows apart."""
-        return 1 if self.embedding in _ABSOLUTE else 2
+        return 2 if self.embedding in RELATIVE else 1
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Another device or floating type."""
@@ -111,7 +112,7 @@ class Network:
 
         Densities of rows with different holes cannot be compared: such rows are filled in first.
         """
-        if batch.observed is not None and self.embedding in _ABSOLUTE:
+        if batch.observed is not None and self.embedding not in RELATIVE:
             batch, log_joint = self._filled(batch), None
         log_joint = self.mixture.log_joint(batch) if log_joint is None else log_joint
         found = EMBEDDINGS[self.embedding](self.mixture, log_joint)
@@ -126,10 +127,8 @@ class Network:
 
     def scores(self, embedded: Tensor) -> Tensor:
         """(n, C) before the softmax."""
-        read = torch.nn.functional.one_hot(self.mixture.owner, self.n_classes)
-        return embedded @ (read * self.weight[:, None]).to(embedded.dtype) + self.bias.to(
-            embedded.dtype
-        )
+        weight, bias = self.weight.to(embedded.dtype), self.bias.to(embedded.dtype)
+        return self.mixture.layout.total(embedded * weight) + bias
 
     def class_log_joint(self, batch: Batch) -> Tensor:
         """log p(x) + log p(c | x), (n, C)."""
@@ -138,7 +137,7 @@ class Network:
         return log_joint.logsumexp(1, keepdim=True) + scores.log_softmax(1)
 
     def free(self) -> dict[str, Tensor]:
-        """Unconstrained parameters; the share of each mixture in p(x) is not one of them."""
+        """Unconstrained parameters of mixtures and read-out."""
         free = {f"mixture.{name}": value for name, value in self.mixture.free().items()}
         return {**free, "weight": self.weight, "bias": self.bias}
 

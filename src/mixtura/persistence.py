@@ -23,7 +23,7 @@ from mixtura.exceptions import FileFormatError, InvalidInputError
 from mixtura.mixture import Layout, Mixture
 from mixtura.schema import Schema
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 #: Estimator classes that can be stored, by name; each registers itself when it is defined.
 ESTIMATORS: dict[str, type] = {}

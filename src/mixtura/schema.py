@@ -29,6 +29,21 @@ _MANY_CATEGORIES = 1_000
 _SHOWN = 5
 #: Whole numbers up to here are floats exactly.
 _EXACT = 2**53
+#: Marks entries that are missing because the model could not know them: a column that is not there,
+#: a category never seen. A NaN like any other to arithmetic, with a mark of its own in its bits.
+UNTOLD = np.array(0x7FF8_0000_0000_0001, dtype=np.uint64).view(np.float64)[()]
+
+
+def is_untold(X: np.ndarray) -> np.ndarray:
+    """Which entries are marked as `UNTOLD`."""
+    if X.dtype != np.float64:
+        return np.zeros(X.shape, dtype=bool)
+    return np.ascontiguousarray(X).view(np.uint64) == np.float64(UNTOLD).view(np.uint64)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is None, NaN or NA."""
+    return type(value).__name__ in _MISSING or bool(value != value)
 
 
 @dataclass(frozen=True)
@@ -89,8 +104,8 @@ class Schema:
     def encode(self, X: Any, unexpected: str = "missing") -> Any:
         """X as a float matrix of numbers and codes; X itself where there is nothing to do.
 
-        Columns that X lacks and categories that were not in the training rows count as missing,
-        with a warning, or are refused if `unexpected` is "error".
+        Columns that X lacks and categories that were not in the training rows count as missing
+        (`UNTOLD`), with a warning, or are refused if `unexpected` is "error".
         """
         table = _table(X)
         if table is None:
@@ -167,7 +182,7 @@ class Schema:
             )
 
     def _matrix(self, table: Any, places: list[int | None], unexpected: str) -> np.ndarray:
-        matrix = np.full((len(table), len(places)), np.nan)
+        matrix = np.full((len(table), len(places)), UNTOLD)
         unseen = []
         for at, place in enumerate(places):
             if place is not None:
@@ -289,6 +304,10 @@ def _read(column: Any, label: str) -> tuple[str, Any]:
     values = None if type_name in _TEXT | {"object"} else np.asarray(column)
     if values is None or values.dtype == object:
         cells = column.to_list() if hasattr(column, "to_list") else column.tolist()
+        if type_name == "category":  # of intervals, say: their names tell them apart
+            known = {type(cell) for cell in cells if not is_missing(cell)}
+            if not all(map(_kind_of_type, known)):
+                cells = [None if is_missing(cell) else str(cell) for cell in cells]
         kind, values = _read_cells(cells, label)
     else:
         kind = "booleans" if values.dtype == bool else "numbers"
@@ -313,7 +332,8 @@ def _read_cells(cells: list[Any], label: str) -> tuple[str, Any]:
         first = sorted((of_rows.index(kind), kind) for kind in set(kinds))
         raise InvalidInputError(
             f"{label} mixes {' and '.join(f'{kind} (row {row})' for row, kind in first)}: make "
-            "all of it one type, such as text by str(), with None where a value is missing."
+            "all of it one type, such as text by str(), with None where a value is missing (as a "
+            "'?' among numbers mostly says)."
         )
     kind = kinds[0] if kinds else "numbers"
     return kind, cells if kind == "text" else np.array(cells, dtype=np.float64)
@@ -384,13 +404,15 @@ def _codes(
         return values, []
     if kind == "text":
         code = {category: place for place, category in enumerate(categories.tolist())}
-        strange = sorted(map(str, set(values) - {None} - code.keys()))
-        return np.array([*map(code.get, values)], dtype=np.float64), strange
+        strange = set(values) - {None} - code.keys()
+        code |= dict.fromkeys(strange, UNTOLD)
+        return np.array([*map(code.get, values)], dtype=np.float64), sorted(map(str, strange))
     _finite(values, label)
     codes = np.searchsorted(categories, values)
     known = np.append(categories, np.nan)[codes] == values
-    unseen = np.unique(values[~known & (values == values)])
-    return np.where(known, codes, np.nan), unseen.tolist()
+    strange = ~known & (values == values)
+    unseen = np.unique(values[strange])
+    return np.where(strange, UNTOLD, np.where(known, codes, np.nan)), unseen.tolist()
 
 
 def _decoded(values: np.ndarray, categories: np.ndarray | None) -> np.ndarray:

@@ -23,9 +23,10 @@ _MOST_RAISED = 0.5
 @lru_cache(maxsize=256)
 def _slots(levels: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """First slot of each column (d,), and the column of each slot (S,)."""
-    size = torch.tensor(levels)
-    column = torch.arange(len(levels)).repeat_interleave(size)
-    return (size.cumsum(0) - size).to(device), column.to(device)
+    with torch.inference_mode(False):  # whoever asks first, gradients may need them later
+        size = torch.tensor(levels)
+        column = torch.arange(len(levels)).repeat_interleave(size)
+        return (size.cumsum(0) - size).to(device), column.to(device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,10 @@ class Categorical(Density):
             return self._indicators(batch) @ log_chance.mT
         missing = log_chance.new_zeros(1, self.n_components)
         return torch.cat([log_chance.mT, missing])[self._places(batch)].sum(1)
+
+    def log_peak(self) -> Tensor:
+        parts = self.by_column(self.log_chance)
+        return torch.stack([part.amax(-1) for part in parts]).sum(0)
 
     def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
         """Missing entries add nothing: columns are independent, so nothing tells them better."""

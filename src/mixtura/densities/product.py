@@ -16,7 +16,8 @@ from mixtura.densities.base import Density, Statistics
 
 @lru_cache(maxsize=256)
 def _index(columns: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(columns, dtype=torch.long, device=device)
+    with torch.inference_mode(False):  # whoever asks first, gradients may need it later
+        return torch.tensor(columns, dtype=torch.long, device=device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,9 @@ class Product(Density):
         for columns in self.columns:
             yield _view(batch, columns)
         if self.informative:
-            yield Batch(batch.lacks().to(batch.x), None, batch.y, batch.weight)
+            lacks = batch.lacks()
+            told = None if batch.absent is None else lacks >= 0
+            yield Batch(lacks.clamp_min(0).to(batch.x), told, batch.y, batch.weight)
 
     def _each(self, batch: Batch, function: Callable[[Any, Batch], Any]) -> list[Any]:
         return [
@@ -113,6 +116,10 @@ class Product(Density):
 
     def log_prob(self, batch: Batch) -> Tensor:
         first, *rest = self._each(batch, lambda part, view: part.log_prob(view))
+        return sum(rest, first)
+
+    def log_peak(self) -> Tensor:
+        first, *rest = [part.log_peak() for part in self.parts]
         return sum(rest, first)
 
     def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:

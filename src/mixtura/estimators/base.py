@@ -70,7 +70,7 @@ class Trainable(Saveable):
             ) from error
 
     def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
-        measured = Scaling.measure(X, weight)
+        measured = Scaling.measure(X, weight, getattr(self, "feature_names_in_", None))
         return measured if self.standardize else Scaling.identity(X.shape[1])
 
     def _generator(self, random_state: Any = None) -> torch.Generator:
@@ -101,6 +101,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
     scaling_: Scaling
     #: Of a model that knows numbers alone; fitting to a table puts its own in this place.
     schema_: Schema = Schema()
+    missingness_: str = "ignore"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -189,6 +190,9 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
     def score_samples(self, X: Any) -> np.ndarray:
         """Log density log p(x) of each row over its observed features.
 
+        Where holes are signs (`missingness_` is "informative") it also counts which entries are
+        absent.
+
         Returns
         -------
         (n,) array, in the units of X.
@@ -225,9 +229,10 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
 
         Returns
         -------
-        (n, D), or (n_draws, n, D); a data frame for a data frame, of sequences a list of arrays, or
-        n_draws of these. Observed entries come back to the bit; of categories, the likeliest is
-        filled in.
+        (n, D), or (n_draws, n, D); a data frame for a data frame, with the columns of the training
+        rows in their order; of sequences a list of arrays; or n_draws of these. Observed entries
+        come back to the bit; of categories, the likeliest is filled in. Means are those of the
+        model: a discriminative objective may have moved them far from the data.
         """
         check_is_fitted(self)
         rows = self._check_X(X, reset=False)
@@ -270,11 +275,12 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         (n, number of categories), in the order of `schema_.categories`; one for what is observed.
         """
         density = self._density_model().density
+        if not isinstance(density, Product):
+            raise InvalidInputError("no column of this model holds categories: use impute.")
         rows = self._check_X(X, reset=False)
         place = self.schema_.position(column, rows.shape[1])
         if not self._levels(rows.shape[1])[place]:
             raise InvalidInputError(f"column {column!r} holds numbers: use impute.")
-        assert isinstance(density, Product)
         number, within = density.find(place)
         part = density.parts[number]
         assert isinstance(part, Categorical)
@@ -365,8 +371,9 @@ def log_density(mixture: Mixture, batch: Batch) -> Tensor:
 
 def filled_log_density(mixture: Mixture, batch: Batch) -> Tensor:
     """log p of each row with its holes filled by their conditional means."""
-    if batch.observed is None:
-        return log_density(mixture, batch)
     unlabelled = torch.full_like(batch.y, UNLABELED)
-    batch = replace(batch, y=unlabelled, absent=batch.lacks())
-    return log_density(mixture, replace(batch, x=mixture.impute(batch), observed=None))
+    filled = batch.x
+    if batch.observed is not None:
+        filled = mixture.impute(replace(batch, y=unlabelled))
+    untold = torch.full_like(batch.lacks(), -1)  # nor do holes make a row unlikely
+    return log_density(mixture, replace(batch, x=filled, observed=None, absent=untold))

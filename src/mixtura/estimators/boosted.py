@@ -14,6 +14,7 @@ from mixtura.data import Table, resolve_device
 from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, resolve_rank
+from mixtura.estimators.calibration import Unseen
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, grow
 from mixtura.estimators.plan import Rows, component_counts, labelled_rows, read_rows
 from mixtura.mixture import Mixture
@@ -186,7 +187,7 @@ class BoostedMixtureClassifier(GrownClassifier):
         trains = [partial(self._train, min(counts), structure) for structure in structures]
         with self._progress() as progress:
             best = self._train_best(
-                trains, table, progress, in_steps=self.n_stages > 1, clearly=True
+                trains, table, progress, in_steps=self.n_stages > 1, beats=Unseen.clearly_beats
             )
         self.missingness_ = "informative" if choices[best] else "ignore"
         if "voters_" not in self.__dict__:

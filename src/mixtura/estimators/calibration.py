@@ -97,8 +97,12 @@ class Unseen:
         """Minus the summed log probability of the labels."""
         return float(self.weight @ self.losses(calibration))
 
+    def beats(self, other: Unseen) -> bool:
+        """Whether the labels of the same rows are more probable."""
+        return self.calibrated_loss() < other.calibrated_loss()
+
     def clearly_beats(self, other: Unseen) -> bool:
-        """Whether the labels of the same rows are more probable, by more than chance explains."""
+        """Whether they are so by more than the standard error of the difference."""
         gain = other.losses(other.calibrate()) - self.losses(self.calibrate())
         return clearly_positive(gain, self.weight)
 

@@ -50,9 +50,10 @@ _FEWEST = 50
 
 @storable
 class MixtureClassifier(DensityClassifier, StreamingClassifier):
-    """One Gaussian mixture a class, trained generatively, discriminatively, or both.
+    """One mixture a class, trained generatively, discriminatively, or both.
 
-    NaN means missing, in training and in prediction, and is marginalised exactly. Rows labelled
+    Components are Gaussian in the columns that hold numbers, and categorical in the others. NaN and
+    None mean missing, in training and in prediction, and are marginalised exactly. Rows labelled
     `unlabeled` take part in the likelihood.
 
     Parameters
@@ -122,10 +123,23 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     calibrate : bool
         Make probabilities honest by what the models of a comparison say of held-back rows, whole
         and with holes; the density is left alone. The likelihood objective needs none.
+    categorical_features : None, "from_dtype" or array-like
+        Columns that hold categories, by position, name or mask, beside those that their type shows
+        (None and "from_dtype": these alone): text, categories and booleans in data frames and
+        object arrays.
+    unexpected : "missing" or "error"
+        What becomes of a category that was not in the training rows, and of a column that a data
+        frame lacks at prediction: it counts as missing, with a warning (and says nothing even
+        where holes are signs), or is refused, as are columns in another order.
+    missingness : "auto", "ignore" or "informative"
+        Whether holes mean something. "ignore" marginalises them, which is right where they come by
+        chance; "informative" also models, for every component, how often it lacks each entry, for
+        forms where "not measured" is itself a sign. "auto" takes holes for signs if held-back rows
+        are clearly better explained so; never where the training rows have none.
     warm_start : bool
         Start from the model of the previous fit.
     unlabeled : label that marks unlabelled rows, None if there are none
-        In object arrays None marks them too.
+        None and NaN among the labels mark them too.
     device : "auto", "cpu", "cuda", ...
         Float32 data are trained by Adam in float32, all else runs in double precision.
     callbacks : list of callables
@@ -140,7 +154,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     temperature_, doubt_, fade_ : calibration of `predict_proba`: what class log-joints are divided
         by, the share of a plain guess mixed in, and how fast the temperature falls with the share
         of missing features
-    covariance_, rank_, reg_covar_, tradeoff_ : what "auto" chose
+    covariance_, rank_, reg_covar_, tradeoff_, missingness_ : what "auto" chose
+    schema_ : names and categories of the columns
     margin_bound_ : upper bound of the number of training errors
     class_count_ : weight of the rows of each class seen so far
     history_, n_iter_, converged_
@@ -291,7 +306,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
 
         Parameters
         ----------
-        X : (n, D), NaN where missing.
+        X : (n, D), numbers and categories; NaN or None where missing.
         y : (n,) labels; `unlabeled` (or None) where there is none.
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows, except
             where rows are held back to choose or to calibrate.

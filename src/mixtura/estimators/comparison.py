@@ -71,7 +71,7 @@ def challenge(champion: Contender, plans: list[Plan], folds: list[Fold], solve: 
 
 
 def dethrone(champion: Contender, plans: list[Plan], folds: list[Fold], solve: Solve) -> Contender:
-    """The champion, or the plan that beats it on all its folds by more than chance explains."""
+    """The champion, or the plan that clearly beats it on all its folds."""
     for plan in plans:
         challenger = Contender(plan)
         for fold in folds[: len(champion.parts)]:

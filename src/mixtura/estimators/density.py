@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura.data import Table, resolve_device
 from mixtura.densities import Categorical
-from mixtura.engines import LocalEngine, hold_back
+from mixtura.engines import LocalEngine, hold_back, some_rows
 from mixtura.estimators.base import (
     TABLE_CONSTRAINTS,
     MixtureEstimator,
@@ -35,8 +35,8 @@ from mixtura.trainers.base import FitResult
 from mixtura.trainers.em import EM
 from mixtura.trainers.selection import Recipe, fit_groups
 
-#: With fewer rows, held-back ones decide nothing.
-_FEWEST = 50
+#: With fewer rows, held-back ones decide nothing; more are not needed.
+_FEWEST, _TRIED = 50, 10_000
 
 
 @storable
@@ -74,8 +74,6 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
     >>> model.score_samples(X).shape
     (150,)
     """
-
-    missingness_: str
 
     _parameter_constraints: dict = {
         "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -204,7 +202,10 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         open_question = self.missingness == "auto" and engine.may_have_missing
         if not open_question or len(engine) < _FEWEST:
             return self.missingness == "informative"
-        train, held_back = hold_back(engine.table, 0.25, self._generator())
+        some = some_rows(engine.table, _TRIED, self._generator())
+        if some.batch(slice(None)).observed is None:
+            return False
+        train, held_back = hold_back(some, 0.25, self._generator())
         assert held_back is not None
         scores = []
         for informative in (False, True):

@@ -96,15 +96,13 @@ class Choice(NamedTuple):
     stage: int | None = None
     unseen: Unseen | None = None
 
-    def or_else(self, other: Choice, clearly: bool) -> Choice:
-        """The other choice, if it is (clearly) better."""
+    def or_else(self, other: Choice, beats: Callable[[Unseen, Unseen], bool]) -> Choice:
+        """The other choice, if that is better on the same rows."""
         if self.unseen is None or other.unseen is None:
             return other
         if len(self.unseen) != len(other.unseen):  # time was up before all folds were met
             return self
-        if clearly:
-            return other if other.unseen.clearly_beats(self.unseen) else self
-        return other if other.unseen.calibrated_loss() < self.unseen.calibrated_loss() else self
+        return other if beats(other.unseen, self.unseen) else self
 
 
 def choose(
@@ -114,14 +112,13 @@ def choose(
     progress: Progress,
     *,
     to_the_end: bool = False,
-    clearly: bool = False,
+    beats: Callable[[Unseen, Unseen], bool] = Unseen.beats,
     until: float = 0.5,
 ) -> Choice:
     """Try every way on parts of the rows; the parts that it was not shown decide.
 
-    `to_the_end` looks at what each way ends with alone. With `clearly`, a later way must be better
-    by more than chance explains. No trial begins once a share `until` of the
-    allowed time has gone.
+    `to_the_end` looks at what each way ends with alone; `beats` tells when a later way is better.
+    No trial begins once a share `until` of the allowed time has gone.
     """
     best = Choice(trains[0])
     if len(table) < _FEWEST:
@@ -141,7 +138,7 @@ def choose(
         pooled = [Unseen.pool([p[min(s, len(p) - 1)] for p in judged]) for s in stages]
         if pooled:
             stage = min(stages, key=lambda s: pooled[s].calibrated_loss())
-            best = best.or_else(Choice(train, stage, pooled[stage]), clearly)
+            best = best.or_else(Choice(train, stage, pooled[stage]), beats)
     return best._replace(stage=None) if to_the_end else best
 
 
@@ -155,20 +152,18 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
         progress: Progress,
         *,
         in_steps: bool = True,
-        clearly: bool = False,
+        beats: Callable[[Unseen, Unseen], bool] = Unseen.beats,
     ) -> int:
         """Choose a way and how far to go, train on all rows, keep what comes of it; which way.
 
-        `in_steps` tells that a way has several candidates to choose from, `clearly` that a later
-        way must be better by more than chance explains.
+        `in_steps` tells that a way has several candidates to choose from, `beats` when a later way
+        is better.
         """
         generator = self._generator()
         choice = Choice(trains[0])
         if len(trains) > 1 or self.calibrate or (self.early_stopping and in_steps):
             to_the_end = not self.early_stopping
-            choice = choose(
-                trains, table, generator, progress, to_the_end=to_the_end, clearly=clearly
-            )
+            choice = choose(trains, table, generator, progress, to_the_end=to_the_end, beats=beats)
         found = choice.train(table, generator, progress)
         chosen = found[-1 if choice.stage is None else min(choice.stage, len(found) - 1)]
         calibration = Calibration()

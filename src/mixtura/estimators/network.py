@@ -7,26 +7,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.data import Table
+from mixtura.data import UNLABELED, Batch, Table
 from mixtura.engines import LocalEngine
 from mixtura.estimators.base import (
     MixtureEstimator,
     resolve_rank,
     run_over,
 )
-from mixtura.estimators.plan import SMALL, adam_epochs, batch_rows
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.estimators.plan import SMALL, adam_epochs, batch_rows, read_counts
+from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.mixture import Mixture
-from mixtura.network import Network
+from mixtura.network import RELATIVE, Network
 from mixtura.objectives import Objective
 from mixtura.progress import Progress
 from mixtura.trainers.base import SpreadPrior
 from mixtura.trainers.em import EM
 from mixtura.trainers.gradient import LBFGS, Adam
-from mixtura.trainers.linked import ElasticNet, Linked, NetworkPrior
-from mixtura.trainers.selection import Recipe, fit_groups
+from mixtura.trainers.linked import ElasticNet, Linked, LinkedResult, NetworkPrior
+from mixtura.trainers.selection import Recipe, effective_rows, fit_groups
 
 #: Embeddings that "auto" compares, and how far the mixtures of classes then keep to their own rows.
 _COMPARED = {"posterior": 0.0, "log_density": 1.0}
@@ -45,14 +46,14 @@ class MixtureNetwork(MixtureEstimator):
     """What classifier and regressor share."""
 
     _network_class: type[Network] = Network
+    specialize: Any = 0.0
 
     def _variants(self) -> list[Variant]:
         """The embeddings that the parameters leave open, first choice first."""
-        given = getattr(self, "specialize", 0.0)
         return [
             Variant(
                 embedding,
-                _COMPARED.get(embedding, 0.0) if given == "auto" else float(given),
+                _COMPARED.get(embedding, 0.0) if self.specialize == "auto" else self.specialize,
                 self.missingness == "informative",
             )
             for embedding in (_COMPARED if self.embedding == "auto" else [self.embedding])
@@ -64,7 +65,7 @@ class MixtureNetwork(MixtureEstimator):
 
     def _fit_network(
         self, variant: Variant, table: Table, generator: torch.Generator, progress: Progress
-    ) -> Network:
+    ) -> LinkedResult:
         """A start by EM, linked EM, and gradients through the whole network if they are wanted."""
         engine = LocalEngine(table)
         mixture, prior = self._start(variant, table, generator, progress)
@@ -78,25 +79,20 @@ class MixtureNetwork(MixtureEstimator):
             tol=self.tol,
             prior=prior,
         )
-        blank = self._network_class.blank(mixture, variant.embedding)
-        found = linked.run(blank, engine, progress)
-        self.n_iter_, self.converged_ = found.n_iter, found.converged
-        if not self.end_to_end or not found.network.weight.any():
-            return found.network
-        penalties = NetworkPrior(linked.net, self._labelled_weight(table), prior)
+        found = linked.run(self._network_class.blank(mixture, variant.embedding), engine, progress)
+        supervision = self._supervision(table)
+        if not self.end_to_end or not supervision or not found.network.weight.any():
+            return found
+        penalties = NetworkPrior(linked.net, supervision, prior)
         trainer = self._gradient_trainer(engine, penalties, generator)
-        return trainer.run(found.network, self._objective(table), engine, progress).mixture
-
-    def _labelled_weight(self, table: Table) -> float:
-        """Of the rows that the read-out learns from."""
-        known = ~table.y.isnan() if table.y.is_floating_point() else table.y >= 0
-        return float(table.weight[known].sum())
+        trained = trainer.run(found.network, self._objective(table), engine, progress).mixture
+        return LinkedResult(trained, found.n_iter, True)
 
     def _gradient_trainer(
         self, engine: LocalEngine, prior: NetworkPrior, generator: torch.Generator
     ) -> Any:
-        if engine.total_weight <= SMALL:
-            return LBFGS(_ITERATIONS, prior=prior)  # type: ignore[arg-type]
+        if len(engine) <= SMALL:
+            return LBFGS(_ITERATIONS, prior=prior)
         size = batch_rows("auto", len(engine))
         return Adam(
             generator,
@@ -104,8 +100,12 @@ class MixtureNetwork(MixtureEstimator):
             batch_size=size,
             learning_rate=_LEARNING_RATE,
             schedule="cosine",
-            prior=prior,  # type: ignore[arg-type]
+            prior=prior,
         )
+
+    def _supervision(self, table: Table) -> float:
+        """How many rows' losses of the read-out the objective of the gradients holds."""
+        raise NotImplementedError
 
     def _objective(self, table: Table) -> Objective:
         raise NotImplementedError
@@ -142,28 +142,27 @@ class MixtureNetwork(MixtureEstimator):
 
         A read-out of posteriors wants more components than the density of the rows does.
         """
+        most = np.array([len(engine) for engine in engines])
         if isinstance(self.n_components, str):
             if variant.specialize > 0.5:
                 return None
-            return [min(round(2.0 * len(e) ** (1 / 3)), len(e)) for e in engines]
-        wanted = np.atleast_1d(np.asarray(self.n_components))
-        if wanted.dtype.kind not in "iu" or wanted.ndim != 1 or (wanted < 1).any():
-            raise InvalidInputError(
-                f"n_components={self.n_components!r}: give a positive int, or one a class."
-            )
-        if len(wanted) not in (1, len(engines)):
-            raise InvalidInputError(
-                f"n_components has {len(wanted)} entries for {len(engines)} mixtures: give one "
-                "number a class, or a single one."
-            )
-        most = np.array([len(engine) for engine in engines])
+            rows = np.array([effective_rows(engine) for engine in engines])
+            return np.clip(np.rint(2.0 * np.cbrt(rows)).astype(int), 1, most).tolist()
+        wanted = read_counts(self.n_components, np.arange(len(engines)))
         if (wanted > most).any():
             warn(
                 "more components than rows: there is one a row then. Remedy: a smaller "
                 "n_components, or 'auto'.",
                 DegenerateDataWarning,
             )
-        return np.minimum(wanted, most).tolist()
+        counts = np.minimum(wanted, most)
+        if variant.embedding in RELATIVE and (counts == 1).any():
+            warn(
+                f"a component alone has the {variant.embedding} one, whatever the row, and tells "
+                "nothing. Remedy: n_components=2 or more, or embedding='log_density'.",
+                DegenerateDataWarning,
+            )
+        return counts.tolist()
 
     # -- what a fitted network answers -----------------------------------------------------------
 
@@ -171,13 +170,28 @@ class MixtureNetwork(MixtureEstimator):
     def _n_mixtures(self) -> int:
         return 1
 
-    def _keep(self, network: Network, variant: Variant, table: Table, progress: Progress) -> None:
+    def _keep(
+        self, result: LinkedResult, variant: Variant, table: Table, progress: Progress
+    ) -> None:
         """Fitted attributes."""
-        self._publish(network.mixture, table.scaling, table)
-        network = network.to("cpu", torch.float64)
+        network = result.network.to("cpu", torch.float64)
+        self._publish(result.network.mixture, table.scaling, table)
+        self.n_iter_, self.converged_ = result.n_iter, result.converged
+        if not result.converged and not progress.stopped:
+            warn(
+                f"linked EM stopped after max_iter={self.max_iter} iterations without settling; "
+                "raise max_iter or tol.",
+                ConvergenceWarning,
+            )
         self.coef_, self.intercept_ = network.weight.numpy(), network.bias.numpy()
         self.embedding_shift_, self.embedding_scale_ = network.shift.numpy(), network.scale.numpy()
         self.embedding_, self.specialize_ = variant.embedding, variant.specialize
+        if self.l1 > 0 and not self.coef_.any() and self._supervision(table):
+            warn(
+                "the read-out uses no component, and predicts the same for all rows. Remedy: a "
+                "smaller l1, or more components.",
+                DegenerateDataWarning,
+            )
         self.missingness_ = "informative" if variant.informative else "ignore"
         self.n_components_ = list(network.mixture.layout.counts)
         self.history_ = progress.history
@@ -198,6 +212,14 @@ class MixtureNetwork(MixtureEstimator):
         """The embedding of each row, (n, K), in the units of the read-out."""
         network, rows = self._network(), self._check_X(X, reset=False)
         return run_over(network, self._table(rows), lambda n, b: n.embed(b)).numpy()
+
+    def _draw(self, count: int, generator: torch.Generator) -> Batch:
+        """Rows from the mixtures, in the model's units."""
+        mixture = self._density_model()
+        chance = mixture.log_joint_weight.exp()
+        component = torch.multinomial(chance, count, replacement=True, generator=generator)
+        rows = mixture.density.sample(component, generator)
+        return Batch(rows, None, torch.full((count,), UNLABELED), torch.ones_like(rows[:, 0]))
 
     def cluster(self, X: Any) -> np.ndarray:
         """The component that each row most probably belongs to, (n,)."""

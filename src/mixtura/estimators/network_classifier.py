@@ -13,14 +13,14 @@ from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
 
-from mixtura.data import UNLABELED, Batch, Table, labelled_mask, resolve_device
+from mixtura.data import UNLABELED, Table, labelled_mask, resolve_device
 from mixtura.densities import STRUCTURES
 from mixtura.engines import some_rows
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
 from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.growing import Candidate, choose
 from mixtura.estimators.network import MixtureNetwork, Variant
-from mixtura.estimators.plan import SMALL, Rows, class_counts, read_rows
+from mixtura.estimators.plan import SMALL, Rows, class_counts, read_counts, read_rows
 from mixtura.estimators.predicting import DensityClassifier
 from mixtura.exceptions import NoLabelsError
 from mixtura.network import EMBEDDINGS
@@ -86,7 +86,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
 
     Attributes
     ----------
-    classes_, class_prior_ : the labels, and their shares in the labelled rows
+    classes_, class_prior_ : the labels, and their shares in the (weighted) labelled rows
     coef_, intercept_ : read-out; a weight a component, a bias a class
     mixture_, weights_, means_, covariances_, n_components_ : the mixtures, class by class
     embedding_, specialize_, missingness_ : what "auto" chose
@@ -232,18 +232,20 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
 
     def _fit_rows(self, rows: Rows) -> Self:
         self.classes_ = rows.classes
+        if not isinstance(self.n_components, str):
+            read_counts(self.n_components, rows.classes if len(rows.classes) else np.zeros(1))
         scaling = self._measure_scaling(rows.X, rows.weight)
         device = resolve_device(self.device, rows.X.size)
         table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
         with self._progress() as progress:
             variant, unseen = self._choose(table, progress)
-            network = self._fit_network(variant, table, self._generator(), progress)
+            result = self._fit_network(variant, table, self._generator(), progress)
         calibration = unseen.calibrate() if self.calibrate and unseen else Calibration()
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
         self.class_prior_ = class_counts(rows, np.zeros(len(rows.classes)))
         self.class_prior_ = self.class_prior_ / max(self.class_prior_.sum(), 1e-300)
-        self._keep(network, variant, table, progress)
+        self._keep(result, variant, table, progress)
         return self
 
     def _choose(self, table: Table, progress: Progress) -> tuple[Variant, Unseen | None]:
@@ -258,7 +260,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         def train(
             variant: Variant, table: Table, generator: torch.Generator, progress: Progress
         ) -> list[Candidate]:
-            return [Candidate(self._fit_network(variant, table, generator, progress), [1.0])]
+            found = self._fit_network(variant, table, generator, progress)
+            return [Candidate(found.network, [1.0])]
 
         def best(variants: list[Variant], until: float) -> tuple[Variant, Unseen | None]:
             trains = [partial(train, variant) for variant in variants]
@@ -280,6 +283,13 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
             margin=self.margin,
             unlabeled_weight=self.unlabeled_weight if bool((table.y < 0).any()) else None,
         )
+
+    def _supervision(self, table: Table) -> float:
+        labelled = table.y >= 0
+        share = 1.0
+        if not bool(labelled.all()):  # the likelihood holds labels too, where it looks at them
+            share -= self.tradeoff * self.unlabeled_weight
+        return share * float(table.weight[labelled].sum())
 
     @property
     def _n_mixtures(self) -> int:
@@ -313,21 +323,21 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         With `y` (a label, or one a row) rows are chosen from many draws, by the probability that
         the network gives to their label.
         """
-        mixture, generator = self._density_model(), self._generator(random_state)
-        count = check_count(n_samples)
+        self._density_model()
+        generator, count = self._generator(random_state), check_count(n_samples)
         wanted = None if y is None else self._labels_to_draw(count, y, generator)
-        pool = count if wanted is None else max(_POOL, 10 * count)
-        chance = mixture._log_joint_weight.exp()
-        component = torch.multinomial(chance, pool, replacement=True, generator=generator)
-        rows = mixture.density.sample(component, generator)
-        blank = torch.full((pool,), UNLABELED)
-        batch = Batch(rows, None, blank, torch.ones_like(rows[:, 0]))
+        batch = self._draw(count if wanted is None else max(_POOL, 10 * count), generator)
         if not len(self.classes_):
-            return self._drawn(rows), blank.numpy()
-        log_proba = self._network().class_log_joint(batch).log_softmax(1).detach()
+            return self._drawn(batch.x), batch.y.numpy()
+        with torch.no_grad():
+            chance = self._network().class_log_joint(batch).softmax(1)
         if wanted is None:
-            labels = torch.multinomial(log_proba.exp(), 1, generator=generator).flatten()
-            return self._drawn(rows), self.classes_[labels.numpy()]
-        logits = log_proba.mT[wanted]
-        taken = torch.multinomial(logits.softmax(1), 1, generator=generator).flatten()
-        return self._drawn(rows[taken]), self.classes_[wanted.numpy()]
+            labels = torch.multinomial(chance, 1, generator=generator).flatten()
+            return self._drawn(batch.x), self.classes_[labels.numpy()]
+        taken = torch.zeros_like(wanted)
+        for label in wanted.unique():
+            mine = wanted == label
+            taken[mine] = torch.multinomial(
+                chance[:, label], int(mine.sum()), replacement=True, generator=generator
+            )
+        return self._drawn(batch.x[taken]), self.classes_[wanted.numpy()]

@@ -8,12 +8,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin, _fit_context
+from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted
 
 from mixtura.data import Table, resolve_device
-from mixtura.estimators.base import TABLE_CONSTRAINTS, check_weight, run_over
+from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight, run_over
+from mixtura.estimators.calibration import clearly_positive
 from mixtura.estimators.network import MixtureNetwork, Variant
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.estimators.plan import SMALL
@@ -25,6 +27,8 @@ from mixtura.progress import Progress
 
 #: Parts that rows are held back in for a choice, and rows that are too few.
 _FOLDS, _FEWEST = 4, 50
+#: Share of the time that is left which a fit on the side may take.
+_TRIAL = 0.05
 
 
 @storable
@@ -168,10 +172,12 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
                 "no row has a target: give some, or use MixtureDensity for rows alone."
             )
         share = weight[known] / weight[known].sum()
-        self.target_location_ = float(share @ y[known])
-        deviation = float(np.sqrt(share @ (y[known] - self.target_location_) ** 2))
-        self.target_scale_ = deviation if deviation > 0 else 1.0
-        return (y - self.target_location_) / self.target_scale_, weight
+        largest = float(np.abs(y[known]).max()) or 1.0
+        unit = y[known] / largest  # squares of any magnitude stay finite
+        centre = float(share @ unit)
+        deviation = float(np.sqrt(share @ (unit - centre) ** 2)) or 1.0
+        self.target_location_, self.target_scale_ = centre * largest, deviation * largest
+        return (y / largest - centre) / deviation, weight
 
     def _fit_rows(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Self:
         if (weight == 0).any():
@@ -181,37 +187,46 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         table = Table(X, y, weight, scaling=scaling, device=device)
         with self._progress() as progress:
             variant = self._choose(table, progress)
-            network = self._fit_network(variant, table, self._generator(), progress)
-        self._keep(network, variant, table, progress)
+            result = self._fit_network(variant, table, self._generator(), progress)
+        self._keep(result, variant, table, progress)
         return self
 
     def _choose(self, table: Table, progress: Progress) -> Variant:
         """The variant with the smallest squared error on held-back rows."""
         variants, open_question = self._variants(), self._may_tell(table)
-        known = (~table.y.isnan()).nonzero().flatten().cpu()
-        if len(known) < _FEWEST or (len(variants) == 1 and not open_question):
+        known = ~table.y.isnan().cpu()
+        if int(known.sum()) < _FEWEST or (len(variants) == 1 and not open_question):
             return variants[0]
-        order = known[torch.randperm(len(known), generator=self._generator())][:SMALL].numpy()
-        errors = {variant: self._error(variant, table, order, progress) for variant in variants}
-        best = min(errors, key=errors.__getitem__)
+        order = torch.randperm(len(table), generator=self._generator())
+        some = torch.cat([order[known[order]][:SMALL], order[~known[order]][:SMALL]])
+        part = table.subset(some.numpy())
+        weight = part.weight[~part.y.isnan()].double().cpu().numpy()
+        squares = {variant: self._squares(variant, part, progress) for variant in variants}
+        best = min(variants, key=lambda variant: float(weight @ squares[variant]))
         if open_question:
             other = best._replace(informative=True)
-            if self._error(other, table, order, progress) < errors[best]:
+            gain = squares[best] - self._squares(other, part, progress)
+            if clearly_positive(gain, weight):
                 return other
         return best
 
-    def _error(
-        self, variant: Variant, table: Table, order: np.ndarray, progress: Progress
-    ) -> float:
-        """Squared error summed over the rows at `order`, each held back once."""
-        total, generator = 0.0, self._generator()
+    def _squares(self, variant: Variant, table: Table, progress: Progress) -> np.ndarray:
+        """Squared errors of the rows with a target, each held back once; infinite if time is up."""
+        known = (~table.y.isnan()).nonzero().flatten().cpu().numpy()
+        found, generator = np.full(len(known), np.inf), self._generator()
         for fold in range(_FOLDS):
-            held = order[fold::_FOLDS]
-            train, test = table.subset(np.setdiff1d(order, held)), table.subset(held)
-            network = self._fit_network(variant, train, generator, progress.part(0.05))
-            found = run_over(network, test, lambda n, b: n.class_log_joint(b))[:, 1]
-            total += float((found - test.y.cpu()).square().sum())
-        return total
+            if progress.time_spent >= 0.5:
+                break
+            held = known[fold::_FOLDS]
+            train = table.subset(np.setdiff1d(np.arange(len(table)), held))
+            test = table.subset(held)
+            fitted = self._fit_network(variant, train, generator, progress.part(_TRIAL))
+            outputs = run_over(fitted.network, test, lambda n, b: n.class_log_joint(b))
+            found[fold::_FOLDS] = (outputs[:, 1] - test.y.cpu()).square().numpy()
+        return found
+
+    def _supervision(self, table: Table) -> float:
+        return (1.0 - self.tradeoff) * float(table.weight[~table.y.isnan()].sum())
 
     def _objective(self, table: Table) -> Objective:
         return Regression(self.tradeoff)
@@ -221,3 +236,19 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         check_is_fitted(self)
         found = self._outputs(self._check_X(X, reset=False))[:, 1]
         return found * self.target_scale_ + self.target_location_
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R^2 of the rows that have a target."""
+        y = column_or_1d(y).astype(np.float64)
+        known = ~np.isnan(y)
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(r2_score(y[known], self.predict(X)[known], sample_weight=weight))
+
+    def sample(
+        self, n_samples: int = 1, *, random_state: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows from the mixture, and what the network predicts for them."""
+        batch = self._draw(check_count(n_samples), self._generator(random_state))
+        with torch.no_grad():
+            found = self._network().class_log_joint(batch)[:, 1].numpy()
+        return self._drawn(batch.x), found * self.target_scale_ + self.target_location_

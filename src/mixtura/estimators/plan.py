@@ -76,7 +76,7 @@ def read_rows(
     y = column_or_1d(y, warn=True)
     check_consistent_length(X, y)
     if y.dtype.kind == "f":
-        assert_all_finite(y, input_name="y")
+        assert_all_finite(y, allow_nan=estimator.unlabeled is not None, input_name="y")
     labelled = labelled_mask(y, estimator.unlabeled)
     if not labelled.any() and known is None:
         raise InvalidInputError(
@@ -292,11 +292,8 @@ def _solver(solver: str, rows: Rows, by_em: bool) -> str:
     return "lbfgs" if rows.weight.sum() <= SMALL else "adam"
 
 
-def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
-    """Components of each class, no more than its rows; None for "auto"."""
-    if isinstance(n_components, str):
-        return None
-    classes = rows.classes
+def read_counts(n_components: Any, classes: np.ndarray) -> np.ndarray:
+    """One positive number of components for each class."""
     counts = np.atleast_1d(np.asarray(n_components))
     if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 1).any():
         raise InvalidInputError(
@@ -307,7 +304,15 @@ def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
             f"n_components has {len(counts)} entries, but there are {len(classes)} classes "
             f"({classes.tolist()}): give one number a class, or a single one."
         )
-    wanted = np.broadcast_to(counts, len(classes))
+    return np.broadcast_to(counts, len(classes))
+
+
+def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
+    """Components of each class, no more than its rows; None for "auto"."""
+    if isinstance(n_components, str):
+        return None
+    classes = rows.classes
+    wanted = read_counts(n_components, classes)
     available = np.maximum(np.bincount(rows.y[rows.y >= 0], minlength=len(classes)), 1)
     if (wanted > available).any():
         warn(

@@ -219,6 +219,7 @@ class SequenceMixtureClassifier(GrownClassifier):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.input_tags.categorical = False
         return tags
 
     # -- fitting ---------------------------------------------------------------------------

@@ -44,9 +44,9 @@ def load(name: str, most: int | None = None) -> Bunch:
     return Bunch(**{**rows, "data": rows.data[few], "target": rows.target[few], "splits": []})
 
 
-def halves(target: np.ndarray, count: int, seed: int) -> list[Split]:
-    """One half of each class to train, the other to test."""
-    splitter = StratifiedShuffleSplit(count, train_size=0.5, random_state=seed)
+def halves(target: np.ndarray, count: int, seed: int, test_size: float = 0.5) -> list[Split]:
+    """One half of each class to train, the other (or another share) to test."""
+    splitter = StratifiedShuffleSplit(count, test_size=test_size, random_state=seed)
     return list(splitter.split(target, target))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -46,6 +46,12 @@ class SpreadPrior:
         """Minus the log prior, up to a constant."""
         reference = self.reference.to(mixture.log_weight)
         return -self.rows * mixture.density.spread_log_prob(reference).sum()
+
+
+class Penalty(Protocol):
+    """What a training by gradient adds to the summed loss of the rows."""
+
+    def penalty(self, mixture: Any) -> Tensor: ...
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Objective
 from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult, SpreadPrior
+from mixtura.trainers.base import FitResult, Penalty
 
 Free = dict[str, Tensor]
 
@@ -91,7 +91,7 @@ class Adam:
     averaging: float = 0.0
     validation: LocalEngine | None = None
     patience: int | None = None
-    prior: SpreadPrior | None = None
+    prior: Penalty | None = None
     stage: str = "Adam"
 
     def run(
@@ -264,7 +264,7 @@ class LBFGS:
     tol: float = 1e-7
     validation: LocalEngine | None = None
     patience: int | None = None
-    prior: SpreadPrior | None = None
+    prior: Penalty | None = None
     stage: str = "L-BFGS"
 
     def run(
@@ -326,7 +326,7 @@ def _gradient_sums(
     return {"loss": loss.detach(), **dict(zip(leaves, gradients, strict=True))}
 
 
-def _penalty_gradient(mixture: Mixture, prior: SpreadPrior, leaves: Free) -> dict[str, Tensor]:
+def _penalty_gradient(mixture: Mixture, prior: Penalty, leaves: Free) -> dict[str, Tensor]:
     leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
     loss = prior.penalty(mixture.from_free(leaves))
     gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)

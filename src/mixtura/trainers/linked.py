@@ -37,7 +37,7 @@ from mixtura.trainers.em import em_update
 Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 #: Smallest deviation that an embedding is divided by.
 _LEAST_SCALE = 1e-9
-#: Rounds the corner of |w| where a gradient is followed, as a share of a typical weight.
+#: Rounds the corner of |w| where a gradient is followed.
 _CORNER = 1e-3
 
 
@@ -93,8 +93,7 @@ class ElasticNet:
 
     def penalty(self, weight: Tensor) -> Tensor:
         """What the weights cost; |w| is rounded at zero, so that gradients can be followed."""
-        corner = _CORNER * (1.0 + weight.detach().abs().mean())
-        absolute = (weight.square() + corner**2).sqrt() - corner
+        absolute = (weight.square() + _CORNER**2).sqrt() - _CORNER
         return self.l1 * absolute.sum() + 0.5 * self.l2 * weight.square().sum()
 
 
@@ -107,7 +106,7 @@ class NetworkPrior:
     spread: SpreadPrior | None
 
     def penalty(self, network: Network) -> Tensor:
-        """Summed over `rows`, as losses are."""
+        """As much as `rows` losses weigh."""
         total = self.rows * self.net.penalty(network.weight)
         return total if self.spread is None else total + self.spread.penalty(network.mixture)
 
@@ -162,13 +161,14 @@ class Linked:
 
     def run(self, network: Network, engine: LocalEngine, progress: Progress) -> LinkedResult:
         progress.start(self.stage, self.max_iter)
-        network = self._read_out(network, engine)
+        taught = _rows_with_answers(network, engine)
+        network = self._read_out(network, taught)
         for iteration in range(1, self.max_iter + 1):
             before = network
             sums = engine.sum(partial(self._accumulate, network), network.density)
             loss = float(sums.pop("loss")) + penalty(network.mixture, self.prior)
             network = replace(network, mixture=self._step(network, sums))
-            network = self._read_out(network, engine)
+            network = self._read_out(network, taught)
             record = {"stage": self.stage, "iteration": iteration}
             stop = progress.step({**record, "objective": loss / engine.total_weight})
             if stop or _change(before.mixture, network.mixture) < self.tol:
@@ -201,7 +201,8 @@ class Linked:
         mixture = em_update(network.mixture, sums, self.prior)
         layout = mixture.layout
         if self.equal:
-            mixture = replace(mixture, density=tied(mixture.density, sums["mass"], layout))
+            rows = sums["mass"] + (0.0 if self.prior is None else self.prior.rows)
+            mixture = replace(mixture, density=tied(mixture.density, rows, layout))
         use = network.weight.abs()
         total = layout.spread(layout.sum(use))
         prior = self.link * torch.where(total > 0, use / total, 0.0)
@@ -209,39 +210,46 @@ class Linked:
         weight = mixture.normalise_weight((sums["mass"] + prior).clamp_min(tiny).log())
         return replace(mixture, log_weight=weight)
 
-    def _read_out(self, network: Network, engine: LocalEngine) -> Network:
+    def _read_out(self, network: Network, taught: LocalEngine | None) -> Network:
         """The best weights for the present embedding; unused components go, if they may."""
-        y = engine.table.y.cpu().numpy()
-        regression = isinstance(network, RegressionNetwork)
-        known = ~np.isnan(y) if regression else y >= 0
-        if not known.any() or (network.n_classes == 1 and not regression):
+        if taught is None:
             return network
-        network = replace(network, shift=0.0 * network.shift, scale=0.0 * network.scale + 1.0)
-        plain = network
+        zero, one = torch.zeros_like(network.shift), torch.ones_like(network.scale)
+        plain = network.with_read_out(network.weight, network.bias, zero, one)
 
         def embed(batch: Batch) -> Tensor:
             return plain.embed(batch).double()
 
-        embedded = engine.concat(embed, network.density).numpy()[known]
-        share = engine.table.weight.double().cpu().numpy()[known]
-        share = share / share.sum()
+        embedded = taught.concat(embed, network.density).numpy()
+        weight, y = taught.table.weight.double().cpu().numpy(), taught.table.y.cpu().numpy()
+        share = weight / weight.sum()
         shift, scale = np.zeros(embedded.shape[1]), np.ones(embedded.shape[1])
         if network.embedding != "posterior":
             shift = share @ embedded
             scale = np.sqrt(share @ (embedded - shift) ** 2).clip(min=_LEAST_SCALE)
-        loss = partial(squared_error if regression else cross_entropy, y[known])
-        weight, bias = self.net.fit(
+        loss = squared_error if isinstance(network, RegressionNetwork) else cross_entropy
+        found = self.net.fit(
             (embedded - shift) / scale,
             network.mixture.owner.cpu().numpy(),
-            loss,
+            partial(loss, y),
             share,
             (network.weight.cpu().numpy(), network.bias.cpu().numpy()),
         )
-        tensors = (
-            torch.from_numpy(each).to(network.weight) for each in (weight, bias, shift, scale)
-        )
+        tensors = (torch.from_numpy(each).to(network.weight) for each in (*found, shift, scale))
         network = network.with_read_out(*tensors)
         return _without_unused(network) if self.annihilate else network
+
+
+def _rows_with_answers(network: Network, engine: LocalEngine) -> LocalEngine | None:
+    """The rows that a read-out can learn from; None where there is nothing to learn."""
+    y = engine.table.y
+    regression = isinstance(network, RegressionNetwork)
+    known = ~y.isnan() if regression else y >= 0
+    if not known.any() or (network.n_classes == 1 and not regression):
+        return None
+    if known.all():
+        return engine
+    return LocalEngine(engine.table.subset(known.nonzero().flatten().cpu().numpy()))
 
 
 def _without_unused(network: Network) -> Network:
@@ -273,16 +281,23 @@ def _change(before: Mixture, after: Mixture) -> float:
     return (moved / max(size, 1e-300)) ** 0.5
 
 
-def tied(density: Density, mass: Tensor, layout: Layout) -> Density:
-    """The likeliest density whose components share the covariance of their class."""
+def tied(density: Density, rows: Tensor, layout: Layout) -> Density:
+    """The likeliest density whose components share the covariance of their class.
+
+    `rows` (K,) are those of each component, real and imagined. A low rank is improved by one step
+    from that of the heaviest component.
+    """
     part = numeric_part(density)
     if not isinstance(part, VectorDensity):
         return density
+    share = rows / layout.spread(layout.sum(rows)).clamp_min(torch.finfo(rows.dtype).tiny)
     spread = part.spread
-    share = (mass / layout.spread(layout.sum(mass)).clamp_min(torch.finfo(mass.dtype).tiny)).view(
-        -1, *[1] * (spread.ndim - 1)
-    )
-    pooled = spread.new_zeros(layout.n_classes, *spread.shape[1:])
-    pooled = pooled.index_add(0, layout.owner, share * spread)[layout.owner]
-    again, valid = part.maximise(part.spread_statistics(pooled, part.location))
+    weighted = share.view(-1, *[1] * (spread.ndim - 1)) * spread
+    blank = spread.new_zeros(layout.n_classes, *spread.shape[1:])
+    pooled = blank.index_add(0, layout.owner, weighted)[layout.owner]
+    own = [(layout.owner == label).nonzero().flatten() for label in range(layout.n_classes)]
+    heaviest = torch.stack([mine[rows[mine].argmax()] for mine in own])
+    alike = part.select(heaviest[layout.owner])
+    alike = alike.with_tensors({**alike.tensors(), "mean": part.mean})
+    again, valid = alike.maximise(alike.spread_statistics(pooled, part.mean))
     return with_numeric_part(density, keep_valid(part, again, valid))

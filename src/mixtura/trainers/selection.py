@@ -137,7 +137,7 @@ def fit_groups(
 
 def _grow(engine: LocalEngine, fit: Callable[[LocalEngine, int], FitResult]) -> FitResult:
     """More components while the Bayesian information criterion falls."""
-    rows = _effective_rows(engine)
+    rows = effective_rows(engine)
 
     def criterion(result: FitResult) -> float:
         return 2.0 * result.objective * rows + result.mixture.n_parameters * math.log(rows)
@@ -153,14 +153,16 @@ def _grow(engine: LocalEngine, fit: Callable[[LocalEngine, int], FitResult]) -> 
     return best
 
 
-def _effective_rows(engine: LocalEngine) -> float:
+def effective_rows(engine: LocalEngine) -> float:
     """How much evidence the rows hold: no more than their weight.
 
     Rows of numbers that are repeated count once; where there are categories, repetition is what is
     to be expected.
     """
+    if any(engine.table.levels):
+        return engine.total_weight
     rows = float(len(engine))
-    if rows <= _MOST_COMPARED and not any(engine.table.levels):
+    if rows <= _MOST_COMPARED:
         rows = len(torch.unique(engine.table.batch(slice(None)).x, dim=0))
     return min(rows, engine.total_weight)
 
