@@ -53,7 +53,7 @@ REFUSED = {
     "3-D X": (X[:, :, None], Y, {}, "dim 3"),
     "no rows": (X[:0], Y[:0], {}, "0 sample"),
     "no columns": (X[:, :0], Y, {}, "0 feature"),
-    "text": (np.full((30, 3), "a"), Y, {}, "could not convert"),
+    "bytes": (np.full((30, 3), b"a"), Y, {}, "neither numbers nor categories"),
     "complex": (X.astype(complex), Y, {}, "Complex data"),
     "lengths": (X, Y[:-1], {}, "inconsistent numbers of samples"),
     "2-D y": (X, np.stack([Y, Y], 1), {}, "1d array"),
@@ -61,7 +61,6 @@ REFUSED = {
     "all unlabelled": (X, np.full(30, -1), {}, "no labelled row.*unlabeled=None"),
     "all None": (X, np.full(30, None), {}, "no labelled row"),
     "continuous y": (X, np.linspace(0, 1, 30), {}, "Unknown label type"),
-    "NaN label": (X, np.where(Y == 0, np.nan, Y), {}, "NaN"),
     "infinite label": (X, np.where(Y == 0, np.inf, Y), {}, "infinity"),
     "negative weight": (X, Y, {"sample_weight": np.where(Y == 0, -1.0, 1.0)}, "not negative"),
     "NaN weight": (X, Y, {"sample_weight": np.full(30, np.nan)}, "finite"),
@@ -94,6 +93,9 @@ def test_density_data_are_refused_too(name, no_work):
 
 
 BAD_PARAMETERS = {
+    "categorical_features": ["by dtype", 3],
+    "unexpected": ["ignore", None],
+    "missingness": ["at random", True],
     "n_components": [0, -1, 1.5, "many", None],
     "covariance": ["round", None],
     "rank": [0, "low", 1.5],

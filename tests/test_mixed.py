@@ -705,11 +705,12 @@ def test_scores_are_those_of_the_loops(fitted):
 
 @pytest.mark.parametrize("name", ["classifier", "informative"])
 def test_outliers_are_judged_in_their_favour(name, fitted):
-    """With holes filled, but for what is told by their being there."""
+    """With holes filled, and nothing held against a row for having them."""
     model, (frame, _) = fitted[name], make_frame()
     batch, mixture = batch_of(model, frame), model.mixture_
     filled = slow_fill(mixture.density, batch, slow_share(model, batch))
-    whole = Batch(torch.from_numpy(filled), None, batch.y, batch.weight, batch.lacks())
+    untold = torch.full_like(batch.lacks(), -1)
+    whole = Batch(torch.from_numpy(filled), None, batch.y, batch.weight, untold)
     joint = slow_log_prob(mixture.density, whole) + mixture.log_weight.numpy()
     scores = np.log(np.exp(joint + mixture.log_prior.numpy()[mixture.owner]).sum(1))
     np.testing.assert_allclose(model.score_quantiles_[[0, -1]], [scores.min(), scores.max()], 1e-9)

@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -294,12 +295,24 @@ def test_the_unexpected_is_refused_where_asked_for(estimator):
         fitted.predict(FRESH.assign(price=1.0))
 
 
-def test_where_holes_tell_an_absent_column_is_a_hole():
-    """What is absent altogether is absent from every row."""
-    made = MixtureClassifier(1, **QUICK | {"missingness": "informative"}).fit(FRAME, Y)
+def test_where_holes_tell_an_absent_column_tells_nothing():
+    """It is not absent in the way of the training rows; nor is a category that was never seen."""
+    often = (np.arange(len(Y)) % 4 > 0) & (Y[0] == Y)
+    table = FRAME.assign(size=FRAME["size"].mask(often), colour=FRAME["colour"].mask(often))
+    made = MixtureClassifier(1, **QUICK | {"missingness": "informative"}).fit(table, Y)
     with pytest.warns(DegenerateDataWarning, match="lacks"):
         given = made.predict_proba(FRESH.drop(columns="size"))
-    np.testing.assert_array_equal(given, made.predict_proba(FRESH.assign(size=np.nan)))
+    holes = made.predict_proba(FRESH.assign(size=np.nan))
+    assert np.abs(given - holes).max() > 0.01
+    absent = FRESH.assign(size=np.nan).isna().to_numpy().astype(np.int8)
+    absent[:, FRESH.columns.get_loc("size")] = -1
+    batch = made._table(made._check_X(FRESH.assign(size=np.nan), reset=False)).batch(slice(None))
+    told = replace(batch, absent=torch.from_numpy(absent))
+    expected = made.mixture_.class_log_joint(told).softmax(1)
+    np.testing.assert_allclose(given, expected, rtol=1e-9)
+    with pytest.warns(DegenerateDataWarning, match="do not"):
+        strange = made.predict_proba(FRESH.assign(colour="ultraviolet"))
+    assert np.abs(strange - made.predict_proba(FRESH.assign(colour=None))).max() > 1e-3
 
 
 REFUSED = {

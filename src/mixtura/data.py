@@ -243,6 +243,15 @@ class Table:
     def may_have_missing(self) -> bool:
         return self._mapped is not None or self._observed is not None
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether an entry is missing; of a file, every part is looked at."""
+        mapped = self._mapped
+        if mapped is None:
+            return self._observed is not None
+        starts = range(0, len(mapped), _SCAN_ROWS)
+        return any(np.isnan(mapped[start : start + _SCAN_ROWS]).any() for start in starts)
+
     def _convert(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
         x = torch.from_numpy(self.scaling.apply(X))
         missing = x.isnan()

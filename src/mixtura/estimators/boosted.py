@@ -178,7 +178,7 @@ class BoostedMixtureClassifier(GrownClassifier):
             options["rank"] = resolve_rank(self.rank, self.covariance, table.n_numbers)
         counts = component_counts(self.n_components, rows)
         assert counts is not None  # only "auto" leaves them open
-        open_question = self.missingness == "auto" and table.may_have_missing
+        open_question = self.missingness == "auto" and table.has_holes
         choices = [False, True] if open_question else [self.missingness == "informative"]
         structures = [
             Structure(self.covariance, self.reg_covar, options, informative)

@@ -363,7 +363,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         plan = plans[0]
         calibrates = self.calibrate and not plan.generative and not self._stops_early(plan)
         others = [] if settled else other_tradeoffs(self, plan)
-        signs = [] if settled else other_missingness(self, plan, table.may_have_missing)
+        signs = [] if settled else other_missingness(self, plan, table)
         few = int((table.y >= 0).sum()) < _FEWEST
         if few or not (len(plans) > 1 or others or signs or calibrates):
             return plan, None
@@ -381,7 +381,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         if best.parts and others and progress.time_spent < 0.5:
             best = challenge(best, other_tradeoffs(self, best.plan), parts, solve)
         if best.parts and signs and progress.time_spent < 0.5:
-            best = dethrone(best, other_missingness(self, best.plan, True), parts, solve)
+            best = dethrone(best, other_missingness(self, best.plan, table), parts, solve)
         return best.plan, Unseen.pool(best.parts) if best.parts else None
 
     def _previous(self, rows: Rows, plans: list[Plan]) -> Mixture | None:

@@ -199,12 +199,10 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         "auto": if held-back rows, with their holes, are likelier then than with holes that come
         independently of everything.
         """
-        open_question = self.missingness == "auto" and engine.may_have_missing
+        open_question = self.missingness == "auto" and engine.table.has_holes
         if not open_question or len(engine) < _FEWEST:
             return self.missingness == "informative"
         some = some_rows(engine.table, _TRIED, self._generator())
-        if some.batch(slice(None)).observed is None:
-            return False
         train, held_back = hold_back(some, 0.25, self._generator())
         assert held_back is not None
         scores = []

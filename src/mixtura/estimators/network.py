@@ -61,7 +61,7 @@ class MixtureNetwork(MixtureEstimator):
 
     def _may_tell(self, table: Table) -> bool:
         """Whether it is left open if holes mean something."""
-        return self.missingness == "auto" and table.may_have_missing
+        return self.missingness == "auto" and table.has_holes
 
     def _fit_network(
         self, variant: Variant, table: Table, generator: torch.Generator, progress: Progress

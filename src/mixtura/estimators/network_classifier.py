@@ -22,7 +22,7 @@ from mixtura.estimators.growing import Candidate, choose
 from mixtura.estimators.network import MixtureNetwork, Variant
 from mixtura.estimators.plan import SMALL, Rows, class_counts, read_counts, read_rows
 from mixtura.estimators.predicting import DensityClassifier
-from mixtura.exceptions import NoLabelsError
+from mixtura.exceptions import InvalidInputError, NoLabelsError
 from mixtura.network import EMBEDDINGS
 from mixtura.objectives import DISCRIMINATIVE, Objective, build_objective
 from mixtura.persistence import storable
@@ -223,6 +223,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         if y is not None:
             y = column_or_1d(y, warn=True)
             check_consistent_length(X, y)
+            if y.dtype.kind == "f" and np.isnan(y).all():
+                raise InvalidInputError("y holds NaN alone: pass y=None to fit without labels.")
             if labelled_mask(y, self.unlabeled).any():
                 return read_rows(self, X, y, sample_weight)
         weight = check_weight(sample_weight, len(X))
@@ -285,6 +287,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         )
 
     def _supervision(self, table: Table) -> float:
+        if len(self.classes_) < 2:
+            return 0.0
         labelled = table.y >= 0
         share = 1.0
         if not bool(labelled.all()):  # the likelihood holds labels too, where it looks at them

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 from torch import Tensor
 
-from mixtura.data import encode_labels, labelled_mask
+from mixtura.data import Table, encode_labels, labelled_mask
 from mixtura.estimators.base import DTYPES, check_weight, resolve_rank
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.trainers.base import SpreadPrior
@@ -221,9 +221,9 @@ def other_tradeoffs(estimator: Any, plan: Plan) -> list[Plan]:
     return [replace(plan, tradeoff=tradeoff) for tradeoff in _TRADEOFFS[1:]]
 
 
-def other_missingness(estimator: Any, plan: Plan, may_have_holes: bool) -> list[Plan]:
+def other_missingness(estimator: Any, plan: Plan, table: Table) -> list[Plan]:
     """The plan that takes holes for signs, where "auto" leaves that open and there are any."""
-    if estimator.missingness != "auto" or not may_have_holes:
+    if estimator.missingness != "auto" or not table.has_holes:
         return []
     return [replace(plan, recipe=replace(plan.recipe, informative=True))]
 

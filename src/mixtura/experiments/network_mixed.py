@@ -31,7 +31,7 @@ from mixtura.experiments.tables import (
 )
 
 SETS = ("adult", "hepatitis", "horse_colic", "annealing", "mammographic", "labor")
-N_FOLDS, N_REPEATS = 5, 3
+N_FOLDS, N_REPEATS = 5, 2
 #: By name: the class and its parameters; the trees are none of ours.
 MODELS: dict[str, tuple[type, Parameters] | None] = {
     "mixture": (MixtureClassifier, {}),

@@ -58,7 +58,7 @@ SEEDS = 10
 #: Per cent of the rows that are tested on.
 SHARES = (50, 25)
 #: Parts of the training rows that settings are compared on, and how often they are cut anew.
-N_FOLDS, N_GENE_FOLDS, N_CUTS = 5, 3, 2
+N_FOLDS, N_GENE_FOLDS, N_CUTS = 5, 3, 1
 N_QUICK = 3
 
 

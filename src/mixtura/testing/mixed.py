@@ -137,7 +137,7 @@ def _of_numbers(batch: Batch, places: list[int]) -> Batch:
 def slow_log_prob(density: Product, batch: Batch) -> np.ndarray:
     """(n, K): scipy's normal, a look in a table for each category, a coin for each absence."""
     known, seen = plain(density), _seen(batch)
-    absent = ~seen if batch.absent is None else batch.absent.numpy()
+    absent = (~seen).astype(int) if batch.absent is None else batch.absent.numpy()
     result = np.zeros((len(batch), density.n_components))
     if known.numbers is not None:
         result += dense_log_prob(known.numbers, _of_numbers(batch, known.places))
@@ -146,7 +146,8 @@ def slow_log_prob(density: Product, batch: Batch) -> np.ndarray:
             if seen[row, column]:
                 result[row, k] += np.log(table[k, int(batch.x[row, column])])
         for column, chance in (known.absence or {}).items():
-            result[row, k] += np.log(chance[k] if absent[row, column] else 1.0 - chance[k])
+            if absent[row, column] >= 0:
+                result[row, k] += np.log(chance[k] if absent[row, column] else 1.0 - chance[k])
     return result
 
 
