@@ -38,7 +38,7 @@ BOOSTED = BoostedMixtureClassifier(
     covariance="diag", n_stages=2, max_iter=5, early_stopping=False, calibrate=False
 )
 SMALL = {"n_components": 1, "embedding": "log_density", "covariance": "diag", "max_iter": 5}
-NETWORK = MixtureNetworkClassifier(calibrate=False, **SMALL)
+NETWORK = MixtureNetworkClassifier(calibrate=False, end_to_end=False, **SMALL)
 CLASSIFIERS = [MixtureClassifier(), SparseMixtureClassifier(), BOOSTED, NETWORK]
 OTHERS = [MixtureDensity(), MixtureNetworkRegressor(**SMALL | {"n_components": 3})]
 

@@ -1,0 +1,308 @@
+"""Mixture networks from the outside."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, make_blobs
+
+from mixtura import MixtureNetworkClassifier, MixtureNetworkRegressor, load
+from mixtura.densities import categorical, product
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
+from mixtura.network import EMBEDDINGS
+
+PUBLISHED = {
+    "embedding": "posterior",
+    "specialize": 0.0,
+    "end_to_end": False,
+    "calibrate": False,
+    "covariance": "full",
+    "random_state": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def fitted(iris):
+    """One network for all tests that only look."""
+    return MixtureNetworkClassifier(3, random_state=0).fit(*iris)
+
+
+# -- the classifier ------------------------------------------------------------------------------
+
+
+def test_iris(fitted, iris):
+    """It learns, and its services have the shapes they should."""
+    X, y = iris
+    assert fitted.score(X, y) > 0.95
+    width = sum(fitted.n_components_)
+    assert fitted.transform(X).shape == fitted.responsibilities(X).shape == (150, width)
+    np.testing.assert_allclose(fitted.predict_proba(X).sum(1), 1.0)
+    assert fitted.cluster(X).max() < width
+    assert fitted.get_feature_names_out()[0] == "mixturenetworkclassifier0"
+
+
+def test_log_density_of_classes_is_bayes_rule(fitted, iris):
+    """Weighted by the class prior they sum to the density of the row."""
+    total = fitted.class_log_density(iris[0]) + np.log(fitted.class_prior_)
+    np.testing.assert_allclose(np.logaddexp.reduce(total, axis=1), fitted.score_samples(iris[0]))
+
+
+def test_draws(fitted):
+    """Labels follow the rows; with wanted labels, rows follow them."""
+    X, y = fitted.sample(200, random_state=1)
+    assert X.shape == (200, 4)
+    assert np.mean(fitted.predict(X) == y) > 0.8
+    X, y = fitted.sample(30, y=2, random_state=1)
+    assert (y == 2).all()
+    assert np.mean(fitted.predict(X) == 2) > 0.8
+
+
+def test_end_to_end_training_moves_the_means(iris):
+    """And lowers the objective that it says it lowers."""
+    X, y = iris
+    settings = {**PUBLISHED, "covariance": "diag"}
+    start = MixtureNetworkClassifier(4, **settings).fit(X, y)
+    model = MixtureNetworkClassifier(4, **settings | {"end_to_end": True}).fit(X, y)
+    losses = [r["objective"] for r in model.history_ if r["stage"] == "L-BFGS"]
+    assert losses[-1] < losses[0]
+    assert np.abs(model.means_ - start.means_).max() > 0.01
+    assert model.score(X, y) > start.score(X, y)
+
+
+def test_labels_do_not_move_unlinked_mixtures(iris):
+    """The mixtures learn from all rows, labelled or not."""
+    X, y = iris
+    few = np.where(np.arange(150) % 5 == 0, y, -1)
+    whole, part = (MixtureNetworkClassifier(4, **PUBLISHED).fit(X, labels) for labels in (y, few))
+    np.testing.assert_allclose(whole.means_, part.means_, rtol=1e-6)
+    assert part.score(X, y) > 0.8
+
+
+def test_without_labels_it_is_a_mixture(iris):
+    """It clusters, embeds, imputes, scores and samples, and refuses to name classes."""
+    X = iris[0].copy()
+    X[::7, 1] = np.nan
+    for y in (None, np.full(150, -1)):
+        model = MixtureNetworkClassifier(3, random_state=0).fit(X, y)
+        assert len(np.unique(model.cluster(X))) == 3
+        assert model.transform(X).shape == (150, 3)
+        assert np.isfinite(model.impute(X)).all()
+        assert np.isfinite(model.score_samples(X)).all()
+        assert model.sample(5)[0].shape == (5, 4)
+        with pytest.raises(NoLabelsError, match="fitted without labels"):
+            model.predict(X)
+
+
+def test_one_class(iris):
+    """One class is always the answer."""
+    model = MixtureNetworkClassifier(2, random_state=0).fit(iris[0], np.full(150, "a"))
+    assert (model.predict(iris[0]) == "a").all()
+    np.testing.assert_allclose(model.predict_proba(iris[0]), 1.0)
+
+
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+def test_saved_networks_answer_the_same(embedding, iris, tmp_path):
+    """To the bit, for every embedding."""
+    X, y = iris
+    model = MixtureNetworkClassifier(
+        2, embedding=embedding, calibrate=False, max_iter=5, random_state=0
+    ).fit(X, y)
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
+
+
+def test_units_do_not_matter(iris):
+    """Rescaling features leaves the predictions alone."""
+    X, y = iris
+    settings = {"max_iter": 10, "calibrate": False, "embedding": "posterior", "random_state": 0}
+    plain = MixtureNetworkClassifier(3, **settings).fit(X, y)
+    scaled = MixtureNetworkClassifier(3, **settings).fit(1e4 * X - 7.0, y)
+    np.testing.assert_allclose(
+        plain.predict_proba(X), scaled.predict_proba(1e4 * X - 7.0), atol=1e-4
+    )
+
+
+def test_components_of_their_own_for_each_class(iris):
+    """One number a class."""
+    model = MixtureNetworkClassifier([1, 2, 4], max_iter=3, **PUBLISHED).fit(*iris)
+    assert model.n_components_ == [1, 2, 4]
+
+
+@pytest.mark.parametrize("n_components", [0, -1, [1, 2], [1.5], [1, 0, 2]])
+def test_senseless_numbers_of_components(n_components, iris):
+    """Are refused with the remedy."""
+    with pytest.raises(InvalidInputError, match="n_components"):
+        MixtureNetworkClassifier(n_components).fit(*iris)
+
+
+def test_more_components_than_rows():
+    """One a row, with a warning."""
+    X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), [0, 0, 1, 1]
+    with pytest.warns(DegenerateDataWarning, match="more components than rows"):
+        model = MixtureNetworkClassifier(9, **PUBLISHED).fit(X, y)
+    assert model.n_components_ == [4, 4]
+
+
+@pytest.mark.parametrize("embedding", ["posterior", "simplex"])
+def test_a_component_alone_compares_with_none(embedding, iris):
+    """Which is said."""
+    settings = PUBLISHED | {"embedding": embedding, "max_iter": 2}
+    with pytest.warns(DegenerateDataWarning, match="tells nothing"):
+        MixtureNetworkClassifier(1, **settings).fit(*iris)
+
+
+def test_a_read_out_that_uses_nothing(iris):
+    """Is told."""
+    with pytest.warns(DegenerateDataWarning, match="smaller l1"):
+        model = MixtureNetworkClassifier(2, l1=1e6, **PUBLISHED).fit(*iris)
+    np.testing.assert_allclose(model.predict_proba(iris[0]), 1 / 3, atol=1e-6)
+
+
+def test_missing_labels_of_every_kind(iris):
+    """NaN and None are no labels, as -1 is none."""
+    X, y = iris
+    few = np.arange(150) % 3 == 0
+    settings = PUBLISHED | {"max_iter": 3}
+    reference = MixtureNetworkClassifier(3, **settings).fit(X, np.where(few, y, -1))
+    for labels in (np.where(few, y, np.nan), np.where(few, y.astype(object), None)):
+        model = MixtureNetworkClassifier(3, **settings).fit(X, labels)
+        np.testing.assert_allclose(model.predict_proba(X), reference.predict_proba(X))
+
+
+def test_predictions_in_inference_mode_do_not_spoil_later_fits(iris):
+    """What is kept for all models is fit for gradients, whoever asked first."""
+    X = np.column_stack([iris[0], (iris[0] > iris[0].mean(0)).astype(float)])
+    settings = {"embedding": "posterior", "calibrate": False, "max_iter": 2, "random_state": 0}
+    settings["categorical_features"] = [4, 5, 6, 7]
+    model = MixtureNetworkClassifier(2, **settings | {"end_to_end": False}).fit(X, iris[1])
+    for cache in (categorical._slots, product._index):
+        cache.cache_clear()
+    with torch.inference_mode():
+        model.predict(X)
+    assert np.isfinite(MixtureNetworkClassifier(2, **settings).fit(X, iris[1]).coef_).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+def test_cuda(embedding):
+    """Minibatches through a captured graph, for every embedding."""
+    X, y = make_blobs(4000, centers=4, n_features=3, random_state=0)
+    settings = {"embedding": embedding, "calibrate": False, "max_iter": 3, "random_state": 0}
+    model = MixtureNetworkClassifier(3, device="cuda", **settings).fit(X, y % 2)
+    assert model.score(X, y % 2) > 0.9
+
+
+# -- the regressor -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    return load_diabetes(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def predictor(diabetes):
+    return MixtureNetworkRegressor(3, embedding="log_density", random_state=0).fit(*diabetes)
+
+
+def test_diabetes(predictor, diabetes):
+    """It predicts, and its mixture has the usual services."""
+    X, y = diabetes
+    assert predictor.score(X, y) > 0.5
+    assert np.isfinite(predictor.score_samples(X)).all()
+    assert predictor.transform(X).shape == (442, 3)
+    holes = X.copy()
+    holes[:, 2] = np.nan
+    assert 0.2 < predictor.score(holes, y) < predictor.score(X, y)
+    assert np.isfinite(predictor.impute(holes)).all()
+
+
+def test_units_of_the_target_do_not_matter(predictor, diabetes):
+    """Predictions follow them."""
+    X, y = diabetes
+    other = MixtureNetworkRegressor(3, embedding="log_density", random_state=0)
+    other.fit(X, 1e3 * y + 5.0)
+    np.testing.assert_allclose(other.predict(X), 1e3 * predictor.predict(X) + 5.0, rtol=1e-3)
+
+
+def test_rows_without_target_take_part(diabetes):
+    """In the mixture: they move its means, and nothing breaks."""
+    X, y = diabetes
+    known = np.where(np.arange(442) % 3 == 0, y, np.nan)
+    settings = {"embedding": "posterior", "end_to_end": False, "random_state": 0}
+    some = MixtureNetworkRegressor(3, **settings).fit(X, known)
+    all_rows = MixtureNetworkRegressor(3, **settings).fit(X, y)
+    np.testing.assert_allclose(some.means_, all_rows.means_, rtol=1e-6)
+    trained = MixtureNetworkRegressor(3, embedding="posterior", random_state=0).fit(X, known)
+    assert trained.score(X, y) > 0.3
+
+
+def test_saved_regressors_predict_the_same(predictor, diabetes, tmp_path):
+    """To the bit."""
+    predictor.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(diabetes[0]), predictor.predict(diabetes[0]))
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e160])
+def test_targets_of_any_magnitude(unit, diabetes):
+    """Have finite predictions that follow them."""
+    X, y = diabetes[0][:100], diabetes[1][:100]
+    settings = {"embedding": "log_density", "end_to_end": False, "random_state": 0}
+    plain = MixtureNetworkRegressor(2, **settings).fit(X, y).predict(X)
+    scaled = MixtureNetworkRegressor(2, **settings).fit(X, y * unit).predict(X)
+    np.testing.assert_allclose(scaled / unit, plain, rtol=1e-6)
+
+
+def test_the_unit_of_weights_does_not_matter(diabetes):
+    """Nor does it change the way of training."""
+    X, y = diabetes[0][:150], diabetes[1][:150]
+    scores = []
+    for weight in (1.0, 1e3):
+        model = MixtureNetworkRegressor(3, embedding="posterior", prior_rows=0.0, random_state=0)
+        scores.append(model.fit(X, y, np.full(150, weight)).score(X, y))
+    assert scores[0] == pytest.approx(scores[1], abs=0.05)
+
+
+def test_the_likelihood_alone_leaves_the_read_out_alone(diabetes):
+    """With nothing but the likelihood to raise, gradients have nothing to teach."""
+    settings = {"embedding": "posterior", "random_state": 0}
+    linked = MixtureNetworkRegressor(3, end_to_end=False, **settings).fit(*diabetes)
+    likely = MixtureNetworkRegressor(3, tradeoff=1.0, **settings).fit(*diabetes)
+    np.testing.assert_allclose(linked.predict(diabetes[0]), likely.predict(diabetes[0]))
+
+
+def test_draws_of_a_regressor(predictor):
+    """Rows and what is predicted for them."""
+    X, y = predictor.sample(20, random_state=0)
+    np.testing.assert_allclose(predictor.predict(X), y)
+
+
+def test_scores_look_at_known_targets(predictor, diabetes):
+    """Rows without one are left out."""
+    X, y = diabetes
+    known = np.where(np.arange(442) < 300, y, np.nan)
+    assert predictor.score(X, known) == pytest.approx(predictor.score(X[:300], y[:300]))
+
+
+def test_constant_target():
+    """Is predicted."""
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    model = MixtureNetworkRegressor(2, random_state=0).fit(X, np.full(30, 3.0))
+    np.testing.assert_allclose(model.predict(X), 3.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([np.nan] * 4, "no row has a target"),
+        (["a", "b", "c", "d"], "y must hold numbers"),
+        ([1.0, np.inf, 2.0, 3.0], "infinity"),
+        ([1.0, 2.0], "inconsistent numbers of samples"),
+    ],
+)
+def test_bad_targets(y, message):
+    """Are refused in words."""
+    with pytest.raises(ValueError, match=message):
+        MixtureNetworkRegressor(1).fit(np.arange(8.0).reshape(4, 2), y)
