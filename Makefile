@@ -28,7 +28,7 @@ demo: $(STAMP)  ## run the demonstration
 	$(BIN)/mixtura demo
 
 test: lint  ## lint, then run the tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: $(STAMP)  ## check style, formatting, types and the direction of imports
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ PUBLISHED = {
 @pytest.fixture(scope="module")
 def fitted(iris):
     """One network for all tests that only look."""
-    return MixtureNetworkClassifier(3, random_state=0).fit(*iris)
+    return MixtureNetworkClassifier(3, embedding="log_density", random_state=0).fit(*iris)
 
 
 # -- the classifier ------------------------------------------------------------------------------
@@ -306,3 +306,13 @@ def test_bad_targets(y, message):
     """Are refused in words."""
     with pytest.raises(ValueError, match=message):
         MixtureNetworkRegressor(1).fit(np.arange(8.0).reshape(4, 2), y)
+
+
+def test_what_auto_chose_is_told(flowers, diabetes):
+    """Embedding and how far mixtures specialise, and probabilities are calibrated on the way."""
+    model = MixtureNetworkClassifier(2, max_iter=3, random_state=0).fit(*flowers)
+    assert (model.embedding_, model.specialize_) in {("posterior", 0.0), ("log_density", 1.0)}
+    assert model.temperature_ != 1.0
+    X, y = diabetes[0][:80], diabetes[1][:80]
+    predictor = MixtureNetworkRegressor(2, max_iter=3, random_state=0).fit(X, y)
+    assert predictor.embedding_ in ("posterior", "log_density")

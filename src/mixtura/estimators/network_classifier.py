@@ -98,7 +98,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     >>> from sklearn.datasets import load_iris
     >>> from mixtura import MixtureNetworkClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = MixtureNetworkClassifier(4, random_state=0).fit(X, y)
+    >>> model = MixtureNetworkClassifier(4, embedding="posterior", random_state=0).fit(X, y)
     >>> model.transform(X).shape[1] == model.coef_.shape[0]
     True
     """

@@ -65,7 +65,7 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
     >>> from sklearn.datasets import load_diabetes
     >>> from mixtura import MixtureNetworkRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = MixtureNetworkRegressor(5, random_state=0).fit(X, y)
+    >>> model = MixtureNetworkRegressor(5, embedding="log_density", random_state=0).fit(X, y)
     >>> model.score(X, y) > 0.4
     True
     """
