@@ -31,6 +31,16 @@ def test_demo_prints_a_table_and_saves_pictures(tmp_path, capsys, monkeypatch):
         assert (tmp_path / "out" / picture).stat().st_size > 10_000
 
 
+def test_demo_refuses_a_folder_before_any_work(tmp_path, monkeypatch):
+    """One line, no traceback, and no training for nothing."""
+    taken = tmp_path / "taken"
+    taken.write_text("not a folder")
+    monkeypatch.setattr(demo, "compare", lambda seed: pytest.fail("training began"))
+    monkeypatch.setattr(sys, "argv", ["mixtura", "demo", "--output", str(taken)])
+    with pytest.raises(SystemExit, match=r"error: .*taken.*Choose another folder"):
+        cli.main()
+
+
 def test_command_names_what_is_missing(monkeypatch):
     """Without the optional packages the command says how to get them."""
     real = builtins.__import__

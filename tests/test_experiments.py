@@ -105,3 +105,52 @@ def test_command_hands_its_options_on(monkeypatch, tmp_path):
     (report,) = seen
     assert (report.name, report.folder, report.quick) == ("anything", tmp_path, True)
     assert (report.only, report.device, report.seed) == ("part", "cpu", 3)
+
+
+def no_training(name):
+    """An experiment that must not be reached."""
+
+    def run(report):
+        raise AssertionError("training began before the folder was looked at")
+
+    return type("Stub", (), {"run": run})
+
+
+@pytest.mark.parametrize("given", ["results", "new/results"])
+def test_folder_may_be_text(monkeypatch, tmp_path, given):
+    """A path as text is a path, and its folders are made."""
+    stub = type("Stub", (), {"run": lambda report: report.row("errors", ours=1.0)})
+    monkeypatch.setattr(experiments, "find", lambda name: stub)
+    monkeypatch.chdir(tmp_path)
+    experiments.reproduce("trial", folder=given)
+    assert (tmp_path / given / "trial-errors.csv").exists()
+
+
+def test_folder_that_is_a_file_is_refused_before_any_work(monkeypatch, tmp_path):
+    """Also where a folder above it is a file."""
+    monkeypatch.setattr(experiments, "find", no_training)
+    taken = tmp_path / "taken"
+    taken.write_text("not a folder")
+    for folder in (taken, taken / "below", str(taken)):
+        with pytest.raises(InvalidInputError, match=r"taken.*[Cc]hoose another folder"):
+            experiments.reproduce("trial", folder=folder)
+
+
+def test_folder_that_cannot_be_written_is_refused_before_any_work(monkeypatch, tmp_path):
+    """As an experiment of an hour would find out only at its end."""
+    monkeypatch.setattr(experiments, "find", no_training)
+
+    def refuse(*arguments, **options):
+        raise PermissionError("read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(InvalidInputError, match="cannot be written to: read-only file system"):
+        experiments.reproduce("trial", folder=tmp_path)
+
+
+@pytest.mark.parametrize("folder", [None, 3, b"results"])
+def test_folder_of_another_kind_is_refused(monkeypatch, folder):
+    """Neither text nor a path."""
+    monkeypatch.setattr(experiments, "find", no_training)
+    with pytest.raises(InvalidInputError, match="folder must be a path"):
+        experiments.reproduce("trial", folder=folder)

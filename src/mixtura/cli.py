@@ -46,11 +46,9 @@ def main() -> None:
             for known in experiments.names():
                 print(f"{known:<22}{experiments.summary(known)}")
             return
-        try:
-            experiments.reproduce(
-                name, folder=output, quick=quick, only=only, device=device, seed=seed
-            )
-        except (InvalidInputError, FileNotFoundError, ImportError) as error:
-            sys.exit(f"error: {error}")
+        experiments.reproduce(name, folder=output, quick=quick, only=only, device=device, seed=seed)
 
-    app()
+    try:
+        app()
+    except (InvalidInputError, FileNotFoundError, ImportError) as error:
+        sys.exit(f"error: {error}")

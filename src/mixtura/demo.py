@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mixtura.estimators import MixtureClassifier
+from mixtura.experiments.report import writable_folder
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 HYBRID = "mixtura, hybrid margin"
@@ -61,6 +62,7 @@ def compare(seed: int = 0) -> Iterator[tuple[str, Any, list[float], float]]:
 
 def run(folder: Path, seed: int = 0) -> None:
     """Run the comparison, print the table, and save the pictures."""
+    folder = writable_folder(folder)
     print("1,797 handwritten digits, 8 x 8 pixels. Training images are complete; in test images a")
     print("share of the pixels is missing. Test error in %:\n")
     print(f"{'missing pixels':<38}" + "".join(f"{share:>7.0%}" for share in SHARES) + "    fit")
@@ -70,7 +72,6 @@ def run(folder: Path, seed: int = 0) -> None:
         hybrid = model if name == HYBRID else hybrid
         cells = "".join(f"{100 * error:7.1f}" for error in errors)
         print(f"{name:<38}{cells}  {spent:4.1f} s", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
     pictures = [
         _plot_curves(curves, folder / "missing-pixels.png"),
         _plot_samples(hybrid, folder / "digits-drawn-from-the-model.png", seed),

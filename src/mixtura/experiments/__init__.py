@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 from mixtura.exceptions import InvalidInputError
-from mixtura.experiments.report import Report
+from mixtura.experiments.report import Report, writable_folder
 
 _PREFIXES = ("hybrid_", "ebw_", "sparse_", "sequence_", "network_")
 
@@ -40,10 +41,10 @@ def summary(name: str) -> str:
     return (find(name).__doc__ or "").strip().splitlines()[0]
 
 
-def reproduce(name: str, **settings: Any) -> Report:
-    """Run an experiment; its tables and pictures are written when it ends."""
+def reproduce(name: str, *, folder: str | os.PathLike[str], **settings: Any) -> Report:
+    """Run an experiment; its tables and pictures are written into the folder when it ends."""
     run: Callable[[Report], None] = find(name).run
-    report = Report(name, **settings)
+    report = Report(name, writable_folder(folder), **settings)
     try:
         run(report)
     finally:  # what was done until an interruption is kept

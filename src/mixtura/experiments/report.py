@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mixtura.exceptions import InvalidInputError
+
 
 @dataclass
 class Report:
@@ -80,6 +82,23 @@ class Report:
             write(fresh)
             os.replace(fresh, path)
         self.note(f"saved {path}")
+
+
+def writable_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder as a path, made if need be; refused if no file can be written into it."""
+    if isinstance(folder, bytes) or not isinstance(folder, (str, os.PathLike)):
+        raise InvalidInputError(
+            f"folder must be a path (text or pathlib.Path), but is {folder!r}, a {type(folder)}."
+        )
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except OSError as error:
+        raise InvalidInputError(
+            f"the folder {str(path)!r} cannot be written to: {error}. Choose another folder."
+        ) from error
 
 
 def _show(value: Any) -> str:
