@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_diabetes, make_blobs
 
-from mixtura import MixtureNetworkClassifier, MixtureNetworkRegressor, load
+from mixtura import MixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor, load
 from mixtura.densities import categorical, product
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
 from mixtura.network import EMBEDDINGS
@@ -306,6 +306,20 @@ def test_bad_targets(y, message):
     """Are refused in words."""
     with pytest.raises(ValueError, match=message):
         MixtureNetworkRegressor(1).fit(np.arange(8.0).reshape(4, 2), y)
+
+
+def test_many_features_do_not_drown_the_labels():
+    """On 800 features the trade-off means what it means on few, in mixtures and networks."""
+    random = np.random.default_rng(0)
+    y = np.arange(160) % 2
+    X = random.normal(size=(160, 800)) + random.normal(size=(160, 5)) @ random.normal(size=(5, 800))
+    X[:, :40] += 0.8 * y[:, None]
+    settings = {"covariance": "diag", "tradeoff": 0.05, "calibrate": False, "random_state": 0}
+    for model in (
+        MixtureNetworkClassifier(1, embedding="log_density", **settings),
+        MixtureClassifier(1, objective="conditional", reg_covar=0.01, **settings),
+    ):
+        assert model.fit(X[:60], y[:60]).score(X[60:], y[60:]) > 0.8
 
 
 def test_what_auto_chose_is_told(flowers, diabetes):

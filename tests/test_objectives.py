@@ -15,7 +15,9 @@ from mixtura.objectives import (
     Likelihood,
     SmoothMargin,
     build_objective,
+    likelihood_share,
     log_margin,
+    tradeoff_of_share,
 )
 from mixtura.testing import check_objective, make_density, make_mixture
 
@@ -142,6 +144,19 @@ def test_hybrid_semi_supervised_occupancies(name, mixture, rng):
     unlabelled = 0.3 * 0.2 * unlabelled_table(J, y)
     expected = np.where(has_label[:, None], labelled, unlabelled)
     np.testing.assert_allclose(occupancy, expected, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("n_values", [1, 4, 4000])
+def test_a_trade_off_weighs_the_likelihood_per_value(n_values, rng):
+    """Whatever the number of values, up to one factor for all rows."""
+    J, y = torch.from_numpy(rng.normal(size=(N, 3))), torch.from_numpy(rng.integers(3, size=N))
+    objective = build_objective("conditional", tradeoff=0.3, margin=1.0, n_values=n_values)
+    own = J.numpy()[np.arange(N), y.numpy()]
+    conditional = logsumexp(J.numpy(), axis=1) - own
+    expected = -0.3 * own / n_values + 0.7 * conditional
+    found = objective.loss(J, y).numpy()
+    np.testing.assert_allclose(found / found[0], expected / expected[0])
+    assert tradeoff_of_share(likelihood_share(0.3, n_values), n_values) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("unlabelled", [None, 0.3])

@@ -32,7 +32,7 @@ def contestants(seed: int) -> dict[str, Any]:
         "mixtura, likelihood": MixtureClassifier(objective="likelihood", **ours),
         "mixtura, conditional": MixtureClassifier(objective="conditional", tradeoff=0.0, **trained),
         "mixtura, margin": MixtureClassifier(objective="margin", tradeoff=0.0, **trained),
-        HYBRID: MixtureClassifier(objective="margin", tradeoff=0.5, **trained),
+        HYBRID: MixtureClassifier(objective="margin", tradeoff=0.98, **trained),
         "logistic regression, mean imputation": make_pipeline(
             SimpleImputer(), StandardScaler(), LogisticRegression(max_iter=1000)
         ),

@@ -217,6 +217,21 @@ class Regression(Objective):
         return (1.0 - self.tradeoff) * 0.5 * off.square() - self.tradeoff * log_density
 
 
+def likelihood_share(tradeoff: float, n_values: float) -> float:
+    """The share of a row's whole log-likelihood, where `tradeoff` is that of its mean per value.
+
+    Up to a factor, tradeoff * log p(x, c) / n_values + (1 - tradeoff) * r is
+    share * log p(x, c) + (1 - share) * r. A likelihood grows with the number of values in a row and
+    one label does not, so only the former means the same whatever that number.
+    """
+    return tradeoff / (tradeoff + n_values * (1.0 - tradeoff))
+
+
+def tradeoff_of_share(share: float, n_values: float) -> float:
+    """The inverse of `likelihood_share`, for settings in the convention of a paper."""
+    return share / (share + (1.0 - share) / n_values)
+
+
 #: The discriminative terms by name, made from (margin, smoothness).
 DISCRIMINATIVE: dict[str, Callable[[float, float], Objective]] = {
     "conditional": lambda margin, smoothness: Conditional(),
@@ -232,9 +247,11 @@ def build_objective(
     margin: float,
     smoothness: float = 10.0,
     unlabeled_weight: float | None = None,
+    n_values: float = 1.0,
 ) -> Objective:
     """The objective a user names.
 
+    `tradeoff` weighs the likelihood per value, of which a row has `n_values`.
     `unlabeled_weight` (None when all rows are labelled) is the share of unlabelled rows in the
     likelihood term; the labelled ones get the rest.
     """
@@ -242,4 +259,5 @@ def build_objective(
     if name == "likelihood" or tradeoff == 1.0:
         return likelihood
     term = DISCRIMINATIVE[name](margin, smoothness)
-    return term if tradeoff == 0.0 else Hybrid(likelihood, term, tradeoff)
+    share = likelihood_share(tradeoff, n_values)
+    return term if share == 0.0 else Hybrid(likelihood, term, share)

@@ -70,8 +70,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     objective : "margin", "conditional", "smooth_margin" or "likelihood"
         The discriminative term.
     tradeoff : "auto" or float in [0, 1]
-        Share of the likelihood in the objective: 1 is generative, 0 discriminative; "auto"
-        compares 0.5 and 0.1.
+        Share of the likelihood per feature in the objective, so that one value serves few
+        features and many: 1 is generative, 0 discriminative; "auto" compares 0.8 and 0.3.
     margin : float
         Desired log-margin: rows that reach it cost nothing.
     smoothness : float
@@ -442,7 +442,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         if plan.solver != "em" and has_unlabelled and previous is None:
             start = self._meet_unlabelled(start, engine, plan, progress)
         engine = self._engine(engine.table, plan, generator)
-        objective = self._objective(plan, has_unlabelled)
+        objective = self._objective(plan, has_unlabelled, engine.table.n_features)
         trainer = self._trainer(plan, held_back, generator)
         result = trainer.run(start.mixture, objective, engine, progress)
         return replace(result, prior=start.prior)
@@ -482,13 +482,14 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         converged = all(result.converged for result in start.results)
         return FitResult(joined, float("nan"), n_iter, converged, start.prior)
 
-    def _objective(self, plan: Plan, has_unlabelled: bool) -> Objective:
+    def _objective(self, plan: Plan, has_unlabelled: bool, n_features: int) -> Objective:
         return build_objective(
             "likelihood" if plan.generative else self.objective,
             tradeoff=plan.tradeoff,
             margin=self.margin,
             smoothness=self.smoothness,
             unlabeled_weight=self.unlabeled_weight if has_unlabelled else None,
+            n_values=n_features,
         )
 
     def _trainer(

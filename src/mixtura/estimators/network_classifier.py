@@ -24,7 +24,7 @@ from mixtura.estimators.plan import SMALL, Rows, class_counts, read_counts, read
 from mixtura.estimators.predicting import DensityClassifier
 from mixtura.exceptions import InvalidInputError, NoLabelsError
 from mixtura.network import EMBEDDINGS
-from mixtura.objectives import DISCRIMINATIVE, Objective, build_objective
+from mixtura.objectives import DISCRIMINATIVE, Objective, build_objective, likelihood_share
 from mixtura.persistence import storable
 from mixtura.progress import Progress
 
@@ -67,7 +67,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     objective : "conditional", "margin" or "smooth_margin"
         The discriminative term of that training.
     tradeoff : float in [0, 1]
-        Share of the likelihood in it.
+        Share of the likelihood per feature in it, so that one value serves few features and many.
     margin : float
         Log-margin that a margin objective asks for.
     unlabeled_weight : float in [0, 1]
@@ -147,7 +147,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         annihilate: bool = False,
         end_to_end: bool = True,
         objective: str = "conditional",
-        tradeoff: float = 0.05,
+        tradeoff: float = 0.2,
         margin: float = 5.0,
         unlabeled_weight: float = 0.5,
         covariance: str = "low_rank",
@@ -284,6 +284,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
             tradeoff=self.tradeoff,
             margin=self.margin,
             unlabeled_weight=self.unlabeled_weight if bool((table.y < 0).any()) else None,
+            n_values=table.n_features,
         )
 
     def _supervision(self, table: Table) -> float:
@@ -292,7 +293,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         labelled = table.y >= 0
         share = 1.0
         if not bool(labelled.all()):  # the likelihood holds labels too, where it looks at them
-            share -= self.tradeoff * self.unlabeled_weight
+            share -= likelihood_share(self.tradeoff, table.n_features) * self.unlabeled_weight
         return share * float(table.weight[labelled].sum())
 
     @property

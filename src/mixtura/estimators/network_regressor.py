@@ -21,7 +21,7 @@ from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.estimators.plan import SMALL
 from mixtura.exceptions import InvalidInputError
 from mixtura.network import RegressionNetwork
-from mixtura.objectives import Objective, Regression
+from mixtura.objectives import Objective, Regression, likelihood_share
 from mixtura.persistence import storable
 from mixtura.progress import Progress
 
@@ -44,8 +44,8 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
     n_components : "auto" or int
         Components of the mixture; "auto" is twice the cube root of the number of rows.
     tradeoff : float in [0, 1]
-        Share of the likelihood of the rows in end-to-end training; the rest is the squared error,
-        in units of the target's variance.
+        Share of the likelihood of the rows per feature in end-to-end training; the rest is the
+        squared error, in units of the target's variance.
     embedding, link, l1, l2, annihilate, end_to_end, covariance, rank, equal_covariances, reg_covar,
     prior_rows, n_init, max_iter, max_time, tol, standardize, categorical_features, unexpected,
     missingness, device, callbacks
@@ -92,7 +92,7 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         l2: float = 1e-3,
         annihilate: bool = False,
         end_to_end: bool = True,
-        tradeoff: float = 0.05,
+        tradeoff: float = 0.2,
         covariance: str = "diag",
         rank: Any = "auto",
         equal_covariances: bool = False,
@@ -226,10 +226,11 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         return found
 
     def _supervision(self, table: Table) -> float:
-        return (1.0 - self.tradeoff) * float(table.weight[~table.y.isnan()].sum())
+        share = likelihood_share(self.tradeoff, table.n_features)
+        return (1.0 - share) * float(table.weight[~table.y.isnan()].sum())
 
     def _objective(self, table: Table) -> Objective:
-        return Regression(self.tradeoff)
+        return Regression(likelihood_share(self.tradeoff, table.n_features))
 
     def predict(self, X: Any) -> np.ndarray:
         """The expected target of each row."""

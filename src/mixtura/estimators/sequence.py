@@ -76,7 +76,8 @@ class SequenceMixtureClassifier(GrownClassifier):
     n_stages : int
         Growing methods: stages at most; fewer where the objective stops to gain.
     tradeoff : float in [0, 1]
-        Share of the likelihood in a discriminative objective.
+        Share of the likelihood per value (of a sequence of mean length) in a discriminative
+        objective, so that one value serves short sequences and long.
     margin : float
         Desired log-margin: sequences that reach it cost nothing.
     solver : "lbfgs", "adam" or "ebw"
@@ -364,7 +365,12 @@ class SequenceMixtureClassifier(GrownClassifier):
         progress: Progress,
     ) -> Iterator[Mixture]:
         """Legs of training, each twice as long as the one before, while they gain anything."""
-        objective = build_objective(method, tradeoff=self.tradeoff, margin=self.margin)
+        objective = build_objective(
+            method,
+            tradeoff=self.tradeoff,
+            margin=self.margin,
+            n_values=float(table.sizes.mean()) * table.n_features,
+        )
         leg, done, gain, loss = _LEG, 0, math.inf, math.inf
         while done < self.max_iter and gain > _GAIN and not progress.stopped:
             leg = min(leg, self.max_iter - done)

@@ -88,12 +88,12 @@ _LINKED: Parameters = {"embedding": "posterior", "specialize": 0.0, "end_to_end"
 SETTINGS: dict[str, Parameters] = dict(
     [
         ("linked, diag, 10", {**_LINKED, "covariance": "diag", "n_components": 10, "link": 1e3}),
-        _specialists("full", 1, "conditional", 0.05, prior_rows=3000.0),
-        _specialists("full", 2, "conditional", 0.5, prior_rows=10.0),
-        _specialists("diag", 4, "conditional", 0.5),
-        _specialists("low_rank", 4, "margin", 0.1),
-        _specialists("low_rank", 4, "conditional", 0.01),
-        _everywhere("low_rank", 16, 0.3, reg_covar=0.1),
+        _specialists("full", 1, "conditional", 0.4, prior_rows=3000.0),
+        _specialists("full", 2, "conditional", 0.9, prior_rows=10.0),
+        _specialists("diag", 4, "conditional", 0.9),
+        _specialists("low_rank", 4, "margin", 0.6),
+        _specialists("low_rank", 4, "conditional", 0.1),
+        _everywhere("low_rank", 16, 0.85, reg_covar=0.1),
     ]
 )
 GENE_SETTINGS: dict[str, Parameters] = dict(
