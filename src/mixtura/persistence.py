@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import uuid
+from contextlib import suppress
+from copy import copy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,23 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
+from sklearn.utils import get_tags
 from torch import Tensor
 
 from mixtura import densities
 from mixtura.data import Scaling
 from mixtura.densities import Density
-from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
 from mixtura.mixture import Layout, Mixture
 from mixtura.schema import Schema
 
 FORMAT_VERSION = 2
+#: What a model is asked when it is read, and where another one may be inside it.
+_QUESTIONS = ("predict_proba", "predict", "score_samples", "transform")
+_INNER = ("pairwise_", "estimator_", "estimators_")
+_FAR = 1e6
+#: Types that arrays of a file may have, and the most bytes that the text of one takes.
+_ARRAY_KINDS, _MOST_TEXT = "biufUSO", 2**26
 
 #: Estimator classes that can be stored, by name; each registers itself when it is defined.
 ESTIMATORS: dict[str, type] = {}
@@ -121,15 +130,28 @@ def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
     return _UNPACKERS[value["kind"]](value, tensors)
 
 
+def _array_type(name: str) -> np.dtype:
+    found = np.dtype(name)
+    if found.kind not in _ARRAY_KINDS:
+        raise ValueError(f"arrays of the type {name}")
+    return found
+
+
 def _unpack_array(value: dict, tensors: dict[str, Tensor]) -> Any:
+    dtype = _array_type(value["dtype"])
     if "scalar" in value:
-        return np.dtype(value["dtype"]).type(value["scalar"])
-    return tensors[value["name"]].numpy().astype(value["dtype"])
+        return dtype.type(value["scalar"])
+    if dtype.kind in "USO":
+        raise ValueError(f"numbers of the type {dtype}")
+    return tensors[value["name"]].numpy().astype(dtype)
 
 
 def _unpack_objects(value: dict, tensors: dict[str, Tensor]) -> np.ndarray:
-    array = np.empty(len(value["items"]), dtype=value["dtype"])
-    for place, item in enumerate(value["items"]):
+    dtype, items = _array_type(value["dtype"]), value["items"]
+    if dtype.itemsize * len(items) > _MOST_TEXT:
+        raise ValueError(f"{len(items)} values of the type {dtype}")
+    array = np.empty(len(items), dtype=dtype)
+    for place, item in enumerate(items):
         array[place] = _unpack(item, tensors)
     return array.reshape(value["shape"])
 
@@ -142,13 +164,13 @@ def _unpack_density(value: dict, tensors: dict[str, Tensor]) -> Density:
 
 
 def _unpack_mixture(value: dict, tensors: dict[str, Tensor]) -> Mixture:
-    return Mixture(
-        _unpack_density(value, tensors),
-        _unpack(value["log_weight"], tensors),
-        Layout(value["counts"]),
-        _unpack(value["log_prior"], tensors),
-        value["learn_prior"],
-    )
+    density = _unpack_density(value, tensors)
+    weight, prior = (_unpack(value[name], tensors) for name in ("log_weight", "log_prior"))
+    counts = value["counts"]
+    shapes = (len(weight),), (sum(counts),), (len(counts),)
+    if min(counts) < 1 or shapes != ((density.n_components,), weight.shape, prior.shape):
+        raise ValueError(f"{density.n_components} components, where classes have {counts}")
+    return Mixture(density, weight, Layout(counts), prior, value["learn_prior"])
 
 
 def _unpack_estimator(value: dict, tensors: dict[str, Tensor]) -> Any:
@@ -237,15 +259,66 @@ def load(path: str | os.PathLike[str]) -> Any:
         ) from error
     if metadata.get("format") != "mixtura":
         raise FileFormatError(f"{path} is a safetensors file, but not a mixtura model.")
-    version = metadata.get("version", "")
-    if version.isdigit() and int(version) > FORMAT_VERSION:
-        raise FileFormatError(
-            f"{path} was written by a newer mixtura (format {version}, this one reads up to "
-            f"{FORMAT_VERSION}): upgrade mixtura."
-        )
     try:
-        if not version.isdigit() or metadata["sha256"] != _digest(metadata["model"], tensors):
-            raise ValueError("version or checksum do not fit the content")
-        return _unpack_estimator(json.loads(metadata["model"]), tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
+        version = int(metadata["version"])
+        if version <= FORMAT_VERSION:
+            return _read_model(metadata, tensors)
+    except Exception as error:  # whatever goes wrong from here on, the file is the cause
         raise FileFormatError(f"{path} is damaged ({error!r}): restore it from a copy.") from error
+    raise FileFormatError(
+        f"{path} was written by a newer mixtura (format {version}, this one reads up to "
+        f"{FORMAT_VERSION}): upgrade mixtura."
+    )
+
+
+def _read_model(metadata: dict[str, str], tensors: dict[str, Tensor]) -> Any:
+    if metadata["sha256"] != _digest(metadata["model"], tensors):
+        raise ValueError("the checksum does not fit the content")
+    estimator = _unpack_estimator(json.loads(metadata["model"]), tensors)
+    estimator._validate_params()
+    _check_answer(_plain_copy(estimator))
+    return estimator
+
+
+def _plain_copy(value: Any) -> Any:
+    """A fitted estimator, and those inside it, without names of columns and on the CPU."""
+    if isinstance(value, list):
+        return [_plain_copy(each) for each in value]
+    if type(value) not in ESTIMATORS.values():
+        return value
+    plain = copy(value)
+    state = {name: _plain_copy(each) for name, each in vars(value).items()}
+    state.pop("feature_names_in_", None)
+    plain.__dict__ = state | ({"device": "cpu"} if "device" in state else {})
+    return plain
+
+
+def _check_answer(estimator: Any) -> None:
+    """A row of zeros, one far away and one of nothing get finite answers: the parts fit."""
+    tags, inner = get_tags(estimator).input_tags, _innermost(estimator)
+    rows = np.full((2 + tags.allow_nan, len(inner.scaling_.scale)), np.nan)
+    rows[0], rows[1] = 0.0, _FAR
+    for asked in (rows, rows[:-1]):  # what fits three rows by chance does not fit two
+        given = [asked] if tags.three_d_array else getattr(inner, "schema_", Schema()).decode(asked)
+        if not np.isfinite(_first_answer(estimator, given)).all():
+            raise ValueError("its answers are not finite")
+
+
+def _first_answer(estimator: Any, given: Any) -> Any:
+    """The first answer; a model without a density or labels has none to some questions."""
+    for name in (name for name in _QUESTIONS if hasattr(estimator, name)):
+        with suppress(UnsupportedError):
+            return getattr(estimator, name)(given)
+    raise ValueError("it answers nothing")
+
+
+def _innermost(estimator: Any) -> Any:
+    """The estimator that knows the columns, by arrays that are there: a number may be any."""
+    state = vars(estimator)
+    counted = {"n_components_", "weights_"} <= state.keys()
+    if counted and np.sum(state["n_components_"]) != len(state["weights_"]):
+        raise ValueError("the components do not fit their weights")
+    if "scaling_" in state:
+        return estimator
+    inner = next(state[name] for name in _INNER if name in state)
+    return _innermost(inner[0] if isinstance(inner, list) else inner)
