@@ -3,15 +3,17 @@
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import check_grad, minimize
 
+from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
 from mixtura.densities import STRUCTURES, DiagonalGaussian
-from mixtura.engines import LocalEngine
+from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
 from mixtura.progress import Progress
@@ -26,6 +28,7 @@ from mixtura.trainers.gradient import (
     _Packed,
     _penalty_gradient,
     evaluate,
+    make_step,
 )
 
 COUNTS = [2, 1]
@@ -222,3 +225,110 @@ def test_single_precision_training(generator):
     np.testing.assert_allclose(
         results[1].mixture.density.mean, results[0].mixture.density.mean, 1e-3, 1e-3
     )
+
+
+def losses_and_gradients(start, objective, engine, indices, prior=None):
+    """What Adam sees of each minibatch, (b,) and (b, P), all of them at the same parameters."""
+    free = {k: v.detach().clone().requires_grad_() for k, v in start.free().items()}
+    step = make_step(start, objective, free, engine, Adam(torch.Generator(), prior=prior))
+    found = []
+    for index in indices:
+        loss = step(index, 0.0)
+        found.append(torch.cat([loss[None], *(v.grad.flatten() for v in free.values())]))
+    found = torch.stack(found)
+    return found[:, 0], found[:, 1:]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_minibatches_are_unbiased(name, size, generator):
+    """The mean over all minibatches of a size is that of all rows by weight, prior included."""
+    start, engine = problem(("diag", "covariance"), generator, holes=True, n=6)
+    engine.table.weight[:2] *= 10.0
+    prior = SpreadPrior(3.0, start.density.spread[0])
+    batches = [torch.tensor(index) for index in combinations(range(6), size)]
+    losses, gradients = losses_and_gradients(start, OBJECTIVES[name], engine, batches, prior)
+    leaves = {k: v.detach().clone().requires_grad_() for k, v in start.free().items()}
+    model, rows = start.from_free(leaves), engine.table.batch(slice(None))
+    total = (OBJECTIVES[name].loss(model.class_log_joint(rows), rows.y) * rows.weight).sum()
+    mean = (total + prior.penalty(model)) / rows.weight.sum()
+    expected = torch.autograd.grad(mean, list(leaves.values()))
+    np.testing.assert_allclose(losses.mean(), mean.detach(), 1e-9)
+    np.testing.assert_allclose(
+        gradients.mean(0), torch.cat([g.flatten() for g in expected]), 1e-9, 1e-12
+    )
+
+
+def test_punched_copies_share_the_weight_of_their_rows(generator):
+    """With no holes in the copies, a minibatch says what it says without them."""
+    start, engine = problem(("diag", "covariance"), generator)
+    punched, index = PunchedEngine(engine.table, 0.0, generator), torch.arange(7)
+    plain, doubled = (
+        losses_and_gradients(start, Conditional(), each, [index])[1] for each in (engine, punched)
+    )
+    np.testing.assert_allclose(doubled, plain, 1e-9, 1e-12)
+
+
+def weighted_and_repeated(engine, times):
+    """The same rows with whole weights, and each as often as its weight says."""
+    weighted = engine.table.subset(np.arange(len(engine)))
+    weighted.weight = torch.from_numpy(times).double()
+    repeated = engine.table.subset(np.repeat(np.arange(len(engine)), times))
+    repeated.weight = torch.ones(len(repeated), dtype=torch.float64)
+    return LocalEngine(weighted), LocalEngine(repeated)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_weights_are_repetitions(name, trainer, generator, rng):
+    """Where every step sees all rows, a weight of two is the row twice; the prior counts once."""
+    start, engine = problem(("diag", "covariance"), generator, holes=True)
+    prior = SpreadPrior(5.0, start.density.spread[0])
+    make = TRAINERS[trainer](torch.Generator().manual_seed(0), prior=prior)
+    make = replace(make, batch_size=1000) if trainer == "adam" else make
+    reached = [
+        make.run(start, OBJECTIVES[name], each, Progress()).mixture.free()
+        for each in weighted_and_repeated(engine, rng.integers(1, 4, len(engine)))
+    ]
+    for name_, value in reached[0].items():
+        np.testing.assert_allclose(value, reached[1][name_], 1e-6, 1e-8)
+
+
+def test_class_weights_count_whatever_the_minibatch(rng):
+    """Tenfold weight of the rarer class moves the decisions by as much in minibatches of one."""
+    X = np.concatenate([rng.normal(0, 1, (90, 1)), rng.normal(1, 1, (30, 1))])
+    y = np.repeat([0, 1], [90, 30])
+    shares = []
+    for batch_size, epochs in ((1, 15), (5, 60), (120, 600)):
+        model = MixtureClassifier(
+            1,
+            covariance="diag",
+            objective="conditional",
+            tradeoff=0.0,
+            solver="adam",
+            batch_size=batch_size,
+            max_iter=epochs,
+            early_stopping=False,
+            prior_rows=0,
+            calibrate=False,
+            class_weight={0: 1.0, 1: 10.0},
+            random_state=0,
+        ).fit(X, y)
+        shares.append(np.mean(model.predict(X) == 1))
+    assert min(shares) > 0.75
+    assert max(shares) - min(shares) < 0.05
+
+
+def test_the_average_forgets_the_start(generator):
+    """It is that of the parameters after every step, recent ones more, and of nothing else."""
+    start, engine = problem(("diag", "covariance"), generator)
+    decay = 0.9
+
+    def trained(epochs, averaging):
+        adam = Adam(torch.Generator().manual_seed(0), epochs, 1000, averaging=averaging)
+        return adam.run(start, Conditional(), engine, Progress()).mixture.density.mean
+
+    visited = torch.stack([trained(epochs, 0.0) for epochs in range(1, 6)])
+    weight = decay ** torch.arange(4, -1, -1).double()
+    expected = torch.tensordot(weight / weight.sum(), visited, 1)
+    np.testing.assert_allclose(trained(5, decay), expected, 1e-9, 1e-12)

@@ -29,12 +29,6 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-def mean_loss(mixture: Mixture, objective: Objective, batch: Batch) -> Tensor:
-    """The objective's mean over the rows of a batch."""
-    total = objective.total(mixture.class_log_joint(batch), batch.y, batch.weight)
-    return total / batch.weight.sum()
-
-
 def evaluate(mixture: Mixture, objective: Objective, engine: LocalEngine) -> tuple[float, float]:
     """Error rate and mean loss over labelled rows, and over all rows."""
 
@@ -79,8 +73,8 @@ class Adam:
     ----------
     validation : rows to choose the epoch by; None keeps the last epoch.
     patience : epochs without improvement before training stops; None never stops early.
-    averaging : decay of an exponential average of the parameters that is used instead of the
-        last iterate; 0 switches it off.
+    averaging : decay of an exponential average of the iterates (not of the start) that is used
+        instead of the last one; 0 switches it off.
     """
 
     generator: torch.Generator
@@ -108,17 +102,18 @@ class Adam:
         progress.start(self.stage, self.max_epochs)
         n_batches = math.ceil(len(engine) / self.batch_size)
         for epoch in range(1, self.max_epochs + 1):
-            total = torch.zeros((), dtype=table.dtype, device=table.device)
+            total, seen = torch.zeros((), dtype=table.dtype, device=table.device), 0
             indices = engine.minibatch_indices(self.batch_size, self.generator)
             for number, index in enumerate(indices):
                 done = max((epoch - 1 + number / n_batches) / self.max_epochs, progress.time_spent)
                 rate = self.learning_rate * SCHEDULES[self.schedule](min(done, 1.0))
-                total += step(index, rate)
+                total += step(index, rate) * len(index)
+                seen += len(index)
+                if self.averaging:
+                    self._average(average, free, (epoch - 1) * n_batches + number + 1)
                 if progress.time_spent >= 1.0:
                     break
-                if self.averaging:
-                    self._average(average, free)
-            loss = float(total) / n_batches
+            loss = float(total) / seen
             trained = average if self.averaging else free
             candidate = model.from_free({k: v.detach().clone() for k, v in trained.items()})
             record = {"stage": self.stage, "iteration": epoch, "objective": loss}
@@ -148,9 +143,11 @@ class Adam:
         waiting = self.validation is not None and self.patience is not None
         return waiting and epoch - best.at >= (self.patience or 0)
 
-    def _average(self, average: Free, free: Free) -> None:
+    def _average(self, average: Free, free: Free, n_steps: int) -> None:
+        """Take in the latest of `n_steps` iterates; the start has no share, as no iterate is it."""
+        share = (1.0 - self.averaging) / (1.0 - self.averaging**n_steps)
         leaves = [value.detach() for value in free.values()]
-        torch._foreach_lerp_(list(average.values()), leaves, 1.0 - self.averaging)
+        torch._foreach_lerp_(list(average.values()), leaves, share)
 
 
 Step = Callable[[Tensor, float], Tensor]
@@ -159,13 +156,18 @@ Step = Callable[[Tensor, float], Tensor]
 def make_step(
     model: Mixture, objective: Objective, free: Free, engine: LocalEngine, settings: Adam
 ) -> Step:
-    """One update from the rows at an index: eager, or the whole of it as one CUDA graph."""
+    """One update from the rows at an index: eager, or the whole of it as one CUDA graph.
 
+    It returns the weighted mean loss of all rows, estimated from these without bias: their losses
+    are divided by the weight that as many rows have on average. By their own weight would be
+    wrong: in minibatches of one row, weights would then count for nothing.
+    """
     table, prior, total_weight = engine.table, settings.prior, engine.total_weight
+    row_share = len(engine) / total_weight
 
-    def loss_of(batch: Batch) -> Tensor:
+    def loss_of(batch: Batch, scale: float | Tensor) -> Tensor:
         current = model.from_free(free)
-        loss = mean_loss(current, objective, batch)
+        loss = objective.total(current.class_log_joint(batch), batch.y, batch.weight * scale)
         return loss if prior is None else loss + prior.penalty(current) / total_weight
 
     on_cuda = table.device.type == "cuda"
@@ -173,12 +175,12 @@ def make_step(
     optimizer = torch.optim.Adam(free.values(), lr=rate, fused=True, capturable=on_cuda)
     size = min(settings.batch_size, len(table))
     if on_cuda and table.uniform and not engine.may_have_missing:
-        return GraphedStep(loss_of, table, optimizer, size)
+        return GraphedStep(loss_of, table, optimizer, size, row_share)
 
     def step(index: Tensor, learning_rate: float) -> Tensor:
         _set_rate(optimizer, learning_rate)
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(engine.batch(index))
+        loss = loss_of(engine.batch(index), row_share / len(index))
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -198,24 +200,25 @@ def _set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
 class GraphedStep:
     """Forward, backward and Adam captured once and replayed for every minibatch.
 
-    A graph has fixed shapes: a shorter last batch is filled up with rows of weight zero.
+    A graph has fixed shapes: a shorter last batch is filled up with rows that count for nothing.
     """
 
     def __init__(
         self,
-        loss_of: Callable[[Batch], Tensor],
+        loss_of: Callable[[Batch, Tensor], Tensor],
         table: Table,
         optimizer: torch.optim.Optimizer,
         size: int,
+        row_share: float,
     ) -> None:
-        self._optimizer, self._filled, self._rate = optimizer, size, math.nan
+        self._row_share, self._optimizer, self._rate = row_share, optimizer, math.nan
         self._index = torch.zeros(size, dtype=torch.long, device=table.device)
-        self._use = torch.ones(size, dtype=table.dtype, device=table.device)
+        self._scale = torch.zeros(size, dtype=table.dtype, device=table.device)
+        self._fill(size)
 
         def update() -> Tensor:
             optimizer.zero_grad(set_to_none=True)
-            batch = table.batch(self._index)
-            loss = loss_of(Batch(batch.x, None, batch.y, batch.weight * self._use))
+            loss = loss_of(table.batch(self._index), self._scale)
             loss.backward()
             optimizer.step()
             return loss.detach()
@@ -244,13 +247,17 @@ class GraphedStep:
                 for value in state.values():
                     value.zero_()
 
+    def _fill(self, n_rows: int) -> None:
+        """Let the first rows of a minibatch count."""
+        self._scale.fill_(self._row_share / n_rows)[n_rows:] = 0.0
+        self._filled = n_rows
+
     def __call__(self, index: Tensor, learning_rate: float) -> Tensor:
         if learning_rate != self._rate:
             _set_rate(self._optimizer, learning_rate)
             self._rate = learning_rate
         if len(index) != self._filled:
-            self._use.fill_(1.0)[len(index) :] = 0.0
-            self._filled = len(index)
+            self._fill(len(index))
         self._index[: len(index)].copy_(index)
         self._graph.replay()
         return self._loss
