@@ -7,14 +7,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura import MixtureClassifier
-from mixtura.data import Table
+from mixtura.data import Scaling, Table
 from mixtura.datasets import make_spirals
-from mixtura.densities import STRUCTURES
+from mixtura.densities import STRUCTURES, DiagonalGaussian
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import UnsupportedError
+from mixtura.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
 from mixtura.progress import Progress
 from mixtura.testing import (
@@ -26,7 +28,7 @@ from mixtura.testing import (
     penalised_loss,
 )
 from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.ebw import EBW, _accumulate, _grow, _Place, _Walk
+from mixtura.trainers.ebw import EBW, _grow, _Place, _Walk
 from mixtura.trainers.em import EM
 from mixtura.trainers.gradient import LBFGS
 
@@ -38,6 +40,13 @@ OBJECTIVES = {
     "smooth margin": SmoothMargin(3.0),
     "hybrid": Hybrid(Likelihood(), HingeMargin(3.0), 0.2),
 }
+
+
+def summed(ebw, mixture, objective, engine):
+    """What an update needs of a pass over the rows."""
+    sums = ebw.sums(mixture, objective, engine)
+    sums.pop("loss")
+    return sums
 
 
 def problem(structure, generator, holes=False):
@@ -52,8 +61,7 @@ def problem(structure, generator, holes=False):
 def test_without_damping_the_likelihood_step_is_ems(structure, holes, generator):
     """Means, covariances, weights and prior are those of one EM iteration."""
     start, engine = problem(structure, generator, holes)
-    sums = engine.sum(partial(_accumulate, start, Likelihood()), start.density)
-    sums.pop("loss")
+    sums = summed(EBW(), start, Likelihood(), engine)
     stepped = EBW(damping=0.0).update(start, sums)
     expected = EM(1).run(start, Likelihood(), engine, Progress()).mixture
     for name, value in expected.density.tensors().items():
@@ -83,8 +91,7 @@ def test_every_iterate_is_valid(structure, per_component, generator):
     mixture, engine = problem(structure, generator)
     ebw = EBW(per_component=per_component)
     for _ in range(8):
-        sums = engine.sum(partial(_accumulate, mixture, Conditional()), mixture.density)
-        sums.pop("loss")
+        sums = summed(ebw, mixture, Conditional(), engine)
         mixture = ebw.update(mixture, sums)
         check_valid(mixture)
 
@@ -98,8 +105,7 @@ def test_imagined_rows_keep_components_in_place(structure):
         reach = 10.0 * (x - x.mean(0)).abs().max()
         ebw = EBW(prior=SpreadPrior(5.0, mixture.density.spread[0]))
         for _ in range(15):
-            sums = engine.sum(partial(_accumulate, mixture, Conditional()), mixture.density)
-            sums.pop("loss")
+            sums = summed(ebw, mixture, Conditional(), engine)
             mixture = ebw.update(mixture, sums)
             check_valid(mixture)
             assert (mixture.density.mean - x.mean(0)).abs().max() < reach
@@ -113,11 +119,81 @@ def test_improves_under_a_prior(structure, generator):
     check_trainer(lambda _: EBW(15, prior=prior), OBJECTIVES["hybrid"], start, engine, prior=prior)
 
 
+def published_step(X, y, weight, mu, var, alpha, rho, factor, margin=None, eta=10.0):
+    """One iteration as printed, row by row, class by class, component by component.
+
+    The conditional likelihood, or the margin with d = 2 reached at `margin`.
+    """
+    (C, M), N = alpha.shape, len(y)
+    joint, gamma = np.zeros((N, C)), np.zeros((N, C, M))
+    for n, c in np.ndindex(N, C):
+        density = alpha[c] * np.prod(norm.pdf(X[n], mu[c], np.sqrt(var[c])), axis=1)
+        joint[n, c], gamma[n, c] = rho[c] * density.sum(), density / density.sum()
+    plus, minus = np.zeros((N, C)), np.zeros((N, C))
+    for n in range(N):
+        if margin is None:
+            plus[n, y[n]], minus[n] = 1.0, joint[n] / joint[n].sum()
+            continue
+        lam = np.log(2.0) / margin
+        rivals = np.where(np.arange(C) == y[n], 0.0, joint[n] ** eta)
+        d = (joint[n, y[n]] / rivals.sum() ** (1.0 / eta)) ** lam
+        s = lam * d / (d + 0.5) if d <= 1 else lam * (2 - d) / (2 - d / 2) if d < 2 else 0.0
+        plus[n, y[n]], minus[n] = s, s * rivals / rivals.sum()
+    plus, minus = (weight[:, None, None] * gamma * each[:, :, None] for each in (plus, minus))
+
+    def gaussians(damping):
+        mass = (plus - minus).sum(0)[..., None] + damping
+        mean = (np.einsum("ncm,nd->cmd", plus - minus, X) + damping * mu) / mass
+        second = np.einsum("ncm,nd->cmd", plus - minus, X**2) + damping * (var + mu**2)
+        return mass, mean, second / mass - mean**2
+
+    damping = 1.0
+    while (gaussians(damping)[0] <= 0).any() or (gaussians(damping)[2] <= 0).any():
+        damping *= 2.0
+    damping *= factor
+    _, mean, variance = gaussians(damping)
+    up, down = plus.sum(0), minus.sum(0)
+    robust = up / up.sum(1, keepdims=True) - down / down.sum(1, keepdims=True)
+    new_alpha = alpha * (robust + damping)
+    robust = up.sum(1) / up.sum() - down.sum(1) / down.sum()
+    new_rho = rho * (robust + damping)
+    new_alpha, new_rho = new_alpha / new_alpha.sum(1, keepdims=True), new_rho / new_rho.sum()
+    return mean, variance, new_alpha, new_rho
+
+
+@pytest.mark.parametrize("objective", [Conditional(), SmoothMargin(1.0)], ids=repr)
+def test_the_published_step(objective, rng):
+    """Means, variances, weights and prior against the paper's equations in plain loops."""
+    C, M, D, N = 3, 2, 2, 60
+    y = rng.integers(C, size=N)
+    X = rng.normal(size=(N, D)) + 0.8 * y[:, None]
+    mu = rng.normal(size=(C, M, D)) + 0.8 * np.arange(C)[:, None, None]
+    var, weight = rng.uniform(0.5, 1.5, (C, M, D)), rng.uniform(0.5, 1.5, N)
+    alpha, rho = rng.dirichlet(np.ones(M), C), rng.dirichlet(np.full(C, 5.0))
+    mean, variance, log_alpha, log_rho = (
+        torch.from_numpy(a) for a in (mu, var, np.log(alpha), np.log(rho))
+    )
+    density = DiagonalGaussian(mean=mean.flatten(0, 1), variance=variance.flatten(0, 1), floor=1e-9)
+    mixture = Mixture(density, log_alpha.flatten(), Layout([M] * C), log_rho)
+    scaling = Scaling.identity(D)
+    engine = LocalEngine(Table(X, y, weight, scaling=scaling, device=torch.device("cpu")))
+    ebw = EBW(factor=4.0, per_component=False)
+    found = ebw.update(mixture, summed(ebw, mixture, objective, engine))
+    margin = getattr(objective, "margin", None)
+    expected = published_step(X, y, weight, mu, var, alpha, rho, 4.0, margin)
+    for ours, theirs in zip(
+        (found.density.mean, found.density.variance, found.log_weight.exp()),
+        expected[:3],
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, theirs.reshape(ours.shape), 1e-9)
+    np.testing.assert_allclose(found.log_prior.exp(), expected[3], 1e-9)
+
+
 def test_strong_damping_does_not_move(generator):
     """The model's own statistics outweigh the data."""
     start, engine = problem(("full", "covariance"), generator)
-    sums = engine.sum(partial(_accumulate, start, Conditional()), start.density)
-    sums.pop("loss")
+    sums = summed(EBW(), start, Conditional(), engine)
     stepped = EBW(damping=1e12).update(start, sums)
     np.testing.assert_allclose(stepped.density.mean, start.density.mean, 1e-6, 1e-6)
     np.testing.assert_allclose(
@@ -169,8 +245,7 @@ def test_settles_where_gradients_vanish(objective, iris):
 def test_a_worse_step_is_taken_back(bad, generator):
     """The next step leaves from the last good place, with twice the damping and no momentum."""
     start, engine = problem(("full", "covariance"), generator)
-    sums = engine.sum(partial(_accumulate, start, Conditional()), start.density)
-    sums.pop("loss")
+    sums = summed(EBW(), start, Conditional(), engine)
     ebw, factor = EBW(), torch.full_like(start.log_weight, 4.0)
     walk = _Walk(ebw, factor)
     worse = walk.on(_Place(start, sums, 1.0))

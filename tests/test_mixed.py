@@ -36,7 +36,7 @@ from mixtura.testing import (
     slow_log_prob,
 )
 from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.ebw import EBW, _accumulate
+from mixtura.trainers.ebw import EBW
 from mixtura.trainers.em import EM
 from mixtura.trainers.gradient import LBFGS, Adam
 
@@ -420,7 +420,7 @@ def test_every_iterate_of_ebw_is_valid(kind, generator):
     mixture, engine = problem(KINDS[kind], generator)
     ebw = EBW(prior=SpreadPrior(2.0, mixture.density.typical_spread))
     for _ in range(6):
-        sums = engine.sum(partial(_accumulate, mixture, Conditional()), mixture.density)
+        sums = EBW().sums(mixture, Conditional(), engine)
         sums.pop("loss")
         mixture = ebw.update(mixture, sums)
         check_mixed_valid(mixture)
@@ -432,7 +432,7 @@ def test_every_iterate_of_ebw_is_valid(kind, generator):
 def test_ebw_without_damping_is_em(generator):
     """On the likelihood, the update is that of one EM iteration."""
     start, engine = problem(KINDS["informative"], generator)
-    sums = engine.sum(partial(_accumulate, start, Likelihood()), start.density)
+    sums = EBW().sums(start, Likelihood(), engine)
     sums.pop("loss")
     stepped = EBW(damping=0.0).update(start, sums)
     expected = EM(1).run(start, Likelihood(), engine, Progress()).mixture

@@ -38,6 +38,10 @@ class Objective(ABC):
         """The weighted sum of the losses, for training by gradient."""
         return _Total.apply(class_log_joint, y, weight, self)
 
+    def numerator(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
+        """The positive term of the class occupancies, (n, C); the negative one is the rest."""
+        return (-self.loss_and_slope(class_log_joint, y)[1]).clamp_min(0.0)
+
     def occupancy(
         self, mixture: Mixture, log_joint: Tensor, y: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -123,6 +127,12 @@ class Conditional(Objective):
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
         return (logsumexp(class_log_joint, 1) - _own(class_log_joint, y)) * (y >= 0)
 
+    def numerator(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
+        """One for the own class; the posterior that is taken off it is of the negative term."""
+        return (y[:, None] == torch.arange(class_log_joint.shape[1], device=y.device)).to(
+            class_log_joint
+        )
+
 
 @dataclass(frozen=True)
 class _Margin(Objective):
@@ -191,6 +201,11 @@ class Hybrid(Objective):
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
         generative = self.likelihood.loss(class_log_joint, y)
         discriminative = self.discriminative.loss(class_log_joint, y)
+        return self.tradeoff * generative + (1.0 - self.tradeoff) * discriminative
+
+    def numerator(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
+        generative = self.likelihood.numerator(class_log_joint, y)
+        discriminative = self.discriminative.numerator(class_log_joint, y)
         return self.tradeoff * generative + (1.0 - self.tradeoff) * discriminative
 
     def loss_and_slope(self, class_log_joint: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from mixtura.trainers.base import FitResult, SpreadPrior, Trainer, penalty
 def check_objective(
     objective: Objective, generator: torch.Generator, *, unlabelled: bool = False
 ) -> None:
-    """Slopes, totals and occupancies are the derivatives of the loss.
+    """Slopes, totals and occupancies are the derivatives of the loss, in two terms of one sign.
 
     `unlabelled` includes rows without a label.
     """
@@ -54,6 +54,9 @@ def _check_slopes(objective: Objective, joint: Tensor, y: Tensor, weight: Tensor
     given, given_slope = objective.loss_and_slope(joint, y)
     np.testing.assert_allclose(given, losses.detach(), EXACT, EXACT)
     np.testing.assert_allclose(given_slope, slope, EXACT, EXACT)
+    numerator = objective.numerator(joint, y)
+    assert (numerator >= 0.0).all()
+    assert (numerator + slope >= -EXACT).all()
     total = float(objective.total(joint, y, weight))
     np.testing.assert_allclose(total, float((losses.detach() * weight).sum()), EXACT)
 

@@ -30,7 +30,6 @@ from mixtura.progress import Progress
 from mixtura.trainers.base import (
     FitResult,
     SpreadPrior,
-    occupancies,
     penalty,
     require_closed_form,
 )
@@ -60,8 +59,10 @@ class EBW:
     factor : F, what the smallest valid D is multiplied by; where it adapts, its first value.
     per_component : D, F and momentum of each component's own. F adapts to how it moves, and a
         step that raises the objective is taken back; exact derivatives of the weights let it
-        settle where gradients vanish. False is the published recipe, which is not monotone: one D
-        for all, F fixed, and the robust derivative of the weights, which drifts off an optimum.
+        settle where gradients vanish; an own class's posterior is taken off its numerator before
+        the two signs are told apart, which damps less. False is the published recipe, which is not
+        monotone: one D for all, F fixed, and the robust derivative of the weights (positive and
+        negative terms, each normalised to one), which drifts off an optimum.
     damping : a fixed D instead of the search; no momentum, and no step is taken back.
     patience : iterations without a gain of `tol` before training stops.
     """
@@ -84,7 +85,7 @@ class EBW:
         walk = _Walk(self, torch.full_like(mixture.log_weight, self.factor))
         best, best_loss, best_at = mixture, float("inf"), 0
         for iteration in range(1, self.max_iter + 1):
-            sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
+            sums = self.sums(mixture, objective, engine)
             loss = (float(sums.pop("loss")) + penalty(mixture, self.prior)) / total_weight
             stop = progress.step({"stage": self.stage, "iteration": iteration, "objective": loss})
             if loss < best_loss - self.tol * max(1.0, abs(best_loss)) or best_at == 0:
@@ -95,6 +96,11 @@ class EBW:
                 return FitResult(best, best_loss, iteration, not stop)
             mixture = walk.on(_Place(mixture, sums, loss))
         return FitResult(best, best_loss, self.max_iter, False)
+
+    def sums(self, mixture: Mixture, objective: Objective, engine: LocalEngine) -> Statistics:
+        """What a pass over all rows says of a mixture: statistics, positive masses, and loss."""
+        accumulate = partial(_accumulate, mixture, objective, netted=self.per_component)
+        return engine.sum(accumulate, mixture.density)
 
     def update(self, mixture: Mixture, sums: Statistics, factor: Tensor | None = None) -> Mixture:
         """One step from the summed statistics of all rows, with an F for each component."""
@@ -199,10 +205,33 @@ def _cosine(one: Free, other: Free) -> Tensor:
     return torch.cosine_similarity(flat, to, dim=1)
 
 
-def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statistics:
-    loss, occupancy = occupancies(mixture, objective, batch)
-    statistics = mixture.density.statistics(batch, occupancy)
-    return {**statistics, "loss": loss, "positive": occupancy.clamp_min(0.0).sum(0)}
+def _accumulate(
+    mixture: Mixture, objective: Objective, batch: Batch, *, netted: bool
+) -> Statistics:
+    """Statistics of signed occupancies, and how much of them is positive, (K,).
+
+    `netted`: what is positive once both terms of a row and component are added up. Otherwise the
+    whole of the positive term, as published: the two may overlap in a row's own class.
+    """
+    with torch.no_grad():
+        log_joint = mixture.log_joint(batch)
+    loss, occupancy = objective.occupancy(mixture, log_joint, batch.y, batch.weight)
+    positive = (
+        occupancy.clamp_min(0.0) if netted else _numerator(mixture, objective, log_joint, batch)
+    )
+    return {
+        **mixture.density.statistics(batch, occupancy),
+        "loss": loss,
+        "positive": positive.sum(0),
+    }
+
+
+def _numerator(mixture: Mixture, objective: Objective, log_joint: Tensor, batch: Batch) -> Tensor:
+    """The positive term of every occupancy, (n, K)."""
+    class_log_joint = mixture.by_class(log_joint)
+    by_class = objective.numerator(class_log_joint, batch.y) * batch.weight[:, None]
+    within_class = (log_joint - class_log_joint[:, mixture.owner]).exp()
+    return by_class[:, mixture.owner] * within_class
 
 
 def _reweigh(mixture: Mixture, positive: Tensor, negative: Tensor, grow: Grow) -> Mixture:
