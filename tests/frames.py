@@ -1,7 +1,9 @@
 """A small mixed table with holes, for several tests."""
 
 import numpy as np
-import pandas as pd
+import pytest
+
+pd = pytest.importorskip("pandas")
 
 #: A model that is fitted in no time.
 QUICK = {"objective": "likelihood", "covariance": "diag", "missingness": "ignore"}

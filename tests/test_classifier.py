@@ -7,8 +7,6 @@ from itertools import product
 
 import joblib
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -544,11 +542,11 @@ def test_embedding(several, iris):
 # -- inputs of all kinds -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
-def test_data_frames(frame, holey_iris):
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_data_frames(package, holey_iris):
     """The same model, feature names kept, and not one warning about them."""
     X, y = holey_iris
-    named = frame({f"f{i}": X[:, i] for i in range(4)})
+    named = pytest.importorskip(package).DataFrame({f"f{i}": X[:, i] for i in range(4)})
     plain = MixtureClassifier(1, objective="likelihood", random_state=0).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

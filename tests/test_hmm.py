@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hmmlearn.hmm import GaussianHMM
 from scipy.special import logsumexp
 
 from mixtura import chains
@@ -69,7 +68,7 @@ def theirs(density, component, **options):
     """The same model in hmmlearn."""
     own = density.select(torch.tensor([component]))
     kind = "diag" if isinstance(density.emission, DiagonalGaussian) else "full"
-    model = GaussianHMM(
+    model = pytest.importorskip("hmmlearn.hmm").GaussianHMM(
         density.n_states,
         kind,
         covars_prior=0.0,

@@ -1,7 +1,6 @@
 """Holes that mean something, and holes that do not."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from frames import QUICK, make_frame
@@ -14,6 +13,8 @@ from mixtura import (
 )
 from mixtura.data import Batch
 from mixtura.densities import Categorical
+
+pd = pytest.importorskip("pandas")
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

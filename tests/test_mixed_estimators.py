@@ -5,8 +5,6 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 import torch
 from frames import FRAME, FRESH, FRESH_Y, QUICK, Y, make_frame
@@ -23,6 +21,8 @@ from mixtura import (
 from mixtura.densities import Product
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
+
+pd = pytest.importorskip("pandas")
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -210,6 +210,7 @@ def test_forms_of_a_table_do_not_matter(model):
     """Frames of pandas and polars, arrays of objects and lists give one answer."""
     expected = model.predict_proba(FRESH)
     cells = FRESH.astype(object).where(FRESH.notna(), None)
+    pl = pytest.importorskip("polars")
     polars = pl.DataFrame({name: cells[name].tolist() for name in cells.columns})
     for form in (polars, cells.to_numpy(), cells.to_numpy().tolist()):
         with warnings.catch_warnings():
@@ -509,6 +510,7 @@ def test_imputing_pandas_gives_pandas(model):
 
 def test_imputing_polars_gives_polars(density):
     """A model that was fitted to pandas fills frames of polars."""
+    pl = pytest.importorskip("polars")
     cells = FRESH.astype(object).where(FRESH.notna(), None)
     given = pl.DataFrame({name: cells[name].tolist() for name in cells.columns})
     filled = density.impute(given)

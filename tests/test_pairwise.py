@@ -3,8 +3,6 @@
 import warnings
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 from joblib import parallel_config
 from scipy.optimize import minimize
@@ -221,18 +219,24 @@ def test_weights_count_as_rows(iris, rng):
     np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), 1e-6, 1e-9)
 
 
-@pytest.mark.parametrize("form", [list, tuple, pd.DataFrame, pl.DataFrame, csr_array, coo_array])
+@pytest.mark.parametrize("form", [list, tuple, csr_array, coo_array])
 def test_forms_of_matrices(form, iris):
     """Whatever the classifier takes."""
     X, y = iris
     expected = PairwiseClassifier(LogisticRegression()).fit(X, y).predict_proba(X)
-    options = {"columns": list("abcd")} if form is pd.DataFrame else {}
-    options |= {"schema": list("abcd")} if form is pl.DataFrame else {}
-    given = form(X, **options)
-    model = PairwiseClassifier(LogisticRegression()).fit(given, y)
-    np.testing.assert_allclose(model.predict_proba(given), expected, rtol=1e-6, atol=1e-9)
-    if options:
-        assert model.feature_names_in_.tolist() == list("abcd")
+    model = PairwiseClassifier(LogisticRegression()).fit(form(X), y)
+    np.testing.assert_allclose(model.predict_proba(form(X)), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_data_frames(package, iris):
+    """Probabilities of the matrix, and the names of its columns."""
+    X, y = iris
+    frame = pytest.importorskip(package).DataFrame(dict(zip("abcd", X.T, strict=True)))
+    plain, named = (PairwiseClassifier(LogisticRegression()).fit(x, y) for x in (X, frame))
+    expected = plain.predict_proba(X)
+    np.testing.assert_allclose(named.predict_proba(frame), expected, rtol=1e-6, atol=1e-9)
+    assert named.feature_names_in_.tolist() == list("abcd")
 
 
 class Level(ClassifierMixin, BaseEstimator):

@@ -4,7 +4,6 @@ import os
 import stat
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -180,7 +179,7 @@ def test_boolean_labels_come_back(iris, tmp_path):
 
 def test_feature_names_come_back(iris, tmp_path):
     """A loaded model still knows its columns, and refuses others."""
-    frame = pd.DataFrame(iris[0], columns=list("abcd"))
+    frame = pytest.importorskip("pandas").DataFrame(iris[0], columns=list("abcd"))
     model = MixtureClassifier(1, objective="likelihood").fit(frame, iris[1])
     model.save(tmp_path / "model")
     again = mixtura.load(tmp_path / "model")

@@ -4,14 +4,15 @@ import copy
 import decimal
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 import torch
 from scipy.sparse import csr_array
 
 from mixtura.estimators.sequence_input import per_sequence, read_sequences
 from mixtura.exceptions import InvalidInputError
+
+pd = pytest.importorskip("pandas")
+pl = pytest.importorskip("polars")
 
 LENGTHS = [3, 1, 4, 2]
 IDS = ["d", "a", "c", "b"]

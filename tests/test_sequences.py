@@ -5,11 +5,8 @@ import time
 import warnings
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 import torch
-from hmmlearn.hmm import GaussianHMM
 from scipy.special import logsumexp
 from sklearn.base import clone
 
@@ -145,6 +142,7 @@ def test_boosting_adds_where_classes_meet():
 
 def test_densities_agree_with_hmmlearn(data):
     """log p(x | class) in the user's units, sequence by sequence."""
+    hmmlearn = pytest.importorskip("hmmlearn.hmm")
     X, y = data
     whole, labels = X[3:], y[3:]
     scaled = [sequence * [10.0, 0.1] + [3.0, -5.0] for sequence in whole]
@@ -152,7 +150,7 @@ def test_densities_agree_with_hmmlearn(data):
     found = model.class_log_density(scaled)
     density = model.mixture_.density
     for label in (0, 1):
-        theirs = GaussianHMM(2, "full")
+        theirs = hmmlearn.GaussianHMM(2, "full")
         theirs.startprob_ = density.log_start[label].exp().numpy()
         theirs.transmat_ = density.log_transition[label].exp().numpy()
         theirs.means_, theirs.covars_ = model.means_[label], model.covariances_[label]
@@ -277,8 +275,8 @@ def test_structures(covariance, topology, data):
 # -- forms of input ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
-def test_data_frames(make):
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_data_frames(package):
     """One row a frame, sorted by time on the way; labels one a sequence or one a row."""
     X, y = toy_sequences()
     expected = clone(THOROUGH["ml"]).fit(X, y)
@@ -293,7 +291,9 @@ def test_data_frames(make):
     }
     order = np.argsort(columns["when"], kind="stable")[::-1]
     order = np.concatenate([order[np.argsort(columns["who"][order], kind="stable")]])
-    frame = make({name: values[order] for name, values in columns.items()})
+    frame = pytest.importorskip(package).DataFrame(
+        {name: values[order] for name, values in columns.items()}
+    )
     rows = frame[["who", "when", "first", "second"]]
     model = small("ml", 3, id_column="who", time_column="when")
     for labels in (y, frame["label"]):
@@ -475,6 +475,7 @@ def test_callbacks_see_the_course(name, stages, data):
 @pytest.fixture
 def frames():
     """A long frame of toy sequences, and the labels by id."""
+    pd = pytest.importorskip("pandas")
     parts = [
         pd.DataFrame(sequence, columns=["a", "b"]).assign(id=f"s{place}")
         for place, sequence in enumerate(TOY)

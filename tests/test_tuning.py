@@ -6,15 +6,18 @@ import sys
 
 import numpy as np
 import pytest
-from optuna.distributions import FloatDistribution, IntDistribution
-from optuna.logging import get_verbosity
-from optuna.pruners import NopPruner, ThresholdPruner
-from optuna.trial import TrialState
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.model_selection import GroupKFold, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+
+pytest.importorskip("optuna")
+
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.logging import get_verbosity
+from optuna.pruners import NopPruner, ThresholdPruner
+from optuna.trial import TrialState
 
 from mixtura import GaussianMixtureDensity, MixtureClassifier
 from mixtura.exceptions import InvalidInputError

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import FixedTrial
 from sklearn.base import clone
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.linear_model import LogisticRegression
@@ -12,6 +10,11 @@ from sklearn.model_selection import (
     HalvingRandomSearchCV,
     StratifiedShuffleSplit,
 )
+
+pytest.importorskip("optuna")
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FixedTrial
 
 from mixtura import (
     BoostedMixtureClassifier,
