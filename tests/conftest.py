@@ -5,6 +5,8 @@ import pytest
 import torch
 from sklearn.datasets import load_iris, load_wine
 
+from mixtura import progress
+
 torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it gives
 
 
@@ -18,6 +20,25 @@ def generator():
 def rng():
     """A fresh stream of random numbers, NumPy's."""
     return np.random.default_rng(0)
+
+
+class Clock:
+    """A clock that work moves on: each reading is a tick after the one before it."""
+
+    def __init__(self, tick=0.01):
+        self.now, self.tick = 0.0, tick
+
+    def perf_counter(self):
+        self.now += self.tick
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What a fit takes for the time: as much of it passes as there are iterations."""
+    ticking = Clock()
+    monkeypatch.setattr(progress, "time", ticking)
+    return ticking
 
 
 @pytest.fixture(scope="session")

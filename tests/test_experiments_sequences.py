@@ -35,7 +35,7 @@ def quick(name: str, folder: Path, only: str = "") -> Report:
         report = reproduce(name, folder=folder, quick=True, device="cpu", only=only)
     except (FileNotFoundError, ImportError) as error:
         pytest.skip(str(error))
-    assert all(file.stat().st_size > 100 for file in folder.iterdir())
+    assert all(file.stat().st_size > 50 for file in folder.iterdir())
     return report
 
 
@@ -71,9 +71,9 @@ def test_second_components_go_where_the_paper_says(tmp_path: Path) -> None:
 
 
 def test_table_of_recorded_motions(tmp_path: Path) -> None:
-    rows = quick("sequence-table2", tmp_path, only="auslan, ").tables["errors"]
-    assert [row["model"] for row in rows] == ["ML", "BxCML", "1-NN DTW"]
-    assert all(0 <= row["ours"] <= 50 for row in rows)
+    (row,) = quick("sequence-table2", tmp_path, only="auslan, BxCML").tables["errors"]
+    assert (row["model"], row["folds"], row["paper"]) == ("BxCML", 2, 5.18)
+    assert row["ours"] <= 15.0  # six of the 40 sequences; guessing errs in 20
 
 
 def test_table_of_speakers(tmp_path: Path) -> None:

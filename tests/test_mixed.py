@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from memory import Largest
 from scipy.special import softmax
 from sklearn.base import clone
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import mixtura.densities.categorical as categorical
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureDensity, load
@@ -106,19 +106,6 @@ def test_gradients_of_very_many_categories(generator):
     total = torch.cat([seen[:, [0]].expand(2, 600), seen[:, [1]].expand(2, 5)], 1)
     expected = density.statistics(batch, share)["count"] - total * density.spread
     np.testing.assert_allclose(logit.grad, expected, 1e-9, 1e-9)
-
-
-class Largest(TorchDispatchMode):
-    """Remembers how many numbers the largest tensor holds that anything makes."""
-
-    most = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        made = function(*args, **(kwargs or {}))
-        for each in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(each, torch.Tensor):
-                self.most = max(self.most, each.numel())
-        return made
 
 
 @pytest.mark.parametrize(

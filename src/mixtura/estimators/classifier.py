@@ -120,6 +120,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         Adam and L-BFGS: hold back `validation_fraction` of the labelled rows, keep the best
         iterate on them, and stop after `n_iter_no_change` iterations without gain. "auto": with
         Adam only.
+    validation_fraction, n_iter_no_change
+        The share of the labelled rows that early stopping holds back, and its patience.
     calibrate : bool
         Make probabilities honest by what the models of a comparison say of held-back rows, whole
         and with holes; the density is left alone. The likelihood objective needs none.

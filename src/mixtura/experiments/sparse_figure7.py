@@ -24,7 +24,7 @@ DRAWN = (2, 4, 8, 16)
 
 def run(report: Report) -> None:
     """A row for each initial number of components; curves and boundaries."""
-    counts = (2, 8) if report.quick else COMPONENTS
+    counts = (2, 16) if report.quick else COMPONENTS
     measured, first = [], {}
     for count in counts:
         fits = [_fit(report, count, draw) for draw in range(1 if report.quick else DRAWS)]

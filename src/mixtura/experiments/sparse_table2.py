@@ -90,15 +90,15 @@ PARTS = {
         augment=True,
     ),
 }
-_QUICK_PARTS = ("mnist 2-d",)
+_QUICK_PARTS = ("mnist 10-d",)
 _QUICK_LAYERS = DRAWN
 _QUICK: dict[str, Any] = {
-    "body": partial(digit_body, depth=8),
+    "body": partial(digit_body, depth=4),
     "n_train": 800,
     "n_test": 500,
-    "epochs": 5,
+    "epochs": 7,
     "batch_size": 25,
-    "rate": 6e-3,
+    "rate": 1e-2,
 }
 
 

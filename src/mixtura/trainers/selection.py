@@ -32,6 +32,8 @@ _COUNTS = (2, 3, 4, 6, 8, 12, 16)
 _ROWS_A_COMPONENT = 10
 _NARROW = 2
 _PRIOR_ITERATIONS = 20
+#: Share of the time that is left which these may take.
+_PRIOR_TIME = 0.25
 _MOST_COMPARED = 20_000
 
 
@@ -121,7 +123,7 @@ def fit_groups(
     `counts` gives each group its number of components; None chooses them.
     """
     structure = recipe.structure(engines[0].table.n_numbers)
-    prior = _pooled_prior(engines, structure, recipe, generator)
+    prior = _pooled_prior(engines, structure, recipe, generator, progress)
     em = replace(recipe.em, prior=prior)
 
     def fit(engine: LocalEngine, count: int) -> FitResult:
@@ -168,14 +170,18 @@ def effective_rows(engine: LocalEngine) -> float:
 
 
 def _pooled_prior(
-    engines: list[LocalEngine], structure: Structure, recipe: Recipe, generator: torch.Generator
+    engines: list[LocalEngine],
+    structure: Structure,
+    recipe: Recipe,
+    generator: torch.Generator,
+    progress: Progress,
 ) -> SpreadPrior | None:
     """Imagined rows with the spread that one component a group shows on average."""
     if recipe.prior_rows == 0:
         return None
-    em = EM(_PRIOR_ITERATIONS, recipe.em.tol)
+    em, silent = EM(_PRIOR_ITERATIONS, recipe.em.tol), progress.part(_PRIOR_TIME)
     fits = [
-        em.run(cluster_start(engine, 1, structure, generator), Likelihood(), engine, Progress())
+        em.run(cluster_start(engine, 1, structure, generator), Likelihood(), engine, silent)
         for engine in engines
     ]
     share = torch.tensor([engine.total_weight for engine in engines])
