@@ -13,7 +13,12 @@ from mixtura import (
     MixtureClassifier,
     SequenceMixtureClassifier,
 )
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
+from mixtura.exceptions import (
+    AmbiguousDataWarning,
+    DegenerateDataWarning,
+    InvalidInputError,
+    UnsupportedError,
+)
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 3)) + np.repeat(np.arange(3), 10)[:, None] * 3.0
@@ -58,7 +63,7 @@ REFUSED = {
     "lengths": (X, Y[:-1], {}, "inconsistent numbers of samples"),
     "2-D y": (X, np.stack([Y, Y], 1), {}, "1d array"),
     "y None": (X, None, {}, "requires y"),
-    "all unlabelled": (X, np.full(30, -1), {}, "no labelled row.*unlabeled=None"),
+    "all NaN": (X, np.full(30, np.nan), {}, "no labelled row.*unlabeled=None"),
     "all None": (X, np.full(30, None), {}, "no labelled row"),
     "continuous y": (X, np.linspace(0, 1, 30), {}, "Unknown label type"),
     "infinite label": (X, np.where(Y == 0, np.inf, Y), {}, "infinity"),
@@ -346,7 +351,7 @@ POOR = {
     "one row a class": (ONE_ROW_A_CLASS, np.array([0, 1, 2]), None),
     "one row": (X[:1], Y[:1], None),
     "one class": (X, np.zeros(30, dtype=int), None),
-    "one label": (X, np.r_[0, np.full(29, -1)], None),
+    "one label": (X, np.r_[0, np.full(29, np.nan)], None),
     "tiny and huge columns": (X * [1e-12, 1.0, 1e12], Y, None),
     "tiny columns": (X * 1e-150, Y, None),
     "huge columns": (X * 1e150, Y, None),
@@ -374,7 +379,7 @@ def fit_quietly(model, rows, y, expected=None):
     assert all("emedy" in message or "says the same" in message for message in messages)
     if expected is not None:
         assert any(expected in message for message in messages)
-    others = (DegenerateDataWarning, ConvergenceWarning)
+    others = (DegenerateDataWarning, AmbiguousDataWarning, ConvergenceWarning)
     stray = [str(w.message) for w in caught if not issubclass(w.category, others)]
     assert not stray, f"stray warnings: {stray}"
     return model
@@ -556,11 +561,11 @@ def test_a_failed_fit_leaves_the_old_model(iris):
     assert model.classes_.tolist() == [0, 1, 2]
 
 
-def test_labels_of_plus_and_minus_one_are_noticed(iris):
-    """-1 marks unlabelled rows: if that leaves one class, we say so."""
+def test_a_marker_that_may_be_a_class_is_noticed(iris):
+    """If unlabelled rows leave one class, we say so."""
     X, y = iris
     with pytest.warns(DegenerateDataWarning, match="unlabeled=None"):
-        MixtureClassifier(1, random_state=0).fit(X, np.where(y == 1, 1, -1))
+        MixtureClassifier(1, unlabeled=-1, random_state=0).fit(X, np.where(y == 1, 1, -1))
 
 
 @pytest.mark.parametrize("objective", ["likelihood", "conditional", "margin"])

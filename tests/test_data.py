@@ -13,6 +13,7 @@ from mixtura.data import (
     encode_labels,
     is_memory_mapped,
     labelled_mask,
+    read_labels,
     resolve_device,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
@@ -191,11 +192,50 @@ def test_taking_rows_of_a_batch(rng):
         (np.array([1.0, np.nan, 2.0], dtype=object), -1, [True, False, True]),
         (np.array([0, 1, 2]), "?", [True, True, True]),
         (np.array([True, False]), -1, [True, True]),
+        (np.array([0, -1, 1]), "auto", [True, False, True]),
+        (np.array([0.0, -1.0, 1.0, np.nan]), "auto", [True, False, True, False]),
+        (np.array([0, -1, 0]), "auto", [True, True, True]),
+        (np.array([-1.0, 1.0, np.nan]), "auto", [True, True, False]),
+        (np.array([-1, -1]), "auto", [True, True]),
+        (np.array([200, 255, 0], dtype=np.uint8), "auto", [True, True, True]),
+        (np.array(["-1", "a", "b"]), "auto", [True, True, True]),
+        (np.array(["a", "b", -1, None], dtype=object), "auto", [True, True, False, False]),
+        (np.array(["a", "auto", "b"]), "auto", [True, True, True]),
+        (np.array([1.0, np.nan]), None, [True, False]),
+        (np.array(["a", None, np.nan], dtype=object), None, [True, False, False]),
+        (np.array(["?", "b", np.nan], dtype=object), "?", [False, True, False]),
     ],
 )
 def test_labelled_mask(y, unlabeled, expected):
-    """The marker, and None among objects."""
+    """None, NaN and the marker; -1 beside two others, where the marker is left open."""
     assert labelled_mask(y, unlabeled).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "expected"),
+    [
+        ([-1, 0, 1], [-1, 0, 1], [0, 1, 2]),
+        ([-1, 0, 1], [0, 1], [-1, 0, 1]),
+        ([-1, 1], [-1, 1], [0, 1]),
+        ([-1, 0], [0, 1], [-1, 0]),
+        ([-1.0, np.nan], [-1.0, 1.0], [0, -1]),
+    ],
+)
+def test_known_classes_decide(y, classes, expected):
+    """-1 is a label if it is a class, whatever else y happens to hold."""
+    assert encode_labels(np.array(y), np.array(classes), "auto").tolist() == expected
+
+
+@pytest.mark.parametrize("nothing", [None, np.nan])
+def test_what_stands_beside_text_does_not_become_text(nothing):
+    """In lists as in arrays."""
+    for labels in (["a", nothing, -1], ("a", nothing, -1)):
+        read = read_labels(labels)
+        assert read.dtype == object
+        assert read[0] == "a"
+        assert read[1] is nothing
+        assert read[2] == -1
+    assert read_labels(["a", "b"]).dtype.kind == "U"
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ def test_columns_of_several_types_are_refused_in_training(estimator):
 
 def test_labels_must_be_there():
     """A classifier without any label says what to use instead."""
-    for labels in (np.full(len(Y), -1), np.full(len(Y), None)):
+    for labels in (np.full(len(Y), np.nan), np.full(len(Y), None)):
         with pytest.raises(InvalidInputError, match=r"no labelled row.*MixtureDensity"):
             MixtureClassifier().fit(FRAME, labels)
 

@@ -82,7 +82,7 @@ def test_without_labels_it_is_a_mixture(iris):
     """It clusters, embeds, imputes, scores and samples, and refuses to name classes."""
     X = iris[0].copy()
     X[::7, 1] = np.nan
-    for y in (None, np.full(150, -1)):
+    for y in (None, np.full(150, None)):
         model = MixtureNetworkClassifier(3, random_state=0).fit(X, y)
         assert len(np.unique(model.cluster(X))) == 3
         assert model.transform(X).shape == (150, 3)

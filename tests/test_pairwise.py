@@ -317,10 +317,11 @@ REFUSED = {
     "no y": (GaussianNB(), {"y": None}, "requires y"),
     "lengths": (GaussianNB(), {"y": [0, 1]}, "inconsistent numbers of samples"),
     "continuous y": (GaussianNB(), {"y": np.linspace(0, 1, 150)}, "Unknown label type"),
-    "NaN label": (GaussianNB(), {"y": np.r_[np.nan, np.ones(149)]}, "NaN"),
+    "infinite label": (GaussianNB(), {"y": np.r_[np.inf, np.ones(149)]}, "infinity"),
+    "no label": (GaussianNB(), {"y": np.full(150, np.nan)}, "no labelled row"),
     "2-D y": (GaussianNB(), {"y": np.zeros((150, 2))}, "1d array"),
     "unlabelled": (
-        MixtureClassifier(1, objective="likelihood", tol=1.0),
+        make_pipeline(MixtureClassifier(1, objective="likelihood", tol=1.0, unlabeled=-1)),
         {"y": np.repeat([-1, 0, 1], 50)},
         r"classes \[-1, 0\] and found \[0\]",
     ),

@@ -1,8 +1,7 @@
 """scikit-learn's own checks of an estimator."""
 
-import pytest
-from sklearn.base import clone, is_classifier
-from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from mixtura import (
     BoostedMixtureClassifier,
@@ -13,7 +12,6 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 
-MINUS_ONE = "check_classifiers_classes"
 #: Checks that fit many rows again and again; all others take the classifiers as they come.
 LONG = {
     "check_class_weight_classifiers",
@@ -48,38 +46,9 @@ def name_of(check):
     return getattr(check, "func", check).__name__
 
 
-def expected_failures(estimator):
-    """The one check that uses our marker of unlabelled rows as a label."""
-    if not is_classifier(estimator):
-        return {}
-    return {MINUS_ONE: "trains on labels -1 and 1; -1 marks unlabelled rows"}
-
-
-@parametrize_with_checks(
-    [*CLASSIFIERS, *OTHERS],
-    expected_failed_checks=expected_failures,
-)
+@parametrize_with_checks([*CLASSIFIERS, *OTHERS])
 def test_estimator(estimator, check):
     """Every check of scikit-learn."""
     if name_of(check) in LONG:
         estimator = clone(estimator).set_params(**NARROW.get(type(estimator), {}))
     check(estimator)
-
-
-@pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda each: type(each).__name__)
-@pytest.mark.parametrize("unlabeled", [None, -1])
-def test_minus_one_as_a_label(classifier, unlabeled):
-    """The excepted check passes where nothing is unlabelled, and only there."""
-    named = [
-        (estimator, check)
-        for estimator, check in estimator_checks_generator(
-            clone(classifier).set_params(unlabeled=unlabeled)
-        )
-        if name_of(check) == MINUS_ONE
-    ]
-    ((estimator, check),) = named
-    if unlabeled is None:
-        check(estimator)
-    else:
-        with pytest.raises((AssertionError, ValueError)):
-            check(estimator)

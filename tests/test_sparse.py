@@ -427,8 +427,8 @@ def test_unlabelled_rows_are_left_out_and_said_so(ripley):
 def test_minus_one_as_a_class_is_not_taken_for_a_marker(ripley):
     X, y = ripley[0], 2 * ripley[1] - 1
     with pytest.raises(InvalidInputError, match="set unlabeled=None"):
-        SparseMixtureClassifier().fit(X, y)
-    model = SparseMixtureClassifier(1, unlabeled=None, random_state=0).fit(X, y)
+        SparseMixtureClassifier(unlabeled=-1).fit(X, y)
+    model = SparseMixtureClassifier(1, random_state=0).fit(X, y)
     assert model.classes_.tolist() == [-1, 1]
 
 

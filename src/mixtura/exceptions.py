@@ -37,3 +37,7 @@ class FileFormatError(ValueError):
 
 class DegenerateDataWarning(UserWarning):
     """The data cannot support the requested model; a simpler one was fitted."""
+
+
+class AmbiguousDataWarning(UserWarning):
+    """The data may be read in two ways; the message says which was taken, and how to decide."""

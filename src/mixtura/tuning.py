@@ -22,7 +22,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, get_tags
 from sklearn.utils.validation import _num_samples, check_consistent_length
 
-from mixtura.data import labelled_mask
+from mixtura.data import find_labelled, labelled_mask, read_labels, resolve_unlabeled
 from mixtura.densities import STRUCTURES
 from mixtura.estimators import (
     BoostedMixtureClassifier,
@@ -147,7 +147,8 @@ def tune(
         name = study_name or type(_last_step(estimator)[1]).__name__
         study, seed = _open_study(storage, name, sampler, pruner, random_state)
         folds = rows.folds(cv, seed, stratify=is_classifier(estimator))
-        start = clone(estimator).set_params(**_free_seeds(estimator, seed))
+        settled = _free_seeds(estimator, seed) | _marker(estimator, rows.y)
+        start = clone(estimator).set_params(**settled)
         search = _Search(start, rows, folds, scorer, _resolve_space(space, start, rows, folds))
         search.rehearse()
         _refuse_other_task(study, f"{scoring} over {len(folds)} folds of {len(rows)} rows")
@@ -176,7 +177,7 @@ def classifier_space(
 
         tune(model, X, y, space=lambda trial: classifier_space(trial, model, X, y, per_class=True))
     """
-    y = column_or_1d(y)
+    y = read_labels(y)
     labelled = labelled_mask(y, estimator.unlabeled)
     classes, counts = np.unique(_plain(y[labelled]), return_counts=True)
     chosen = _structure(trial, X.shape[1], estimator.parameterization)
@@ -350,9 +351,8 @@ class _Rows:
         if is_classifier(estimator):
             if y is None:
                 raise InvalidInputError("a classifier needs y.")
-            labelled = labelled_mask(
-                column_or_1d(y), getattr(_last_step(estimator)[1], "unlabeled", None)
-            )
+            y = read_labels(y)
+            labelled = find_labelled(y, getattr(_last_step(estimator)[1], "unlabeled", None))
             if not labelled.any():
                 raise InvalidInputError("y has no labelled row: there is nothing to score.")
         check_consistent_length(X, y)
@@ -444,6 +444,14 @@ def _free_seeds(estimator: Any, seed: int) -> Parameters:
     """The random states nobody has set: with one seed for all, trials differ by parameters only."""
     given = estimator.get_params().items()
     return {key: seed for key, value in given if key.endswith("random_state") and value is None}
+
+
+def _marker(estimator: Any, y: np.ndarray | None) -> Parameters:
+    """What marks unlabelled rows: the same for every fold, whatever labels it happens to hold."""
+    prefix, last = _last_step(estimator)
+    if y is None or not hasattr(last, "unlabeled"):
+        return {}
+    return {f"{prefix}unlabeled": resolve_unlabeled(y, last.unlabeled)}
 
 
 # -- the study -------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class BoostedMixtureClassifier(GrownClassifier):
         categorical_features: Any = None,
         unexpected: str = "missing",
         missingness: str = "auto",
-        unlabeled: Any = -1,
+        unlabeled: Any = "auto",
         device: Any = "auto",
         callbacks: Any = None,
         random_state: Any = None,
@@ -166,7 +166,7 @@ class BoostedMixtureClassifier(GrownClassifier):
         with self._all_or_nothing():
             self._forget()
             X = self._check_X(X, reset=True)
-            return self._fit_rows(labelled_rows(self, read_rows(self, X, y, sample_weight)))
+            return self._fit_rows(labelled_rows(read_rows(self, X, y, sample_weight)))
 
     def _fit_rows(self, rows: Rows) -> Self:
         scaling = self._measure_scaling(rows.X, rows.weight)

@@ -53,8 +53,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     """One mixture a class, trained generatively, discriminatively, or both.
 
     Components are Gaussian in the columns that hold numbers, and categorical in the others. NaN and
-    None mean missing, in training and in prediction, and are marginalised exactly. Rows labelled
-    `unlabeled` take part in the likelihood.
+    None mean missing, in training and in prediction, and are marginalised exactly. Unlabelled rows
+    take part in the likelihood.
 
     Parameters
     ----------
@@ -140,8 +140,11 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         are clearly better explained so; never where the training rows have none.
     warm_start : bool
         Start from the model of the previous fit.
-    unlabeled : label that marks unlabelled rows, None if there are none
-        None and NaN among the labels mark them too.
+    unlabeled : "auto", None or a label
+        What marks unlabelled rows beside None and NaN, which always do. "auto": -1, where y has at
+        least two other labels, and a warning says how many rows these are; otherwise -1 is a class.
+        None: nothing else. After fitting, and with the `classes` of `partial_fit`, "auto" takes -1
+        for a class if it is one of them.
     device : "auto", "cpu", "cuda", ...
         Float32 data are trained by Adam in float32, all else runs in double precision.
     callbacks : list of callables
@@ -254,7 +257,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         unexpected: str = "missing",
         missingness: str = "auto",
         warm_start: bool = False,
-        unlabeled: Any = -1,
+        unlabeled: Any = "auto",
         device: Any = "auto",
         callbacks: Any = None,
         random_state: Any = None,
@@ -309,7 +312,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         Parameters
         ----------
         X : (n, D), numbers and categories; NaN or None where missing.
-        y : (n,) labels; `unlabeled` (or None) where there is none.
+        y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`).
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows, except
             where rows are held back to choose or to calibrate.
         """

@@ -9,11 +9,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import _fit_context
-from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
 
-from mixtura.data import UNLABELED, Table, labelled_mask, resolve_device
+from mixtura.data import UNLABELED, Table, labelled_mask, read_labels, resolve_device
 from mixtura.densities import STRUCTURES
 from mixtura.engines import some_rows
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
@@ -165,7 +164,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         categorical_features: Any = None,
         unexpected: str = "missing",
         missingness: str = "auto",
-        unlabeled: Any = -1,
+        unlabeled: Any = "auto",
         device: Any = "auto",
         callbacks: Any = None,
         random_state: Any = None,
@@ -211,8 +210,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         Parameters
         ----------
         X : (n, D), numbers and categories; NaN or None where missing.
-        y : (n,) labels; `unlabeled` (or None) where there is none. None, or no label at all, fits a
-            mixture to the rows.
+        y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`). None, or no label
+            at all, fits a mixture to the rows.
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing():
@@ -221,7 +220,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
 
     def _read(self, X: np.ndarray, y: Any, sample_weight: Any) -> Rows:
         if y is not None:
-            y = column_or_1d(y, warn=True)
+            y = read_labels(y)
             check_consistent_length(X, y)
             if y.dtype.kind == "f" and np.isnan(y).all():
                 raise InvalidInputError("y holds NaN alone: pass y=None to fit without labels.")

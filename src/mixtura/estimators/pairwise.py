@@ -9,18 +9,13 @@ import numpy as np
 from scipy.sparse import issparse
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
-from sklearn.utils import _safe_indexing, column_or_1d, get_tags
+from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._param_validation import HasMethods
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import (
-    assert_all_finite,
-    check_consistent_length,
-    check_is_fitted,
-    has_fit_parameter,
-)
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from mixtura.estimators.base import Saveable, check_weight
+from mixtura.estimators.plan import labelled_alone, read_classes
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.persistence import storable
 
@@ -77,16 +72,19 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Saveable):
         Parameters
         ----------
         X : n rows, sequences, ...: what the classifier takes.
-        y : (n,) labels.
+        y : (n,) labels; rows without one, as the classifier reads them, are left out, with a
+            warning.
         sample_weight : (n,) non-negative weights, for classifiers that take them.
         """
-        y = self._check_y(X, y)
-        weight = check_weight(sample_weight, len(y))
+        classes, codes = read_classes(self, X, y, getattr(self.estimator, "unlabeled", None))
+        weight = check_weight(sample_weight, len(codes))
         if sample_weight is not None and not has_fit_parameter(self.estimator, "sample_weight"):
             raise UnsupportedError(
                 f"{type(self.estimator).__name__} takes no sample_weight: leave it out."
             )
-        classes, codes = np.unique(y, return_inverse=True)
+        labelled = labelled_alone(codes)
+        if not labelled.all():
+            X, codes, weight = _safe_indexing(X, labelled), codes[labelled], weight[labelled]
         count = np.bincount(codes, weight)
         if (count == 0).any():
             raise InvalidInputError(
@@ -98,25 +96,13 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Saveable):
         if len(pairs) > 1:
             X = X.tocsr() if issparse(X) else X
             parts = [np.flatnonzero((codes == i) | (codes == j)) for i, j in pairs]
-        given = None if sample_weight is None else weight
+        y, given = classes[codes], None if sample_weight is None else weight
         estimators = Parallel(n_jobs=self.n_jobs)(
             delayed(_fit_part)(self.estimator, X, y, given, part) for part in parts
         )
         self.classes_, self.pairs_, self.class_count_ = classes, pairs, count
         self.estimators_ = estimators
         return self
-
-    def _check_y(self, X: Any, y: Any) -> np.ndarray:
-        if y is None:
-            raise InvalidInputError(
-                "PairwiseClassifier requires y to be passed, but the target y is None."
-            )
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-        if y.dtype.kind == "f":
-            assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
-        return y
 
     @property
     def n_features_in_(self) -> int:

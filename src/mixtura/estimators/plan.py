@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import column_or_1d, compute_sample_weight
+from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 from torch import Tensor
 
-from mixtura.data import Table, encode_labels, labelled_mask
+from mixtura.data import Table, encode_labels, find_labelled, read_labels
 from mixtura.estimators.base import DTYPES, check_weight, resolve_rank
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.trainers.base import SpreadPrior
@@ -68,31 +68,7 @@ def read_rows(
 
     With `known` classes, the rows may lack some of them: they are part of a stream.
     """
-    if y is None:
-        raise ValueError(
-            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
-            "is None."
-        )
-    y = column_or_1d(y, warn=True)
-    check_consistent_length(X, y)
-    if y.dtype.kind == "f":
-        assert_all_finite(y, allow_nan=estimator.unlabeled is not None, input_name="y")
-    labelled = labelled_mask(y, estimator.unlabeled)
-    if not labelled.any() and known is None:
-        raise InvalidInputError(
-            f"y has no labelled row: all entries equal the unlabelled marker "
-            f"{estimator.unlabeled!r}. Label some rows, set unlabeled=None, or use "
-            "MixtureDensity."
-        )
-    classes = _distinct(y[labelled]) if known is None else known
-    if len(classes) == 1 and not labelled.all():
-        warn(
-            f"only the class {classes.tolist()[0]!r} has labelled rows, the others are marked "
-            f"unlabelled ({estimator.unlabeled!r}). Remedy: if that marker is a class, set "
-            "unlabeled=None.",
-            DegenerateDataWarning,
-        )
-    codes = encode_labels(y, classes, estimator.unlabeled)
+    classes, codes = read_classes(estimator, X, y, estimator.unlabeled, known)
     weight = check_weight(sample_weight, len(X))
     weight = weight * _class_weights(estimator.class_weight, codes, classes)
     keep = weight > 0
@@ -107,24 +83,66 @@ def read_rows(
     return Rows(X[keep], codes[keep], weight[keep], classes)
 
 
-def labelled_rows(estimator: Any, rows: Rows) -> Rows:
+def read_classes(
+    estimator: Any, X: Any, y: Any, unlabeled: Any, known: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The classes, `known` or those of y, and (n,) their indices, -1 for unlabelled rows."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None."
+        )
+    y = read_labels(y)
+    check_consistent_length(X, y)
+    if y.dtype.kind == "f":
+        assert_all_finite(y, allow_nan=True, input_name="y")
+    classes = _classes(y, unlabeled) if known is None else known
+    return classes, encode_labels(y, classes, unlabeled)
+
+
+def labelled_rows(rows: Rows) -> Rows:
     """The rows that have labels, for a model that cannot learn from others."""
-    known = rows.y >= 0
+    if len(rows.classes) == 1 and (rows.y < 0).any():
+        raise InvalidInputError(
+            f"only the class {rows.classes.tolist()[0]!r} has labelled rows, and a discriminative "
+            "model needs two: label rows of another; if the marker of unlabelled rows is a class, "
+            "set unlabeled=None."
+        )
+    known = labelled_alone(rows.y)
     if known.all():
         return rows
-    if len(rows.classes) == 1:
-        raise InvalidInputError(
-            f"only the class {rows.classes.tolist()[0]!r} has labelled rows; the others are "
-            f"marked unlabelled ({estimator.unlabeled!r}), and a discriminative model needs two. "
-            "If that marker is a class, set unlabeled=None."
-        )
-    warn(
-        f"{int((~known).sum())} unlabelled row(s) are left out: this model cannot learn from them. "
-        f"Remedy: MixtureClassifier can; or drop them; or, if {estimator.unlabeled!r} is a class, "
-        "set unlabeled=None.",
-        DegenerateDataWarning,
-    )
     return Rows(rows.X[known], rows.y[known], rows.weight[known], rows.classes)
+
+
+def labelled_alone(codes: np.ndarray) -> np.ndarray:
+    """Which rows have labels; a warning says how many have none and are left out."""
+    known = codes >= 0
+    if not known.all():
+        warn(
+            f"{int((~known).sum())} unlabelled row(s) are left out: this model cannot learn from "
+            "them. Remedy: MixtureClassifier can; or drop them.",
+            DegenerateDataWarning,
+        )
+    return known
+
+
+def _classes(y: np.ndarray, unlabeled: Any) -> np.ndarray:
+    """The classes of training labels."""
+    labelled = find_labelled(y, unlabeled)
+    if not labelled.any():
+        raise InvalidInputError(
+            f"y has no labelled row: all are None, NaN or the marker (unlabeled={unlabeled!r}). "
+            "Label some rows, set unlabeled=None if the marker is a class, or use MixtureDensity."
+        )
+    classes = _distinct(y[labelled])
+    if len(classes) == 1 and not labelled.all():
+        warn(
+            f"only the class {classes.tolist()[0]!r} has labelled rows, the others are unlabelled. "
+            "Remedy: label rows of another; if the marker of unlabelled rows is a class, set "
+            "unlabeled=None.",
+            DegenerateDataWarning,
+        )
+    return classes
 
 
 def _distinct(labels: np.ndarray) -> np.ndarray:
@@ -133,8 +151,10 @@ def _distinct(labels: np.ndarray) -> np.ndarray:
         raise InvalidInputError(
             f"y mixes labels of the types {', '.join(sorted(kinds))}: make them all one type."
         )
-    check_classification_targets(np.array(labels.tolist()))
-    return np.unique(labels)
+    plain = np.array(labels.tolist())
+    check_classification_targets(plain)
+    numbers_as_objects = labels.dtype == object and "str" not in kinds
+    return np.unique(plain if numbers_as_objects else labels)
 
 
 def _class_weights(class_weight: Any, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils import column_or_1d
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from mixtura.data import encode_labels
+from mixtura.data import encode_labels, read_labels
 from mixtura.estimators.base import check_count
 from mixtura.estimators.calibration import Calibration
 from mixtura.exceptions import InvalidInputError
@@ -65,7 +64,7 @@ class DensityClassifier(ClassifierMixin):
     def _labels_for(self, y: Any, n_rows: int) -> np.ndarray | None:
         if y is None:
             return None
-        labels = column_or_1d(y)
+        labels = read_labels(y)
         if len(labels) != n_rows:
             raise InvalidInputError(f"y has {len(labels)} entries, but X has {n_rows} rows.")
         return encode_labels(labels, self.classes_, self.unlabeled)
@@ -102,5 +101,10 @@ class DensityClassifier(ClassifierMixin):
                 f"y has shape {wanted.shape}: give one label, or one for each of the {n_samples} "
                 "rows."
             )
-        wanted = np.broadcast_to(wanted, n_samples)
-        return torch.from_numpy(encode_labels(wanted, self.classes_, None))
+        labels = encode_labels(np.broadcast_to(wanted, n_samples), self.classes_, None)
+        if (labels < 0).any():
+            raise InvalidInputError(
+                "y has None or NaN among the labels to draw rows of: leave them out, or y "
+                "altogether."
+            )
+        return torch.from_numpy(labels)

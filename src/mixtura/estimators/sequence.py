@@ -183,7 +183,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         channels_first: bool = False,
         id_column: str = "id",
         time_column: str | None = None,
-        unlabeled: Any = -1,
+        unlabeled: Any = "auto",
         device: Any = "auto",
         callbacks: Any = None,
         random_state: Any = None,
@@ -240,7 +240,7 @@ class SequenceMixtureClassifier(GrownClassifier):
             self._forget()
             sequences = self._check_X(X, reset=True)
             y, weight = (per_sequence(each, X, self.id_column) for each in (y, sample_weight))
-            rows = labelled_rows(self, read_rows(self, sequences, y, weight))
+            rows = labelled_rows(read_rows(self, sequences, y, weight))
             if self.multiclass == "pairwise" and len(rows.classes) > 2:
                 return self._fit_pairs(rows)
             return self._fit_rows(rows)

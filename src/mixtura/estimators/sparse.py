@@ -147,7 +147,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         max_weights: int = 200,
         class_weight: Any = None,
         standardize: bool = True,
-        unlabeled: Any = -1,
+        unlabeled: Any = "auto",
         device: Any = "auto",
         callbacks: Any = None,
         random_state: Any = None,
@@ -187,7 +187,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         """
         with self._all_or_nothing():
             X = self._check_complete(X, reset=True)
-            rows = labelled_rows(self, read_rows(self, X, y, sample_weight))
+            rows = labelled_rows(read_rows(self, X, y, sample_weight))
             return self._fit_rows(rows, self._counts(rows))
 
     def _check_complete(self, X: Any, *, reset: bool) -> np.ndarray:

@@ -49,7 +49,7 @@ class StreamingClassifier(MixtureEstimator):
                 )
             return self.classes_
         given = np.unique(classes)
-        if not labelled_mask(given, self.unlabeled).all():
+        if not labelled_mask(given, self.unlabeled, classes=given).all():
             raise InvalidInputError(
                 f"classes={given.tolist()} contain the unlabelled marker {self.unlabeled!r}: "
                 "leave it out, or set unlabeled=None."

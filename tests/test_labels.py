@@ -1,0 +1,208 @@
+"""Which rows count as unlabelled: one rule for all classifiers."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    MixtureNetworkClassifier,
+    PairwiseClassifier,
+    SequenceMixtureClassifier,
+    SparseMixtureClassifier,
+)
+from mixtura.exceptions import AmbiguousDataWarning, DegenerateDataWarning, InvalidInputError
+
+PLAIN = {"covariance": "diag", "max_iter": 3, "calibrate": False, "random_state": 0}
+SETTLED = PLAIN | {"missingness": "ignore"}
+GENERATIVE = SETTLED | {"objective": "likelihood", "reg_covar": 0.01}
+NETWORK = {"embedding": "log_density", "end_to_end": False}
+#: Quick settings of every classifier that takes labels.
+CLASSIFIERS = {
+    "mixture": MixtureClassifier(1, **GENERATIVE),
+    "boosted": BoostedMixtureClassifier(n_stages=1, early_stopping=False, **SETTLED),
+    "sparse": SparseMixtureClassifier(1, form="primal", features="linear", random_state=0),
+    "network": MixtureNetworkClassifier(1, **NETWORK, **SETTLED),
+    "sequence": SequenceMixtureClassifier(1, method="ml", **PLAIN),
+    "pairs of sequences": SequenceMixtureClassifier(1, method="ml", multiclass="pairwise", **PLAIN),
+    "pairwise": PairwiseClassifier(MixtureClassifier(1, **GENERATIVE)),
+}
+ABOUT_DATA = (AmbiguousDataWarning, DegenerateDataWarning)
+LEARN_FROM_ALL = ("mixture", "network")
+EVERY = pytest.mark.parametrize("name", CLASSIFIERS)
+N = 30
+
+
+def settled(name, **parameters):
+    """A new classifier of this name; a pair's parameters belong to what it is made of."""
+    prefix = "estimator__" if name == "pairwise" else ""
+    parameters = {prefix + key: value for key, value in parameters.items()}
+    return clone(CLASSIFIERS[name]).set_params(**parameters)
+
+
+def rows_for(name, codes):
+    """Rows around the corners of a triangle, each a short sequence where asked for."""
+    rng = np.random.default_rng(0)
+    X = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])[codes] + rng.normal(size=(len(codes), 2))
+    return [np.stack([x, x + rng.normal(size=2)]) for x in X] if "sequence" in name else X
+
+
+def fitted(name, y, codes=None, **parameters):
+    """A model of rows in the order of their classes, and the warnings about labels."""
+    codes = np.arange(len(y)) % 3 if codes is None else codes
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = settled(name, **parameters).fit(rows_for(name, codes), y)
+    return model, [str(each.message) for each in caught if each.category in ABOUT_DATA]
+
+
+def said(messages):
+    """Those that tell how many rows were taken for unlabelled."""
+    return [message for message in messages if "taken for unlabelled" in message]
+
+
+@EVERY
+@pytest.mark.parametrize("pair", [(-1, 1), (-1, 0), (-1.0, 1.0)], ids=str)
+def test_two_labels_are_two_classes(name, pair):
+    """With one other label -1 is a class, and nothing is said."""
+    y = np.where(np.arange(N) % 3 == 0, *pair)
+    model, messages = fitted(name, y)
+    assert model.classes_.tolist() == list(pair)
+    assert not messages
+    assert (model.predict(rows_for(name, np.arange(N) % 3)) == y).mean() > 0.9
+
+
+@EVERY
+@pytest.mark.parametrize("kind", [np.int64, np.int8, float, object])
+def test_minus_one_beside_two_labels(name, kind):
+    """-1 is unlabelled, and the fit says of how many rows and what to set."""
+    y = (np.arange(N) % 3).astype(kind)
+    y[:7] = -1
+    model, messages = fitted(name, y)
+    assert model.classes_.tolist() == [0, 1, 2]
+    (message,) = said(messages)
+    assert message.startswith("7 row(s)")
+    assert "unlabeled=None" in message
+    assert "unlabeled=-1" in message
+
+
+@EVERY
+@pytest.mark.parametrize("unlabeled", [-1, None])
+def test_who_says_so_is_not_told(name, unlabeled):
+    """An explicit marker, or none, is taken at its word; without a marker -1 is a class."""
+    codes = np.arange(N) % 3
+    model, messages = fitted(name, codes - 1, unlabeled=unlabeled)
+    assert model.classes_.tolist() == ([-1, 0, 1] if unlabeled is None else [0, 1])
+    assert not said(messages)
+    if unlabeled is None or name in LEARN_FROM_ALL:
+        assert not messages
+
+
+NOTHING = {"None": None, "NaN": np.nan}
+
+
+@EVERY
+@pytest.mark.parametrize("nothing", NOTHING)
+@pytest.mark.parametrize("unlabeled", ["auto", None, -1, "?"])
+@pytest.mark.parametrize("words", [False, True], ids=["numbers", "words"])
+def test_nothing_is_never_a_class(name, nothing, unlabeled, words):
+    """None and NaN are unlabelled whatever the marker, among numbers and among words."""
+    labels = ["no", "so", "yes"] if words else [0, 1, 2]
+    y = [labels[code] for code in np.arange(N) % 3]
+    y[4] = y[5] = NOTHING[nothing]
+    model, messages = fitted(name, y, unlabeled=unlabeled)
+    assert model.classes_.tolist() == labels
+    assert not said(messages)
+    known = [each for each in y if each == each and each is not None]
+    kept = [at for at, each in enumerate(y) if each == each and each is not None]
+    rows = rows_for(name, np.arange(N) % 3)
+    assert model.score([rows[at] for at in kept], known) > 0.9
+
+
+@EVERY
+def test_text_is_never_a_marker(name):
+    """ "-1" in words is a class like any other; the number among words is not."""
+    words = np.array(["-1", "a", "b"])
+    model, messages = fitted(name, words[np.arange(N) % 3])
+    assert model.classes_.tolist() == ["-1", "a", "b"]
+    assert not messages
+    y = ["a" if code else "b" for code in np.arange(N) % 3]
+    y[0] = -1
+    model, messages = fitted(name, y)
+    assert model.classes_.tolist() == ["a", "b"]
+    assert len(said(messages)) == 1
+    assert said(messages)[0].startswith("1 row(s)")
+
+
+@EVERY
+def test_booleans(name):
+    """They are two classes."""
+    model, messages = fitted(name, np.arange(N) % 3 == 0)
+    assert model.classes_.tolist() == [False, True]
+    assert not messages
+
+
+@EVERY
+def test_one_label_that_happens_to_be_minus_one(name):
+    """Alone it is the only class."""
+    model, messages = fitted(name, np.full(N, -1))
+    assert model.classes_.tolist() == [-1]
+    assert not said(messages)
+
+
+def test_the_labelled_rows_alone():
+    """What is left out for want of a label leaves the model of the others."""
+    y = np.arange(N) % 3
+    few = y.astype(float)
+    few[::5] = np.nan
+    for name in ("boosted", "sparse", "pairwise"):
+        with pytest.warns(DegenerateDataWarning, match="6 unlabelled row"):
+            model = settled(name).fit(rows_for(name, y), few)
+        kept = few == few
+        other = settled(name).fit(rows_for(name, y)[kept], y[kept])
+        X = rows_for(name, y)
+        np.testing.assert_array_equal(model.predict_proba(X), other.predict_proba(X))
+
+
+@pytest.mark.parametrize("name", ["mixture", "boosted"])
+def test_labels_of_a_fitted_model(name):
+    """-1 conditions on a class that the model knows, and on nothing where it knows none."""
+    codes = np.arange(N) % 2
+    X = rows_for(name, codes)
+    holes = X[:4].copy()
+    holes[:, 1] = np.nan
+    binary = settled(name).fit(X, np.where(codes, 1, -1))
+    known, unknown = (binary.impute(holes, y=labels) for labels in ([-1] * 4, [None] * 4))
+    assert np.abs(known - unknown)[:, 1].max() > 1e-6
+    np.testing.assert_array_equal(binary.impute(holes), unknown)
+    assert binary.log_margin(X, np.where(codes, 1, -1)).min() > 0
+    _, labels = binary.sample(5, y=-1, random_state=0)
+    assert labels.tolist() == [-1] * 5
+    plain = settled(name).fit(X, codes)
+    np.testing.assert_array_equal(plain.impute(holes, y=[-1] * 4), plain.impute(holes))
+    for wanted in (-1, None, np.nan):
+        if wanted is not None:  # None lets the prior draw
+            with pytest.raises(InvalidInputError, match="labels"):
+                plain.sample(5, y=wanted)
+        with pytest.raises(InvalidInputError, match="a label for every row"):
+            plain.log_margin(X, np.full(N, wanted))
+
+
+def test_a_stream_says_what_its_classes_are():
+    """-1 is a class if it is among `classes`, whatever labels a part happens to hold."""
+    codes = np.arange(N) % 3
+    X = rows_for("mixture", codes)
+    three = settled("mixture").partial_fit(X, codes - 1, classes=[-1, 0, 1])
+    assert three.classes_.tolist() == [-1, 0, 1]
+    assert (three.partial_fit(X, codes - 1).predict(X) == codes - 1).mean() > 0.9
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AmbiguousDataWarning)
+        two = settled("mixture").partial_fit(X, codes - 1, classes=[0, 1])
+        np.testing.assert_allclose(two.class_count_.sum(), N)
+        two.partial_fit(X[:5], [-1, 0, 0, -1, -1])
+    assert two.classes_.tolist() == [0, 1]
+    with pytest.raises(InvalidInputError, match="unlabelled marker -1"):
+        settled("mixture", unlabeled=-1).partial_fit(X, codes - 1, classes=[-1, 0, 1])
