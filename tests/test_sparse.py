@@ -135,6 +135,42 @@ def test_moderated_probabilities_have_the_lower_loss():
     assert moderated < certain
 
 
+# -- names of the classes ----------------------------------------------------------------------
+
+
+def assert_names_do_not_matter(settings, X, y, X_test, names, counts=None):
+    """Class c becomes class names[c]: its probability moves along and stays what it was."""
+    plain, renamed = (SparseMixtureClassifier(**settings) for _ in range(2))
+    if counts is not None:
+        plain.set_params(n_components=counts)
+        renamed.set_params(n_components=np.array(counts)[np.argsort(names)].tolist())
+    expected = plain.fit(X, y).predict_proba(X_test)
+    found = renamed.fit(X, names[y]).predict_proba(X_test)
+    np.testing.assert_allclose(found[:, names], expected, atol=1e-6)
+    assert renamed.n_weights_ == plain.n_weights_
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("seed", range(3))
+def test_two_classes_may_swap_their_names(form, seed, ripley):
+    settings = {**FORMS[form], "random_state": seed}
+    assert_names_do_not_matter(settings, *ripley[:3], np.array([1, 0]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("names", [[1, 2, 0], [2, 1, 0]])
+def test_three_classes_may_swap_their_names(form, names, wine):
+    X, y = wine
+    settings = {**FORMS[form], "random_state": 0}
+    assert_names_do_not_matter(settings, X[::2], y[::2], X[1::2], np.array(names), [2, 1, 3])
+
+
+def test_names_do_not_matter_where_training_begins_with_some_rows(ripley, monkeypatch):
+    monkeypatch.setattr("mixtura.trainers.sparse_bayes._FIRST_ROWS", 90)
+    settings = {"form": "primal", "random_state": 0}
+    assert_names_do_not_matter(settings, *ripley[:3], np.array([1, 0]))
+
+
 # -- what it answers ---------------------------------------------------------------------------
 
 
@@ -182,7 +218,8 @@ def test_moderation_is_the_mean_over_the_posterior_of_the_weights(machine, riple
     """For one component a class the logit is normal, and MacKay's factor close to its mean."""
     X = ripley[2][:20]
     certain = class_log_joint(machine, X)
-    live = columns_of(machine, X)[:, np.nonzero(machine.weights_)[1]]
+    component, column = np.nonzero(machine.weights_)
+    live = columns_of(machine, X)[:, column] * np.where(component == 0, 1.0, -1.0)
     deviation = np.sqrt(np.einsum("nl,lm,nm->n", live, machine.weight_covariance_, live))
     for row, found in enumerate(machine.predict_proba(X)[:, 0]):
         mean = certain[row, 0] - certain[row, 1]

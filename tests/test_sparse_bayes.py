@@ -205,6 +205,29 @@ def test_a_weight_goes_where_the_evidence_rises_without_it(problem):
         assert name in stays or rises
 
 
+def test_a_column_of_all_components_gives_up_the_least_wanted_weight(problem):
+    """The probabilities know differences alone."""
+    model, examples = problem
+    used = [(k, column) for k in range(5) for column in ((0, 3) if k < 4 else (0,))]
+    component, column = torch.tensor(used).T
+    weight = torch.linspace(1.0, 2.0, len(used)).double()
+    model = replace(model, component=component, column=column, weight=weight, precision=weight)
+    found = sparse_bayes._redundant(model, weight, 5)
+    assert found.nonzero().flatten().tolist() == [used.index((0, 0))]
+    moved = replace(model, weight=weight - weight[0] * (column == 0)).keep(~found)
+    values = examples.columns(slice(None), column)
+    torch.testing.assert_close(moved.log_proba(values[:, ~found]), model.log_proba(values))
+
+
+def test_two_components_keep_one_weight_per_column(rng):
+    """Where likelihood and evidence know no difference between them."""
+    values = rng.normal(size=(300, 3))
+    y = (values @ [2.0, -1.0, 1.5] + rng.logistic(size=300) > 0).astype(int)
+    fit = SparseBayes().run(make_examples(values, y, [1, 1]), Progress())
+    assert fit.model.column.tolist() == [0, 1, 2]
+    assert fit.model.component.tolist() == [1, 1, 1]
+
+
 def test_a_component_without_rows_is_gone(problem):
     model, examples = problem
     share = model.log_share.clone()
@@ -244,7 +267,7 @@ def test_covariance_is_the_inverse_of_the_negative_hessian(problem):
 
 
 def test_most_probable_weights_are_those_of_logistic_regression(rng):
-    """One component a class, all precisions alike: a ridge penalty."""
+    """One component per class, all precisions alike: a ridge penalty on the difference."""
     values = rng.normal(size=(120, 4))
     y = (values @ [1.0, -2.0, 0.0, 0.5] + rng.logistic(size=120) < 0).astype(int)
     weight = rng.integers(1, 4, size=120).astype(float)
@@ -252,12 +275,13 @@ def test_most_probable_weights_are_those_of_logistic_regression(rng):
     scale = torch.ones(4).double()
     start = SparseBayes()._start(examples, scale)
     start = replace(
-        start, log_share=torch.zeros(2).double(), precision=torch.full((4,), 0.3).double()
+        start, log_share=torch.zeros(2).double(), precision=torch.full((8,), 0.6).double()
     )
     model = sparse_bayes._climb(start, examples, scale, 50, Progress())[0]
     rival = LogisticRegression(C=1 / 0.3, fit_intercept=False, tol=1e-10, max_iter=1000)
     rival.fit(values, 1 - y, sample_weight=weight)
-    np.testing.assert_allclose(model.weight.numpy(), rival.coef_[0], rtol=1e-2, atol=1e-3)
+    first, second = model.weight.view(2, 4).numpy()
+    np.testing.assert_allclose(first - second, rival.coef_[0], rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("size", [1.0, 30.0, 1000.0])
@@ -287,7 +311,7 @@ def test_columns_that_tell_nothing_die(rng):
     assert abs(float(fit.model.weight[told])) > 1.0
     assert len(fit.model.weight) <= 5
     assert (fit.model.weight[~told].abs() < 0.1).all()
-    assert progress.history[0]["n_weights"] == 12
+    assert progress.history[0]["n_weights"] == 24
     assert fit.evidence > progress.history[0]["evidence"] + 5.0
 
 
@@ -298,10 +322,8 @@ def test_the_rest_makes_up_for_what_is_given_up(rng):
     examples = make_examples(np.stack([x, x + 1e-3 * noise], 1), y, [1, 1])
     scale = torch.ones(2).double()
     start = SparseBayes()._start(examples, scale)
-    start = replace(
-        start,
-        precision=torch.full((2,), 1e-6).double(),
-    )
+    start = start.keep(start.component == 0)
+    start = replace(start, precision=torch.full((2,), 1e-6).double())
     model, curved, _ = sparse_bayes._climb(start, examples, scale, 50, Progress())
     assert model.weight.abs().min() > 100.0
     dead = torch.tensor([False, True])
@@ -352,8 +374,8 @@ def test_pursuit_finds_what_scikit_learn_finds(rng):
     root = np.sqrt(weight)[:, None]
     values /= np.sqrt((weight[:, None] * values**2).sum(0))
     examples = make_examples(values, np.zeros(80, int), [4], cluster, weight)
-    found = sparse_bayes._pursue(examples, torch.ones(30).double(), 3, 6)
-    for place in range(3):
+    found = sparse_bayes._pursue(examples, torch.ones(30).double(), 6)
+    for place in range(4):
         target = (cluster == place) - np.average(cluster == place, weights=weight)
         rival = OrthogonalMatchingPursuit(n_nonzero_coefs=6, fit_intercept=False)
         rival.fit(root * values, root[:, 0] * target)
@@ -405,7 +427,7 @@ def test_a_start_of_few_weights(rng):
     y = (values[:, 7] > 0).astype(int)
     examples = make_examples(values, y, [1, 1])
     start = SparseBayes(max_weights=1)._start(examples, torch.ones(50).double())
-    assert len(start.weight) == 30
+    assert len(start.weight) == 60
     assert 7 in start.column.tolist()
     fit = SparseBayes(max_weights=1).run(examples, Progress())
     assert 7 in fit.model.column.tolist()

@@ -389,12 +389,13 @@ def _columns(basis: Products | Kernels, table: Table) -> Callable[[slice | Tenso
 def _clusters(table: Table, counts: list[int], generator: torch.Generator) -> tuple[Tensor, Layout]:
     """(n,) component from which each row starts, and the components of each class.
 
-    A class has no more components than distinct rows.
+    A class has no more components than distinct rows. Its clusters depend on its own rows alone:
+    all classes draw from the same seed.
     """
     start = torch.zeros_like(table.y)
     found: list[int] = []
-    seeds = torch.randint(2**31, (len(counts),), generator=generator).tolist()
-    for label, (count, seed) in enumerate(zip(counts, seeds, strict=True)):
+    seed = int(torch.randint(2**31, (1,), generator=generator))
+    for label, count in enumerate(counts):
         own = table.labelled_as(label).batch(slice(None))
         clusters = cluster(own.x, own.weight, count, torch.Generator().manual_seed(seed))
         start[table.y == label] = sum(found) + clusters

@@ -7,6 +7,11 @@ The model is log-linear in given columns phi(x) of a row,
 with a prior N(0, 1/a) for every weight. Training alternates between the most probable weights and
 the precisions `a` that maximise the evidence; weights that the evidence does not want, and
 components without weights or rows, die out.
+
+Every component has weights, so no class is set apart as the reference, and renaming the classes
+renames the answers. The probabilities depend on differences between components alone: once
+precisions are learned, a column that all components have gives up the weight that the evidence
+wants least.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ _CHUNK, _KEPT = 2**22, 2**26
 _ENOUGH, _FEWEST, _MOST = 60, 30, 900
 #: Rows on which training begins.
 _FIRST_ROWS = 5_000
-#: A remainder of this relative size is rounding.
+#: A remainder of this relative size is rounding, and so is such a difference.
 _EXPLAINED = 1e-6
 
 
@@ -74,8 +79,11 @@ class Examples:
         """About so many rows, a share of each cluster, that weigh as much as all."""
         if len(self.y) <= count:
             return self
-        # In the order of the clusters, so that the order of the rows does not matter.
-        rows = self.cluster.argsort(stable=True)[:: -(-len(self.y) // max(1, count))]
+        # Cluster by cluster, so that neither the order of the rows nor that of the classes matters.
+        order, sizes = self.cluster.argsort(stable=True), self.cluster.bincount()
+        first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+        step = -(-len(self.y) // max(1, count))
+        rows = order[(torch.arange(len(order), device=order.device) - first) % step == 0]
         weight = self.weight[rows] * (self.weight.sum() / self.weight[rows].sum())
         return replace(
             self,
@@ -325,17 +333,16 @@ class SparseBayes:
         return SparseFit(model, covariance, evidence, n_iter, calm == _CALM)
 
     def _start(self, examples: Examples, scale: Tensor) -> SparseMixture:
-        """Zero weights with precision one; the last component is pinned to zero for good."""
+        """Zero weights with precision one."""
         layout, n_columns = examples.layout, examples.n_columns
-        n_free = layout.n_components - 1
-        clusters = torch.nn.functional.one_hot(examples.cluster, layout.n_components).to(scale)
-        share = examples.weight @ clusters / examples.weight.sum()
-        columns = torch.arange(n_columns, device=scale.device).repeat(n_free, 1)
-        total = max(self.max_weights, min(_FEWEST * n_free, _MOST))
-        most = max(1, min(_ENOUGH, total // max(1, n_free)))
+        count = layout.n_components
+        share = examples.weight @ _memberships(examples, scale) / examples.weight.sum()
+        columns = torch.arange(n_columns, device=scale.device).repeat(count, 1)
+        total = max(self.max_weights, min(_FEWEST * count, _MOST))
+        most = max(1, min(_ENOUGH, total // count))
         if n_columns > most:
-            columns = _pursue(examples.some(_KEPT // n_columns), scale, n_free, most)
-        component = torch.arange(n_free, device=scale.device).repeat_interleave(columns.shape[1])
+            columns = _pursue(examples.some(_KEPT // n_columns), scale, most)
+        component = torch.arange(count, device=scale.device).repeat_interleave(columns.shape[1])
         zero = scale.new_zeros(len(component))
         return SparseMixture(layout, share.log(), component, columns.flatten(), zero, zero + 1.0)
 
@@ -352,8 +359,23 @@ class SparseBayes:
         wanted = square / (variance * known)
         least = wanted.argsort()[: math.ceil(_QUOTA * len(wanted))]
         dead[least] |= wanted[least] < 1.0
+        dead |= _redundant(model, wanted.masked_fill(dead, math.inf), int((~gone).sum()))
         weight = _given_up(model, curved.hessian, dead)
         return replace(model, log_share=share.log(), weight=weight, precision=precision).keep(~dead)
+
+
+def _redundant(model: SparseMixture, wanted: Tensor, n_alive: int) -> Tensor:
+    """(L,) whether a weight is the least wanted of a column that all live components have.
+
+    The same number may be added to all weights of a column without changing any probability. Two
+    components want their weights equally, and the first gives up.
+    """
+    columns, place = model.column.unique(return_inverse=True)
+    table = wanted.new_full((model.layout.n_components, len(columns)), math.inf)
+    table[model.component, place] = wanted
+    shared = table.isfinite().sum(0) == n_alive
+    least = (table <= (1.0 + _EXPLAINED) * table.amin(0)).int().argmax(0)
+    return shared[place] & (least[place] == model.component)
 
 
 def _given_up(model: SparseMixture, hessian: Tensor, dead: Tensor) -> Tensor:
@@ -439,13 +461,17 @@ def _root_mean_square(examples: Examples) -> Tensor:
     return torch.where(size > _NOTHING * size.max(), size, ones)
 
 
-def _pursue(examples: Examples, scale: Tensor, n_targets: int, count: int) -> Tensor:
-    """(n_targets, count) columns that together tell each of the first clusters best from the rest.
+def _memberships(examples: Examples, like: Tensor) -> Tensor:
+    """(n, K) one where a row starts from a component, zero elsewhere."""
+    return torch.nn.functional.one_hot(examples.cluster, examples.layout.n_components).to(like)
 
-    Orthogonal matching pursuit, for all targets at once.
+
+def _pursue(examples: Examples, scale: Tensor, count: int) -> Tensor:
+    """(K, count) columns that together tell each cluster best from the rest.
+
+    Orthogonal matching pursuit, for all clusters at once.
     """
-    clusters = torch.nn.functional.one_hot(examples.cluster, examples.layout.n_components)
-    target = clusters[:, :n_targets].to(scale)
+    target = _memberships(examples, scale)
     target = target - examples.weight @ target / examples.weight.sum()
     every = torch.arange(examples.n_columns, device=scale.device)
     root = examples.weight[:, None].sqrt()
