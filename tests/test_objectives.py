@@ -17,6 +17,7 @@ from mixtura.objectives import (
     build_objective,
     likelihood_share,
     log_margin,
+    resolve_margin,
     tradeoff_of_share,
 )
 from mixtura.testing import check_objective, make_density, make_mixture
@@ -240,3 +241,11 @@ def test_extreme_joints_stay_finite(name):
     losses, slope = objective.loss_and_slope(joint, torch.tensor([0, 0, 1]))
     assert losses.isfinite().all()
     assert slope.isfinite().all()
+
+
+def test_each_objective_has_a_margin_of_its_own():
+    """The hinge asks for more than the smooth hinge, whose loss is flat a few margins away."""
+    assert resolve_margin("auto", "margin") == 20.0
+    assert resolve_margin("auto", "margin", hinge=5.0) == 5.0
+    assert resolve_margin("auto", "smooth_margin", hinge=5.0) == 1.0
+    assert resolve_margin(3.0, "smooth_margin") == 3.0

@@ -255,6 +255,18 @@ DISCRIMINATIVE: dict[str, Callable[[float, float], Objective]] = {
 }
 
 
+#: Log-margins that "auto" asks for: the hinge, where class log-joints are log densities, and the
+#: smooth hinge, which forgets a row that falls short by a few times its margin.
+HINGE_MARGIN, SMOOTH_MARGIN = 20.0, 1.0
+
+
+def resolve_margin(margin: Any, objective: str, hinge: float = HINGE_MARGIN) -> float:
+    """The desired log-margin; "auto" is each objective's own."""
+    if margin != "auto":
+        return float(margin)
+    return SMOOTH_MARGIN if objective == "smooth_margin" else hinge
+
+
 def build_objective(
     name: str,
     *,

@@ -32,7 +32,14 @@ from mixtura.estimators.predicting import DensityClassifier
 from mixtura.estimators.streaming import StreamingClassifier
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.mixture import Mixture
-from mixtura.objectives import DISCRIMINATIVE, Likelihood, Objective, build_objective, log_margin
+from mixtura.objectives import (
+    DISCRIMINATIVE,
+    Likelihood,
+    Objective,
+    build_objective,
+    log_margin,
+    resolve_margin,
+)
 from mixtura.persistence import storable
 from mixtura.progress import Progress
 from mixtura.trainers.base import FitResult, SpreadPrior
@@ -72,8 +79,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     tradeoff : "auto" or float in [0, 1]
         Share of the likelihood per feature in the objective, so that one value serves few
         features and many: 1 is generative, 0 discriminative; "auto" compares 0.8 and 0.3.
-    margin : float
-        Desired log-margin: rows that reach it cost nothing.
+    margin : "auto" or float
+        Desired log-margin: rows that reach it cost nothing. "auto": 20, or 1 for "smooth_margin",
+        which gives up rows that fall short by much more.
     smoothness : float
         Sharpness of the smooth maximum over rival classes.
     unlabeled_weight : float in [0, 1]
@@ -188,7 +196,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         "parameterization": [StrOptions({"covariance", "precision"})],
         "objective": [StrOptions({"likelihood", *DISCRIMINATIVE})],
         "tradeoff": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-        "margin": [Interval(Real, 0, None, closed="neither")],
+        "margin": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "smoothness": [Interval(Real, 0, None, closed="neither")],
         "unlabeled_weight": [Interval(Real, 0, 1, closed="both")],
         "solver": [StrOptions({"auto", "em", "ebw", "adam", "lbfgs"})],
@@ -229,7 +237,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         parameterization: str = "covariance",
         objective: str = "margin",
         tradeoff: Any = "auto",
-        margin: float = 20.0,
+        margin: Any = "auto",
         smoothness: float = 10.0,
         unlabeled_weight: float = 0.5,
         solver: str = "auto",
@@ -352,10 +360,14 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.class_count_ = class_counts(rows, self.class_prior_)
         return self
 
+    @property
+    def _margin(self) -> float:
+        return resolve_margin(self.margin, self.objective)
+
     def _typical_calibration(self) -> Calibration:
         """What calibration mostly finds, for want of rows to fit it on."""
         return (
-            Calibration() if self.objective == "conditional" else Calibration.typical(self.margin)
+            Calibration() if self.objective == "conditional" else Calibration.typical(self._margin)
         )
 
     def _choose(
@@ -491,7 +503,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return build_objective(
             "likelihood" if plan.generative else self.objective,
             tradeoff=plan.tradeoff,
-            margin=self.margin,
+            margin=self._margin,
             smoothness=self.smoothness,
             unlabeled_weight=self.unlabeled_weight if has_unlabelled else None,
             n_values=n_features,
@@ -549,5 +561,5 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             return 0.0
         class_log_joint = run_over(mixture, table, lambda m, b: m.class_log_joint(b))
         y, weight = table.y.cpu(), table.weight.double().cpu()
-        short = (self.margin - log_margin(class_log_joint, y, self.smoothness)).clamp_min(0.0)
-        return float((short * weight)[y >= 0].sum() / self.margin)
+        short = (self._margin - log_margin(class_log_joint, y, self.smoothness)).clamp_min(0.0)
+        return float((short * weight)[y >= 0].sum() / self._margin)

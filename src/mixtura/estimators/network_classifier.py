@@ -23,12 +23,20 @@ from mixtura.estimators.plan import SMALL, Rows, class_counts, read_counts, read
 from mixtura.estimators.predicting import DensityClassifier
 from mixtura.exceptions import InvalidInputError, NoLabelsError
 from mixtura.network import EMBEDDINGS
-from mixtura.objectives import DISCRIMINATIVE, Objective, build_objective, likelihood_share
+from mixtura.objectives import (
+    DISCRIMINATIVE,
+    Objective,
+    build_objective,
+    likelihood_share,
+    resolve_margin,
+)
 from mixtura.persistence import storable
 from mixtura.progress import Progress
 
 #: Draws that rows of wanted classes are chosen from, at least.
 _POOL = 1_000
+#: Scores of a read-out are no log densities: a smaller margin is enough.
+_HINGE_MARGIN = 5.0
 
 
 @storable
@@ -67,8 +75,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         The discriminative term of that training.
     tradeoff : float in [0, 1]
         Share of the likelihood per feature in it, so that one value serves few features and many.
-    margin : float
-        Log-margin that a margin objective asks for.
+    margin : "auto" or float
+        Log-margin that a margin objective asks for. "auto": 5, or 1 for "smooth_margin".
     unlabeled_weight : float in [0, 1]
         Weight of unlabelled rows in the likelihood; labelled rows then weigh one minus it.
     covariance : "full", "diag", "spherical" or "low_rank"
@@ -113,7 +121,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         "end_to_end": ["boolean"],
         "objective": [StrOptions(set(DISCRIMINATIVE))],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
-        "margin": [Interval(Real, 0, None, closed="neither")],
+        "margin": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "unlabeled_weight": [Interval(Real, 0, 1, closed="both")],
         "covariance": [StrOptions({name for name, _ in STRUCTURES})],
         "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -147,7 +155,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         end_to_end: bool = True,
         objective: str = "conditional",
         tradeoff: float = 0.2,
-        margin: float = 5.0,
+        margin: Any = "auto",
         unlabeled_weight: float = 0.5,
         covariance: str = "low_rank",
         rank: Any = "auto",
@@ -281,7 +289,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         return build_objective(
             self.objective,
             tradeoff=self.tradeoff,
-            margin=self.margin,
+            margin=resolve_margin(self.margin, self.objective, _HINGE_MARGIN),
             unlabeled_weight=self.unlabeled_weight if bool((table.y < 0).any()) else None,
             n_values=table.n_features,
         )

@@ -27,7 +27,7 @@ from mixtura.estimators.plan import Rows, labelled_rows, read_rows
 from mixtura.estimators.sequence_input import Sequences, per_sequence, read_sequences
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
-from mixtura.objectives import DISCRIMINATIVE, build_objective
+from mixtura.objectives import DISCRIMINATIVE, build_objective, resolve_margin
 from mixtura.persistence import storable
 from mixtura.progress import Progress
 from mixtura.sequences import SequenceTable
@@ -78,8 +78,9 @@ class SequenceMixtureClassifier(GrownClassifier):
     tradeoff : float in [0, 1]
         Share of the likelihood per value (of a sequence of mean length) in a discriminative
         objective, so that one value serves short sequences and long.
-    margin : float
-        Desired log-margin: sequences that reach it cost nothing.
+    margin : "auto" or float
+        Desired log-margin: sequences that reach it cost nothing. "auto": 20, or 1 for
+        "smooth_margin".
     solver : "lbfgs", "adam" or "ebw"
         Of discriminative objectives.
     early_stopping : bool
@@ -137,7 +138,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         "topology": [StrOptions({"ergodic", "left_to_right"})],
         "n_stages": [Interval(Integral, 1, None, closed="left")],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
-        "margin": [Interval(Real, 0, None, closed="neither")],
+        "margin": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "solver": [StrOptions({"lbfgs", "adam", "ebw"})],
         "early_stopping": ["boolean"],
         "calibrate": ["boolean"],
@@ -168,7 +169,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         topology: str = "ergodic",
         n_stages: int = 10,
         tradeoff: float = 0.0,
-        margin: float = 20.0,
+        margin: Any = "auto",
         solver: str = "lbfgs",
         early_stopping: bool = True,
         calibrate: bool = True,
@@ -368,7 +369,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         objective = build_objective(
             method,
             tradeoff=self.tradeoff,
-            margin=self.margin,
+            margin=resolve_margin(self.margin, method),
             n_values=float(table.sizes.mean()) * table.n_features,
         )
         leg, done, gain, loss = _LEG, 0, math.inf, math.inf
