@@ -1,5 +1,7 @@
 """Densities against scipy, dense linear algebra, finite differences and draws."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +60,37 @@ def test_low_rank_is_diagonal_plus_outer_products(kind, generator):
     if form == "precision":
         dense = np.linalg.inv(dense)
     np.testing.assert_allclose(density.covariances(), dense, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_free_parameters_respect_the_floor(structure, generator):
+    """No direction has less variance than it; of full covariances the pivots are bounded alone."""
+    floor = 0.3
+    for scale in (0.1, 1.0, 10.0):
+        density = make_density(*structure, generator, floor=floor)
+        free = {
+            k: v + scale * torch.randn(v.shape, dtype=v.dtype, generator=generator)
+            for k, v in density.free().items()
+        }
+        wild = density.from_free(free)
+        if structure[0] == "full":
+            pivots = wild.factor.diagonal(dim1=1, dim2=2)
+            assert pivots.min() >= 0.1 * floor**0.5
+        else:
+            for found in (density, wild):
+                smallest = torch.linalg.eigvalsh(found.covariances()).min()
+                assert smallest >= floor * (1.0 - 1e-9)
+
+
+def test_a_precision_below_the_floor_is_lifted(generator):
+    """The free parameters of a density that breaks its own floor are finite, and mend it."""
+    density = make_density("low_rank", "precision", generator)
+    floor = 3.0 * float(torch.linalg.eigvalsh(density.covariances()).max())
+    mended = replace(density, floor=floor)
+    mended = mended.from_free(mended.free())
+    eigenvalues = torch.linalg.eigvalsh(mended.covariances())
+    assert eigenvalues.min() >= floor * (1.0 - 1e-9)
+    assert eigenvalues.isfinite().all()
 
 
 def test_spherical_shares_one_variance(generator):

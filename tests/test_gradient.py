@@ -332,3 +332,22 @@ def test_the_average_forgets_the_start(generator):
     weight = decay ** torch.arange(4, -1, -1).double()
     expected = torch.tensordot(weight / weight.sum(), visited, 1)
     np.testing.assert_allclose(trained(5, decay), expected, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("solver", ["adam", "lbfgs"])
+@pytest.mark.parametrize("form", ["covariance", "precision"])
+def test_low_rank_keeps_to_the_floor_that_was_asked_for(form, solver, wine):
+    """In every direction, in units in which every feature has variance one."""
+    model = MixtureClassifier(
+        1,
+        covariance="low_rank",
+        rank=3,
+        parameterization=form,
+        solver=solver,
+        reg_covar=0.3,
+        max_iter=10,
+        calibrate=False,
+        random_state=0,
+    ).fit(*wine)
+    smallest = torch.linalg.eigvalsh(model.mixture_.density.covariances()).min()
+    assert smallest >= 0.3 * (1.0 - 1e-9)

@@ -32,15 +32,21 @@ from mixtura.numerics import (
     LOG_2PI,
     above,
     above_inverse,
+    floor_spectrum,
     is_positive_definite,
     log_det_lower,
     lower_inverse,
     quadratic_log_det,
+    solve_lower,
     solve_posdef,
     stack_product,
     times_transposed,
     tri_pack_index,
 )
+
+#: Smallest diagonal of a precision; and the least share of a variance that is left where its floor
+#: is taken off.
+_LEAST, _HAIR = 1e-6, 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,7 +367,11 @@ class LowRankGaussian(_LowRankGaussian):
 
 @dataclass(frozen=True, kw_only=True)
 class LowRankPrecision(_LowRankGaussian):
-    """Precision = diagonal + low rank: spends its rank on the directions of least variance."""
+    """Precision = diagonal + low rank: spends its rank on the directions of least variance.
+
+    The floor bounds every direction: free parameters are those of the covariance less `floor` in
+    every direction, which has the same structure (`_with_variance`).
+    """
 
     closed_form: ClassVar[bool] = False
     _sign: ClassVar[float] = 1.0
@@ -381,13 +391,30 @@ class LowRankPrecision(_LowRankGaussian):
 
     @classmethod
     def from_full(cls, full: FullGaussian, rank: int) -> LowRankPrecision:
-        """The leading eigenpairs of each precision; the rest of its diagonal stays."""
+        """The leading eigenpairs of each precision; the rest of its diagonal stays.
+
+        Diagonal and low rank together can exceed the precision they were taken from, so the floor
+        is added to the covariance.
+        """
         half = lower_inverse(full.factor)
         precision = half.mT @ half
         loading = _leading_eigenpairs(precision, rank)
         rest = precision.diagonal(dim1=1, dim2=2) - loading.square().sum(2)
-        diagonal = rest.clamp_min(full.floor)
+        diagonal, loading = _with_variance(rest.clamp_min(_LEAST), loading, full.floor)
         return cls(mean=full.mean, diagonal=diagonal, loading=loading, floor=full.floor)
+
+    def free(self) -> dict[str, Tensor]:
+        diagonal, loading = _with_variance(self.diagonal, self.loading, -self.floor)
+        return {
+            "mean": self.mean,
+            "raw_diagonal": above_inverse(_LEAST, diagonal),
+            "loading": loading.mT.contiguous(),
+        }
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        diagonal = above(_LEAST, free["raw_diagonal"])
+        diagonal, loading = _with_variance(diagonal, free["loading"].mT, self.floor)
+        return self.with_tensors({"mean": free["mean"], "diagonal": diagonal, "loading": loading})
 
     @property
     def _weight(self) -> Tensor:
@@ -463,6 +490,20 @@ class LowRankPrecision(_LowRankGaussian):
         structured = (self.loading[component] @ latent)[..., 0]
         drawn = structured + self.diagonal[component].sqrt() * noise
         return self.mean[component] + self._times_covariance(drawn, component)
+
+
+def _with_variance(diagonal: Tensor, loading: Tensor, amount: float) -> tuple[Tensor, Tensor]:
+    """The precision A + S S^T once `amount` is added to the covariance in every direction.
+
+    With V = (I + amount A)^-1 and L L^T = I + amount S^T V S it is A V + (V S L^-T) (V S L^-T)^T.
+    A negative amount undoes it; a covariance that has no more than that is lifted by a hair.
+    """
+    share = 1.0 / (1.0 + amount * diagonal).clamp_min(_HAIR)
+    shared = loading * share[..., None]
+    eye = torch.eye(loading.shape[2], dtype=loading.dtype, device=loading.device)
+    gram = eye + amount * times_transposed(loading.mT, shared.mT)
+    factor = torch.linalg.cholesky_ex(gram if amount > 0 else floor_spectrum(gram, _HAIR)).L
+    return diagonal * share, solve_lower(factor, shared.mT).mT
 
 
 class _CompleteLogProb(torch.autograd.Function):

@@ -112,9 +112,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         Low rank only: start from EM for the structure itself (factor analysers), or from the
         leading eigenpairs of full covariances.
     reg_covar : "auto" or float
-        Smallest variance, as a share of the feature's own ("auto" compares 0.01 and 0.1): in any
-        direction under EM and EBW, of the diagonal (of a Cholesky factor, a tenth of its root)
-        under gradients.
+        Smallest variance in any direction, as a share of the feature's own ("auto" compares 0.01
+        and 0.1). Adam and L-BFGS bound full covariances less: each pivot of the Cholesky factor by
+        a tenth of its root.
     prior_rows : "auto" or float
         Imagined rows a component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
