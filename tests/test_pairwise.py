@@ -307,7 +307,7 @@ def test_tags_are_those_of_the_classifier():
 def test_mixtures_with_holes(holey_iris):
     """Our own classifier inside, values missing."""
     X, y = holey_iris
-    inner = MixtureClassifier(1, objective="likelihood", random_state=0)
+    inner = MixtureClassifier(1, objective="likelihood", missingness="ignore", random_state=0)
     assert PairwiseClassifier(inner).fit(X, y).score(X, y) > 0.9
 
 

@@ -70,6 +70,7 @@ def test_every_structure_comes_back(structure, holey_iris, tmp_path):
         parameterization=parameterization,
         rank=2,
         max_iter=3,
+        missingness="auto" if covariance == "diag" else "ignore",
         calibrate=covariance == "diag",
         random_state=0,
     ).fit(*holey_iris)

@@ -109,7 +109,10 @@ class Body(NamedTuple):
 
 
 def digit_body(depth: int = 32) -> Body:
-    """Five convolutions for 28 x 28 grey values; depth 32 is the paper's network."""
+    """Five convolutions for 28 x 28 grey values, three of them followed by a pooling.
+
+    Not the paper's network: that has four poolings, and its widths are not printed.
+    """
     stages: list[nn.Module] = []
     sizes = ((1, depth, 5), (depth, depth, 3), (depth, 2 * depth, 3), (2 * depth, 2 * depth, 3))
     for number, (inward, outward, width) in enumerate((*sizes, (2 * depth, 4 * depth, 3))):
