@@ -107,7 +107,7 @@ def unseen_with(loss_of, n=100):
     joint = np.zeros((n, 2))
     joint[:, 0] = loss_of
     wrong = np.arange(n) % 10 == 0
-    return Unseen(joint, np.zeros(n), wrong.astype(int), np.ones(n))
+    return Unseen(joint, np.zeros(n), wrong.astype(int), np.ones(n), np.arange(n) >= n // 2)
 
 
 def test_the_plan_with_the_smallest_loss_wins(monkeypatch, iris, generator):

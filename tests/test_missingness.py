@@ -1,5 +1,7 @@
 """Holes that mean something, and holes that do not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,8 @@ from mixtura import (
     MixtureDensity,
 )
 from mixtura.data import Batch
-from mixtura.densities import Categorical
+from mixtura.densities import HolePattern
+from mixtura.estimators.calibration import clear_gain
 
 pd = pytest.importorskip("pandas")
 
@@ -56,12 +59,16 @@ def test_holes_that_tell_are_found(estimator):
     assert scores["auto"] == scores["informative"]
 
 
-def test_discriminative_training_finds_holes_that_tell():
-    """Margins bend densities until observed entries speak; said plainly, they need not."""
-    made = MixtureClassifier(
-        1, covariance="diag", tradeoff=0.5, max_iter=4, calibrate=False, random_state=0
-    ).fit(TELLING, SIDES)
-    assert made.missingness_ == "informative"
+@pytest.mark.parametrize(
+    ("objective", "chosen"), [("conditional", "informative"), ("margin", "ignore")]
+)
+def test_discriminative_training_finds_holes_that_tell(objective, chosen):
+    """Margins bend densities until the entries that are there say as much."""
+    settings = {"objective": objective, "tradeoff": 0.5, "max_iter": 8}
+    made = MixtureClassifier(1, covariance="diag", calibrate=False, random_state=0, **settings).fit(
+        TELLING, SIDES
+    )
+    assert made.missingness_ == chosen
     assert made.score(LATER, LATER_SIDES) > 0.9
 
 
@@ -102,6 +109,62 @@ def test_holes_at_random_are_ignored(name):
     assert chosen.count("informative") <= 1
 
 
+def make_blocks(n, seed):
+    """Eight classes, two of which lack a block of columns: one always, one by halves."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).normal(size=(8, 20))
+    labels = np.arange(n) % 8
+    X = centres[labels] + rng.normal(size=(n, 20))
+    X[np.ix_(labels == 0, range(10))] = np.nan
+    half = (labels == 1)[:, None] & (rng.random((n, 10)) < 0.5)
+    X[:, 5:15][half] = np.nan
+    return X, labels
+
+
+@pytest.mark.parametrize("missingness", ["informative", "auto"])
+def test_further_holes_at_random_do_no_harm(missingness):
+    """A class with holes of its own does not attract all other rows that have some."""
+    X, labels = make_blocks(400, 1)
+    later, truth = make_blocks(800, 2)
+    settings = {"covariance": "diag", "objective": "likelihood", "random_state": 0}
+    made, plain = (
+        MixtureClassifier(1, missingness=each, **settings).fit(X, labels)
+        for each in (missingness, "ignore")
+    )
+    assert made.missingness_ == "informative"
+    for share in (0.0, 0.3, 0.6):
+        rng = np.random.default_rng(3)
+        met = np.where(rng.random(later.shape) < share, np.nan, later)
+        assert made.score(met, truth) > plain.score(met, truth) + 0.02
+    empty = made.predict_proba(np.full((1, 20), np.nan))[0]
+    np.testing.assert_allclose(empty, 1 / 8, atol=0.1)
+
+
+def test_wine_with_holes_at_random(wine):
+    """Nothing is read into them, and an empty row gets the shares of the classes."""
+    X, y = wine
+    shares, chosen = np.bincount(y) / len(y), []
+    for seed in range(3):
+        met = np.where(np.random.default_rng(seed).random(X.shape) < 0.2, np.nan, X)
+        made = MixtureClassifier(1, covariance="diag", objective="likelihood").fit(met, y)
+        chosen.append(made.missingness_)
+        empty = made.predict_proba(np.full((1, X.shape[1]), np.nan))[0]
+        np.testing.assert_allclose(empty, shares, atol=0.01)
+    assert chosen == ["ignore"] * 3
+
+
+def test_what_makes_a_gain_clear():
+    """Rows as they are gain by much and surely; those with further holes do not lose."""
+    rng = np.random.default_rng(0)
+    noise, punched, weight = rng.normal(size=200), np.arange(200) >= 100, np.ones(200)
+    noise -= np.where(punched, noise[100:].mean(), noise[:100].mean())
+    cases = {0.3: True, 0.15: False}  # more, and less, than two standard errors of 0.1
+    for mean, clear in cases.items():
+        assert clear_gain(noise + mean, punched, weight) == clear
+    assert not clear_gain(0.01 * noise + 0.01, punched, weight)  # sure, but hardly anything
+    assert not clear_gain(noise + np.where(punched, -0.01, 0.3), punched, weight)
+
+
 def test_numbers_alone_may_have_holes_that_tell():
     """The same for a plain matrix."""
     X = np.random.default_rng(0).normal(size=(100, 2))
@@ -114,17 +177,17 @@ def test_numbers_alone_may_have_holes_that_tell():
     assert made.sample(5, random_state=0)[0].dtype == np.float64
 
 
-def test_punched_holes_are_no_signs():
+def test_holes_that_training_punches_are_not_learned():
     """Holes that training punches do not make absence likelier."""
     table, labels = make_frame(holes=0.0)
     settings = QUICK | {"missingness": "informative", "objective": "conditional", "max_iter": 4}
     made = MixtureClassifier(
         1, holes=0.5, solver="ebw", calibrate=False, random_state=0, **settings
     ).fit(table, labels)
-    signs = made.mixture_.density.parts[-1]
-    assert isinstance(signs, Categorical)
-    assert signs.levels == (2,) * 4
-    assert (signs.spread[:, 1::2] < 0.01).all()
+    holes = made.mixture_.density.parts[-1]
+    assert isinstance(holes, HolePattern)
+    assert holes.levels == (2,) * 4
+    assert (holes.spread[:, 1::2] <= holes.floor + 1e-9).all()
 
 
 def test_punching_keeps_what_rows_came_without(generator):
@@ -138,5 +201,9 @@ def test_punching_keeps_what_rows_came_without(generator):
     assert (punched.observed[50:] & ~observed).sum() == 0
     assert punched.observed[50:].sum() < observed.sum()
     assert torch.equal(punched.take(slice(50, 60)).lacks(), ~observed[:10])
+    met = punched.as_met()
+    assert torch.equal(met.lacks(), ~punched.observed)
+    untold = replace(batch, absent=torch.full((50, 3), -1, dtype=torch.int8))
+    assert (untold.with_punched(0.5, generator).as_met().lacks() == -1).all()
     again = punched.with_punched(0.5, generator)
     assert torch.equal(again.lacks(), (~observed).repeat(4, 1))

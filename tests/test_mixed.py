@@ -32,6 +32,7 @@ from mixtura.testing import (
     penalised_loss,
     plain,
     slow_fill,
+    slow_hole_counts,
     slow_log_prob,
 )
 from mixtura.trainers.base import SpreadPrior
@@ -286,23 +287,24 @@ def slow_em_step(mixture, batch, rows=0.0, reference=None, unlabelled=None):
                 total = total + rows * imagined
             found["mean"][k], found["covariance"][k] = mean, total / (mass[k] + rows)
     x = batch.x.numpy()
-    columns = [(x[:, c], seen[:, c], table) for c, table in known.tables.items()]
-    if known.absence is not None:
-        signs = np.zeros((len(mass), 2))
-        everything = np.ones(len(y), bool)
-        columns += [(~seen[:, c], everything, signs) for c in known.absence]
-    for number, (codes, visible, table) in enumerate(columns):
+    counts = []
+    for column, table in known.tables.items():
         count = np.zeros_like(table)
-        for i in np.flatnonzero(visible):
-            count[:, int(codes[i])] += share[i]
+        for i in np.flatnonzero(seen[:, column]):
+            count[:, int(x[i, column])] += share[i]
+        counts.append((count, 1e-6))
+    if known.holes is not None:
+        holes = slow_hole_counts(known.holes, ~seen, share)
+        counts += [(count, 0.01) for count in np.split(holes, x.shape[1], 1)]
+    for number, (count, floor) in enumerate(counts):
         if reference is not None:
-            count += rows * reference[at : at + table.shape[1]]
-            at += table.shape[1]
-        found[f"table {number}"] = np.array([floored(row / row.sum()) for row in count])
+            count += rows * reference[at : at + count.shape[1]]
+            at += count.shape[1]
+        found[f"table {number}"] = np.array([floored(row / row.sum(), floor) for row in count])
     return found
 
 
-def floored(chance, floor=1e-6):
+def floored(chance, floor):
     """Chances raised to the floor, at the cost of the others."""
     low = chance < floor
     return np.where(low, floor, chance * (1.0 - floor * low.sum()) / chance[~low].sum())
@@ -315,7 +317,8 @@ def as_found(mixture):
     if known.numbers is not None:
         found |= {"mean": known.numbers.mean, "covariance": known.numbers.covariances()}
     tables = list(known.tables.values())
-    tables += [np.stack([1.0 - c, c], 1) for c in (known.absence or {}).values()]
+    if known.holes is not None:
+        tables += known.holes.by_column(known.holes.spread)
     assert len(density.parts) == len(density.columns) + density.informative
     return found | {f"table {number}": table for number, table in enumerate(tables)}
 

@@ -70,6 +70,13 @@ class Batch:
         """Values by row, in the order in which the rows were given: as they are."""
         return values
 
+    def as_met(self) -> Batch:
+        """The rows as at prediction, where a hole that was punched is absent like any other."""
+        if self.absent is None or self.observed is None:
+            return self
+        absent = torch.where(self.absent < 0, self.absent, (~self.observed).to(self.absent))
+        return replace(self, absent=absent)
+
     def missing_share(self) -> Tensor:
         """(n,) share of the features that each row lacks."""
         if self.observed is None:

@@ -248,8 +248,8 @@ class MixtureHead(nn.Module):
             )
         if not isinstance(mixture.density, VectorDensity):
             raise UnsupportedError(
-                "a head is a Gaussian mixture, and this model has categories, counts holes as "
-                "signs, or is over sequences: fit one to numbers alone, with missingness='ignore'."
+                "a head is a Gaussian mixture, and this model has categories, models holes, or is "
+                "over sequences: fit one to numbers alone, with missingness='ignore'."
             )
         mixture, scaling = mixture.to(torch.float64), getattr(model, "scaling_", None)
         density = mixture.density

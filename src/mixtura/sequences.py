@@ -53,6 +53,10 @@ class SequenceBatch:
         """Packed frames, sequence after sequence again."""
         return frames[self.packing.place]
 
+    def as_met(self) -> SequenceBatch:
+        """The sequences as at prediction: as they are, since no density looks at their holes."""
+        return self
+
     def missing_share(self) -> Tensor:
         """(n,) share of the values that each sequence lacks."""
         total = self.packing.total(self.frames.missing_share()[None])[:, 0]

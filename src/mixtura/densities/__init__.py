@@ -16,6 +16,7 @@ from mixtura.densities.base import (
 from mixtura.densities.categorical import Categorical
 from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian
 from mixtura.densities.hmm import HiddenMarkov
+from mixtura.densities.hole_pattern import HolePattern
 from mixtura.densities.low_rank import LowRankGaussian, LowRankPrecision
 from mixtura.densities.product import Product, numeric_part, with_numeric_part
 
@@ -35,6 +36,7 @@ __all__ = [
     "DiagonalGaussian",
     "FullGaussian",
     "HiddenMarkov",
+    "HolePattern",
     "LowRankGaussian",
     "LowRankPrecision",
     "Product",

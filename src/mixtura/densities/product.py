@@ -28,8 +28,8 @@ class Product(Density):
     ----------
     parts : stacks of K densities each.
     columns : the columns of each part.
-    informative : whether one more part, the last, looks at which entries are absent; it has a
-        column of two categories, present and absent, for every column of the table.
+    informative : whether one more part, the last, is a `HolePattern`: it looks at which entries
+        are absent.
     """
 
     parts: tuple[Density, ...]

@@ -11,6 +11,11 @@ from mixtura.data import Batch, Table
 from mixtura.engines.local import LocalEngine
 
 
+def is_copy(batch: Batch) -> Tensor:
+    """(n,) which rows of a punched batch are the copies with holes."""
+    return torch.arange(len(batch), device=batch.y.device) >= len(batch) // 2
+
+
 class PunchedEngine(LocalEngine):
     """Every row stands beside a copy of itself with random holes.
 

@@ -190,8 +190,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
     def score_samples(self, X: Any) -> np.ndarray:
         """Log density log p(x) of each row over its observed features.
 
-        Where holes are signs (`missingness_` is "informative") it also counts which entries are
-        absent.
+        Where `missingness_` is "informative" it also counts which entries are absent.
 
         Returns
         -------

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
-from mixtura.engines import LocalEngine, PunchedEngine
+from mixtura.engines import LocalEngine, PunchedEngine, is_copy
 from mixtura.mixture import Mixture
 
 _LARGEST_DOUBT = 0.5
@@ -18,7 +18,10 @@ _LOG_TEMPERATURES, _FADES = (-3.0, 8.0), (0.0, 3.0)
 #: doubt: enough to keep a handful of held-back rows from claiming certainty.
 _PRIOR_WIDTHS, _PRIOR_DOUBT = np.array([3.0, 0.5]), 0.5
 #: Held-back rows are judged whole and with so many holes: as they may be met.
-_HOLES = 0.3
+HOLES = 0.3
+#: A gain is clear if it is more than so many standard errors, and so many nats a row. Holes at
+#: random pass either in a few of a hundred comparisons, and both hardly ever.
+_CLEAR, _WORTH = 2.0, 0.02
 
 
 @dataclass(frozen=True)
@@ -59,23 +62,26 @@ class Unseen:
     class_log_joint : (n, C).
     missing : (n,) share of the features that the model could not see.
     y, weight : (n,) labels and weights.
+    punched : (n,) whether random holes were punched into the row; every row stands here as it is
+        and with such holes.
     """
 
     class_log_joint: np.ndarray
     missing: np.ndarray
     y: np.ndarray
     weight: np.ndarray
+    punched: np.ndarray
 
     @classmethod
     def judged(cls, mixture: Mixture, held_back: LocalEngine, generator: torch.Generator) -> Unseen:
-        """Held-back rows as the mixture sees them, whole and with holes."""
+        """Held-back rows as the mixture would meet them, whole and with holes."""
         mixture = mixture.to(held_back.table.device)
-        engine = PunchedEngine(held_back.table, _HOLES, generator)
+        engine = PunchedEngine(held_back.table, HOLES, generator)
         parts = []
         for batch in engine.chunks(engine.chunk_rows(mixture.density)):
-            joint = mixture.class_log_joint(batch)
+            joint = mixture.class_log_joint(batch.as_met())
             missing = batch.missing_share()
-            tensors = (joint.double(), missing, batch.y, batch.weight.double())
+            tensors = (joint.double(), missing, batch.y, batch.weight.double(), is_copy(batch))
             parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
         return cls.pool(parts)
 
@@ -102,9 +108,9 @@ class Unseen:
         return self.calibrated_loss() < other.calibrated_loss()
 
     def clearly_beats(self, other: Unseen) -> bool:
-        """Whether they are so by more than the standard error of the difference."""
+        """Whether they are so by `clear_gain`."""
         gain = other.losses(other.calibrate()) - self.losses(self.calibrate())
-        return clearly_positive(gain, self.weight)
+        return clear_gain(gain, self.punched, self.weight)
 
     def calibrated_loss(self) -> float:
         """Mean log-loss after calibration."""
@@ -133,9 +139,14 @@ class Unseen:
         return unpack(min(found, key=lambda result: result.fun).x)
 
 
-def clearly_positive(gain: np.ndarray, weight: np.ndarray) -> bool:
-    """Whether a mean is above zero by more than its standard error."""
-    share = weight / weight.sum()
-    mean = float(share @ gain)
-    error = np.sqrt(float(share @ (gain - mean) ** 2) * float(share @ share))
-    return mean > max(error, 1e-9)
+def clear_gain(gain: np.ndarray, punched: np.ndarray, weight: np.ndarray) -> bool:
+    """Whether held-back rows gain clearly as they are, and do not lose where holes are punched.
+
+    Parameters
+    ----------
+    gain, punched, weight : (n,) what each row gains, whether it has punched holes, and its weight.
+    """
+    share, whole = weight[~punched] / weight[~punched].sum(), gain[~punched]
+    mean = float(share @ whole)
+    error = np.sqrt(float(share @ (whole - mean) ** 2) * float(share @ share))
+    return mean > max(_CLEAR * error, _WORTH) and float(weight[punched] @ gain[punched]) >= 0.0

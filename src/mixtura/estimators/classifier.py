@@ -17,7 +17,7 @@ from mixtura.densities import STRUCTURES, Categorical, numeric_part
 from mixtura.engines import LocalEngine, PunchedEngine, folds, hold_back, some_rows
 from mixtura.estimators.base import TABLE_CONSTRAINTS, run_over
 from mixtura.estimators.calibration import Calibration, Unseen
-from mixtura.estimators.comparison import challenge, compare, dethrone
+from mixtura.estimators.comparison import challenge, clearly_better, compare
 from mixtura.estimators.plan import (
     SMALL,
     Plan,
@@ -139,13 +139,16 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         object arrays.
     unexpected : "missing" or "error"
         What becomes of a category that was not in the training rows, and of a column that a data
-        frame lacks at prediction: it counts as missing, with a warning (and says nothing even
-        where holes are signs), or is refused, as are columns in another order.
+        frame lacks at prediction: it counts as missing, with a warning (and tells nothing even
+        where holes do), or is refused, as are columns in another order.
     missingness : "auto", "ignore" or "informative"
-        Whether holes mean something. "ignore" marginalises them, which is right where they come by
-        chance; "informative" also models, for every component, how often it lacks each entry, for
-        forms where "not measured" is itself a sign. "auto" takes holes for signs if held-back rows
-        are clearly better explained so; never where the training rows have none.
+        Whether holes mean something. "ignore" marginalises them, which is right where entries are
+        missing at random; "informative" also models, for every component, how often it lacks each
+        entry, for forms where "not measured" tells something. Further holes at random are part of
+        that model, and patterns unlike all of training tell nothing. "auto" is "informative" if
+        the labels of held-back rows are clearly more probable then (by two standard errors, and
+        0.02 nats a row), and no less so with further random holes; else, and always where the
+        training rows have no holes, "ignore". `missingness_` is what was chosen.
     warm_start : bool
         Start from the model of the previous fit.
     unlabeled : "auto", None or a label
@@ -380,13 +383,13 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         plan = plans[0]
         calibrates = self.calibrate and not plan.generative and not self._stops_early(plan)
         others = [] if settled else other_tradeoffs(self, plan)
-        signs = [] if settled else other_missingness(self, plan, table)
+        informative = [] if settled else other_missingness(self, plan, table)
         few = int((table.y >= 0).sum()) < _FEWEST
-        if few or not (len(plans) > 1 or others or signs or calibrates):
+        if few or not (len(plans) > 1 or others or informative or calibrates):
             return plan, None
         generator = self._generator()
         parts = list(folds(some_rows(table, SMALL, generator), _FOLDS, generator))
-        share = 0.5 / (_FOLDS * (len(plans) + len(others) + len(signs)))
+        share = 0.5 / (_FOLDS * (len(plans) + len(others) + len(informative)))
 
         def solve(engine: LocalEngine, plan: Plan) -> Mixture:
             if plan.solver == "adam":
@@ -397,8 +400,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         best = compare(plans, in_time, solve)
         if best.parts and others and progress.time_spent < 0.5:
             best = challenge(best, other_tradeoffs(self, best.plan), parts, solve)
-        if best.parts and signs and progress.time_spent < 0.5:
-            best = dethrone(best, other_missingness(self, best.plan, table), parts, solve)
+        if best.parts and informative and progress.time_spent < 0.5:
+            best = clearly_better(best, other_missingness(self, best.plan, table), parts, solve)
         return best.plan, Unseen.pool(best.parts) if best.parts else None
 
     def _previous(self, rows: Rows, plans: list[Plan]) -> Mixture | None:

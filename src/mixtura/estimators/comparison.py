@@ -70,7 +70,9 @@ def challenge(champion: Contender, plans: list[Plan], folds: list[Fold], solve: 
     return champion
 
 
-def dethrone(champion: Contender, plans: list[Plan], folds: list[Fold], solve: Solve) -> Contender:
+def clearly_better(
+    champion: Contender, plans: list[Plan], folds: list[Fold], solve: Solve
+) -> Contender:
     """The champion, or the plan that clearly beats it on all its folds."""
     for plan in plans:
         challenger = Contender(plan)

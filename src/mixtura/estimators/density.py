@@ -14,8 +14,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura.data import Table, resolve_device
-from mixtura.densities import Categorical
-from mixtura.engines import LocalEngine, hold_back, some_rows
+from mixtura.densities import HolePattern
+from mixtura.engines import LocalEngine, PunchedEngine, hold_back, is_copy, some_rows
 from mixtura.estimators.base import (
     TABLE_CONSTRAINTS,
     MixtureEstimator,
@@ -23,9 +23,8 @@ from mixtura.estimators.base import (
     check_weight,
     log_density,
     resolve_rank,
-    run_over,
 )
-from mixtura.estimators.calibration import clearly_positive
+from mixtura.estimators.calibration import HOLES, clear_gain
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
 from mixtura.objectives import Likelihood
@@ -54,7 +53,8 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         Rank of the low-rank part.
     missingness : "auto", "ignore" or "informative"
         Whether components also differ in which entries are absent, as in `MixtureClassifier`;
-        "auto" looks whether that makes the entries and holes of held-back rows likelier.
+        "auto" looks whether that makes the entries and holes of held-back rows clearly likelier,
+        and no less likely with further random holes. `missingness_` is what was chosen.
     max_iter, max_time, tol, n_init, reg_covar, standardize, categorical_features, unexpected,
     warm_start, device, callbacks
         As in `MixtureClassifier`.
@@ -196,8 +196,8 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
     def _holes_tell(self, engine: LocalEngine, recipe: Recipe, progress: Progress) -> bool:
         """Whether components are to differ in which entries are absent.
 
-        "auto": if held-back rows, with their holes, are likelier then than with holes that come
-        independently of everything.
+        "auto": if held-back rows, with their holes, are clearly likelier then than with holes that
+        come independently of everything, and no less likely with further holes at random.
         """
         open_question = self.missingness == "auto" and engine.table.has_holes
         if not open_question or len(engine) < _FEWEST:
@@ -205,17 +205,21 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         some = some_rows(engine.table, _TRIED, self._generator())
         train, held_back = hold_back(some, 0.25, self._generator())
         assert held_back is not None
-        scores = []
-        for informative in (False, True):
-            tried = replace(recipe, informative=informative)
-            fitted = self._fit_recipe(train, tried, progress.part(0.25)).mixture
-            scores.append(run_over(fitted, held_back.table, log_density))
-        batch, unseen = (each.table.batch(slice(None)) for each in (train, held_back))
-        ones = batch.weight.double()[:, None]
-        holes = Categorical.from_clusters(batch.lacks().double(), ones, (2,) * batch.x.shape[1])
-        chance = holes.log_prob(replace(unseen, x=unseen.lacks().double(), observed=None))
-        gain = (scores[1] - scores[0] - chance[:, 0].cpu()).numpy()
-        return clearly_positive(gain, unseen.weight.double().cpu().numpy())
+        ignoring, telling = (
+            self._fit_recipe(train, replace(recipe, informative=each), progress.part(0.25)).mixture
+            for each in (False, True)
+        )
+        seen = train.table.batch(slice(None))
+        ones, levels = seen.weight.double()[:, None], (2,) * seen.x.shape[1]
+        holes = HolePattern.from_clusters(seen.lacks().double(), ones, levels)
+        engine, parts = PunchedEngine(held_back.table, HOLES, self._generator()), []
+        for batch in engine.chunks(engine.chunk_rows(telling.density)):
+            met = batch.as_met()
+            alone = holes.log_prob(replace(met, x=met.lacks().double(), observed=None))[:, 0]
+            gain = log_density(telling, met) - log_density(ignoring, met) - alone
+            parts.append(torch.stack([gain, is_copy(batch), batch.weight]).cpu())
+        gain, punched, weight = torch.cat(parts, 1).double().numpy()
+        return clear_gain(gain, punched > 0, weight)
 
     def _affordable(self, n_rows: int) -> int:
         if self.n_components > n_rows:

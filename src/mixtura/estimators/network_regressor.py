@@ -12,15 +12,17 @@ from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted
+from torch import Tensor
 
-from mixtura.data import Table, resolve_device
-from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight, run_over
-from mixtura.estimators.calibration import clearly_positive
+from mixtura.data import Batch, Table, resolve_device
+from mixtura.engines import PunchedEngine, is_copy
+from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
+from mixtura.estimators.calibration import HOLES, clear_gain
 from mixtura.estimators.network import MixtureNetwork, Variant
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.estimators.plan import SMALL
 from mixtura.exceptions import InvalidInputError
-from mixtura.network import RegressionNetwork
+from mixtura.network import Network, RegressionNetwork
 from mixtura.objectives import Objective, Regression, likelihood_share
 from mixtura.persistence import storable
 from mixtura.progress import Progress
@@ -202,18 +204,21 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         part = table.subset(some.numpy())
         weight = part.weight[~part.y.isnan()].double().cpu().numpy()
         squares = {variant: self._squares(variant, part, progress) for variant in variants}
-        best = min(variants, key=lambda variant: float(weight @ squares[variant]))
+        best = min(variants, key=lambda variant: float(weight @ squares[variant][0]))
         if open_question:
             other = best._replace(informative=True)
             gain = squares[best] - self._squares(other, part, progress)
-            if clearly_positive(gain, weight):
+            punched = np.zeros_like(gain, dtype=bool)
+            punched[1] = True
+            if clear_gain(gain.ravel(), punched.ravel(), np.tile(weight, 2)):
                 return other
         return best
 
     def _squares(self, variant: Variant, table: Table, progress: Progress) -> np.ndarray:
-        """Squared errors of the rows with a target, each held back once; infinite if time is up."""
+        """(2, n) squared errors of the rows with a target, each held back once: as they are, and
+        with random holes; infinite if time is up."""
         known = (~table.y.isnan()).nonzero().flatten().cpu().numpy()
-        found, generator = np.full(len(known), np.inf), self._generator()
+        found, generator = np.full((2, len(known)), np.inf), self._generator()
         for fold in range(_FOLDS):
             if progress.time_spent >= 0.5:
                 break
@@ -221,8 +226,8 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
             train = table.subset(np.setdiff1d(np.arange(len(table)), held))
             test = table.subset(held)
             fitted = self._fit_network(variant, train, generator, progress.part(_TRIAL))
-            outputs = run_over(fitted.network, test, lambda n, b: n.class_log_joint(b))
-            found[fold::_FOLDS] = (outputs[:, 1] - test.y.cpu()).square().numpy()
+            holes = torch.Generator().manual_seed(fold)  # the same for all variants
+            found[:, fold::_FOLDS] = _squares_met(fitted.network, test, holes)
         return found
 
     def _supervision(self, table: Table) -> float:
@@ -253,3 +258,15 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         with torch.no_grad():
             found = self._network().class_log_joint(batch)[:, 1].numpy()
         return self._drawn(batch.x), found * self.target_scale_ + self.target_location_
+
+
+def _squares_met(network: Network, table: Table, generator: torch.Generator) -> np.ndarray:
+    """(2, n) squared errors of rows as they are, and with random holes."""
+    moved, engine = network.to(table.device), PunchedEngine(table, HOLES, generator)
+
+    def errors(batch: Batch) -> Tensor:
+        off = moved.class_log_joint(batch.as_met())[:, 1] - batch.y
+        return torch.stack([off.square().double(), is_copy(batch).double()], 1)
+
+    square, copy = engine.concat(errors, moved.density).unbind(1)
+    return torch.stack([square[copy == 0], square[copy == 1]]).numpy()

@@ -242,7 +242,7 @@ def other_tradeoffs(estimator: Any, plan: Plan) -> list[Plan]:
 
 
 def other_missingness(estimator: Any, plan: Plan, table: Table) -> list[Plan]:
-    """The plan that takes holes for signs, where "auto" leaves that open and there are any."""
+    """The plan that also models which entries are absent, where "auto" leaves that open."""
     if estimator.missingness != "auto" or not table.has_holes:
         return []
     return [replace(plan, recipe=replace(plan.recipe, informative=True))]

@@ -58,9 +58,12 @@ from mixtura.testing.mixed import (
     check_mixed_statistics,
     check_mixed_valid,
     make_categorical,
+    make_hole_pattern,
     make_mixed,
     plain,
     slow_fill,
+    slow_hole_counts,
+    slow_hole_terms,
     slow_log_prob,
 )
 from mixtura.testing.parts import (
@@ -158,6 +161,7 @@ __all__ = [
     "make_chains",
     "make_density",
     "make_engine",
+    "make_hole_pattern",
     "make_mixed",
     "make_mixture",
     "make_sequence_engine",
@@ -165,6 +169,8 @@ __all__ = [
     "penalised_loss",
     "plain",
     "slow_fill",
+    "slow_hole_counts",
+    "slow_hole_terms",
     "slow_log_prob",
     "toy_sequences",
 ]

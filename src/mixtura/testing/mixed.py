@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
+from math import comb
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from mixtura.data import Batch
-from mixtura.densities import Categorical, Density, Product, VectorDensity
+from mixtura.densities import Categorical, Density, HolePattern, Product, VectorDensity
 from mixtura.mixture import Mixture
 from mixtura.testing.densities import (
     check_gradient,
@@ -54,8 +56,9 @@ def make_mixed(
     if levels:
         parts.append(make_categorical(generator, levels, n_components=n_components))
     if informative:
-        signs = (2,) * (n_numbers + len(levels))
-        parts.append(make_categorical(generator, signs, n_components=n_components))
+        parts.append(
+            make_hole_pattern(generator, n_numbers + len(levels), n_components=n_components)
+        )
     groups = tuple(group for group in (numbers[::-1], coded) if group)
     return Product(parts=tuple(parts), columns=groups, informative=informative)
 
@@ -66,6 +69,15 @@ def make_categorical(
     """Categorical columns with random chances, none near nothing."""
     blank = Categorical(log_chance=torch.zeros(n_components, sum(levels)), levels=levels)
     return blank.from_free({"logit": randn(generator, n_components, sum(levels))})
+
+
+def make_hole_pattern(
+    generator: torch.Generator, n_columns: int, *, n_components: int = 2
+) -> HolePattern:
+    """Patterns of missing entries with random chances, none near nothing."""
+    made = make_categorical(generator, (2,) * n_columns, n_components=n_components)
+    chance = torch.stack([part.softmax(1) for part in made.by_column(made.log_chance)], 1)
+    return HolePattern(log_chance=(0.05 + 0.9 * chance).log().flatten(1), levels=made.levels)
 
 
 def _by_turns(n_coded: int, n_numbers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -96,28 +108,26 @@ class Plain(NamedTuple):
     ----------
     numbers, places : the density of the real columns, if there are any, and where they stand.
     tables : for each categorical column its chances, (K, levels).
-    absence : for each column of the table the chance that it is absent, (K,); None: no telling.
+    holes : the density of what is absent; None: no telling.
     """
 
     numbers: VectorDensity | None
     places: list[int]
     tables: dict[int, np.ndarray]
-    absence: dict[int, np.ndarray] | None
+    holes: HolePattern | None
 
 
 def plain(density: Product) -> Plain:
     """A density over mixed columns as tables that a loop can read."""
-    numbers, places, absence = None, [], None
+    numbers, places = None, []
     tables: dict[int, np.ndarray] = {}
     for part, columns in zip(density.parts, density.columns, strict=False):
         if isinstance(part, Categorical):
             tables.update(zip(columns, _tables(part), strict=True))
         else:
             numbers, places = cast(VectorDensity, part), list(columns)
-    if density.informative:
-        signs = _tables(cast(Categorical, density.parts[-1]))
-        absence = {column: table[:, 1] for column, table in enumerate(signs)}
-    return Plain(numbers, places, tables, absence)
+    holes = cast(HolePattern, density.parts[-1]) if density.informative else None
+    return Plain(numbers, places, tables, holes)
 
 
 def _tables(part: Categorical) -> list[np.ndarray]:
@@ -134,8 +144,27 @@ def _of_numbers(batch: Batch, places: list[int]) -> Batch:
     return Batch(batch.x[:, places], observed, batch.y, batch.weight)
 
 
+def slow_hole_terms(
+    density: HolePattern, absent: np.ndarray, told: np.ndarray | None = None
+) -> np.ndarray:
+    """(n, K, R + 1): the terms that a pattern's density is the sum of, a coin for each entry."""
+    theta = np.exp(density.log_chance.numpy()[:, 1::2])
+    told = np.ones_like(absent, dtype=bool) if told is None else told
+    rest = density.further / (len(density.rates) - 1)
+    shares = [1.0 - density.broad - density.further] + [rest] * (len(density.rates) - 1)
+    terms = np.zeros((len(absent), len(theta), len(shares) + 1))
+    for row, k in np.ndindex(*terms.shape[:2]):
+        mine, chances = absent[row][told[row]].astype(bool), theta[k][told[row]]
+        for r, (share, rate) in enumerate(zip(shares, density.rates, strict=True)):
+            lacks = chances + rate * (1.0 - chances)
+            terms[row, k, r] = share * np.prod(np.where(mine, lacks, 1.0 - lacks))
+        patterns = (len(mine) + 1) * comb(len(mine), int(mine.sum()))
+        terms[row, k, -1] = density.broad / patterns
+    return terms
+
+
 def slow_log_prob(density: Product, batch: Batch) -> np.ndarray:
-    """(n, K): scipy's normal, a look in a table for each category, a coin for each absence."""
+    """(n, K): scipy's normal, a look in a table for each category, coins for what is absent."""
     known, seen = plain(density), _seen(batch)
     absent = (~seen).astype(int) if batch.absent is None else batch.absent.numpy()
     result = np.zeros((len(batch), density.n_components))
@@ -145,9 +174,8 @@ def slow_log_prob(density: Product, batch: Batch) -> np.ndarray:
         for column, table in known.tables.items():
             if seen[row, column]:
                 result[row, k] += np.log(table[k, int(batch.x[row, column])])
-        for column, chance in (known.absence or {}).items():
-            if absent[row, column] >= 0:
-                result[row, k] += np.log(chance[k] if absent[row, column] else 1.0 - chance[k])
+    if known.holes is not None:
+        result += np.log(slow_hole_terms(known.holes, absent, absent >= 0).sum(2))
     return result
 
 
@@ -256,12 +284,27 @@ def check_mixed_statistics(density: Product, generator: torch.Generator) -> None
     if known.tables:
         counts = _count(batch.x.numpy(), _seen(batch), share, known.tables)
         np.testing.assert_allclose(statistics[f"{number}.count"], counts, EXACT, EXACT)
-    if known.absence is not None:
-        hidden = ~_seen(batch)
-        signs = {column: np.zeros((density.n_components, 2)) for column in known.absence}
-        counts = _count(hidden.astype(float), np.ones_like(hidden), share, signs)
+    if known.holes is not None:
+        counts = slow_hole_counts(known.holes, ~_seen(batch), share)
         last = len(density.parts) - 1
         np.testing.assert_allclose(statistics[f"{last}.count"], counts, EXACT, EXACT)
+
+
+def slow_hole_counts(
+    density: HolePattern, absent: np.ndarray, share: np.ndarray, told: np.ndarray | None = None
+) -> np.ndarray:
+    """(K, 2 D) expected counts of present and own absent entries, by loops."""
+    told = np.ones_like(absent, dtype=bool) if told is None else told
+    theta = np.exp(density.log_chance.numpy()[:, 1::2])
+    terms = slow_hole_terms(density, absent, told)
+    posterior = share[..., None] * terms / terms.sum(2, keepdims=True)
+    count = np.zeros((*theta.shape, 2))
+    for (row, column), k in product(np.argwhere(told), range(len(theta))):
+        for r, rate in enumerate(density.rates):
+            own = theta[k, column] / (theta[k, column] + rate * (1.0 - theta[k, column]))
+            own = own if absent[row, column] else 0.0
+            count[k, column] += posterior[row, k, r] * np.array([1.0 - own, own])
+    return count.reshape(len(theta), -1)
 
 
 def _count(

@@ -17,6 +17,7 @@ from mixtura.densities import (
     Categorical,
     Density,
     HiddenMarkov,
+    HolePattern,
     Product,
     VectorDensity,
     randn,
@@ -76,7 +77,7 @@ class Structure:
             sizes = tuple(levels[i] for i in coded)
             parts.append(Categorical.from_clusters(x[:, list(coded)], membership, sizes))
         if self.informative:
-            parts.append(Categorical.from_clusters(absent.to(x), membership, (2,) * len(levels)))
+            parts.append(HolePattern.from_clusters(absent.to(x), membership, (2,) * len(levels)))
         groups = tuple(group for group in (numbers, coded) if group)
         return Product(parts=tuple(parts), columns=groups, informative=self.informative)
 
