@@ -41,6 +41,13 @@ def clock(monkeypatch):
     return ticking
 
 
+@pytest.fixture
+def _command():
+    """Skips what runs the command `mixtura` where its packages are absent."""
+    for package in ("typer", "matplotlib"):
+        pytest.importorskip(package)
+
+
 @pytest.fixture(scope="session")
 def iris():
     """150 flowers of three kinds."""

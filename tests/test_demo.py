@@ -16,6 +16,7 @@ FAST = {
 }
 
 
+@pytest.mark.usefixtures("_command")
 def test_demo_prints_a_table_and_saves_pictures(tmp_path, capsys, monkeypatch):
     """Errors grow with the share of missing pixels, less for the mixture."""
     monkeypatch.setattr(demo, "contestants", lambda seed: FAST)
@@ -31,6 +32,7 @@ def test_demo_prints_a_table_and_saves_pictures(tmp_path, capsys, monkeypatch):
         assert (tmp_path / "out" / picture).stat().st_size > 10_000
 
 
+@pytest.mark.usefixtures("_command")
 def test_demo_refuses_a_folder_before_any_work(tmp_path, monkeypatch):
     """One line, no traceback, and no training for nothing."""
     taken = tmp_path / "taken"

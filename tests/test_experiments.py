@@ -49,6 +49,7 @@ def test_parts_are_chosen_by_what_their_name_contains(tmp_path):
 
 def test_figure_replaces_the_old_one_whole_or_not_at_all(tmp_path):
     """A write that fails leaves the picture of before, and no litter."""
+    pytest.importorskip("matplotlib")
     report = Report("trial", tmp_path)
     with report.figure("first panel") as figure:
         figure.add_subplot().plot([0, 1])
@@ -68,12 +69,14 @@ def test_figure_replaces_the_old_one_whole_or_not_at_all(tmp_path):
 
 def test_figure_of_a_failed_experiment_is_not_saved(tmp_path):
     """What was drawn up to an error is no result."""
+    pytest.importorskip("matplotlib")
     report = Report("trial", tmp_path)
     with pytest.raises(ZeroDivisionError), report.figure():
         1 / 0  # noqa: B018
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("_command")
 def test_command_lists_the_experiments(monkeypatch, capsys):
     """One line each."""
     monkeypatch.setattr(sys, "argv", ["mixtura", "reproduce", "--list"])
@@ -85,6 +88,7 @@ def test_command_lists_the_experiments(monkeypatch, capsys):
     assert all(experiments.summary(line.split()[0]) in line for line in lines)
 
 
+@pytest.mark.usefixtures("_command")
 def test_command_explains_an_unknown_name(monkeypatch):
     """One line, no traceback."""
     monkeypatch.setattr(sys, "argv", ["mixtura", "reproduce", "hybrid-tabel1"])
@@ -92,6 +96,7 @@ def test_command_explains_an_unknown_name(monkeypatch):
         cli.main()
 
 
+@pytest.mark.usefixtures("_command")
 def test_command_hands_its_options_on(monkeypatch, tmp_path):
     """Options of the command are settings of the report."""
     seen = []

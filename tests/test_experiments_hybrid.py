@@ -30,6 +30,8 @@ def reproduce(tmp_path, _mnist):
     """A quick run of an experiment: its tables, after a look at its files."""
 
     def run(name, pictures=1, **settings):
+        if pictures:
+            pytest.importorskip("matplotlib")
         report = experiments.reproduce(name, folder=tmp_path, quick=True, device="cpu", **settings)
         for table, rows in report.tables.items():
             with (tmp_path / f"{name}-{table}.csv").open(encoding="utf-8") as file:
