@@ -22,6 +22,7 @@ from mixtura.schema import is_missing, is_untold
 
 UNLABELED = -1
 _SCAN_ROWS = 16_384
+_LARGEST = np.finfo(np.float64).max
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,9 @@ class Scaling:
         """Weighted mean and deviation of each column, ignoring NaN; safe for any magnitude."""
         location, mass = _weighted_nanmean(X, weight, lambda x: x)
         low, high = _nan_range(X)
-        farthest = np.maximum(high - location, location - low)
-        unit = np.where(farthest > 0, farthest, 1.0)
-        variance, _ = _weighted_nanmean(X, weight, lambda x: ((x - location) / unit) ** 2)
+        half = np.maximum(high / 2 - location / 2, location / 2 - low / 2)  # a range may overflow
+        unit = np.where(half > 0, half, 1.0)
+        variance, _ = _weighted_nanmean(X, weight, lambda x: ((x / 2 - location / 2) / unit) ** 2)
         magnitude = np.maximum(np.abs(low), np.abs(high))
         constant = high / 2 - low / 2 <= 4 * np.finfo(X.dtype).eps * magnitude
         labels = np.arange(X.shape[1]) if names is None else np.asarray(names, dtype=object)
@@ -146,15 +147,18 @@ class Scaling:
         _warn_about_columns(labels[constant & (mass > 0)], "are constant")
         fallback = np.where(magnitude > 0, magnitude, 1.0)
         location = np.where(constant, low, location)  # a mean is rounded, and a constant is not
-        return cls(location, np.where(constant, fallback, unit * np.sqrt(variance)))
+        scale = np.where(constant, fallback, 2.0 * np.sqrt(variance) * unit)
+        return cls(location, np.maximum(scale, np.finfo(np.float64).tiny))
 
     def apply(self, X: np.ndarray) -> np.ndarray:
         """Into the model's units, in float64 so that offsets do not eat the digits."""
-        return (X - self.location) / self.scale
+        with np.errstate(over="ignore"):  # tables clamp what is infinite
+            return (X - self.location) / self.scale
 
     def invert(self, X: np.ndarray) -> np.ndarray:
-        """Back into the user's units."""
-        return X * self.scale + self.location
+        """Back into the user's units; what lies beyond the largest number becomes it."""
+        with np.errstate(over="ignore"):
+            return np.clip(X * self.scale + self.location, -_LARGEST, _LARGEST)
 
 
 def _weighted_nanmean(X: np.ndarray, weight: np.ndarray, function: Any) -> tuple[Any, Any]:
@@ -165,9 +169,8 @@ def _weighted_nanmean(X: np.ndarray, weight: np.ndarray, function: Any) -> tuple
         share = weight[start : start + _SCAN_ROWS, None]
         mass_here = (share * seen).sum(0)
         mass += mass_here
-        mean_here = (
-            share * np.where(seen, function(rows), 0.0) / np.maximum(mass_here, 1e-300)
-        ).sum(0)
+        part = np.divide(share * seen, mass_here, out=np.zeros(rows.shape), where=mass_here > 0)
+        mean_here = (part * np.where(seen, function(rows), 0.0)).sum(0)
         total += (mean_here - total) * np.divide(
             mass_here, mass, out=np.zeros_like(mass), where=mass > 0
         )

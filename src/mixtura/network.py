@@ -105,7 +105,7 @@ class Network:
         """Another device or floating type."""
         read_out = (self.weight, self.bias, self.shift, self.scale)
         moved = replace(self, mixture=self.mixture.to(*args, **kwargs))
-        return moved.with_read_out(*(part.to(*args, **kwargs) for part in read_out))
+        return moved.with_read_out(*(part.to(*args, **kwargs).contiguous() for part in read_out))
 
     def embed(self, batch: Batch, log_joint: Tensor | None = None) -> Tensor:
         """(n, K) what the components make of each row.

@@ -251,7 +251,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies lie in memory as those of a fit do, so that sums are the same to the bit.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, OSError) as error:
         raise FileFormatError(
             f"{path} is damaged or not a model file ({error}). Restore it from a copy, or save "

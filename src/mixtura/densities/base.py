@@ -74,8 +74,10 @@ class Density(ABC):
         return self.with_tensors({name: value[index] for name, value in self.tensors().items()})
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Another device or floating type."""
-        moved = {name: value.to(*args, **kwargs) for name, value in self.tensors().items()}
+        """Another device or floating type; laid out as in a file, so that bits do not differ."""
+        moved = {
+            name: value.to(*args, **kwargs).contiguous() for name, value in self.tensors().items()
+        }
         return self.with_tensors(moved)
 
     @staticmethod

@@ -43,6 +43,8 @@ TABLE_CONSTRAINTS: dict = {
     "unexpected": [StrOptions({"missing", "error"})],
     "missingness": [StrOptions({"auto", "ignore", "informative"})],
 }
+#: Rows stand for no more rows than this, so that weighted sums of squares stay finite.
+_MOST_WEIGHT = 1e100
 DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
@@ -313,7 +315,10 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
     """One finite, non-negative weight a row, not all zero."""
     if sample_weight is None:
         return np.ones(n_rows)
-    weight = np.asarray(sample_weight, dtype=np.float64)
+    try:
+        weight = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"sample_weight must hold numbers ({error}).") from error
     if weight.ndim == 0:
         weight = np.full(n_rows, float(weight))
     if weight.shape != (n_rows,):
@@ -323,6 +328,11 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
         )
     if not np.isfinite(weight).all() or (weight < 0).any():
         raise InvalidInputError("sample_weight must be finite and not negative.")
+    if (weight > _MOST_WEIGHT / max(n_rows, 1)).any():
+        raise InvalidInputError(
+            f"sample_weight reaches {weight.max():.3g}, and a weight counts rows: divide it by "
+            "its mean."
+        )
     if not (weight > 0).any():
         raise InvalidInputError("sample_weight is zero for every row: nothing to fit.")
     return weight

@@ -51,7 +51,8 @@ from mixtura.trainers.selection import fit_groups
 #: Parts that rows are held back in, to choose and to calibrate; and iterations of a trial there
 #: where the model itself is trained by Adam.
 _FOLDS, _TRIAL = 4, 40
-#: With fewer labelled rows, held-back ones decide nothing: first choices are taken.
+#: With fewer labelled rows (or fewer than one a class and fold), held-back ones decide nothing:
+#: first choices are taken.
 _FEWEST = 50
 
 
@@ -384,7 +385,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         calibrates = self.calibrate and not plan.generative and not self._stops_early(plan)
         others = [] if settled else other_tradeoffs(self, plan)
         informative = [] if settled else other_missingness(self, plan, table)
-        few = int((table.y >= 0).sum()) < _FEWEST
+        few = int((table.y >= 0).sum()) < max(_FEWEST, _FOLDS * len(self.classes_))
         if few or not (len(plans) > 1 or others or informative or calibrates):
             return plan, None
         generator = self._generator()

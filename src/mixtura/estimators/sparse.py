@@ -36,6 +36,8 @@ _CENTRES = 1_000
 #: Columns of all rows are kept while they are no more numbers than this; a prediction makes arrays
 #: of about so many.
 _KEPT, _CHUNK = 2**26, 2**21
+#: Columns of rows to predict end here, so that squares of their products stay finite.
+_FARTHEST = 1e70
 
 
 @storable
@@ -336,7 +338,8 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
         every = torch.arange(len(basis), device=device)
         n_classes = len(self.classes_)
         size = max(1, _CHUNK // (len(every) + n_classes * (1 + n_classes + self.n_weights_)))
-        parts = [function(answer, basis.values(batch.x, every)) for batch in table.chunks(size)]
+        columns = (basis.values(batch.x, every) for batch in table.chunks(size))
+        parts = [function(answer, each.clamp(-_FARTHEST, _FARTHEST)) for each in columns]
         return torch.cat(parts).cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:

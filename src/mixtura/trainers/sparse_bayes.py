@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from mixtura.mixture import Layout
-from mixtura.numerics import log_det_lower, logsumexp, lower_inverse
+from mixtura.numerics import floor_spectrum, log_det_lower, logsumexp, lower_inverse
 from mixtura.progress import Progress
 
 Chunks = Iterable[tuple[slice, Tensor]]
@@ -266,7 +266,11 @@ class Laplace:
         # Beside huge entries the one is lost to rounding, so what rounding takes comes on top.
         rounding = len(scaled) * torch.finfo(scaled.dtype).eps * scaled.diagonal().sum()
         scaled.diagonal().add_(1.0 + rounding)
-        return cls(deviation, torch.linalg.cholesky(scaled))
+        factor, failed = torch.linalg.cholesky_ex(scaled)
+        if failed:  # rows of very uneven weights: their sums have lost more than that
+            floor = 1.0 + float(rounding)
+            factor = torch.linalg.cholesky(floor_spectrum(scaled[None], floor)[0])
+        return cls(deviation, factor)
 
     def solve(self, gradient: Tensor) -> Tensor:
         """The Newton step."""

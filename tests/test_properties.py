@@ -1,0 +1,177 @@
+"""Any table, any labels, any weights: an answer that makes sense, or an error of our own.
+
+Every estimator, given whatever hypothesis can think of, refuses it in words of ours or
+scikit-learn's, or gives finite probabilities that sum to one; the same ones with the same seed, and
+after it was saved and loaded; within seconds. A quick draw, the same every time, runs in the tests;
+`make fuzz` draws at random and at length.
+"""
+
+import os
+
+import pytest
+from attack import COLUMNS, CONTAINERS, LABELS, OBJECTS, SEQUENCES, WEIGHTS, Recipe, SequenceRecipe
+from attack import attack as stands
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from mixtura import (
+    BoostedMixtureClassifier,
+    FisherScores,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
+    PairwiseClassifier,
+    SequenceMixtureClassifier,
+    SparseMixtureClassifier,
+)
+
+LONG = "MIXTURA_FUZZ" in os.environ
+thorough = settings(
+    max_examples=int(os.environ.get("MIXTURA_FUZZ", 4)),
+    derandomize=not LONG,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+#: Settings that make fits short, and those of a newcomer with little time.
+SHORT, HASTY = {"max_iter": 3, "random_state": 0}, {"max_time": 0.2, "random_state": 0}
+SINGLE = {"n_components": 1, **SHORT}
+TABLES = {
+    "full em": lambda: MixtureClassifier(2, covariance="full", objective="likelihood", **SHORT),
+    "low rank": lambda: MixtureClassifier(covariance="low_rank", **SINGLE),
+    "precision": lambda: MixtureClassifier(
+        objective="conditional", parameterization="precision", rank=1, **SINGLE
+    ),
+    "diag ebw": lambda: MixtureClassifier(
+        2, covariance="diag", objective="conditional", solver="ebw", **SHORT
+    ),
+    "spherical adam": lambda: MixtureClassifier(
+        covariance="spherical", objective="smooth_margin", solver="adam", **SINGLE
+    ),
+    "holes as signs": lambda: MixtureClassifier(
+        covariance="diag", missingness="informative", **SINGLE
+    ),
+    "as they come": lambda: MixtureClassifier(covariance="diag", standardize=False, **SINGLE),
+    "mixture": lambda: MixtureClassifier(**HASTY),
+    "density": lambda: MixtureDensity(**SHORT),
+    "thin density": lambda: MixtureDensity(2, covariance="low_rank", **SHORT),
+    "boosted": lambda: BoostedMixtureClassifier(covariance="diag", n_stages=2, **SHORT),
+    "voters": lambda: BoostedMixtureClassifier(
+        method="adaboost", covariance="diag", n_stages=2, calibrate=False, **SHORT
+    ),
+    "boosted mixture": lambda: BoostedMixtureClassifier(**HASTY),
+    "posterior network": lambda: MixtureNetworkClassifier(2, embedding="posterior", **SHORT),
+    "density network": lambda: MixtureNetworkClassifier(
+        2, embedding="log_density", covariance="diag", end_to_end=False, calibrate=False, **SHORT
+    ),
+    "network": lambda: MixtureNetworkClassifier(**HASTY),
+    "posterior regressor": lambda: MixtureNetworkRegressor(2, embedding="posterior", **SHORT),
+    "regressor": lambda: MixtureNetworkRegressor(**HASTY),
+    "sparse kernels": lambda: SparseMixtureClassifier(2, **SHORT),
+    "sparse features": lambda: SparseMixtureClassifier(form="primal", features="linear", **SINGLE),
+    "sparse": lambda: SparseMixtureClassifier(**HASTY),
+    "pairs": lambda: PairwiseClassifier(
+        MixtureClassifier(covariance="diag", objective="likelihood", **SINGLE)
+    ),
+    "fisher": lambda: FisherScores(MixtureDensity(2, covariance="diag", **SHORT)),
+}
+CHAINS = {
+    "hidden": lambda: SequenceMixtureClassifier(2, method="ml", **SHORT),
+    "boosted": lambda: SequenceMixtureClassifier(2, method="boosted", n_stages=2, **SHORT),
+    "pairs": lambda: SequenceMixtureClassifier(1, method="ml", multiclass="pairwise", **SHORT),
+    "left to right": lambda: SequenceMixtureClassifier(
+        2, method="conditional", topology="left_to_right", **SHORT
+    ),
+    "sequences": lambda: SequenceMixtureClassifier(**HASTY),
+    "fisher": lambda: FisherScores(SequenceMixtureClassifier(2, method="ml", **SHORT)),
+}
+#: What the clock stops is not repeated to the bit.
+BY_THE_CLOCK = {"mixture", "boosted mixture", "network", "regressor", "sparse", "sequences"}
+#: Pairs of classes are as many as they are: no more of them than a minute allows.
+FEW_CLASSES = {"two", "three", "one", "text", "signs", "some unlabelled"}
+
+
+def kinds(table, plain):
+    """Mostly something plain, otherwise anything of a table."""
+    return st.sampled_from(plain) | st.sampled_from(sorted(table))
+
+
+SIZES = st.sampled_from([0, 1, 2, 3, 7, 20, 60])
+NAMES = kinds(COLUMNS, ["normal", "holes", "ranks"]) | st.sampled_from(sorted(OBJECTS))
+ANY = st.builds(
+    Recipe,
+    n_rows=SIZES,
+    columns=st.lists(NAMES, max_size=4).map(tuple),
+    container=kinds(CONTAINERS, ["array"]),
+    labels=kinds(LABELS, ["two", "three"]),
+    weights=kinds(WEIGHTS, ["none"]),
+    duplicated=st.booleans(),
+    seed=st.integers(0, 99),
+)
+WIDE = st.builds(
+    Recipe, repeat=st.just(500), columns=st.just(("normal", "holes")), seed=st.integers(0, 99)
+)
+PAIRS = st.builds(Recipe, n_rows=st.just(400), labels=st.just("pairs"), seed=st.integers(0, 99))
+TALL = st.builds(Recipe, n_rows=st.just(3000), columns=st.just(("normal", "text")))
+MANY = st.builds(
+    Recipe,
+    n_rows=st.just(3000),
+    columns=st.just(("identifiers", "normal")),
+    container=st.sampled_from(["frame", "objects"]),
+)
+CHAIN = st.builds(
+    SequenceRecipe,
+    n_rows=st.sampled_from([0, 1, 2, 3, 10, 30]),
+    kind=kinds(SEQUENCES, ["unequal", "holes"]),
+    labels=kinds(LABELS, ["two", "three"]),
+    weights=kinds(WEIGHTS, ["none"]),
+    seed=st.integers(0, 99),
+)
+
+
+#: What broke an estimator once.
+FOUND = [
+    ("diag ebw", Recipe(60, ("holes", "heavy", "constant"), seed=31)),  # another bit when loaded
+    ("density", Recipe(7, ("empty", "largest"), seed=88)),  # a range beyond the largest number
+    ("density", Recipe(3, ("largest", "ranks"), weights="huge", seed=72)),
+    ("full em", Recipe(columns=("tiny", "huge"), weights="uneven")),
+    ("full em", Recipe(columns=("denormal", "normal"), weights="tiny")),  # a scale of zero
+    ("density", Recipe(weights="text")),  # NumPy's message
+    ("sparse kernels", Recipe(columns=("tiny", "huge"), weights="uneven")),  # LinAlgError
+    ("mixture", Recipe(400, labels="pairs")),  # twelve seconds
+]
+
+
+@pytest.mark.parametrize(("name", "recipe"), FOUND, ids=str)
+def test_what_was_found(name, recipe, tmp_path):
+    """Once is enough."""
+    stands(TABLES[name], recipe, tmp_path / "model", name not in BY_THE_CLOCK)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@thorough
+@given(recipe=ANY)
+def test_tables(name, recipe, tmp_path_factory):
+    """Whatever is in them."""
+    assume(name != "pairs" or recipe.labels in FEW_CLASSES)
+    stands(TABLES[name], recipe, tmp_path_factory.getbasetemp() / name, name not in BY_THE_CLOCK)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@thorough
+@given(recipe=CHAIN)
+def test_sequences(name, recipe, tmp_path_factory):
+    """Whatever their length."""
+    assume(name != "pairs" or recipe.labels in FEW_CLASSES)
+    stands(CHAINS[name], recipe, tmp_path_factory.getbasetemp() / name, name not in BY_THE_CLOCK)
+
+
+@pytest.mark.skipif(not LONG, reason="make fuzz runs it: some fits take a second or more")
+@pytest.mark.parametrize("name", sorted(TABLES.keys() - {"pairs"}))
+@settings(thorough, max_examples=10)
+@given(recipe=WIDE | PAIRS | TALL | MANY)
+def test_shapes(name, recipe, tmp_path_factory):
+    """20 rows of 1,000 columns, 200 classes of two rows, 3,000 rows, 3,000 categories."""
+    stands(TABLES[name], recipe, tmp_path_factory.getbasetemp() / name, name not in BY_THE_CLOCK)
