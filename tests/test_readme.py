@@ -3,9 +3,12 @@
 import doctest
 import inspect
 import re
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import mixtura
 from mixtura import (
@@ -29,6 +32,7 @@ from mixtura.estimators import (
     sequence,
     sparse,
 )
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -46,6 +50,70 @@ def test_readme_snippets(tmp_path, monkeypatch):
     assert session["model"].score(session["X_test"], session["y_test"]) > 0.8
     assert (tmp_path / "wine.safetensors").exists()
 
+
+# -- what the README says each estimator takes -------------------------------------------------
+
+LABELS = np.arange(60) % 2
+ROWS = 2.0 * LABELS[:, None] + np.random.default_rng(0).normal(size=(60, 2))
+HOLED = np.where(np.random.default_rng(1).random(ROWS.shape) < 0.2, np.nan, ROWS)
+MIXED = np.column_stack([ROWS[:, 0].astype(object), np.array(["x", "y"], dtype=object)[LABELS]])
+FEW = np.where(np.arange(60) < 30, LABELS, np.nan)
+NETWORK = {"n_components": 2, "embedding": "posterior", "end_to_end": False, "max_iter": 5}
+QUICK = {
+    "MixtureClassifier": {"n_components": 1, "objective": "likelihood", "covariance": "diag"},
+    "MixtureNetworkClassifier": NETWORK | {"specialize": 0.5, "calibrate": False},
+    "MixtureNetworkRegressor": NETWORK,
+    "BoostedMixtureClassifier": {"n_stages": 1, "calibrate": False},
+    "SequenceMixtureClassifier": {"n_states": 1, "method": "ml", "calibrate": False},
+}
+
+
+def claims():
+    """Estimator, columns, missing values, unlabelled rows, density: the cells of the table."""
+    (table,) = re.findall(r"\| estimator \| columns .*?\n\n", README.read_text(), re.DOTALL)
+    for line in table.strip().splitlines()[2:]:
+        names, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        yield from ((name, *cells) for name in re.findall(r"`(\w+)`", names))
+
+
+def fit_claimed(name, rows, labels):
+    """The estimator, fitted to rows, each a sequence of its own where sequences are asked for."""
+    settings = QUICK.get(name, {})
+    if "missingness" in inspect.signature(getattr(mixtura, name)).parameters:
+        settings = {**settings, "missingness": "ignore"}
+    model = getattr(mixtura, name)(random_state=0, **settings)
+    if name == "SequenceMixtureClassifier":
+        rows = [np.stack([row, row]) for row in rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(rows, labels)
+
+
+@pytest.mark.parametrize("claim", list(claims()), ids=lambda claim: claim[0])
+def test_what_the_readme_says_of_each_estimator(claim):
+    """Kinds of columns, missing values, unlabelled rows and a density, or not."""
+    name, columns, missing, unlabelled, density = claim
+    attempts = {
+        "categories": (MIXED, "categories" in columns),
+        "holes": (HOLED, "refused" not in missing),
+    }
+    for rows, taken in attempts.values():
+        if taken:
+            fit_claimed(name, rows, LABELS)
+        else:
+            with pytest.raises((InvalidInputError, ValueError)):
+                fit_claimed(name, rows, LABELS)
+    assert hasattr(fit_claimed(name, ROWS, LABELS), "score_samples") == density.startswith("yes")
+    if "left out" in unlabelled:
+        with pytest.warns(DegenerateDataWarning, match="left out"):
+            fit_claimed(name, ROWS, FEW)
+    elif "take part" in unlabelled:
+        known = ~np.isnan(FEW)
+        alone, helped = fit_claimed(name, ROWS[known], FEW[known]), fit_claimed(name, ROWS, FEW)
+        assert not np.allclose(np.sort(alone.means_, 0), np.sort(helped.means_, 0))
+
+
+# -- what the docstrings say -------------------------------------------------------------------
 
 ESTIMATORS = [
     *(MixtureClassifier, MixtureDensity, BoostedMixtureClassifier, SparseMixtureClassifier),
