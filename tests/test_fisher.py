@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+import mixtura
 from mixtura import (
     BoostedMixtureClassifier,
     FisherScores,
@@ -144,3 +145,23 @@ def test_pairs_have_no_density(sequences):
     y = np.arange(len(y)) % 3
     with pytest.raises(NoDensityError, match="direct"):
         FisherScores(clone(ML).set_params(multiclass="pairwise")).fit(X, y)
+
+
+@pytest.mark.parametrize("name", ["classifier", "density", "boosted sequences"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_file_gives_the_scores_back(name, frozen, iris, sequences, tmp_path):
+    X, y = sequences if "sequences" in name else iris
+    estimator = clone(MODELS[name])
+    if frozen:
+        estimator = FrozenEstimator(estimator.fit(X, y))
+    scores = FisherScores(estimator).fit(X, y)
+    scores.save(tmp_path / "scores")
+    again = mixtura.load(tmp_path / "scores")
+    np.testing.assert_array_equal(again.transform(X), scores.transform(X))
+    assert again.get_feature_names_out().tolist() == scores.get_feature_names_out().tolist()
+    assert clone(again).fit(X, y).transform(X).shape == scores.transform(X).shape
+
+
+def test_scores_that_are_not_fitted_are_not_saved(tmp_path):
+    with pytest.raises(NotFittedError):
+        FisherScores(ML).save(tmp_path / "scores")

@@ -1,6 +1,7 @@
 """Hidden Markov models against hmmlearn, sums over all paths, finite differences and draws."""
 
 from functools import partial
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -390,6 +391,34 @@ def test_chunks_add_up(generator):
     index = np.array([3, 0, 17])
     part = LocalEngine(table.subset(index)).concat(start.density.log_prob, start.density)
     np.testing.assert_allclose(part, whole[index], 1e-12)
+
+
+@pytest.mark.parametrize("left_to_right", TOPOLOGIES.values(), ids=TOPOLOGIES)
+def test_one_forward_pass_is_alive_at_a_time(left_to_right, generator, monkeypatch):
+    """Whatever the number of chunks, and none once all have been looked through."""
+    density = make_chains("diag", generator, left_to_right=left_to_right)
+    batch = make_sequences(density, [5] * 30, generator)
+    table = SequenceTable(
+        batch.unpacked(batch.x).numpy(),
+        np.full(30, 5),
+        scaling=Scaling.identity(2),
+        device=torch.device("cpu"),
+    )
+    engine, passes, alive = LocalEngine(table), [], []
+
+    def watched(*chain):
+        alive.append(sum(each() is not None for each in passes))
+        found = chains.forward(*chain)
+        passes.append(ref(found))
+        return found
+
+    monkeypatch.setattr("mixtura.densities.hmm.forward", watched)
+    monkeypatch.setattr(engine, "chunk_rows", lambda density: 20)
+    engine.concat(density.log_prob, density)
+    engine.sum(lambda part: density.statistics(part, density.log_prob(part).softmax(1)), density)
+    assert len(passes) == 16
+    assert not any(alive)
+    assert not any(each() for each in passes)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

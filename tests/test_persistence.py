@@ -7,16 +7,19 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sklearn.linear_model import LogisticRegression
 
 import mixtura
 from mixtura import (
     BoostedMixtureClassifier,
     GaussianMixtureDensity,
     MixtureClassifier,
+    PairwiseClassifier,
     SequenceMixtureClassifier,
 )
 from mixtura.densities import STRUCTURES
 from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.persistence import ESTIMATORS
 from mixtura.testing import toy_sequences
 
 
@@ -367,3 +370,16 @@ def test_files_hold_no_code(saved):
     """Tensors and JSON only: nothing is unpickled when a model is read."""
     tensors = load_file(saved)
     assert all(isinstance(value, torch.Tensor) for value in tensors.values())
+
+
+def test_every_public_estimator_can_be_saved():
+    public = [getattr(mixtura, name) for name in mixtura.__all__ if name != "load"]
+    assert [kind.__name__ for kind in public if kind not in ESTIMATORS.values()] == []
+    assert all(hasattr(kind, "save") for kind in public)
+
+
+def test_estimators_from_elsewhere_are_refused_by_name(iris, tmp_path):
+    model = PairwiseClassifier(LogisticRegression(max_iter=1000)).fit(*iris)
+    with pytest.raises(InvalidInputError, match=r"LogisticRegression.*Remedy: pickle"):
+        model.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())

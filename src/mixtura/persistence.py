@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
+from sklearn.base import BaseEstimator
+from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags
 from torch import Tensor
 
@@ -57,6 +59,8 @@ class _Packer:
             return self._pack_density(value, name)
         if type(value) in ESTIMATORS.values():
             return {"kind": "estimator", **self.pack_estimator(value, name)}
+        if isinstance(value, FrozenEstimator):
+            return {"kind": "frozen", "estimator": self.pack(value.estimator, name)}
         if isinstance(value, Scaling):
             parts = {k: self.pack(v, f"{name}.{k}") for k, v in vars(value).items()}
             return {"kind": "scaling", **parts}
@@ -83,6 +87,11 @@ class _Packer:
             return {"kind": type(value).__name__, "items": items}
         if value is None or isinstance(value, bool | int | float | str):
             return value
+        if isinstance(value, BaseEstimator):
+            raise InvalidInputError(
+                f"{name} holds a {type(value).__name__}, and a model file stores estimators of "
+                "mixtura alone. Remedy: pickle the whole, or use one of mixtura's estimators."
+            )
         raise InvalidInputError(
             f"{name} holds a {type(value).__name__}, which a model file cannot store. Set it to "
             "None before saving (callbacks and random states belong to a run, not to a model)."
@@ -188,6 +197,7 @@ _UNPACKERS: dict[str, Any] = {
     "mixture": _unpack_mixture,
     "density": _unpack_density,
     "estimator": _unpack_estimator,
+    "frozen": lambda v, t: FrozenEstimator(_unpack(v["estimator"], t)),
     "scaling": lambda v, t: Scaling(**_unpack_fields(v, t)),
     "schema": lambda v, t: Schema(**_unpack_fields(v, t)),
     "tensor": lambda v, t: t[v["name"]],

@@ -23,7 +23,7 @@ class SequenceBatch:
     frames : all frames by time, as `packing` says.
     y : (n,) class index, -1 for unlabelled sequences.
     weight : (n,) non-negative weights.
-    kept : what a density wants to find again when it meets the same batch.
+    kept : what a density wants to find again when it meets the same batch; it goes with the batch.
     """
 
     frames: Batch
@@ -90,7 +90,8 @@ class SequenceBatch:
 class SequenceTable(Table):
     """A user's sequences as batches of tensors, always in double precision.
 
-    Chunks are bounded by their frames, and kept: passing over them again costs no packing.
+    Chunks are bounded by their frames, and packed anew whenever they are looked through: nothing
+    that was computed for one outlives it.
     """
 
     most_rows: ClassVar[dict[str, int]] = {"cpu": 262_144, "cuda": 4_194_304}
@@ -115,7 +116,6 @@ class SequenceTable(Table):
             device=device,
         )
         self.lengths = torch.as_tensor(lengths, device=device)
-        self._kept: tuple[int, list[SequenceBatch]] | None = None
 
     @property
     def sizes(self) -> Tensor:
@@ -137,13 +137,11 @@ class SequenceTable(Table):
 
     def chunks(self, n_rows: int) -> Iterator[SequenceBatch]:  # type: ignore[override]
         """All sequences in order, about `n_rows` frames at a time."""
-        if self._kept is None or self._kept[0] != n_rows:
-            number = (self.lengths.cumsum(0) - 1) // n_rows
-            counts = torch.unique_consecutive(number, return_counts=True)[1].tolist()
-            ends = np.cumsum(counts).tolist()
-            slices = (slice(end - count, end) for end, count in zip(ends, counts, strict=True))
-            self._kept = n_rows, [self.batch(part) for part in slices]
-        yield from self._kept[1]
+        number = (self.lengths.cumsum(0) - 1) // n_rows
+        counts = torch.unique_consecutive(number, return_counts=True)[1].tolist()
+        ends = np.cumsum(counts).tolist()
+        for end, count in zip(ends, counts, strict=True):
+            yield self.batch(slice(end - count, end))
 
     def cast(self, dtype: torch.dtype) -> Self:
         """Itself: likelihoods of long sequences need all digits."""
@@ -155,5 +153,4 @@ class SequenceTable(Table):
         part.__dict__.update(self.__dict__)
         at = torch.as_tensor(index, device=self.device)
         part._x, part._observed, part.lengths, part.y, part.weight = self._part(at)
-        part._kept = None
         return part

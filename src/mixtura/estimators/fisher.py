@@ -7,25 +7,27 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import (
-    BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     MetaEstimatorMixin,
     TransformerMixin,
     clone,
 )
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from mixtura.estimators.base import Saveable
 from mixtura.exceptions import UnsupportedError
 from mixtura.mixture import Mixture
+from mixtura.persistence import storable
 
 #: Rows at a time, and numbers they may need: each meets the copies of the model of all others.
 _TOGETHER, _MOST_NUMBERS = 16, 2e7
 
 
-class FisherScores(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstimatorMixin, BaseEstimator
-):
+@storable
+class FisherScores(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstimatorMixin, Saveable):
     """The gradient of the log density of each class by its parameters, row by row.
 
     Rows become vectors that say how they differ from what the model expects, whatever they were
@@ -56,6 +58,8 @@ class FisherScores(
     (60,)
     """
 
+    _parameter_constraints: dict = {"estimator": [HasMethods(["fit"])]}
+
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
@@ -72,7 +76,8 @@ class FisherScores(
                 "SequenceMixtureClassifier, MixtureClassifier, BoostedMixtureClassifier or "
                 "MixtureDensity."
             )
-        self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
+        fitted = clone(self.estimator).fit(X, y, **fit_params)
+        self.estimator_ = fitted.estimator if isinstance(fitted, FrozenEstimator) else fitted
         mixture = self.estimator_._density_model()
         self._n_features_out = sum(
             value[0].numel() * len(value) for value in _parameters(mixture).values()
