@@ -13,16 +13,19 @@ NEEDED = {"mixtura", "pytest", "pytest-xdist", "editables", "hatchling"}
 COLLECT = """
 import sys
 
+import pytest
+
 class Absent:
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name.partition(".")[0] in {absent!r}:
             raise ModuleNotFoundError("No module named " + repr(name), name=name)
 
-sys.meta_path.insert(0, Absent)
-import pytest
+    @staticmethod
+    def pytest_sessionstart(session):
+        sys.meta_path.insert(0, Absent)  # before the finder by which pytest rewrites assertions
 
-sys.exit(pytest.main({arguments!r}))
+sys.exit(pytest.main({arguments!r}, plugins=[Absent]))
 """
 
 

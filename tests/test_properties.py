@@ -9,6 +9,9 @@ after it was saved and loaded; within seconds. A quick draw, the same every time
 import os
 
 import pytest
+
+pytest.importorskip("hypothesis")
+
 from attack import COLUMNS, CONTAINERS, LABELS, OBJECTS, SEQUENCES, WEIGHTS, Recipe, SequenceRecipe
 from attack import attack as stands
 from hypothesis import HealthCheck, assume, given, settings
