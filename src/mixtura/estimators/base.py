@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -24,12 +23,18 @@ from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
 from mixtura.densities import Categorical, Product
-from mixtura.engines import LocalEngine
+from mixtura.estimators.typicality import (
+    filled_log_density,
+    held_out_scores,
+    log_density,
+    run_over,
+)
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
 from mixtura.persistence import save_estimator
 from mixtura.progress import Progress
 from mixtura.schema import Schema
+from mixtura.trainers.base import SpreadPrior
 
 #: What a matrix of numbers must be like.
 _NUMBERS: dict[str, Any] = {
@@ -141,13 +146,16 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
     def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
         return super()._measure_scaling(X, weight).sparing(self._levels(X.shape[1]))
 
-    def _publish(self, mixture: Mixture, scaling: Scaling, table: Table) -> None:
-        """Fitted attributes that follow from the mixture and its training rows."""
+    def _publish(self, mixture: Mixture, scaling: Scaling) -> None:
+        """Fitted attributes that follow from the mixture."""
         self.mixture_, self.scaling_ = mixture.to("cpu", torch.float64), scaling
         self.weights_ = self.mixture_.log_weight.exp().numpy()
         self.means_ = scaling.invert(self.mixture_.density.location.numpy())
         self._n_features_out = mixture.n_components
-        scores = run_over(mixture, table, self._typicality).numpy()
+
+    def _publish_scores(self, table: Table, prior: SpreadPrior | None = None) -> None:
+        """What the published mixture would say of its training rows, had it not seen them."""
+        scores = held_out_scores(self.mixture_, table, self._typicality, prior).numpy()
         self.score_quantiles_ = weighted_quantiles(scores, table.weight.double().cpu().numpy())
 
     @property
@@ -298,10 +306,15 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         return filled_log_density(mixture, batch)
 
     def is_outlier(self, X: Any, share: float = 0.01) -> np.ndarray:
-        """Rows less likely than all but a `share` of the training rows.
+        """Rows less likely than all but a `share` of rows like those of training would be.
+
+        Training rows count by what a model without them makes of them (those of a stream by what
+        the model made of them before it learned from them), so about that `share` of new rows is
+        flagged where nothing has changed. With `parameterization="precision"` they count as they
+        are, and more is flagged.
 
         A row with holes is judged in its favour: with the holes filled by their conditional means.
-        Sequences are judged by their log density a value.
+        Sequences are judged by their log density per value.
         """
         check_is_fitted(self)
         if not 0.0 <= share <= 1.0:
@@ -364,25 +377,3 @@ def check_count(count: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
         raise InvalidInputError(f"the number to draw must be positive and whole, got {count!r}.")
     return int(count)
-
-
-def run_over(model: Any, table: Table, function: Callable[[Any, Batch], Tensor]) -> Tensor:
-    """`function` of every row of a table under the model, in double precision on the CPU."""
-    moved = model.to(table.device)
-    engine = LocalEngine(table)
-    return engine.concat(lambda batch: function(moved, batch).double(), moved.density)
-
-
-def log_density(mixture: Mixture, batch: Batch) -> Tensor:
-    """log p(x) of each row in the model's units."""
-    return mixture.class_log_joint(batch).logsumexp(1)
-
-
-def filled_log_density(mixture: Mixture, batch: Batch) -> Tensor:
-    """log p of each row with its holes filled by their conditional means."""
-    unlabelled = torch.full_like(batch.y, UNLABELED)
-    filled = batch.x
-    if batch.observed is not None:
-        filled = mixture.impute(replace(batch, y=unlabelled))
-    untold = torch.full_like(batch.lacks(), -1)  # nor do holes make a row unlikely
-    return log_density(mixture, replace(batch, x=filled, observed=None, absent=untold))

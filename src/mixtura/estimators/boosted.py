@@ -191,7 +191,8 @@ class BoostedMixtureClassifier(GrownClassifier):
             )
         self.missingness_ = "informative" if choices[best] else "ignore"
         if "voters_" not in self.__dict__:
-            self._publish(self.mixture_.to(device), scaling, table)
+            self._publish(self.mixture_, scaling)
+            self._publish_scores(table)
         return self
 
     def _train(

@@ -361,6 +361,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
         self._conclude(result, table, scaling, progress, plan)
+        self._publish_scores(table, result.prior)
         self.class_count_ = class_counts(rows, self.class_prior_)
         return self
 
@@ -539,7 +540,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self, result: FitResult, table: Table, scaling: Scaling, progress: Progress, plan: Plan
     ) -> None:
         mixture, prior = result.mixture, result.prior
-        self._publish(mixture, scaling, table)
+        self._publish(mixture, scaling)
         self.prior_rows_ = 0.0 if prior is None else prior.rows
         self.prior_spread_ = None if prior is None else prior.reference.cpu().numpy()
         self.covariance_ = plan.recipe.final_covariance(table.n_numbers)

@@ -159,7 +159,8 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         table = Table(X, weight=weight, scaling=scaling, device=device)
         with self._progress() as progress:
             result = self._train(LocalEngine(table), previous, progress)
-        self._publish(result.mixture, scaling, table)
+        self._publish(result.mixture, scaling)
+        self._publish_scores(table)
         informative = getattr(self.mixture_.density, "informative", False)
         self.missingness_ = "informative" if informative else "ignore"
         self.n_components_ = result.mixture.n_components

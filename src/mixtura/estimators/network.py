@@ -175,7 +175,8 @@ class MixtureNetwork(MixtureEstimator):
     ) -> None:
         """Fitted attributes."""
         network = result.network.to("cpu", torch.float64)
-        self._publish(result.network.mixture, table.scaling, table)
+        self._publish(result.network.mixture, table.scaling)
+        self._publish_scores(table)
         self.n_iter_, self.converged_ = result.n_iter, result.converged
         if not result.converged and not progress.stopped:
             warn(

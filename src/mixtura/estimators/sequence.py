@@ -291,7 +291,8 @@ class SequenceMixtureClassifier(GrownClassifier):
             ]
         )
         if "voters_" not in self.__dict__:
-            self._publish(self.mixture_.to(table.device), self.scaling_, table)
+            self._publish(self.mixture_, self.scaling_)
+            self._publish_scores(table)
         return self
 
     def _fit_pairs(self, rows: Rows) -> Self:

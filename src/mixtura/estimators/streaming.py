@@ -11,7 +11,7 @@ from sklearn.base import _fit_context
 
 from mixtura.data import Table, labelled_mask, resolve_device
 from mixtura.engines import LocalEngine
-from mixtura.estimators.base import MixtureEstimator, weighted_quantiles
+from mixtura.estimators.base import MixtureEstimator, run_over, weighted_quantiles
 from mixtura.estimators.plan import Plan, Rows, class_counts, make_plans
 from mixtura.exceptions import InvalidInputError
 from mixtura.mixture import Mixture
@@ -67,7 +67,8 @@ class StreamingClassifier(MixtureEstimator):
         device = resolve_device(self.device, rows.X.size)
         table = Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
         mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(device)
-        seen = float(self.class_count_.sum())
+        seen, before = float(self.class_count_.sum()), self.score_quantiles_
+        scores = run_over(mixture, table, self._typicality).numpy()
         if mixture.density.closed_form:
             mixture, count = self._online_step(mixture, rows, table)
         else:
@@ -76,13 +77,13 @@ class StreamingClassifier(MixtureEstimator):
         with self._progress() as progress:
             if not plan.generative:
                 result = self._stream_epoch(mixture, plan, table, progress)
-        before = self.score_quantiles_
         result = replace(result, converged=True, prior=self._spread_prior())
         self._conclude(result, table, self.scaling_, progress, plan)
         self.class_count_ = count
-        weight = np.repeat([seen, float(rows.weight.sum())], len(before))
-        mixed = np.concatenate([before, self.score_quantiles_])
-        self.score_quantiles_ = weighted_quantiles(mixed, weight)
+        past = np.full(len(before), seen / len(before))
+        self.score_quantiles_ = weighted_quantiles(
+            np.concatenate([before, scores]), np.concatenate([past, rows.weight])
+        )
         return self
 
     def _online_step(
