@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from scipy.stats import multivariate_normal
 from sklearn.datasets import make_blobs
 from sklearn.linear_model import ElasticNet as ReferenceNet
@@ -21,7 +21,13 @@ from mixtura.objectives import Regression
 from mixtura.progress import Progress
 from mixtura.testing import make_batch, make_density, make_engine, make_mixed, make_mixture
 from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.linked import ElasticNet, Linked, cross_entropy, squared_error
+from mixtura.trainers.linked import (
+    ElasticNet,
+    Linked,
+    cross_entropy,
+    squared_error,
+    with_class_shares,
+)
 
 PUBLISHED = {
     "embedding": "posterior",
@@ -108,13 +114,126 @@ def test_densities_are_shares_of_the_highest(informative):
     np.testing.assert_allclose(density.log_prob(at_home).diagonal(), peak)
 
 
-@pytest.mark.parametrize("embedding", ["density", "log_density"])
-def test_absolute_embeddings_fill_holes_in(embedding):
-    """Rows with holes embed as the rows that the mixture expects."""
-    network = make_network(embedding)
-    batch = make_batch(network.density, 9, generator(1), holes=True)
-    whole = replace(batch, x=network.mixture.impute(batch), observed=None)
-    np.testing.assert_allclose(network.embed(batch), network.embed(whole))
+# -- rows with holes -----------------------------------------------------------------------------
+
+
+def make_fair_network(embedding, kind=Network, covariance="full", counts=(3, 2)):
+    """One whose classes are about even, and whose embedding has been standardised."""
+    network = make_network(embedding, kind, covariance, counts)
+    rows = make_batch(network.density, 500, generator(5))
+    zero, one = torch.zeros_like(network.shift), torch.ones_like(network.scale)
+    plain = network.with_read_out(network.weight, 0.0 * network.bias, zero, one).embed(rows)
+    return network.with_read_out(
+        network.weight, 0.0 * network.bias, plain.mean(0), plain.std(0) + 1e-6
+    )
+
+
+def conditional_draws(mixture, row, seen, count):
+    """Rows completed by draws given what is seen: means and covariances by the textbook."""
+    random, joint, parts = np.random.default_rng(0), [], []
+    means, covariances = mixture.density.mean.numpy(), mixture.density.covariances().numpy()
+    for k, (mean, covariance) in enumerate(zip(means, covariances, strict=True)):
+        log_weight = float(mixture.log_joint_weight[k])
+        inside = covariance[np.ix_(seen, seen)]
+        if seen.any():
+            log_weight += multivariate_normal(mean[seen], inside).logpdf(row[seen])
+        gain = covariance[np.ix_(~seen, seen)] @ np.linalg.inv(inside)
+        centre = mean[~seen] + gain @ (row[seen] - mean[seen])
+        rest = covariance[np.ix_(~seen, ~seen)] - gain @ covariance[np.ix_(seen, ~seen)]
+        whole = np.tile(row, (count, 1))
+        if not seen.all():
+            whole[:, ~seen] = random.multivariate_normal(centre, rest, size=count, method="svd")
+        joint.append(log_weight)
+        parts.append(whole)
+    return softmax(joint), parts
+
+
+def complete_batch(x):
+    x = torch.from_numpy(x)
+    return Batch(x, None, torch.full((len(x),), -1), torch.ones(len(x)).double())
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag", "low_rank"])
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+def test_holes_are_integrated_out(embedding, covariance):
+    """p(c | observed) is the mean of p(c | x) over thousands of textbook draws of the rest."""
+    network = make_fair_network(embedding, covariance=covariance)
+    batch = make_batch(network.density, 12, generator(1), holes=True)
+    found = network.class_log_joint(batch).softmax(1).numpy()
+    for row, seen, proba in zip(batch.x.numpy(), batch.observed.numpy(), found, strict=True):
+        share, parts = conditional_draws(network.mixture, row, seen, 4_000)
+        means = [network.class_log_joint(complete_batch(x)).softmax(1).mean(0) for x in parts]
+        np.testing.assert_allclose(proba, share @ np.stack(means), atol=0.03)
+
+
+def test_missing_categories_are_summed_over():
+    """With one categorical column missing there is nothing to draw by chance: all are listed."""
+    density = make_mixed(generator())
+    random = generator(3)
+    draw = partial(torch.randn, dtype=torch.float64, generator=random)
+    size = density.n_components
+    mixture = make_mixture(density, [size - 1, 1], random)
+    blank = Network.blank(mixture, "log_density")
+    network = blank.with_read_out(draw(size), draw(2), draw(size), 3.0 * draw(size).exp())
+    whole = make_batch(density, 20, generator(1))
+    column = density.columns[1][0]
+    observed = torch.ones_like(whole.x, dtype=torch.bool)
+    observed[:, column] = False
+    holes = replace(whole, observed=observed, x=whole.x * observed, absent=whole.lacks())
+    n_levels = density.parts[1].levels[0]
+    values = [whole.x.clone() for _ in range(n_levels)]
+    for code, x in enumerate(values):
+        x[:, column] = code
+    joints = torch.stack([network.class_log_joint(replace(whole, x=x)) for x in values])
+    expected = joints.logsumexp(0)
+    found = network.class_log_joint(holes)
+    np.testing.assert_allclose(found.logsumexp(1), expected.logsumexp(1))
+    np.testing.assert_allclose(found.softmax(1), expected.softmax(1), atol=0.02)
+
+
+def test_predictions_of_numbers_are_averaged_too():
+    """Over the same draws."""
+    network = make_fair_network("log_density", RegressionNetwork, counts=(4,))
+    batch = make_batch(network.density, 8, generator(1), holes=True)
+    found = network.class_log_joint(batch)[:, 1].numpy()
+    for row, seen, prediction in zip(batch.x.numpy(), batch.observed.numpy(), found, strict=True):
+        share, parts = conditional_draws(network.mixture, row, seen, 4_000)
+        each = np.stack([network.class_log_joint(complete_batch(x))[:, 1] for x in parts])
+        error = each.std() / network.n_draws**0.5
+        assert abs(prediction - share @ each.mean(1)) < 2.0 * error + 1e-9
+
+
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+def test_a_row_gets_the_same_answer_in_any_batch(embedding):
+    """Draws are a row's own; complete rows need none, and are as they were to the bit."""
+    network = make_fair_network(embedding)
+    batch = make_batch(network.density, 30, generator(1), holes=True)
+    together = network.class_log_joint(batch)
+    alone = torch.cat([network.class_log_joint(batch.take([i])) for i in range(30)])
+    np.testing.assert_allclose(together, alone, rtol=1e-10)
+    whole = make_batch(network.density, 30, generator(1))
+    marked = replace(whole, observed=torch.ones_like(whole.x, dtype=torch.bool))
+    assert torch.equal(network.class_log_joint(whole), network.class_log_joint(marked))
+
+
+@pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
+def test_weights_can_give_the_classes_their_shares(embedding):
+    """The mean of p(c | x) over p(x), which an empty row gets."""
+    network = make_fair_network(embedding)
+    before = network.class_shares().numpy()
+    chances = network.class_chances().numpy()
+    wanted = 0.8 * before + 0.2 * chances[chances[:, 0].argmax()]  # some weights have it
+    found = with_class_shares(network, wanted)
+    assert np.abs(before - wanted).max() > 0.04
+    np.testing.assert_allclose(found.class_shares(), wanted, atol=0.01)
+    np.testing.assert_allclose(found.mixture.log_joint_weight.exp().sum(), 1.0)
+    empty = make_batch(network.density, 1, generator(1))
+    empty = replace(empty, observed=torch.zeros_like(empty.x, dtype=torch.bool))
+    np.testing.assert_allclose(found.class_log_joint(empty).exp()[0], wanted, atol=0.03)
+    if embedding in ("density", "log_density"):
+        whole = make_batch(network.density, 9, generator(2))
+        kept, changed = (each.class_log_joint(whole).softmax(1) for each in (network, found))
+        np.testing.assert_allclose(kept, changed)
 
 
 @pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
@@ -136,8 +255,12 @@ def test_the_outputs_are_a_joint_density():
     network = make_network("log_density")
     batch = make_batch(network.density, 10, generator(1), holes=True)
     joint = network.class_log_joint(batch)
+    np.testing.assert_allclose(
+        joint.logsumexp(1), network.mixture.log_joint(batch).logsumexp(1), rtol=1e-6
+    )
+    batch = make_batch(network.density, 10, generator(1))
+    joint = network.class_log_joint(batch)
     expected = network.mixture.log_joint(batch).logsumexp(1)
-    np.testing.assert_allclose(joint.logsumexp(1), expected)
     embedded, owner = network.embed(batch).numpy(), network.mixture.owner.numpy()
     scores = np.stack([network.bias.numpy()] * 10)
     for row in range(10):

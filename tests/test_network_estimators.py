@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, make_blobs
+from sklearn.datasets import load_diabetes, load_wine, make_blobs
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor, load
 from mixtura.densities import categorical, product
@@ -305,6 +305,61 @@ def test_bad_targets(y, message):
     """Are refused in words."""
     with pytest.raises(ValueError, match=message):
         MixtureNetworkRegressor(1).fit(np.arange(8.0).reshape(4, 2), y)
+
+
+@pytest.mark.parametrize("embedding", ["log_density", "posterior"])
+def test_a_row_with_nothing_observed_gets_the_prior(embedding):
+    """And one with little observed is little more confident, rightly so."""
+    X, y = load_wine(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    train, test = order[::2], order[1::2]
+    count = 2 if embedding == "log_density" else 8
+    model = MixtureNetworkClassifier(count, embedding=embedding, calibrate=False, random_state=0)
+    model.fit(X[train], y[train])
+    shares = np.bincount(y[train]) / len(train)
+    np.testing.assert_allclose(model.class_prior_, shares, atol=0.01)
+    empty = model.predict_proba(np.full((1, X.shape[1]), np.nan))
+    np.testing.assert_allclose(empty[0], shares, atol=0.02)
+    holes = np.random.default_rng(1).random(X[test].shape) < 0.9
+    proba = model.predict_proba(np.where(holes, np.nan, X[test]))
+    right = proba.argmax(1) == y[test]
+    assert abs(proba.max(1).mean() - right.mean()) < 0.12
+
+
+@pytest.mark.parametrize("n_features", [1, 2])
+@pytest.mark.parametrize("embedding", ["log_density", "posterior"])
+def test_class_densities_integrate_to_one(embedding, n_features):
+    """On a grid, with few labels that are not shared out as the rows are."""
+    random = np.random.default_rng(0)
+    y = (np.arange(400) % 5 == 0).astype(int)
+    X = random.normal(size=(400, n_features)) + 1.5 * y[:, None]
+    shown = np.where(np.arange(400) < 10, y, -1)
+    shown[np.flatnonzero(y == 1)[:6]] = 1
+    model = MixtureNetworkClassifier(3, embedding=embedding, calibrate=False, random_state=0)
+    model.fit(X, shown)
+    side = np.linspace(-8, 10, 1500 if n_features == 1 else 150)
+    grid = np.stack(np.meshgrid(*[side] * n_features), -1).reshape(-1, n_features)
+    total = np.exp(model.class_log_density(grid)).sum(0) * (side[1] - side[0]) ** n_features
+    np.testing.assert_allclose(total, 1.0, atol=0.02)
+
+
+def test_draws_of_a_rare_class_are_distinct():
+    """They lie where the network finds that class; where it never does, others fill up."""
+    random = np.random.default_rng(0)
+    y = (np.arange(600) % 30 == 0).astype(int)
+    X = random.normal(size=(600, 2)) + 3.0 * y[:, None]
+    model = MixtureNetworkClassifier(
+        2, embedding="log_density", calibrate=False, random_state=0
+    ).fit(X, y)
+    drawn, labels = model.sample(300, y=1, random_state=0)
+    assert len(np.unique(drawn, axis=0)) == 300
+    assert (labels == 1).all()
+    many, drawn_labels = model.sample(60_000, random_state=1)
+    np.testing.assert_allclose(drawn.mean(0), many[drawn_labels == 1].mean(0), atol=0.25)
+    model.intercept_ = model.intercept_ + np.array([60.0, -60.0])
+    with pytest.warns(DegenerateDataWarning, match="likeliest of the others fill up"):
+        drawn, _ = model.sample(3, y=1, random_state=0)
+    assert len(np.unique(drawn, axis=0)) == 3
 
 
 def test_many_features_do_not_drown_the_labels():

@@ -156,6 +156,10 @@ class Mixture:
             self.learn_prior,
         )
 
+    def row_cost(self, missing: bool) -> int:
+        """Numbers held in memory for one row."""
+        return self.density.row_cost(missing)
+
     def log_joint(self, batch: Batch) -> Tensor:
         """Component log-joint: log p(x, c, k), (n, K)."""
         return self.density.log_prob(batch) + self.log_joint_weight.to(batch.x.dtype)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from mixtura.data import UNLABELED, Batch
-from mixtura.densities import Density
+from mixtura.data import Batch
+from mixtura.densities import Density, Even
 from mixtura.mixture import Mixture
 
 
@@ -56,6 +57,31 @@ EMBEDDINGS: dict[str, Callable[[Mixture, Tensor], Tensor]] = {
 }
 #: Embeddings that compare the components of a class; the others take each by itself.
 RELATIVE = ("posterior", "simplex")
+#: Draws of what is missing in a row that its answer is the mean of, and the seed of all draws.
+N_DRAWS, _SEED = 128, 0
+#: Draws from all components that the classes' shares are measured by, and the fewest of each.
+_FOR_CHANCES, _LEAST_CHANCES = 16_384, 32
+#: Numbers that draws of several rows may hold at a time.
+_NUMBERS = 20_000_000
+
+
+def _log_share(log_chance: Tensor) -> Tensor:
+    """(draws, n, 1) an equal share for each draw, whose gradient is that of its probability.
+
+    Draws follow p(missing | observed), which moves with the parameters: the derivative of a mean
+    over them is the mean of the derivative, and of the values times that of log p.
+    """
+    return (log_chance - log_chance.detach()).log_softmax(0)[..., None]
+
+
+def _mean(values: Tensor, log_chance: Tensor) -> Tensor:
+    """Over draws: (draws, n, C) -> (n, C)."""
+    return (values * _log_share(log_chance).exp()).sum(0)
+
+
+def _log_mean(values: Tensor, log_chance: Tensor) -> Tensor:
+    """The same, in logs."""
+    return (values + _log_share(log_chance)).logsumexp(0)
 
 
 @dataclass(frozen=True)
@@ -64,6 +90,8 @@ class Network:
 
     p(c | x) = softmax_c(bias_c + sum over the components k of class c of weight_k * f_k(x)), and
     p(x) is that of all mixtures together: a joint model of rows and classes, for any objective.
+    What is missing in a row is integrated out: p(c | observed) is the mean of p(c | x) over draws
+    of the rest from p(rest | observed). The draws of a row depend on the row alone.
 
     Attributes
     ----------
@@ -72,6 +100,7 @@ class Network:
     bias : (C,).
     embedding : one of `EMBEDDINGS`.
     shift, scale : (K,) units of the embedding.
+    n_draws : draws of what is missing in a row.
     """
 
     mixture: Mixture
@@ -80,6 +109,7 @@ class Network:
     embedding: str
     shift: Tensor
     scale: Tensor
+    n_draws: int = N_DRAWS
 
     @classmethod
     def blank(cls, mixture: Mixture, embedding: str) -> Self:
@@ -110,20 +140,103 @@ class Network:
     def embed(self, batch: Batch, log_joint: Tensor | None = None) -> Tensor:
         """(n, K) what the components make of each row.
 
-        Densities of rows with different holes cannot be compared: such rows are filled in first.
+        Posteriors are those given what is observed. Densities of rows with different holes cannot
+        be compared: of such rows it is the mean over draws of what is missing.
         """
-        if batch.observed is not None and self.embedding not in RELATIVE:
-            batch, log_joint = self._filled(batch), None
         log_joint = self.mixture.log_joint(batch) if log_joint is None else log_joint
+        if self.embedding in RELATIVE:
+            return self._embed_complete(log_joint)
+        return self._over_draws(batch, log_joint, lambda embedded: embedded, _mean)
+
+    def _embed_complete(self, log_joint: Tensor) -> Tensor:
         found = EMBEDDINGS[self.embedding](self.mixture, log_joint)
         return (found - self.shift.to(found.dtype)) / self.scale.to(found.dtype)
 
-    def _filled(self, batch: Batch) -> Batch:
-        """The rows with what is missing in them replaced by what is expected."""
-        unlabelled = replace(batch, y=torch.full(batch.y.shape, UNLABELED, device=batch.y.device))
-        with torch.no_grad():
-            filled = self.mixture.impute(unlabelled)
-        return replace(batch, x=filled, observed=None, absent=batch.lacks())
+    def _over_draws(
+        self,
+        batch: Batch,
+        log_joint: Tensor,
+        function: Callable[[Tensor], Tensor],
+        average: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """`function` of the embedding (n, K); of rows with holes its average over draws."""
+        if batch.observed is None:
+            return function(self._embed_complete(log_joint))
+        complete = batch.observed.all(1)
+        full, holes = complete.nonzero().flatten(), (~complete).nonzero().flatten()
+        if not len(holes):
+            return function(self._embed_complete(log_joint))
+        completions = self._completions(batch.take(holes), log_joint[holes])
+        joints = [self.mixture.log_joint(drawn) for drawn in completions]
+        values = torch.cat([function(self._embed_complete(joint)) for joint in joints])
+        log_chance = torch.cat([joint.logsumexp(1) for joint in joints])
+        found = average(*(each.unflatten(0, (-1, len(holes))) for each in (values, log_chance)))
+        if not len(full):
+            return found
+        known = function(self._embed_complete(log_joint[full]))
+        blank = found.new_zeros(len(batch), found.shape[1])
+        return blank.index_copy(0, full, known.to(found.dtype)).index_copy(0, holes, found)
+
+    @torch.no_grad()
+    def _completions(self, batch: Batch, log_joint: Tensor) -> Iterator[Batch]:
+        """Rows completed by draws given what is observed, some draws of all rows at a time.
+
+        Of a row's draws each component has its posterior share, to one draw.
+        """
+        count, n_draws = len(batch), self.n_draws
+        level = (torch.arange(n_draws, dtype=torch.float64) + 0.5) / n_draws
+        edges = log_joint.double().softmax(1).cumsum(1)
+        component = torch.searchsorted(edges, level.to(edges.device).expand(count, -1).contiguous())
+        component = component.clamp_max(log_joint.shape[1] - 1)
+        together = max(1, _NUMBERS // (count * self.density.row_cost(True)))
+        untold = replace(batch, absent=batch.lacks())
+        for draws in torch.arange(n_draws, device=edges.device).split(together):
+            rows = torch.arange(count, device=edges.device).repeat(len(draws))
+            chosen = component[:, draws].mT.flatten()
+            drawn = self._draws[chosen, draws.repeat_interleave(count)]
+            many = untold.take(rows)
+            whole = self.density.agree(many, chosen, drawn)
+            yield replace(many, x=whole, observed=None)
+
+    @torch.no_grad()
+    def class_chances(self) -> Tensor:
+        """(K, C) the mean of p(c | x) over the rows of each component; holes tell nothing."""
+        each = max(_LEAST_CHANCES, _FOR_CHANCES // self.density.n_components)
+        rows = replace(self, n_draws=each)._draws.flatten(0, 1)
+        untold = torch.full(rows.shape, -1, dtype=torch.int8, device=rows.device)
+        drawn = Batch(rows, None, untold[:, 0].long(), torch.ones_like(rows[:, 0]), untold)
+        size = max(1, _NUMBERS // self.density.row_cost(False))
+        parts = [
+            self.class_log_joint(drawn.take(slice(start, start + size))).softmax(1)
+            for start in range(0, len(rows), size)
+        ]
+        return torch.cat(parts).unflatten(0, (-1, each)).mean(1)
+
+    def class_shares(self) -> Tensor:
+        """(C,) the mean of p(c | x) over all rows: the class prior of the joint model."""
+        return self.mixture.log_joint_weight.exp() @ self.class_chances()
+
+    def with_joint_weight(self, log_joint_weight: Tensor) -> Self:
+        """The network with other weights of all components in p(x), (K,).
+
+        Log-densities keep their values, which hold the weights; posteriors change with them.
+        """
+        mixture = self.mixture
+        prior = mixture.by_class(log_joint_weight[None])[0]
+        weight = log_joint_weight - mixture.layout.spread(prior)
+        shift = self.shift
+        if self.embedding == "log_density":
+            shift = shift + weight - mixture.log_weight
+        changed = replace(mixture, log_weight=weight, log_prior=prior)
+        return replace(self, mixture=changed, shift=shift)
+
+    @cached_property
+    def _draws(self) -> Tensor:
+        """(K, draws, D) draws from every component, always the same ones."""
+        component = torch.arange(self.density.n_components, device=self.weight.device)
+        even = Even(self.n_draws, _SEED)
+        drawn = self.density.sample(component.repeat_interleave(self.n_draws), even)
+        return drawn.unflatten(0, (-1, self.n_draws))
 
     def scores(self, embedded: Tensor) -> Tensor:
         """(n, C) before the softmax."""
@@ -133,8 +246,17 @@ class Network:
     def class_log_joint(self, batch: Batch) -> Tensor:
         """log p(x) + log p(c | x), (n, C)."""
         log_joint = self.mixture.log_joint(batch)
-        scores = self.scores(self.embed(batch, log_joint))
-        return log_joint.logsumexp(1, keepdim=True) + scores.log_softmax(1)
+        return log_joint.logsumexp(1, keepdim=True) + self.class_log_proba(batch, log_joint)
+
+    def class_log_proba(self, batch: Batch, log_joint: Tensor) -> Tensor:
+        """log p(c | x), (n, C)."""
+        return self._over_draws(
+            batch, log_joint, lambda embedded: self.scores(embedded).log_softmax(1), _log_mean
+        )
+
+    def row_cost(self, missing: bool) -> int:
+        """Numbers held for one row while gradients are followed."""
+        return self.density.row_cost(missing) * (self.n_draws if missing else 1)
 
     def free(self) -> dict[str, Tensor]:
         """Unconstrained parameters of mixtures and read-out."""
@@ -164,5 +286,5 @@ class RegressionNetwork(Network):
     def class_log_joint(self, batch: Batch) -> Tensor:
         """What objectives see: log p(x) and the prediction, (n, 2)."""
         log_joint = self.mixture.log_joint(batch)
-        prediction = self.scores(self.embed(batch, log_joint))
+        prediction = self._over_draws(batch, log_joint, self.scores, _mean)
         return torch.cat([log_joint.logsumexp(1, keepdim=True), prediction], 1)

@@ -6,6 +6,7 @@ from typing import Any
 
 from mixtura.densities.base import (
     Density,
+    Even,
     Statistics,
     VectorDensity,
     add_statistics,
@@ -34,6 +35,7 @@ __all__ = [
     "Categorical",
     "Density",
     "DiagonalGaussian",
+    "Even",
     "FullGaussian",
     "HiddenMarkov",
     "HolePattern",

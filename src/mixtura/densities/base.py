@@ -14,6 +14,9 @@ from mixtura.data import Batch
 
 Statistics = dict[str, Tensor]
 
+#: Dimensions of a Sobol sequence that are used, and how far its points stay from the border.
+_MOST_EVEN, _EDGE = 1_000, 1e-12
+
 
 def add_statistics(*parts: Statistics) -> Statistics:
     """Statistics are additive: over chunks, over machines, over real and imagined rows."""
@@ -160,9 +163,13 @@ class Density(ABC):
     def fill(self, batch: Any, share: Tensor) -> Tensor:
         """Conditional mean of what is missing under the components' shares (n, K) of each row."""
 
-    @abstractmethod
     def complete(self, batch: Any, component: Tensor, generator: torch.Generator) -> Tensor:
         """A draw of what is missing from the given component (n,) of each row."""
+        return self.agree(batch, component, self.sample(component, generator))
+
+    def agree(self, batch: Any, component: Tensor, drawn: Tensor) -> Tensor:
+        """Draws (n, D) of whole rows made to agree with what is observed: draws given that."""
+        raise NotImplementedError(f"{type(self).__name__} has no draws of single rows.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,19 +257,20 @@ class VectorDensity(Density):
     def fill(self, batch: Batch, share: Tensor) -> Tensor:
         return torch.einsum("nk,nkd->nd", share, self.expected(batch))
 
-    def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
-        """A draw of the missing entries given the observed ones, (n, D).
+    def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
+        """Each draw, shifted by the regression of what it missed of the observed part.
 
-        A draw from the joint, shifted by the regression of what it missed of the observed part
-        (Matheron's rule): exact for Gaussians, and no conditional covariance is formed.
+        Matheron's rule: exact for Gaussians, and no conditional covariance is formed.
         """
         if batch.observed is None:
             return batch.x
-        drawn = self.sample(component, generator).to(batch.x.dtype)
+        drawn = drawn.to(batch.x.dtype)
         missed = replace(batch, x=torch.where(batch.observed, batch.x - drawn, 0.0))
         centred = self.with_tensors({**self.tensors(), "mean": torch.zeros_like(self.mean)})
-        rows = torch.arange(len(batch), device=drawn.device)
-        shifted = drawn + centred.expected(missed)[rows, component]
+        shifted = drawn.clone()
+        for k in component.unique():
+            mine = (component == k).nonzero().flatten()
+            shifted[mine] += centred.select(k[None]).expected(missed.take(mine))[:, 0]
         return torch.where(batch.observed, batch.x, shifted)
 
 
@@ -281,8 +289,42 @@ def keep_valid(old: Kind, new: Kind, valid: Tensor) -> Kind:
     return old.with_tensors(mixed)
 
 
+class Even(torch.Generator):
+    """Evenly spread numbers in place of random ones: scrambled Sobol points, over and over.
+
+    Every `count` rows are the same points, and every call has dimensions of its own; those beyond
+    the first thousand are random. A mean over the rows is closer to the integral.
+    """
+
+    def __new__(cls, count: int, seed: int) -> Self:
+        return super().__new__(cls)
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count, self._seed, self._used = count, seed, 0
+        self.manual_seed(seed)
+
+    def rand(self, n: int, size: int) -> Tensor:
+        """(n, size), above zero and below one."""
+        first, self._used = self._used, self._used + size
+        points = torch.rand(self._count, size, dtype=torch.float64, generator=self)
+        if self._used <= _MOST_EVEN:
+            sobol = torch.quasirandom.SobolEngine(self._used, scramble=True, seed=self._seed)
+            points = sobol.draw(self._count, dtype=torch.float64)[:, first:]
+        return points.clamp(_EDGE, 1.0 - _EDGE).repeat(-(-n // self._count), 1)[:n]
+
+
+def rand(n: int, size: int, generator: torch.Generator) -> Tensor:
+    """Numbers between zero and one, (n, size)."""
+    if isinstance(generator, Even):
+        return generator.rand(n, size)
+    return torch.rand(n, size, dtype=torch.float64, generator=generator)
+
+
 def randn(*shape: int, like: Tensor, generator: torch.Generator) -> Tensor:
     """Normal numbers; drawn on the CPU, so that a seed means the same on every device."""
+    if isinstance(generator, Even):
+        size = math.prod(shape[1:])
+        return torch.special.ndtri(generator.rand(shape[0], size)).view(shape).to(like)
     return torch.randn(*shape, dtype=torch.float64, generator=generator).to(like)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities.base import Density, Statistics
+from mixtura.densities.base import Density, Statistics, rand
 
 #: Up to so many categories in all, a matrix product with indicators is faster than looking up.
 _FEW = 512
@@ -185,14 +185,13 @@ class Categorical(Density):
         return self.log_chance.new_full((self.n_components, columns, columns), torch.nan)
 
     def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
-        size = len(component), len(self.levels)
-        level = torch.rand(size, dtype=torch.float64, generator=generator)
+        level = rand(len(component), len(self.levels), generator)
         drawn, owner = torch.zeros_like(level), component.cpu()
+        first = torch.arange(self.n_components, dtype=torch.float64)[:, None]
         for column, part in enumerate(self.by_column(self.log_chance.double().exp().cpu())):
-            for k in owner.unique():
-                mine = owner == k
-                place = torch.searchsorted(part[k].cumsum(0), level[mine, column])
-                drawn[mine, column] = place.clamp_max(part.shape[1] - 1).double()
+            edges = (part.cumsum(1) + first).flatten()  # those of component k lie in (k, k + 1]
+            place = torch.searchsorted(edges, level[:, column] + owner) - owner * part.shape[1]
+            drawn[:, column] = place.clamp(0, part.shape[1] - 1).double()
         return drawn.to(self.log_chance)
 
     def chances(self, batch: Batch, share: Tensor, column: int) -> Tensor:
@@ -214,8 +213,7 @@ class Categorical(Density):
             filled[hidden, column] = (share[hidden] @ part).argmax(1).to(filled)
         return filled
 
-    def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
+    def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
         if batch.observed is None:
             return batch.x
-        drawn = self.sample(component, generator).to(batch.x)
-        return torch.where(batch.observed, batch.x, drawn)
+        return torch.where(batch.observed, batch.x, drawn.to(batch.x))

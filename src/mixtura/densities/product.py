@@ -193,9 +193,13 @@ class Product(Density):
     def fill(self, batch: Batch, share: Tensor) -> Tensor:
         return self._placed(self._each(batch, lambda part, view: part.fill(view, share)))
 
-    def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
+    def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
+        trios = zip(self.parts, self._views(batch), self.columns, strict=False)
         return self._placed(
-            self._each(batch, lambda part, view: part.complete(view, component, generator))
+            [
+                part.agree(view, component, drawn[:, _index(columns, drawn.device)])
+                for part, view, columns in trios
+            ]
         )
 
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch, Table
-from mixtura.densities import Density
 
 Sums = dict[str, Tensor]
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
+
+
+class Costly(Protocol):
+    """A model, or its density, that says what a row of it costs."""
+
+    def row_cost(self, missing: bool) -> int:
+        """Numbers held in memory for one row."""
 
 
 class LocalEngine:
@@ -43,24 +50,24 @@ class LocalEngine:
         """All rows to learn from, `n_rows` at a time."""
         return self.table.chunks(n_rows)
 
-    def chunk_rows(self, density: Density) -> int:
+    def chunk_rows(self, model: Costly) -> int:
         """Rows a chunk, so that memory is bounded whatever the number of rows."""
         kind = "cpu" if self.table.device.type == "cpu" else "cuda"
-        cost = max(1, density.row_cost(self.may_have_missing))
+        cost = max(1, model.row_cost(self.may_have_missing))
         return max(1, min(self.table.most_rows[kind], _CHUNK_NUMBERS[kind] // cost))
 
-    def sum(self, function: Callable[[Batch], Sums], density: Density) -> Sums:
+    def sum(self, function: Callable[[Batch], Sums], model: Costly) -> Sums:
         """The sum of what `function` gives for each chunk."""
         total: Sums = {}
-        for batch in self.chunks(self.chunk_rows(density)):
+        for batch in self.chunks(self.chunk_rows(model)):
             for name, value in function(batch).items():
                 total[name] = value if name not in total else total[name].add_(value)
         return total
 
-    def concat(self, function: Callable[[Batch], Tensor], density: Density) -> Tensor:
+    def concat(self, function: Callable[[Batch], Tensor], model: Costly) -> Tensor:
         """What `function` gives for each chunk, one after another, on the CPU."""
         with torch.no_grad():
-            parts = [function(b).cpu() for b in self.chunks(self.chunk_rows(density))]
+            parts = [function(b).cpu() for b in self.chunks(self.chunk_rows(model))]
         return torch.cat(parts)
 
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from mixtura.estimators.base import (
 from mixtura.estimators.plan import SMALL, adam_epochs, batch_rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.mixture import Mixture
-from mixtura.network import RELATIVE, Network
+from mixtura.network import N_DRAWS, RELATIVE, Network
 from mixtura.objectives import Objective
 from mixtura.progress import Progress
 from mixtura.trainers.base import SpreadPrior
@@ -32,6 +33,8 @@ from mixtura.trainers.selection import Recipe, effective_rows, fit_groups
 #: Embeddings that "auto" compares, and how far the mixtures of classes then keep to their own rows.
 _COMPARED = {"posterior": 0.0, "log_density": 1.0}
 _ITERATIONS, _LEARNING_RATE = 40, 5e-3
+#: Draws of what is missing in a row, in training.
+_TRAINING_DRAWS = 8
 
 
 class Variant(NamedTuple):
@@ -79,14 +82,19 @@ class MixtureNetwork(MixtureEstimator):
             tol=self.tol,
             prior=prior,
         )
-        found = linked.run(self._network_class.blank(mixture, variant.embedding), engine, progress)
+        blank = self._network_class.blank(mixture, variant.embedding)
+        found = linked.run(replace(blank, n_draws=_TRAINING_DRAWS), engine, progress)
         supervision = self._supervision(table)
         if not self.end_to_end or not supervision or not found.network.weight.any():
-            return found
+            return self._finished(found, table)
         penalties = NetworkPrior(linked.net, supervision, prior)
         trainer = self._gradient_trainer(engine, penalties, generator)
         trained = trainer.run(found.network, self._objective(table), engine, progress).mixture
-        return LinkedResult(trained, found.n_iter, True)
+        return self._finished(LinkedResult(trained, found.n_iter, True), table)
+
+    def _finished(self, result: LinkedResult, table: Table) -> LinkedResult:
+        """The network as it will predict."""
+        return replace(result, network=replace(result.network, n_draws=N_DRAWS))
 
     def _gradient_trainer(
         self, engine: LocalEngine, prior: NetworkPrior, generator: torch.Generator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
@@ -11,17 +12,18 @@ import torch
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
+from torch import Tensor
 
-from mixtura.data import UNLABELED, Table, labelled_mask, read_labels, resolve_device
+from mixtura.data import UNLABELED, Batch, Table, labelled_mask, read_labels, resolve_device
 from mixtura.densities import STRUCTURES
 from mixtura.engines import some_rows
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
 from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.growing import Candidate, choose
 from mixtura.estimators.network import MixtureNetwork, Variant
-from mixtura.estimators.plan import SMALL, Rows, class_counts, read_counts, read_rows
+from mixtura.estimators.plan import SMALL, Rows, read_counts, read_rows
 from mixtura.estimators.predicting import DensityClassifier
-from mixtura.exceptions import InvalidInputError, NoLabelsError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError, warn
 from mixtura.network import EMBEDDINGS
 from mixtura.objectives import (
     DISCRIMINATIVE,
@@ -32,11 +34,19 @@ from mixtura.objectives import (
 )
 from mixtura.persistence import storable
 from mixtura.progress import Progress
+from mixtura.trainers.linked import LinkedResult, with_class_shares
 
-#: Draws that rows of wanted classes are chosen from, at least.
-_POOL = 1_000
 #: Scores of a read-out are no log densities: a smaller margin is enough.
 _HINGE_MARGIN = 5.0
+#: Draws that rows of wanted classes are chosen from: at a time, and in all for each row.
+_POOL, _MOST_DRAWS = 1_000, 10_000
+
+
+def _shares(table: Table, n_classes: int) -> np.ndarray:
+    """(C,) shares of the classes in the weight of the labelled rows."""
+    y, weight = table.y.cpu().numpy(), table.weight.double().cpu().numpy()
+    mass = np.bincount(y[y >= 0], weight[y >= 0], minlength=n_classes)
+    return mass / max(mass.sum(), 1e-300)
 
 
 @storable
@@ -93,7 +103,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
 
     Attributes
     ----------
-    classes_, class_prior_ : the labels, and their shares in the (weighted) labelled rows
+    classes_, class_prior_ : the labels; the mean of p(class | x) over p(x), the model's own prior:
+        trained end to end, the shares of the (weighted) labelled rows, as near as can be
     coef_, intercept_ : read-out; a weight a component, a bias a class
     mixture_, weights_, means_, covariances_, n_components_ : the mixtures, class by class
     embedding_, specialize_, missingness_ : what "auto" chose
@@ -252,8 +263,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         calibration = unseen.calibrate() if self.calibrate and unseen else Calibration()
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
-        self.class_prior_ = class_counts(rows, np.zeros(len(rows.classes)))
-        self.class_prior_ = self.class_prior_ / max(self.class_prior_.sum(), 1e-300)
+        self.class_prior_ = result.network.class_shares().cpu().numpy()[: len(rows.classes)]
         self._keep(result, variant, table, progress)
         return self
 
@@ -294,6 +304,14 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
             n_values=table.n_features,
         )
 
+    def _finished(self, result: LinkedResult, table: Table) -> LinkedResult:
+        """Classes get their shares of the labelled rows; the published weights are left alone."""
+        found = super()._finished(result, table)
+        if len(self.classes_) < 2 or not self.end_to_end:
+            return found
+        shares = _shares(table, len(self.classes_))
+        return replace(found, network=with_class_shares(found.network, shares))
+
     def _supervision(self, table: Table) -> float:
         if len(self.classes_) < 2:
             return 0.0
@@ -316,7 +334,10 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         return self._outputs(rows)
 
     def class_log_density(self, X: Any) -> np.ndarray:
-        """log p(x | class) = log p(x) + log p(class | x) - log p(class), (n, C)."""
+        """log p(x | class) = log p(x) + log p(class | x) - log p(class), (n, C).
+
+        p(class) is the model's own, `class_prior_`, so that the density integrates to one.
+        """
         rows = self._check_X(X, reset=False)
         found = self._class_log_joint(rows) - self._log_jacobian(rows)[:, None]
         return found - np.log(self.class_prior_)
@@ -332,24 +353,53 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the mixtures, and labels from what the network makes of them.
 
-        With `y` (a label, or one a row) rows are chosen from many draws, by the probability that
-        the network gives to their label.
+        With `y` (a label, or one per row) draws are accepted with the probability that the network
+        gives to their label, until there are enough. Where a class is too rare for that, the
+        likeliest draws of it fill up, with a warning; no draw is given twice.
         """
         self._density_model()
         generator, count = self._generator(random_state), check_count(n_samples)
         wanted = None if y is None else self._labels_to_draw(count, y, generator)
-        batch = self._draw(count if wanted is None else max(_POOL, 10 * count), generator)
+        if wanted is not None:
+            rows = torch.zeros(count, self.n_features_in_, dtype=torch.float64)
+            for label in wanted.unique().tolist():
+                mine = (wanted == label).nonzero().flatten()
+                rows[mine] = self._accepted(label, len(mine), generator)
+            return self._drawn(rows), self.classes_[wanted.numpy()]
+        batch = self._draw(count, generator)
         if not len(self.classes_):
             return self._drawn(batch.x), batch.y.numpy()
+        chance = self._chances(batch)
+        labels = torch.multinomial(chance, 1, generator=generator).flatten()
+        return self._drawn(batch.x), self.classes_[labels.numpy()]
+
+    def _chances(self, batch: Batch) -> Tensor:
+        """(n, C) what the network makes of draws."""
         with torch.no_grad():
-            chance = self._network().class_log_joint(batch).softmax(1)
-        if wanted is None:
-            labels = torch.multinomial(chance, 1, generator=generator).flatten()
-            return self._drawn(batch.x), self.classes_[labels.numpy()]
-        taken = torch.zeros_like(wanted)
-        for label in wanted.unique():
-            mine = wanted == label
-            taken[mine] = torch.multinomial(
-                chance[:, label], int(mine.sum()), replacement=True, generator=generator
+            return self._network().class_log_joint(batch).softmax(1)
+
+    def _accepted(self, label: int, count: int, generator: torch.Generator) -> Tensor:
+        """Draws from p(x), each accepted with the probability of the class, until there are enough.
+
+        After `_MOST_DRAWS` for each row that is wanted, the likeliest of the others fill up.
+        """
+        taken, spare, spent = [], [], 0
+        missing = count
+        while missing > 0 and spent < _MOST_DRAWS * count:
+            batch = self._draw(max(_POOL, missing), generator)
+            chance = self._chances(batch)[:, label]
+            level = torch.rand(len(batch), dtype=torch.float64, generator=generator)
+            taken.append(batch.x[level < chance][:missing])
+            best = chance.masked_fill(level < chance, -1.0).topk(min(missing, len(batch)))
+            spare.append((best.values, batch.x[best.indices]))
+            missing, spent = missing - len(taken[-1]), spent + len(batch)
+        if missing > 0:
+            warn(
+                f"only {count - missing} of {spent} draws were of class "
+                f"{self.classes_.tolist()[label]!r}; the likeliest of the others fill up. Remedy: "
+                "fewer draws, or a class that the network predicts more often.",
+                DegenerateDataWarning,
             )
-        return self._drawn(batch.x[taken]), self.classes_[wanted.numpy()]
+            chance, rows = map(torch.cat, zip(*spare, strict=True))
+            taken.append(rows[chance.topk(missing).indices])
+        return torch.cat(taken)

@@ -284,7 +284,7 @@ class LBFGS:
         def value_and_gradient(vector: np.ndarray) -> tuple[float, np.ndarray]:
             leaves = packed.unpack(vector)
             sums = engine.sum(
-                lambda batch: _gradient_sums(mixture, objective, leaves, batch), mixture.density
+                lambda batch: _gradient_sums(mixture, objective, leaves, batch), mixture
             )
             if self.prior is not None:
                 sums = add_statistics(sums, _penalty_gradient(mixture, self.prior, leaves))

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 from torch import Tensor
 
 from mixtura.data import Batch
@@ -39,6 +39,8 @@ Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _LEAST_SCALE = 1e-9
 #: Rounds the corner of |w| where a gradient is followed.
 _CORNER = 1e-3
+#: Rounds of giving the classes their shares, how near is near enough, and how stiff the search is.
+_ROUNDS, _NEAR, _STIFF = 5, 2e-3, 1e-4
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class Linked:
         whole = log_joint.new_ones(len(batch), network.n_classes)
         if self.specialize == 0.0 or network.n_classes == 1:
             return whole
-        guess = network.scores(network.embed(batch, log_joint)).softmax(1)
+        guess = network.class_log_proba(batch, log_joint).exp()
         known = torch.nn.functional.one_hot(batch.y.clamp_min(0), network.n_classes).to(guess)
         target = torch.where(batch.y[:, None] >= 0, known, guess)
         return whole - self.specialize * (1.0 - target)
@@ -238,6 +240,52 @@ class Linked:
         tensors = (torch.from_numpy(each).to(network.weight) for each in (*found, shift, scale))
         network = network.with_read_out(*tensors)
         return _without_unused(network) if self.annihilate else network
+
+
+def with_class_shares(network: Network, shares: np.ndarray) -> Network:
+    """The network whose p(x) gives the classes their shares (C,), which an empty row then gets.
+
+    Of all weights under which the mean of p(c | x) over p(x) has these shares, those nearest to the
+    present ones in relative entropy: w_k exp(a_k . t), where a_k is the mean over component k.
+    Posteriors follow the weights, hence several rounds, of which only those count that gain.
+    """
+    share, chances = 1.0, network.class_chances()
+    distance = _distance(network, chances, shares)
+    for _ in range(_ROUNDS):
+        if distance < _NEAR:
+            break
+        log_weight = network.mixture.log_joint_weight
+        tilt = share * _tilt(log_weight.cpu().numpy(), chances.cpu().numpy(), shares)
+        tilted = log_weight + chances @ torch.from_numpy(tilt).to(chances)
+        changed = network.with_joint_weight(tilted - tilted.logsumexp(0))
+        found = changed.class_chances()
+        nearer = _distance(changed, found, shares)
+        if nearer < distance:
+            network, chances, distance = changed, found, nearer
+        else:
+            share /= 2.0
+    return network
+
+
+def _distance(network: Network, chances: Tensor, shares: np.ndarray) -> float:
+    """How far the classes are from their shares."""
+    own = network.mixture.log_joint_weight.exp() @ chances
+    return float(np.abs(own.cpu().numpy() - shares).max())
+
+
+def _tilt(log_weight: np.ndarray, chances: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """t (C,) for which weights w_k exp(a_k . t) give the shares: where a convex function is least.
+
+    A little stiffness keeps it finite where the shares are out of reach.
+    """
+
+    def value_and_slope(tilt: np.ndarray) -> tuple[float, np.ndarray]:
+        tilted = log_weight + chances @ tilt
+        total = logsumexp(tilted)
+        slope = np.exp(tilted - total) @ chances - shares + _STIFF * tilt
+        return float(total - shares @ tilt + 0.5 * _STIFF * tilt @ tilt), slope
+
+    return minimize(value_and_slope, np.zeros(len(shares)), jac=True, method="L-BFGS-B").x
 
 
 def _rows_with_answers(network: Network, engine: LocalEngine) -> LocalEngine | None:
