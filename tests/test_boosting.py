@@ -362,4 +362,4 @@ def test_time_runs_out(method, lobes):
     X, y, _ = lobes
     model = BoostedMixtureClassifier(method=method, max_time=1e-6, random_state=0).fit(X, y)
     assert model.n_stages_ == 1
-    assert np.isfinite(model.predict_proba(X)).all()
+    assert model.score(X, y) > 0.6

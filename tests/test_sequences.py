@@ -456,7 +456,8 @@ def test_a_failed_fit_leaves_the_old_model(data):
 def test_time_runs_out(method, data):
     """A limit ends training early, with a model."""
     model = SequenceMixtureClassifier(method=method, max_time=1e-6, random_state=0).fit(*data)
-    assert np.isfinite(model.predict_proba(data[0])).all()
+    assert model.n_states_ == 3
+    assert model.score(*data) > 0.6
 
 
 @pytest.mark.parametrize(("name", "stages"), [("boosted", {"boosting"}), ("ml", {"EM"})])
