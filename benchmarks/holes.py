@@ -78,9 +78,9 @@ def sweep(name: str, model: str, choice: str, seed: int) -> list[Line]:
     fitted = _fit(made, rows.data[train], rows.target[train])
     lines = []
     for share in SHARES:
-        chance = fitted.predict_proba(punch(rows.data[test], share, seed))
-        own = chance[np.arange(len(test)), np.searchsorted(fitted.classes_, rows.target[test])]
-        wrong = fitted.classes_[chance.argmax(1)] != rows.target[test]
+        given = fitted.predict_proba(punch(rows.data[test], share, seed))
+        own = given[np.arange(len(test)), np.searchsorted(fitted.classes_, rows.target[test])]
+        wrong = fitted.classes_[given.argmax(1)] != rows.target[test]
         lines.append(
             {
                 "table": name, "model": model, "missingness": choice, "split": seed,

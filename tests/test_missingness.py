@@ -12,6 +12,8 @@ from mixtura import (
     BoostedMixtureClassifier,
     MixtureClassifier,
     MixtureDensity,
+    MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
 )
 from mixtura.data import Batch
 from mixtura.densities import HolePattern
@@ -121,23 +123,50 @@ def make_blocks(n, seed):
     return X, labels
 
 
-@pytest.mark.parametrize("missingness", ["informative", "auto"])
-def test_further_holes_at_random_do_no_harm(missingness):
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        MixtureClassifier(1, covariance="diag", objective="likelihood", random_state=0),
+        MixtureNetworkClassifier(
+            1, embedding="log_density", covariance="diag", end_to_end=False, max_iter=20,
+            calibrate=False, missingness="informative", random_state=0,
+        ),
+    ],
+    ids=["mixture", "network"],
+)  # fmt: skip
+def test_further_holes_at_random_do_no_harm(estimator):
     """A class with holes of its own does not attract all other rows that have some."""
     X, labels = make_blocks(400, 1)
     later, truth = make_blocks(800, 2)
-    settings = {"covariance": "diag", "objective": "likelihood", "random_state": 0}
-    made, plain = (
-        MixtureClassifier(1, missingness=each, **settings).fit(X, labels)
-        for each in (missingness, "ignore")
-    )
+    plain = clone(estimator).set_params(missingness="ignore").fit(X, labels)
+    made = clone(estimator).fit(X, labels)
     assert made.missingness_ == "informative"
     for share in (0.0, 0.3, 0.6):
         rng = np.random.default_rng(3)
         met = np.where(rng.random(later.shape) < share, np.nan, later)
         assert made.score(met, truth) > plain.score(met, truth) + 0.02
+
+
+def test_an_empty_row_is_no_sign_of_a_class_with_holes():
+    """It is unlike all training rows, and gets about the shares of the classes."""
+    settings = {"covariance": "diag", "objective": "likelihood", "missingness": "informative"}
+    made = MixtureClassifier(1, **settings).fit(*make_blocks(400, 1))
     empty = made.predict_proba(np.full((1, 20), np.nan))[0]
     np.testing.assert_allclose(empty, 1 / 8, atol=0.1)
+
+
+@pytest.mark.parametrize("telling", [True, False])
+def test_a_regression_finds_holes_that_tell(telling):
+    """The target is high where the first two columns are missing, or holes come at random."""
+    rng = np.random.default_rng(0)
+    X, high = rng.normal(size=(160, 4)), rng.random(160) < 0.5
+    lacks = high if telling else rng.random(160) < 0.5
+    X[np.ix_(lacks, [0, 1])] = X[~lacks, 2] = np.nan
+    y = 2.0 * high + 0.3 * rng.normal(size=160)
+    made = MixtureNetworkRegressor(
+        2, embedding="posterior", covariance="diag", end_to_end=False, max_iter=20, random_state=0
+    ).fit(X, y)
+    assert made.missingness_ == ("informative" if telling else "ignore")
 
 
 def test_wine_with_holes_at_random(wine):
