@@ -1,0 +1,202 @@
+"""The core on every device: CUDA gives what the CPU gives, which the other tests look after."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+    SequenceMixtureClassifier,
+    SparseMixtureClassifier,
+)
+from mixtura.data import Scaling, Table
+from mixtura.densities import STRUCTURES
+from mixtura.engines import LocalEngine
+from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
+from mixtura.progress import Progress
+from mixtura.testing import check_valid, make_batch, make_density, make_mixture, toy_sequences
+from mixtura.trainers.base import SpreadPrior
+from mixtura.trainers.ebw import EBW
+from mixtura.trainers.em import EM
+from mixtura.trainers.gradient import LBFGS, Adam
+
+CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
+OBJECTIVES = {
+    "likelihood": Likelihood(),
+    "conditional": Conditional(),
+    "hybrid": Hybrid(Likelihood(), HingeMargin(3.0), 0.5),
+    "smooth margin": SmoothMargin(3.0),
+}
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request):
+    """Where to compute."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    return torch.device(request.param)
+
+
+def moved(batch, device):
+    """The rows of a batch on another device."""
+    observed = None if batch.observed is None else batch.observed.to(device)
+    x, y, weight = (part.to(device) for part in (batch.x, batch.y, batch.weight))
+    return replace(batch, x=x, observed=observed, y=y, weight=weight)
+
+
+def close(first, second, tolerance=1e-9):
+    """Tensors of any devices agree."""
+    torch.testing.assert_close(first.cpu(), second.cpu(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_densities(structure, holes, device, generator):
+    """Log densities, statistics, updates and conditional means."""
+    density = make_density(*structure, generator)
+    batch = make_batch(density, 40, generator, holes=holes)
+    there, theirs = density.to(device), moved(batch, device)
+    close(there.log_prob(theirs), density.log_prob(batch))
+    share = torch.rand(40, density.n_components, dtype=torch.float64, generator=generator)
+    close(there.fill(theirs, share.to(device)), density.fill(batch, share))
+    if density.closed_form:
+        statistics = density.statistics(batch, share)
+        found = there.statistics(theirs, share.to(device))
+        assert all(value.device.type == device.type for value in found.values())
+        for name, value in statistics.items():
+            close(found[name], value)
+        updated, updated_there = density.maximise(statistics)[0], there.maximise(found)[0]
+        for name, value in updated.tensors().items():
+            close(updated_there.tensors()[name], value, 1e-6)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_mixtures(structure, device, generator):
+    """Joint densities, posteriors, imputations and draws."""
+    mixture = make_mixture(make_density(*structure, generator), [2, 1], generator)
+    batch = make_batch(mixture.density, 40, generator, holes=True)
+    batch = replace(batch, y=batch.y.clamp(max=1))
+    there, theirs = mixture.to(device), moved(batch, device)
+    for name in ("class_log_joint", "posterior", "impute"):
+        close(getattr(there, name)(theirs), getattr(mixture, name)(batch))
+    labels = torch.tensor([0, 1, 1])
+    drawn = there.sample(labels.to(device), torch.Generator().manual_seed(0))
+    close(drawn, mixture.sample(labels, torch.Generator().manual_seed(0)))
+
+
+def problem(structure, device):
+    """A start and rows with holes, on a device."""
+    generator = torch.Generator().manual_seed(1)
+    truth, start = (
+        make_mixture(make_density(*structure, generator, n_features=4), [2, 1], generator)
+        for _ in range(2)
+    )
+    labels = (torch.rand(60, generator=generator) < 0.4).long()
+    x = truth.sample(labels, generator).numpy()
+    x[torch.rand(x.shape, generator=generator).numpy() < 0.2] = np.nan
+    table = Table(x, labels.numpy(), scaling=Scaling.identity(4), device=device)
+    return start.to(device), LocalEngine(table)
+
+
+def trained(trainer, objective, structure, device):
+    """What a trainer makes of the problem on a device."""
+    start, engine = problem(structure, device)
+    with Progress() as progress:
+        result = trainer.run(start, objective, engine, progress)
+    check_valid(result.mixture.to("cpu"))
+    assert result.mixture.log_weight.device.type == device.type
+    return result
+
+
+def assert_agreement(make, objective, structure, device, tolerance):
+    """The same mixture on the device as on the CPU."""
+    there = trained(make(), objective, structure, device).mixture
+    here = trained(make(), objective, structure, torch.device("cpu")).mixture
+    for name, value in here.density.tensors().items():
+        close(there.density.tensors()[name], value, tolerance)
+    close(there.log_weight, here.log_weight, tolerance)
+    close(there.log_prior, here.log_prior, tolerance)
+
+
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_em(structure, device):
+    """Five iterations."""
+    prior = SpreadPrior(2.0, problem(structure, device)[0].density.typical_spread)
+    assert trained(EM(5, 0.0, prior), Likelihood(), structure, device).n_iter == 5
+    assert_agreement(lambda: EM(5, 0.0), Likelihood(), structure, device, 1e-6)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
+def test_ebw(structure, name, device):
+    """Three iterations of extended Baum-Welch."""
+    assert_agreement(lambda: EBW(3), OBJECTIVES[name], structure, device, 1e-5)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_gradients(structure, name, device):
+    """L-BFGS, and Adam on minibatches."""
+    assert_agreement(lambda: LBFGS(3), OBJECTIVES[name], structure, device, 1e-4)
+
+    def adam():
+        return Adam(torch.Generator().manual_seed(0), 2, batch_size=16, learning_rate=5e-3)
+
+    assert_agreement(adam, OBJECTIVES[name], structure, device, 1e-4)
+
+
+def likelihood(device):
+    """A classifier trained by EM."""
+    return MixtureClassifier(2, objective="likelihood", device=device, random_state=0)
+
+
+def discriminative(device):
+    """A few steps of L-BFGS."""
+    settings = {"covariance": "diag", "max_iter": 3, "calibrate": False}
+    return MixtureClassifier(1, device=device, random_state=0, **settings)
+
+
+MODELS = {
+    "likelihood": likelihood,
+    "discriminative": discriminative,
+    "density": lambda device: MixtureDensity(2, device=device, random_state=0),
+    "boosted": lambda device: BoostedMixtureClassifier(
+        n_stages=2, early_stopping=False, calibrate=False, device=device, random_state=0
+    ),
+    "sparse": lambda device: SparseMixtureClassifier(1, max_iter=5, device=device, random_state=0),
+    "network": lambda device: MixtureNetworkClassifier(
+        2, embedding="posterior", max_iter=3, calibrate=False, device=device, random_state=0
+    ),
+}
+
+
+def answer(model, X):
+    """Probabilities, or log densities."""
+    return getattr(model, "predict_proba", getattr(model, "score_samples", None))(X)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", MODELS)
+def test_estimators(name, device, flowers):
+    """Fitted on the device and on the CPU, they answer alike."""
+    X, y = flowers
+    there, here = (MODELS[name](where).fit(X, y) for where in (str(device), "cpu"))
+    np.testing.assert_allclose(answer(there, X), answer(here, X), rtol=1e-3, atol=1e-3)
+    moved_back = there.set_params(device="cpu")
+    np.testing.assert_allclose(answer(moved_back, X), answer(there, X), rtol=1e-6, atol=1e-9)
+
+
+def test_sequences(device):
+    """Hidden Markov models too."""
+    X, y = toy_sequences()
+    settings = {"method": "ml", "max_iter": 3, "calibrate": False, "random_state": 0}
+    there, here = (
+        SequenceMixtureClassifier(2, device=where, **settings).fit(X, y)
+        for where in (str(device), "cpu")
+    )
+    np.testing.assert_allclose(there.predict_proba(X), here.predict_proba(X), rtol=1e-5, atol=1e-7)
