@@ -1,0 +1,78 @@
+"""scikit-learn's checks over the cross of structures, objectives and solvers, not defaults alone.
+
+In the tests every combination takes a few of the checks, so that each check is taken by two
+combinations or more; `make fuzz` takes all of them everywhere.
+"""
+
+import os
+from contextlib import suppress
+from itertools import product
+from unittest import SkipTest
+
+import pytest
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from mixtura import MixtureClassifier
+from mixtura.densities import STRUCTURES
+from mixtura.exceptions import UnsupportedError
+
+LONG = "MIXTURA_FUZZ" in os.environ
+OBJECTIVES = ("likelihood", "conditional", "margin", "smooth_margin")
+SOLVERS = ("em", "ebw", "adam", "lbfgs")
+#: One check in so many is taken by each combination.
+APART = 1 if LONG else 24
+#: Weights as repetitions have tests of their own.
+ELSEWHERE = "check_sample_weight_equivalence"
+
+
+def has_an_algorithm(structure, objective, solver):
+    """EM knows the likelihood alone; EM and EBW need closed forms."""
+    closed_form = STRUCTURES[structure][0].closed_form
+    return (solver != "em" or objective == "likelihood") and (
+        closed_form or solver not in ("em", "ebw")
+    )
+
+
+CROSS = [each for each in product(STRUCTURES, OBJECTIVES, SOLVERS) if has_an_algorithm(*each)]
+
+
+def make(structure, objective, solver):
+    """A classifier whose fits are short."""
+    covariance, parameterization = structure
+    return MixtureClassifier(
+        1,
+        covariance=covariance,
+        parameterization=parameterization,
+        objective=objective,
+        solver=solver,
+        max_iter=3,
+        init_max_iter=5,
+        calibrate=False,
+    )
+
+
+def name_of(check):
+    """The name of a check, its options left out."""
+    return getattr(check, "func", check).__name__
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("place", range(len(CROSS)), ids=lambda place: f"{CROSS[place]}")
+def test_checks(place):
+    """One check in `APART`, each combination beginning with another."""
+    checks = [
+        (estimator, check)
+        for estimator, check in estimator_checks_generator(make(*CROSS[place]))
+        if not name_of(check).startswith(ELSEWHERE)
+    ]
+    for estimator, check in checks[place % APART :: APART]:
+        with suppress(SkipTest):
+            check(estimator)
+
+
+def test_what_has_no_algorithm_is_refused():
+    """Whatever is not in the cross says so."""
+    left_out = set(product(STRUCTURES, OBJECTIVES, SOLVERS)) - set(CROSS)
+    for structure, objective, solver in left_out:
+        with pytest.raises(UnsupportedError, match="solver="):
+            make(structure, objective, solver).fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1])
