@@ -41,6 +41,8 @@ thorough = settings(
 #: Settings that make fits short, and those of a newcomer with little time.
 SHORT, HASTY = {"max_iter": 3, "random_state": 0}, {"max_time": 0.2, "random_state": 0}
 SINGLE = {"n_components": 1, **SHORT}
+#: First choices are taken: nothing is held back to compare or to calibrate.
+TAKEN = {"early_stopping": False, "calibrate": False, "missingness": "ignore"}
 TABLES = {
     "full em": lambda: MixtureClassifier(2, covariance="full", objective="likelihood", **SHORT),
     "low rank": lambda: MixtureClassifier(covariance="low_rank", **SINGLE),
@@ -60,12 +62,14 @@ TABLES = {
     "mixture": lambda: MixtureClassifier(**HASTY),
     "density": lambda: MixtureDensity(**SHORT),
     "thin density": lambda: MixtureDensity(2, covariance="low_rank", **SHORT),
-    "boosted": lambda: BoostedMixtureClassifier(covariance="diag", n_stages=2, **SHORT),
+    "boosted": lambda: BoostedMixtureClassifier(covariance="diag", n_stages=2, **TAKEN, **SHORT),
     "voters": lambda: BoostedMixtureClassifier(
-        method="adaboost", covariance="diag", n_stages=2, calibrate=False, **SHORT
+        method="adaboost", covariance="diag", n_stages=2, **TAKEN, **SHORT
     ),
     "boosted mixture": lambda: BoostedMixtureClassifier(**HASTY),
-    "posterior network": lambda: MixtureNetworkClassifier(2, embedding="posterior", **SHORT),
+    "posterior network": lambda: MixtureNetworkClassifier(
+        2, embedding="posterior", missingness="ignore", calibrate=False, **SHORT
+    ),
     "density network": lambda: MixtureNetworkClassifier(
         2, embedding="log_density", covariance="diag", end_to_end=False, calibrate=False, **SHORT
     ),
