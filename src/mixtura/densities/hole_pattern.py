@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,16 +18,23 @@ from mixtura.densities.categorical import Categorical
 _FLOOR = 0.01
 
 
+@lru_cache(maxsize=256)
+def _tensor(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # whoever asks first, gradients may need it later
+        return torch.tensor(values, dtype=dtype, device=device)
+
+
 @dataclass(frozen=True, kw_only=True)
 class HolePattern(Categorical):
     """K densities of patterns m of missing entries, m_d = 1 where an entry is absent.
 
     p_k(m) = sum_r w_r prod_d Bernoulli(m_d; theta_kd + rho_r (1 - theta_kd)) + broad q(m): a
     component lacks each entry with a chance of its own, and a row may lack further ones at random,
-    of rate rho_r. q(m) = 1 / ((T + 1) binomial(T, |m|)) is the same for all components; T entries
-    are told. Of a pattern that no component explains q is nearly all, and cancels among them. q is
-    a mean over all rates of Bernoullis of one rate, so entries that are not told (not observed in
-    a batch) are integrated out by not counting them.
+    of rate rho_r; else components of middling chances would attract every such row.
+    q(m) = 1 / ((T + 1) binomial(T, |m|)) is the same for all components; T entries are told. Of a
+    pattern that no component explains q is nearly all, and cancels among them. q is a mean over all
+    rates of Bernoullis of one rate, so entries that are not told (not observed in a batch) are
+    integrated out by not counting them.
 
     Columns have two categories, present and absent; `log_chance` (K, 2 D) has both by turns.
 
@@ -53,6 +61,9 @@ class HolePattern(Categorical):
     def row_cost(self, missing: bool) -> int:
         return super().row_cost(missing) + 4 * len(self.rates) * self.n_components
 
+    def _constant(self, values: tuple[float, ...]) -> Tensor:
+        return _tensor(values, self.log_chance.dtype, self.log_chance.device)
+
     # -- what the terms are --------------------------------------------------------------------
 
     @property
@@ -60,12 +71,12 @@ class HolePattern(Categorical):
         """(R,) log w."""
         some = len(self.rates) - 1
         shares = [1.0 - self.broad - self.further] + [self.further / some] * some
-        return self.log_chance.new_tensor(shares).log()
+        return self._constant(tuple(shares)).log()
 
     def _chances(self) -> tuple[Tensor, Tensor]:
         """Log chances (K, R, D) that an entry is present, and absent, at each rate."""
         present, absent = self.log_chance[:, None, ::2], self.log_chance[:, None, 1::2]
-        rate = self.log_chance.new_tensor(self.rates)[:, None]
+        rate = self._constant(self.rates)[:, None]
         return present + (-rate).log1p(), torch.logaddexp(absent, present + rate.log())
 
     def _by_rate(self) -> Categorical:
