@@ -201,7 +201,7 @@ def test_a_column_without_values_has_no_categories_and_one_level():
     assert schema.levels(2).tolist() == [1, 2]
     np.testing.assert_array_equal(schema.encode(X), [[NAN, 0], [NAN, 1]])
     for value in ("new", 3.0, True):
-        with pytest.warns(DegenerateDataWarning, match=r"column 'a' \("):
+        with pytest.warns(DegenerateDataWarning, match="column 'a': "):
             found = schema.encode(pd.DataFrame({"a": [value], "b": ["x"]}))
         np.testing.assert_array_equal(found, [[NAN, 0]])
     assert schema.decode([[0.0, 1.0]]).tolist() == [[None, "y"]]
@@ -314,12 +314,12 @@ def test_what_cannot_be_known_is_marked():
 def test_many_categories_look_like_an_identifier():
     names = [f"n{number}" for number in range(1_001)]
     for values in (names, np.arange(1_001.0)):
-        warning = pytest.warns(DegenerateDataWarning, match="column 0 has 1001 categories in 1001")
+        warning = pytest.warns(DegenerateDataWarning, match="column 0: 1001 in 1001 rows")
         with warning as caught:
             Schema.learn(np.array([values], dtype=object).T, [0])
         assert len(caught) == 1
-        assert "looks like an identifier" in str(caught[0].message)
-        assert "drop it" in str(caught[0].message)
+        assert "look like identifiers" in str(caught[0].message)
+        assert "drop them" in str(caught[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Schema.learn(one(names[:1_000]))
@@ -450,10 +450,12 @@ def test_strange_columns_are_refused(unexpected):
     schema = Schema.learn(pandas_frame())
     with pytest.raises(InvalidInputError) as error:
         schema.encode(pandas_frame().assign(weight=1, length=2), unexpected)
-    assert str(error.value) == MATCH + "Feature names unseen at fit time:\n- length\n- weight\n"
+    message = MATCH + "Feature names unseen at fit time:\n- length\n- weight\n"
+    assert str(error.value).startswith(message)
+    assert ("unexpected='ignore'" in str(error.value)) == (unexpected == "missing")
     with pytest.raises(InvalidInputError) as error:
         schema.encode(pd.DataFrame(np.eye(7), columns=list("abcdefg")), unexpected)
-    assert str(error.value) == (
+    assert str(error.value).startswith(
         MATCH + "Feature names unseen at fit time:\n- a\n- b\n- c\n- d\n- e\n- ...\n"
         "Feature names seen at fit time, yet now missing:\n- colour\n- grade\n- round\n- size\n"
     )
@@ -464,7 +466,7 @@ def test_unseen_categories(table):
     other = pandas_frame().reset_index(drop=True)
     other["colour"] = ["red", "pink", "blue", "jade"]
     other["grade"] = ["c", "a", None, "b"]
-    wrong = r"column (1|'colour') \('jade', 'pink'\), column (3|'grade') \('c'\)"
+    wrong = r"\(column (1|'colour'): 'jade', 'pink'; column (3|'grade'): 'c'\)"
     with pytest.warns(DegenerateDataWarning, match=wrong) as seen:
         found = schema.encode(other)
     assert len(seen) == 1
@@ -477,7 +479,7 @@ def test_unseen_categories(table):
 def test_few_unseen_categories_are_named():
     schema = Schema.learn(np.arange(3.0)[:, None], [0])
     X = np.array([[1.0], [9.5], [-1], [7], [NAN], [2], [8], [6], [5]])
-    with pytest.warns(DegenerateDataWarning, match=r"\(-1.0, 5.0, 6.0, 7.0, 8.0, \.\.\.\)"):
+    with pytest.warns(DegenerateDataWarning, match=r"0: -1.0, 5.0, 6.0, 7.0, 8.0, \.\.\.\)"):
         found = schema.encode(X)
     np.testing.assert_array_equal(found[:6, 0], [1, NAN, NAN, NAN, NAN, 2])
 
@@ -539,7 +541,7 @@ def test_a_column_wholly_missing_is_of_any_kind(dtype):
 def test_booleans_are_the_numbers_zero_and_one():
     schema = Schema.learn(one([True, False]))
     assert schema.encode(np.array([[1.0], [0.0]])).tolist() == [[1.0], [0.0]]
-    with pytest.warns(DegenerateDataWarning, match=r"\(2.0\)"):
+    with pytest.warns(DegenerateDataWarning, match=r"'f': 2.0\)"):
         assert np.isnan(schema.encode(np.array([[2.0]]))).all()
     assert Schema.learn(one([0.5, 2.0])).encode(one([True, False])).tolist() == [[1.0], [0.0]]
     marked = Schema.learn(np.array([[0], [1]]), [0])

@@ -488,14 +488,32 @@ ML = small("ml", 3)
 
 
 def test_channels_are_matched_by_name(frames):
-    """Columns may come in another order, but not under other names."""
+    """Columns may come in another order; what becomes of others is as for tables."""
     X, y = frames
     model = clone(ML).fit(X, y)
     assert model.feature_names_in_.tolist() == ["a", "b"]
     expected = model.predict_proba(X)
     assert np.array_equal(model.predict_proba(X[["b", "id", "a"]]), expected)
-    with pytest.raises(InvalidInputError, match=r"channels \['a', 'z'\].*\['a', 'b'\]"):
+    with pytest.raises(InvalidInputError, match=r"unseen at fit time:\n- z\n.*missing:\n- b"):
         model.predict(X.rename(columns={"b": "z"}))
+
+
+def test_a_channel_that_is_lacking(frames):
+    """It counts as missing, with a warning, as a lost channel of NaN does."""
+    X, y = frames
+    model = clone(ML).fit(X, y)
+    expected = model.predict_proba(X.assign(b=np.nan))
+    with pytest.warns(DegenerateDataWarning, match=r"lacks 1 column\(s\).*\('b'\)") as seen:
+        found = model.predict_proba(X[["id", "a"]])
+    assert len(seen) == 1
+    np.testing.assert_array_equal(found, expected)
+    strict = clone(model).set_params(unexpected="error").fit(X, y)
+    for other in (X[["id", "a"]], X[["b", "id", "a"]], X.assign(c=0.0)):
+        with pytest.raises(InvalidInputError, match="feature names should match"):
+            strict.predict(other)
+    lenient = clone(model).set_params(unexpected="ignore").fit(X, y)
+    with pytest.warns(DegenerateDataWarning, match=r"1 column\(s\).*\('c'\).*ignored"):
+        assert np.array_equal(lenient.predict_proba(X.assign(c=0.0)), model.predict_proba(X))
 
 
 def test_labels_and_weights_go_by_id(frames):

@@ -1,18 +1,80 @@
 """Errors and warnings. Every message says what was wrong, where, and what to do."""
 
+import re
 import sys
 import warnings
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any
 
-_OWN_FOLDERS = (str(Path(__file__).parent), str(Path("sklearn") / "base.py"))
+#: Whose lines are not the user's.
+_LIBRARIES = {"mixtura", "sklearn", "joblib", "optuna"}
+#: Names and numbers in a message.
+_PARTICULARS = re.compile(r"\(.*?\)|\[.*?\]|'.*?'|[\d.]+")
+#: What was said at which line of the user's code, and within the present call.
+_said_at: set[tuple[str, int, str]] = set()
+_said_now: ContextVar[set[str] | None] = ContextVar("_said_now", default=None)
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn at the line of the user's code that called us."""
+    """Warn at the line of the user's code that called us, once for each call.
+
+    Where Python's filters show a warning once for each line, it is once whatever names and numbers
+    it holds, and also in a search that resets the filters before each of its many fits.
+    """
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and any(own in frame.f_code.co_filename for own in _OWN_FOLDERS):
+    while frame.f_back is not None and _library(frame) in _LIBRARIES:
         frame, level = frame.f_back, level + 1
+    kind, now = _PARTICULARS.sub("", message), _said_now.get()
+    place = (frame.f_code.co_filename, frame.f_lineno, kind)
+    once = _is_shown_once(message, category, frame)
+    if (once and place in _said_at) or (now is not None and kind in now):
+        return
+    if once:
+        _said_at.add(place)
+    if now is not None:
+        now.add(kind)
     warnings.warn(message, category, stacklevel=level)
+
+
+@contextmanager
+def warning_once() -> Iterator[None]:
+    """A call whose parts may have the same to say: each warning is given once."""
+    if _said_now.get() is not None:
+        yield
+        return
+    token = _said_now.set(set())
+    try:
+        yield
+    finally:
+        _said_now.reset(token)
+
+
+def _library(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "").partition(".")[0]
+
+
+def _is_shown_once(message: str, category: type[Warning], frame: FrameType) -> bool:
+    """Whether the first of Python's filters that fits has the action "default"."""
+    filters = getattr(warnings, "_get_filters", lambda: warnings.filters)()  # Python 3.14 has both
+    module = frame.f_globals.get("__name__", "")
+    for action, text, kind, place, line in filters:
+        if (
+            issubclass(category, kind)
+            and _fits(text, message)
+            and _fits(place, module)
+            and line in (0, frame.f_lineno)
+        ):
+            return action == "default"
+    return True
+
+
+def _fits(pattern: Any, text: str) -> bool:
+    if pattern is None or isinstance(pattern, str):
+        return pattern in (None, text)
+    return pattern.match(text) is not None
 
 
 class InvalidInputError(ValueError):

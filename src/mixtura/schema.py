@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 
@@ -27,6 +29,8 @@ _HOLDS = {
 _MISSING = {"NoneType", "NAType", "NaTType"}
 _MANY_CATEGORIES = 1_000
 _SHOWN = 5
+#: Sparse matrices become dense arrays of so many bytes at most.
+_DENSE_BYTES = 2**32
 #: Whole numbers up to here are floats exactly.
 _EXACT = 2**53
 #: Marks entries that are missing because the model could not know them: a column that is not there,
@@ -69,13 +73,15 @@ class Schema:
         names, types = _names(table), _type_names(table)
         chosen = _chosen(categorical_features, names, len(types))
         categories: list[np.ndarray | None] = [None] * len(types)
+        observed: dict[int, int] = {}
         for place, type_name in enumerate(types):
             if place in chosen or type_name not in _NUMBERS:
                 label = _label(names, place)
                 kind, values = _read(_column(table, place), label)
                 by_type = type_name in _TEXT | _BOOLEANS or kind in ("text", "booleans")
                 if place in chosen or by_type:
-                    categories[place] = _distinct(kind, values, label)
+                    categories[place], observed[place] = _distinct(kind, values, label)
+        _warn_about_identifiers(names, categories, observed)
         return cls(names, None if all(c is None for c in categories) else tuple(categories))
 
     def equals(self, other: Schema) -> bool:
@@ -105,7 +111,8 @@ class Schema:
         """X as a float matrix of numbers and codes; X itself where there is nothing to do.
 
         Columns that X lacks and categories that were not in the training rows count as missing
-        (`UNTOLD`), with a warning, or are refused if `unexpected` is "error".
+        (`UNTOLD`), with a warning, or are refused if `unexpected` is "error". Columns that the
+        training rows lack are refused, or left aside, with a warning, if it is "ignore".
         """
         table = _table(X)
         if table is None:
@@ -114,7 +121,7 @@ class Schema:
         width, expected = len(types), len(self.names or self.categories or types)
         numeric = _NUMBERS.issuperset(types)
         if self.names and names:
-            self._check_names(names, unexpected)
+            check_names(names, self.names, unexpected)
         elif width != expected:
             if numeric:
                 return X  # scikit-learn says what is wrong in the words that its users know
@@ -163,24 +170,6 @@ class Schema:
         where = {name: place for place, name in enumerate(names)}
         return [where.get(name) for name in self.names]
 
-    def _check_names(self, names: tuple[str, ...], unexpected: str) -> None:
-        """Refuse strange names in scikit-learn's words; warn about those that are not there."""
-        known = self.names or ()
-        strange, absent = sorted(set(names) - set(known)), sorted(set(known) - set(names))
-        if strange or (unexpected == "error" and names != known):
-            message = "The feature names should match those that were passed during fit.\n"
-            message += _listed("Feature names unseen at fit time:", strange)
-            message += _listed("Feature names seen at fit time, yet now missing:", absent)
-            if not strange and not absent:
-                message += "Feature names must be in the same order as they were in fit.\n"
-            raise InvalidInputError(message)
-        if absent:
-            warn(
-                f"X lacks {len(absent)} column(s) of the training rows ({_some(absent)}); they "
-                "count as missing. Remedy: pass them all, or train without these.",
-                DegenerateDataWarning,
-            )
-
     def _matrix(self, table: Any, places: list[int | None], unexpected: str) -> np.ndarray:
         matrix = np.full((len(table), len(places)), UNTOLD)
         unseen = []
@@ -190,16 +179,80 @@ class Schema:
                 kind, values = _read(_column(table, place), label)
                 _check_kind(kind, _kind(categories), label)
                 matrix[:, at], strange = _codes(kind, values, categories, label)
-                unseen += [f"{label} ({_some(strange)})"] if strange else []
+                unseen += [f"{label}: {_some(strange)}"] if strange else []
         if unseen:
-            message = f"X holds categories that the training rows do not: {', '.join(unseen)}."
+            message = f"X holds categories that the training rows do not ({'; '.join(unseen)})"
             if unexpected == "error":
-                raise InvalidInputError(f"{message} Put None in their place, or train with them.")
-            warn(f"{message} They count as missing.", DegenerateDataWarning)
+                raise InvalidInputError(f"{message}: put None in their place, or train with them.")
+            warn(f"{message}; they count as missing.", DegenerateDataWarning)
         return matrix
 
 
 # -- tables ------------------------------------------------------------------------------------
+
+
+def as_table(X: Any) -> Any:
+    """X itself; a sparse matrix becomes dense, and a Series, which may be either, is refused."""
+    if issparse(X):
+        return _dense(X)
+    if hasattr(X, "to_frame") and not hasattr(X, "columns"):
+        raise InvalidInputError(
+            "X is a Series, which may be a row or a column: pass a data frame, such as "
+            "frame.iloc[[i]] of pandas or frame[i : i + 1] of polars for one row."
+        )
+    return X
+
+
+def _dense(X: Any) -> np.ndarray:
+    n_bytes = 8 * math.prod(X.shape)
+    if n_bytes > _DENSE_BYTES:
+        raise InvalidInputError(
+            f"X is a sparse matrix of the shape {X.shape}, and takes {n_bytes / 2**30:.1f} GiB as "
+            f"the dense array that mixtures need, more than {_DENSE_BYTES / 2**30:.0f}. Pass "
+            "categories as they are, in a data frame, instead of one column for each; or fewer "
+            "columns, by TruncatedSVD, say; or fewer rows at a time."
+        )
+    return X.toarray()
+
+
+def in_order(X: Any, names: Iterable[str] | None) -> Any:
+    """A data frame with its columns in the order of the names, if it has these and no others."""
+    if names is None or not _is_frame(X):
+        return X
+    given, wanted = list(X.columns), list(names)
+    return X[wanted] if given != wanted and sorted(map(str, given)) == sorted(wanted) else X
+
+
+def check_names(given: Sequence[str], known: Sequence[str], unexpected: str) -> None:
+    """Refuse or warn about columns that training did not have, and about those that are lacking.
+
+    Refusals are in scikit-learn's words.
+    """
+    strange, absent = sorted(set(given) - set(known)), sorted(set(known) - set(given))
+    refused = strange and unexpected != "ignore"
+    if refused or (unexpected == "error" and list(given) != list(known)):
+        message = "The feature names should match those that were passed during fit.\n"
+        message += _listed("Feature names unseen at fit time:", strange)
+        message += _listed("Feature names seen at fit time, yet now missing:", absent)
+        if not strange and not absent:
+            message += "Feature names must be in the same order as they were in fit.\n"
+        if unexpected == "missing":
+            message += "unexpected='ignore' leaves columns aside that were not there at fit time.\n"
+        raise InvalidInputError(message)
+    if len(absent) == len(known):
+        raise InvalidInputError(f"X has no column of the training rows ({_some(known)}).")
+    if strange:
+        warn(
+            f"X has {len(strange)} column(s) that the training rows do not ({_some(strange)}); "
+            "they are ignored. Remedy: leave them out.",
+            DegenerateDataWarning,
+        )
+    if absent:
+        warn(
+            f"X lacks {len(absent)} column(s) of the training rows ({_some(absent)}); they count "
+            "as missing. Remedy: pass them all, or train without these.",
+            DegenerateDataWarning,
+        )
 
 
 def _is_frame(X: Any) -> bool:
@@ -363,8 +416,8 @@ def _check_kind(now: str, before: str, label: str) -> None:
         )
 
 
-def _distinct(kind: str, values: Any, label: str) -> np.ndarray:
-    """The sorted categories of a column."""
+def _distinct(kind: str, values: Any, label: str) -> tuple[np.ndarray, int]:
+    """The sorted categories of a column, and how many of its values are there."""
     if kind == "text":
         n_observed = len(values) - values.count(None)
         found = np.array(sorted(map(str, set(values) - {None})), dtype=object)
@@ -377,13 +430,23 @@ def _distinct(kind: str, values: Any, label: str) -> np.ndarray:
                 f"{label} holds whole numbers above {_EXACT}, which are not told apart as numbers: "
                 "turn them into text by str()."
             )
-    if len(found) > max(_MANY_CATEGORIES, n_observed / 2):
+    return found, n_observed
+
+
+def _warn_about_identifiers(
+    names: tuple[str, ...] | None, categories: list[Any], observed: dict[int, int]
+) -> None:
+    found = [
+        f"{_label(names, place)}: {len(categories[place])} in {n_observed} rows"
+        for place, n_observed in observed.items()
+        if len(categories[place]) > max(_MANY_CATEGORIES, n_observed / 2)
+    ]
+    if found:
         warn(
-            f"{label} has {len(found)} categories in {n_observed} rows and looks like an "
-            "identifier, which says nothing about other rows. Remedy: drop it.",
+            f"columns with so many categories ({'; '.join(found)}) look like identifiers, which "
+            "say nothing about other rows. Remedy: drop them.",
             DegenerateDataWarning,
         )
-    return found
 
 
 def _finite(values: np.ndarray, label: str) -> np.ndarray:

@@ -197,7 +197,7 @@ def classifier_space(
 
 def density_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
     """The space of `MixtureDensity`."""
-    return {"n_components": _components(trial, len(X)), **_structure(trial, X.shape[1])}
+    return {"n_components": _components(trial, X.shape[0]), **_structure(trial, X.shape[1])}
 
 
 def sparse_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:

@@ -29,11 +29,11 @@ from mixtura.estimators.typicality import (
     log_density,
     run_over,
 )
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn, warning_once
 from mixtura.mixture import Mixture
 from mixtura.persistence import save_estimator
 from mixtura.progress import Progress
-from mixtura.schema import Schema
+from mixtura.schema import Schema, as_table, in_order
 from mixtura.trainers.base import SpreadPrior
 
 #: What a matrix of numbers must be like.
@@ -45,7 +45,7 @@ _NUMBERS: dict[str, Any] = {
 #: Constraints of the parameters that say how mixed tables are read.
 TABLE_CONSTRAINTS: dict = {
     "categorical_features": [None, StrOptions({"from_dtype"}), "array-like"],
-    "unexpected": [StrOptions({"missing", "error"})],
+    "unexpected": [StrOptions({"missing", "ignore", "error"})],
     "missingness": [StrOptions({"auto", "ignore", "informative"})],
 }
 #: Rows stand for no more rows than this, so that weighted sums of squares stay finite.
@@ -65,7 +65,14 @@ class Saveable(BaseEstimator):
 class Trainable(Saveable):
     """What fitting is like for every estimator."""
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _check_X(self, X: Any, *, reset: bool) -> np.ndarray:
+        """Rows as a matrix of numbers; columns of a data frame in the order of training."""
+        X = in_order(as_table(X), None if reset else getattr(self, "feature_names_in_", None))
         try:
             return validate_data(self, X, reset=reset, **_NUMBERS)
         except ValueError as error:
@@ -91,10 +98,11 @@ class Trainable(Saveable):
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """A fit that fails leaves the estimator as it was."""
+        """A fit that fails leaves the estimator as it was; one that succeeds warns once."""
         before = dict(self.__dict__)
         try:
-            yield
+            with warning_once():
+                yield
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -118,6 +126,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
 
     def _check_X(self, X: Any, *, reset: bool) -> Any:
         """Rows as a matrix of numbers; categories become their codes."""
+        X = as_table(X)
         if reset:
             self.schema_ = self._learn_schema(X)
         given = self.schema_.encode(X, self.unexpected)

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.base import DensityMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -131,6 +132,19 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         self.callbacks = callbacks
         self.random_state = random_state
         self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        return tags
+
+    def _check_X(self, X: Any, *, reset: bool) -> Any:
+        if issparse(X):
+            raise InvalidInputError(
+                "X is a sparse matrix, and a density wants all its entries: pass X.toarray(), or "
+                "categories as they are, in a data frame."
+            )
+        return super()._check_X(X, reset=reset)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from mixtura.estimators.base import Saveable, check_weight
 from mixtura.estimators.plan import labelled_alone, read_classes
-from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.exceptions import InvalidInputError, UnsupportedError, warning_once
 from mixtura.persistence import storable
 
 #: Probabilities of a pair keep so far away from 0 and 1.
@@ -97,9 +97,10 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Saveable):
             X = X.tocsr() if issparse(X) else X
             parts = [np.flatnonzero((codes == i) | (codes == j)) for i, j in pairs]
         y, given = classes[codes], None if sample_weight is None else weight
-        estimators = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fit_part)(self.estimator, X, y, given, part) for part in parts
-        )
+        with warning_once():
+            estimators = Parallel(n_jobs=self.n_jobs)(
+                delayed(_fit_part)(self.estimator, X, y, given, part) for part in parts
+            )
         self.classes_, self.pairs_, self.class_count_ = classes, pairs, count
         self.estimators_ = estimators
         return self
@@ -121,9 +122,10 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Saveable):
         check_is_fitted(self)
         if len(self.estimators_) == 1:
             return self.estimators_[0].predict_proba(X)
-        answers = Parallel(n_jobs=self.n_jobs)(
-            delayed(_predict_proba)(estimator, X) for estimator in self.estimators_
-        )
+        with warning_once():
+            answers = Parallel(n_jobs=self.n_jobs)(
+                delayed(_predict_proba)(estimator, X) for estimator in self.estimators_
+            )
         n_classes = len(self.classes_)
         r = np.full((len(answers[0]), n_classes, n_classes), 0.5)
         for (i, j), proba in zip(self.pairs_, answers, strict=True):

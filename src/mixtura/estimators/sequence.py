@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,13 +13,13 @@ import numpy as np
 import torch
 from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
 from mixtura.chains import Packing
 from mixtura.data import UNLABELED, resolve_device
 from mixtura.engines import LocalEngine
-from mixtura.estimators.base import check_count, log_density, resolve_rank
+from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, log_density, resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, choose, grow
 from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.plan import Rows, labelled_rows, read_rows
@@ -30,6 +29,7 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import DISCRIMINATIVE, build_objective, resolve_margin
 from mixtura.persistence import storable
 from mixtura.progress import Progress
+from mixtura.schema import check_names
 from mixtura.sequences import SequenceTable
 from mixtura.trainers.base import SpreadPrior, Trainer
 from mixtura.trainers.boosting import Learner
@@ -104,6 +104,8 @@ class SequenceMixtureClassifier(GrownClassifier):
         sort them by (None leaves the rows in their order). Sequences come in the order in which
         their ids appear first, channels are matched by name. Cross-validation cuts data frames by
         row: give it a list of arrays.
+    unexpected : "missing", "ignore" or "error"
+        As in `MixtureClassifier`, of the channels of a data frame.
     class_weight, max_time, standardize, unlabeled, device, callbacks
         As in `MixtureClassifier`; unlabelled sequences are left out, with a warning.
     random_state, verbose : as in scikit-learn.
@@ -152,6 +154,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         "standardize": ["boolean"],
         "channels_first": ["boolean"],
         "id_column": [str],
+        "unexpected": TABLE_CONSTRAINTS["unexpected"],
         "time_column": [None, str],
         "device": [str, torch.device],
         "callbacks": [None, "array-like"],
@@ -184,6 +187,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         channels_first: bool = False,
         id_column: str = "id",
         time_column: str | None = None,
+        unexpected: str = "missing",
         unlabeled: Any = "auto",
         device: Any = "auto",
         callbacks: Any = None,
@@ -212,6 +216,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         self.channels_first = channels_first
         self.id_column = id_column
         self.time_column = time_column
+        self.unexpected = unexpected
         self.unlabeled = unlabeled
         self.device = device
         self.callbacks = callbacks
@@ -221,7 +226,7 @@ class SequenceMixtureClassifier(GrownClassifier):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
-        tags.input_tags.categorical = False
+        tags.input_tags.categorical = tags.input_tags.sparse = False
         return tags
 
     # -- fitting ---------------------------------------------------------------------------
@@ -253,23 +258,29 @@ class SequenceMixtureClassifier(GrownClassifier):
             id_column=self.id_column,
             time_column=self.time_column,
         )
-        validate_data(self, sequences.frames, reset=reset, ensure_all_finite="allow-nan")
-        return self._aligned(sequences, reset)
-
-    def _aligned(self, sequences: Sequences, reset: bool) -> Sequences:
-        """Channels in the order of training, where both have names."""
-        if sequences.names is None:
-            return sequences
         if reset:
-            self.feature_names_in_ = np.array(sequences.names, dtype=object)
-        known = getattr(self, "feature_names_in_", np.array(sequences.names, dtype=object)).tolist()
-        if sorted(known) != sorted(sequences.names):
-            raise InvalidInputError(
-                f"X has the channels {sequences.names}, but the model was fitted on {known}: give "
-                "columns of the same names."
-            )
-        order = [sequences.names.index(name) for name in known]
-        return replace(sequences, frames=sequences.frames[:, order], names=known)
+            self._keep_names(sequences.names)
+        else:
+            sequences = self._aligned(sequences)
+        _check_n_features(self, sequences.frames, reset=reset)
+        return sequences
+
+    def _keep_names(self, names: list[str] | None) -> None:
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _aligned(self, sequences: Sequences) -> Sequences:
+        """The channels of training in their order, where both have names; NaN for one lacking."""
+        names, known = sequences.names, getattr(self, "feature_names_in_", None)
+        if names is None or known is None:
+            return sequences
+        check_names(names, known, self.unexpected)
+        frames = np.full((len(sequences.frames), len(known)), np.nan, sequences.frames.dtype)
+        for at, name in enumerate(known):
+            if name in names:
+                frames[:, at] = sequences.frames[:, names.index(name)]
+        return replace(sequences, frames=frames, names=known.tolist())
 
     def _fit_rows(self, rows: Rows) -> Self:
         sequences: Any = rows.X
@@ -306,11 +317,7 @@ class SequenceMixtureClassifier(GrownClassifier):
             max_time=None if self.max_time is None else self.max_time / n_pairs,
         )
         self.pairwise_ = PairwiseClassifier(inner)
-        with warnings.catch_warnings(record=True) as caught:  # of every pair: once is enough
-            warnings.simplefilter("always")
-            self.pairwise_.fit(sequences.split(), rows.classes[rows.y], sample_weight=rows.weight)
-        for message, category in {(str(each.message), each.category) for each in caught}:
-            warn(message, category)
+        self.pairwise_.fit(sequences.split(), rows.classes[rows.y], sample_weight=rows.weight)
         self.classes_ = rows.classes
         self.temperature_, self.doubt_, self.fade_ = 1.0, 0.0, 1.0  # pairs are calibrated
         return self

@@ -1,0 +1,238 @@
+"""Frames and sparse matrices that differ from what training saw, and how often we say so."""
+
+import warnings
+
+import numpy as np
+import pytest
+from frames import FRAME, FRESH, QUICK, Y
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.feature_selection import SelectKBest
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils import get_tags
+
+from mixtura import (
+    BoostedMixtureClassifier,
+    FisherScores,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
+    PairwiseClassifier,
+    SparseMixtureClassifier,
+)
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+
+pd = pytest.importorskip("pandas")
+
+CLASSIFIER = MixtureClassifier(1, random_state=0, **QUICK)
+PLAIN = {"covariance": "diag", "missingness": "ignore", "random_state": 0}
+NETWORK = PLAIN | {"embedding": "log_density", "end_to_end": False, "max_iter": 3}
+SPARSE = SparseMixtureClassifier(1, form="primal", features="linear", random_state=0)
+#: Every estimator of rows, small.
+ESTIMATORS = [
+    CLASSIFIER,
+    MixtureDensity(2, **PLAIN),
+    BoostedMixtureClassifier(n_stages=1, early_stopping=False, calibrate=False, **PLAIN),
+    SPARSE,
+    MixtureNetworkClassifier(2, calibrate=False, **NETWORK),
+    MixtureNetworkRegressor(3, **NETWORK),
+    PairwiseClassifier(CLASSIFIER),
+    FisherScores(CLASSIFIER),
+]
+EVERY = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
+NUMBERS = FRAME[["size", "weight"]].fillna(0.0)
+
+
+def recorded(function, *args):
+    """What a call gives, and the messages of all its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = function(*args)
+    return found, [str(each.message) for each in caught]
+
+
+def answer(model):
+    """What a fitted model says of rows."""
+    return model.predict_proba if hasattr(model, "predict_proba") else model.transform
+
+
+# -- columns that training did not have --------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [["size", "weight"], list(FRAME)], ids=["numbers", "mixed"])
+def test_strange_columns_are_ignored_if_asked(columns):
+    """Wherever they stand and whatever they hold, the answer is that of the known columns."""
+    train, fresh = FRAME[columns], FRESH[columns]
+    model = clone(CLASSIFIER).set_params(unexpected="ignore").fit(train, Y)
+    wide = fresh.assign(note="text", when=pd.Timestamp("2020-01-01"))[
+        ["note", *reversed(columns), "when"]
+    ]
+    found, messages = recorded(model.predict_proba, wide)
+    np.testing.assert_array_equal(found, model.predict_proba(fresh))
+    (message,) = messages
+    assert "2 column(s) that the training rows do not ('note', 'when')" in message
+    imputed = recorded(model.impute, wide)[0]
+    pd.testing.assert_frame_equal(imputed, model.impute(fresh))
+    fewer, messages = recorded(model.predict_proba, wide.drop(columns="size"))
+    np.testing.assert_array_equal(fewer, model.predict_proba(fresh.assign(size=np.nan)))
+    assert len(messages) == 2
+    with pytest.raises(InvalidInputError, match="no column of the training rows"):
+        model.predict(fresh.add_prefix("other_"))
+
+
+@pytest.mark.parametrize("unexpected", ["missing", "error"])
+def test_strange_columns_are_refused_otherwise(unexpected):
+    """In scikit-learn's words; who may ignore them is told how."""
+    model = clone(CLASSIFIER).set_params(unexpected=unexpected).fit(NUMBERS, Y)
+    with pytest.raises(ValueError, match=r"unseen at fit time:\n- note") as error:
+        model.predict(NUMBERS.assign(note=1.0))
+    assert ("unexpected='ignore'" in str(error.value)) == (unexpected == "missing")
+
+
+def test_sparse_mixtures_match_columns_by_name():
+    """Another order is the same rows; other names are not."""
+    model = clone(SPARSE).fit(NUMBERS, Y)
+    turned = NUMBERS[["weight", "size"]]
+    np.testing.assert_array_equal(model.predict_proba(turned), model.predict_proba(NUMBERS))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(NUMBERS.rename(columns={"size": "length"}))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(NUMBERS[["size"]])
+
+
+@EVERY
+def test_a_series_is_not_a_table(estimator):
+    """One row of a frame: the message says how to pass it, and that works."""
+    model = recorded(clone(estimator).fit, NUMBERS, Y)[0]
+    predict = getattr(model, "predict", None) or model.transform
+    with pytest.raises(InvalidInputError, match=r"X is a Series.*frame\.iloc\[\[i\]\]"):
+        predict(NUMBERS.iloc[0])
+    assert len(predict(NUMBERS.iloc[[0]])) == 1
+
+
+def test_a_polars_series_is_not_a_table():
+    """The same of polars."""
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame({name: NUMBERS[name].to_numpy() for name in NUMBERS})
+    model = clone(CLASSIFIER).fit(frame, Y)
+    with pytest.raises(InvalidInputError, match="X is a Series"):
+        model.predict(frame["size"])
+    assert len(model.predict(frame[0:1])) == 1
+
+
+# -- sparse matrices ---------------------------------------------------------------------------
+
+
+@EVERY
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix, sparse.coo_array])
+def test_sparse_matrices_are_their_dense_arrays(estimator, kind):
+    """In training and in prediction; a density alone refuses them.
+
+    scikit-learn's checks of sparse input take everything with `predict_proba` for a classifier.
+    """
+    dense = np.where(np.abs(NUMBERS.to_numpy()) > 0.5, NUMBERS.to_numpy(), 0.0)
+    assert get_tags(estimator).input_tags.sparse != isinstance(estimator, MixtureDensity)
+    if isinstance(estimator, MixtureDensity):
+        with pytest.raises(InvalidInputError, match=r"X is a sparse matrix.*toarray"):
+            estimator.fit(kind(dense))
+        return
+    from_sparse, from_dense = (
+        recorded(clone(estimator).fit, X, Y)[0] for X in (kind(dense), dense)
+    )
+    expected = answer(from_dense)(dense)
+    for model in (from_sparse, from_dense):
+        for X in (dense, kind(dense)):
+            np.testing.assert_array_equal(answer(model)(X), expected)
+
+
+def test_the_commonest_pipeline():
+    """One-hot columns come as a sparse matrix, and may be selected and searched."""
+    encode = make_column_transformer(
+        (OneHotEncoder(), ["colour", "member"]), remainder="passthrough", sparse_threshold=1.0
+    )
+    table = FRAME.fillna({"size": 0.0, "weight": 0.0}).fillna("none").astype({"member": str})
+    assert sparse.issparse(encode.fit_transform(table))
+    model = make_pipeline(encode, SelectKBest(k=3), CLASSIFIER)
+    assert recorded(model.fit, table, Y)[0].score(table, Y) > 0.8
+    search = GridSearchCV(model, {"selectkbest__k": [2, 4]}, cv=2)
+    assert recorded(search.fit, table, Y)[0].best_score_ > 0.7
+
+
+def test_a_sparse_matrix_too_large_to_be_dense():
+    """An error of our own instead of a machine without memory."""
+    X = sparse.csr_array((1_000_000, 100_000))
+    with pytest.raises(InvalidInputError, match=r"745\.1 GiB.*data frame.*fewer rows"):
+        CLASSIFIER.fit(X, np.zeros(1_000_000))
+
+
+# -- how often we say it -----------------------------------------------------------------------
+
+
+def test_a_warning_is_given_once_in_a_call():
+    """However many models have it to say."""
+    y = np.arange(len(Y)) % 4
+    constant = NUMBERS.assign(same=1.0)
+    models = PairwiseClassifier(MixtureClassifier(1, random_state=0, **QUICK))
+    fitted, messages = recorded(models.fit, constant, y)
+    assert len(fitted.estimators_) == 6
+    assert len([each for each in messages if "constant" in each]) == 1
+    for method in (fitted.predict, fitted.predict_proba, fitted.predict_log_proba):
+        assert len(recorded(method, NUMBERS)[1]) == 1
+    plain = recorded(clone(CLASSIFIER).fit, constant, Y)[0]
+    for method in (plain.predict, plain.predict_proba, plain.score_samples, plain.impute):
+        assert len(recorded(method, NUMBERS)[1]) == 1
+    assert len(recorded(plain.score, NUMBERS, Y)[1]) == 1
+
+
+def test_different_warnings_are_all_given():
+    """An empty column and a constant one, in one call."""
+    X = NUMBERS.assign(same=1.0, empty=np.nan)
+    messages = recorded(clone(CLASSIFIER).fit, X, Y)[1]
+    assert [("constant" in each, "no observed" in each) for each in messages] == [
+        (False, True),
+        (True, False),
+    ]
+
+
+SCRIPT = """
+import numpy as np
+from sklearn.model_selection import GridSearchCV
+from mixtura import MixtureClassifier
+rng = np.random.default_rng(0)
+y = rng.integers(0, 3, 150)
+X = np.column_stack([y + 0.3 * rng.normal(size=150), np.ones(150), rng.random(150) < 0.02])
+y[rng.random(150) < 0.3] = -1
+model = MixtureClassifier(1, covariance="diag", objective="likelihood")
+search = GridSearchCV(model, {"reg_covar": [1e-3, 1e-2, 0.1, 0.2]}, scoring="accuracy")
+search.fit(X, y)
+search.best_estimator_.fit(X, y)
+"""
+
+
+def test_a_search_does_not_flood():
+    """Under Python's own filters 20 fits and a refit say each thing once, at the user's line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        exec(compile(SCRIPT, "search.py", "exec"), {"__name__": "search"})
+    for words in ("taken for unlabelled", "constant"):
+        said = [(each.filename, each.lineno) for each in caught if words in str(each.message)]
+        assert said == [("search.py", 11), ("search.py", 12)]
+
+
+def test_filters_are_obeyed():
+    """What is asked for always comes always, and what is made an error is one."""
+    X = NUMBERS.assign(same=1.0)
+    for action, expected in (("always", 3), ("ignore", 0), ("default", 1)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter(action)
+            for _ in range(3):
+                clone(CLASSIFIER).fit(X, Y)
+        assert len(caught) == expected, action
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*constant")
+        with pytest.raises(DegenerateDataWarning):
+            clone(CLASSIFIER).fit(X, Y)
