@@ -1,14 +1,20 @@
 """scikit-learn's own checks of an estimator."""
 
+import numpy as np
+import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import validate_data
 
 from mixtura import (
     BoostedMixtureClassifier,
+    FisherScores,
     MixtureClassifier,
     MixtureDensity,
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
+    PairwiseClassifier,
+    SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
 
@@ -38,6 +44,27 @@ BOOSTED = BoostedMixtureClassifier(
 SMALL = {"n_components": 1, "embedding": "log_density", "covariance": "diag", "max_iter": 5}
 NETWORK = MixtureNetworkClassifier(calibrate=False, end_to_end=False, **SMALL)
 CLASSIFIERS = [MixtureClassifier(), SparseMixtureClassifier(), BOOSTED, NETWORK]
+
+
+class Moments(SequenceMixtureClassifier):
+    """Rows as sequences of one frame: scikit-learn checks matrices."""
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = True, False
+        return tags
+
+    def _check_X(self, X, *, reset):
+        rows = validate_data(self, X, reset=reset, ensure_all_finite="allow-nan", dtype=np.float64)
+        return super()._check_X(rows[:, None], reset=False)
+
+
+PLAIN = {"covariance": "diag", "max_iter": 5, "random_state": 0}
+QUICK = MixtureClassifier(1, objective="likelihood", reg_covar=0.01, **PLAIN)
+MOMENTS = Moments(1, method="ml", calibrate=False, early_stopping=False, **PLAIN)
+#: They pass data frames, which for sequences have one row for each moment.
+FRAMES = {"check_sample_weights_pandas_series", "check_classifier_data_not_an_array"}
+PARTS = [PairwiseClassifier(QUICK), FisherScores(MixtureDensity(2, **PLAIN))]
 OTHERS = [MixtureDensity(), MixtureNetworkRegressor(**SMALL | {"n_components": 3})]
 
 
@@ -46,9 +73,11 @@ def name_of(check):
     return getattr(check, "func", check).__name__
 
 
-@parametrize_with_checks([*CLASSIFIERS, *OTHERS])
+@parametrize_with_checks([*CLASSIFIERS, *OTHERS, *PARTS, MOMENTS])
 def test_estimator(estimator, check):
     """Every check of scikit-learn."""
+    if isinstance(estimator, Moments) and name_of(check) in FRAMES:
+        pytest.skip("a data frame of sequences is another thing")
     if name_of(check) in LONG:
         estimator = clone(estimator).set_params(**NARROW.get(type(estimator), {}))
     check(estimator)

@@ -43,6 +43,7 @@ class FisherScores(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstima
     Attributes
     ----------
     estimator_ : the fitted estimator.
+    n_features_in_, feature_names_in_ : where the estimator has them
 
     Examples
     --------
@@ -83,6 +84,18 @@ class FisherScores(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstima
             value[0].numel() * len(value) for value in _parameters(mixture).values()
         )
         return self
+
+    @property
+    def n_features_in_(self) -> int:
+        """Columns of X that `fit` saw."""
+        check_is_fitted(self)
+        return self.estimator_.n_features_in_
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of these columns."""
+        check_is_fitted(self)
+        return self.estimator_.feature_names_in_
 
     def transform(self, X: Any) -> np.ndarray:
         """(n, P) gradients, in the units that the model works in."""
