@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.naive_bayes import GaussianNB
 
-from mixtura import BoostedMixtureClassifier, MixtureClassifier
+from mixtura import BoostedMixtureClassifier, MixtureClassifier, SequenceMixtureClassifier
 from mixtura.data import Scaling, Table
 from mixtura.datasets import make_lobes
 from mixtura.datasets.generators import LOBE_CENTRES
@@ -363,3 +363,48 @@ def test_time_runs_out(method, lobes):
     model = BoostedMixtureClassifier(method=method, max_time=1e-6, random_state=0).fit(X, y)
     assert model.n_stages_ == 1
     assert model.score(X, y) > 0.6
+
+
+# -- what rows can support ---------------------------------------------------------------------
+
+
+def count_runs_of_em(monkeypatch):
+    """A list that grows by one with every run of EM."""
+    runs, run = [], EM.run
+    monkeypatch.setattr(EM, "run", lambda self, *args: runs.append(1) or run(self, *args))
+    return runs
+
+
+def test_wide_rows_have_no_full_covariances(rng, iris):
+    """The matrices of 1,000 features took over a minute, and ten rows do not show them."""
+    X, y = rng.normal(size=(20, 1000)), np.arange(20) % 2
+    X[:, 0] += 20.0 * y
+    wide = BoostedMixtureClassifier(random_state=0).fit(X, y)
+    assert wide.covariance_ == "low_rank"
+    assert wide.mixture_.density.rank == 25
+    np.testing.assert_allclose(wide.predict_proba(X).sum(1), 1.0)
+    tall = BoostedMixtureClassifier(n_stages=1, calibrate=False, random_state=0).fit(*iris)
+    assert tall.covariance_ == "full"
+
+
+def test_a_class_has_two_rows_per_stage(rng):
+    X, y = rng.normal(size=(28, 2)), np.arange(28) % 2
+    settings = {"n_stages": 10, "early_stopping": False, "calibrate": False, "random_state": 0}
+    assert BoostedMixtureClassifier(**settings).fit(X, y).n_stages_ > 1
+    assert BoostedMixtureClassifier(**settings).fit(X[:6], y[:6]).n_stages_ == 1
+
+
+@pytest.mark.parametrize("kind", ["rows", "sequences"])
+def test_many_classes_of_two_are_fitted_once(kind, rng, monkeypatch):
+    """Nothing can be held back of them, so nothing is compared, and that is said."""
+    y = np.arange(60) % 30
+    if kind == "rows":
+        model, X = BoostedMixtureClassifier(random_state=0), rng.normal(size=(60, 3))
+    else:
+        model = SequenceMixtureClassifier(random_state=0)
+        X = [rng.normal(size=(4, 2)) for _ in y]
+    runs = count_runs_of_em(monkeypatch)
+    with pytest.warns(DegenerateDataWarning, match="3 per class"):
+        model.fit(X, y)
+    assert len(runs) == 30
+    assert np.isfinite(model.predict_proba(X)).all()

@@ -38,16 +38,19 @@ class BoostedMixtureClassifier(GrownClassifier):
     n_components : int
         Components a class in every stage.
     method : "boosted", "boosted_generative" or "adaboost"
-        Stages raise the conditional likelihood, or the joint one; or they vote, as in AdaBoost, and
-        there is no density.
+        Stages raise the conditional likelihood, or the joint one; or they vote, as in AdaBoost
+        (SAMME, which for two classes is AdaBoost.M1), and there is no density.
     n_stages : int
-        Stages at most; fewer where the objective stops to gain.
+        Stages at most; fewer where the objective stops to gain, or classes have fewer than two
+        rows per stage.
     early_stopping : bool
         Choose the number of stages on held-back rows.
     calibrate : bool
         Make probabilities honest by what models say of held-back rows, whole and with holes; the
         density is left alone.
-    covariance : "full", "diag", "spherical" or "low_rank"
+    covariance : "auto", "full", "diag", "spherical" or "low_rank"
+        "auto" is "full" where classes have as many rows as there are features, on average, and
+        "low_rank" where they have fewer.
     prior_rows : float
         Imagined rows a component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
@@ -62,6 +65,7 @@ class BoostedMixtureClassifier(GrownClassifier):
     ----------
     classes_, class_prior_, weights_, means_, covariances_ : components of a class in the order of
         the stages
+    covariance_ : what "auto" chose
     stage_weights_ : weight of every stage, or of its vote
     n_stages_ : how many there are
     mixture_ : the fitted model, in standardised units; with "adaboost" there are `voters_` instead
@@ -85,7 +89,7 @@ class BoostedMixtureClassifier(GrownClassifier):
         "n_stages": [Interval(Integral, 1, None, closed="left")],
         "early_stopping": ["boolean"],
         "calibrate": ["boolean"],
-        "covariance": [StrOptions({name for name, _ in STRUCTURES})],
+        "covariance": [StrOptions({"auto", *(name for name, _ in STRUCTURES)})],
         "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "reg_covar": [Interval(Real, 0, None, closed="neither")],
         "prior_rows": [Interval(Real, 0, None, closed="left")],
@@ -110,7 +114,7 @@ class BoostedMixtureClassifier(GrownClassifier):
         n_stages: int = 10,
         early_stopping: bool = True,
         calibrate: bool = True,
-        covariance: str = "full",
+        covariance: str = "auto",
         rank: Any = "auto",
         reg_covar: float = 0.01,
         prior_rows: float = 1.0,
@@ -173,15 +177,15 @@ class BoostedMixtureClassifier(GrownClassifier):
         device = resolve_device(self.device, rows.X.size)
         table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
         self.classes_, self.scaling_ = rows.classes, scaling
-        options = {}
-        if self.covariance == "low_rank":
-            options["rank"] = resolve_rank(self.rank, self.covariance, table.n_numbers)
+        self.covariance_, options = self._covariance(table), {}
+        if self.covariance_ == "low_rank":
+            options["rank"] = resolve_rank(self.rank, self.covariance_, table.n_numbers)
         counts = component_counts(self.n_components, rows)
         assert counts is not None  # only "auto" leaves them open
         open_question = self.missingness == "auto" and table.has_holes
         choices = [False, True] if open_question else [self.missingness == "informative"]
         structures = [
-            Structure(self.covariance, self.reg_covar, options, informative)
+            Structure(self.covariance_, self.reg_covar, options, informative)
             for informative in choices
         ]
         trains = [partial(self._train, min(counts), structure) for structure in structures]
@@ -194,6 +198,12 @@ class BoostedMixtureClassifier(GrownClassifier):
             self._publish(self.mixture_, scaling)
             self._publish_scores(table)
         return self
+
+    def _covariance(self, table: Table) -> str:
+        if self.covariance != "auto":
+            return self.covariance
+        enough = table.n_numbers * len(self.classes_) <= len(table)
+        return "full" if enough else "low_rank"
 
     def _train(
         self,

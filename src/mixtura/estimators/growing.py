@@ -24,8 +24,11 @@ from mixtura.trainers.boosting import Ballot, Boosting, Learner, adaboost
 #: Methods that grow a classifier, for `grow`.
 GROWING = ("boosted", "boosted_generative", "adaboost")
 
-#: Parts that rows are held back in; with fewer labelled rows nothing is held back.
-_FOLDS, _FEWEST = 4, 20
+#: Parts that rows are held back in; with fewer labelled rows, in all or per class on average,
+#: nothing is held back.
+_FOLDS, _FEWEST, _FEWEST_OF_CLASS = 4, 20, 3
+#: Rows per class and stage: fewer show no spread.
+_STAGE_ROWS = 2
 #: A vote that nobody casts.
 _SILENCE = 1e-3
 
@@ -72,7 +75,8 @@ def grow(
     generator: torch.Generator,
     progress: Progress,
 ) -> list[Candidate]:
-    """A candidate after every stage of a growing method."""
+    """A candidate after every stage of a growing method; no more stages than rows can support."""
+    n_stages = min(n_stages, max(1, len(table) // (_STAGE_ROWS * learner.n_classes)))
     if method == "adaboost":
         ballots = list(adaboost(learner, n_stages, table, generator, progress))
         return [
@@ -105,6 +109,11 @@ class Choice(NamedTuple):
         return other if beats(other.unseen, self.unseen) else self
 
 
+def _too_few(table: Table) -> bool:
+    """Whether what is left of the classes would be too little, were some rows held back."""
+    return len(table) < max(_FEWEST, _FEWEST_OF_CLASS * len(table.y.unique()))
+
+
 def choose(
     trains: Sequence[Train],
     table: Table,
@@ -121,7 +130,7 @@ def choose(
     No trial begins once a share `until` of the allowed time has gone.
     """
     best = Choice(trains[0])
-    if len(table) < _FEWEST:
+    if _too_few(table):
         return best
     seed = int(torch.randint(2**31, (1,), generator=generator))
     share = until / (len(trains) * _FOLDS)
@@ -169,11 +178,11 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
         calibration = Calibration()
         if self.calibrate and choice.unseen is not None:
             calibration = choice.unseen.calibrate()
-        elif self.calibrate and len(table) < _FEWEST:
+        elif self.calibrate and _too_few(table):
             warn(
                 f"{len(table)} labelled rows are too few to hold some back: probabilities are not "
-                f"calibrated, and first choices are taken. Remedy: {_FEWEST} rows or more, or "
-                "calibrate=False.",
+                f"calibrated, and first choices are taken. Remedy: {_FEWEST} rows or more, and "
+                f"{_FEWEST_OF_CLASS} per class, or calibrate=False.",
                 DegenerateDataWarning,
             )
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt

@@ -66,7 +66,8 @@ class SequenceMixtureClassifier(GrownClassifier):
         likelihood or a margin between the classes.
         "boosted": a mixture a class, grown where the classes meet (BxCML);
         "boosted_generative": grown where sequences are not explained yet (BxML).
-        "adaboost": models that vote; there is no density.
+        "adaboost": models that vote (SAMME, which for two classes is AdaBoost.M1, the paper's BBN);
+        there is no density.
     multiclass : "direct" or "pairwise"
         One model of all classes, or one for each pair of them, whose probabilities are coupled.
     covariance : "diag", "full", "spherical" or "low_rank"
@@ -74,7 +75,8 @@ class SequenceMixtureClassifier(GrownClassifier):
     topology : "ergodic" or "left_to_right"
         Whether every state may follow every other, or only later ones.
     n_stages : int
-        Growing methods: stages at most; fewer where the objective stops to gain.
+        Growing methods: stages at most; fewer where the objective stops to gain, or classes have
+        fewer than two sequences per stage.
     tradeoff : float in [0, 1]
         Share of the likelihood per value (of a sequence of mean length) in a discriminative
         objective, so that one value serves short sequences and long.

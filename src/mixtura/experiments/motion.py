@@ -34,7 +34,8 @@ MODELS = {
     "BxML": "boosted_generative",
     "BxCML": "boosted",
 }
-#: One model for each pair of classes, coupled: the paper's PWC, and MWV for BBN.
+#: One model for each pair of classes, their probabilities coupled: the paper's PWC. The paper's BBN
+#: lets pairs vote instead (MWV), and is AdaBoost.M1; ours is SAMME, the same for two classes.
 PAIRWISE = tuple(f"{name} (pairwise)" for name in ("ML", "CML", "BBN", "BxML", "BxCML"))
 RIVALS = ("FSVM", "1-NN DTW")
 _PENALTIES = 10.0 ** np.arange(-1, 4)

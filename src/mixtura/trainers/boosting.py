@@ -306,7 +306,11 @@ def adaboost(
     generator: torch.Generator,
     progress: Progress,
 ) -> Iterator[Ballot]:
-    """AdaBoost for several classes (SAMME): voters see what the voters before got wrong."""
+    """AdaBoost for several classes (SAMME): voters see what the voters before got wrong.
+
+    With two classes it is AdaBoost.M1, the paper's BBN; with more, M1 would give up once a voter
+    errs on half of the weight, and its votes lack log(C - 1).
+    """
     progress.start("AdaBoost", n_stages)
     rows = _Rows(table, Likelihood())
     y, given = table.y.cpu(), table.weight.double().cpu()
