@@ -475,7 +475,7 @@ def test_units_do_not_cost_accuracy(name):
 def test_more_components_than_rows():
     """One component a row, with a warning that names the remedy."""
     model = MixtureClassifier([20, 2, 1], objective="likelihood", random_state=0)
-    fit_quietly(model, X, Y, "more components than labelled rows")
+    fit_quietly(model, X, Y, "more components than distinct labelled rows")
     assert model.n_components_ == [10, 2, 1]
     assert_sound(model, X)
 

@@ -447,7 +447,7 @@ def test_one_row_a_component(rng):
     X, y = rng.normal(size=(6, 2)), np.repeat([0, 1], 3)
     model = SparseMixtureClassifier(3, random_state=0).fit(X, y)
     assert np.isfinite(model.predict_proba(X)).all()
-    with pytest.warns(DegenerateDataWarning, match="more components than labelled rows"):
+    with pytest.warns(DegenerateDataWarning, match="more components than distinct labelled rows"):
         SparseMixtureClassifier(9, random_state=0).fit(X, y)
 
 

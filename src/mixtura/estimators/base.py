@@ -373,6 +373,20 @@ def resolve_rank(rank: Any, covariance: str, n_features: int) -> int:
     return min(int(rank), n_features)
 
 
+def distinct_rows(X: np.ndarray, index: np.ndarray, most: int) -> int:
+    """How many of the rows at `index` differ from each other; `most` where there are no fewer.
+
+    Equal rows count once, so that a row given twice is a row of weight two.
+    """
+    size = 4 * most
+    while True:
+        rows = X[index[:size]]
+        found = len(np.unique(np.where(np.isnan(rows), np.inf, rows), axis=0))
+        if found >= most or size >= len(index):
+            return min(found, most)
+        size *= 4
+
+
 def weighted_quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Quantiles 0, 0.001, ..., 1 of values that count as often as their weight says."""
     order = np.argsort(values)

@@ -16,7 +16,7 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length
 from torch import Tensor
 
 from mixtura.data import Table, encode_labels, find_labelled, read_labels
-from mixtura.estimators.base import DTYPES, check_weight, resolve_rank
+from mixtura.estimators.base import DTYPES, check_weight, distinct_rows, resolve_rank
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.trainers.base import SpreadPrior
 from mixtura.trainers.em import EM
@@ -328,17 +328,19 @@ def read_counts(n_components: Any, classes: np.ndarray) -> np.ndarray:
 
 
 def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
-    """Components of each class, no more than its rows; None for "auto"."""
+    """Components of each class, no more than its distinct rows; None for "auto"."""
     if isinstance(n_components, str):
         return None
     classes = rows.classes
     wanted = read_counts(n_components, classes)
-    available = np.maximum(np.bincount(rows.y[rows.y >= 0], minlength=len(classes)), 1)
+    mine = [np.flatnonzero(rows.y == label) for label in range(len(classes))]
+    found = [distinct_rows(rows.X, *each) for each in zip(mine, wanted, strict=True)]
+    available = np.maximum(found, 1)
     if (wanted > available).any():
         warn(
-            f"more components than labelled rows in the classes "
-            f"{classes[wanted > available].tolist()}; these get one component a row. Remedy: a "
-            "smaller n_components.",
+            f"more components than distinct labelled rows in the classes "
+            f"{classes[wanted > available].tolist()}; these get one component per distinct row. "
+            "Remedy: a smaller n_components.",
             DegenerateDataWarning,
         )
     return np.minimum(wanted, available).tolist()
