@@ -60,8 +60,14 @@ MIXED = np.column_stack([ROWS[:, 0].astype(object), np.array(["x", "y"], dtype=o
 FEW = np.where(np.arange(60) < 30, LABELS, np.nan)
 NETWORK = {"n_components": 2, "embedding": "posterior", "end_to_end": False, "max_iter": 5}
 QUICK = {
-    "MixtureClassifier": {"n_components": 1, "objective": "likelihood", "covariance": "diag"},
-    "MixtureNetworkClassifier": NETWORK | {"specialize": 0.5, "calibrate": False},
+    "MixtureClassifier": {
+        **{"n_components": 1, "objective": "likelihood", "covariance": "diag"},
+        "unlabeled_weight": 0.5,
+    },
+    "MixtureNetworkClassifier": {
+        **NETWORK,
+        **{"specialize": 0.5, "unlabeled_weight": 0.5, "calibrate": False},
+    },
     "MixtureNetworkRegressor": NETWORK,
     "BoostedMixtureClassifier": {"n_stages": 1, "calibrate": False},
     "SequenceMixtureClassifier": {"n_states": 1, "method": "ml", "calibrate": False},
