@@ -148,6 +148,7 @@ FOUND = [
     ("density", Recipe(weights="text")),  # NumPy's message
     ("sparse kernels", Recipe(columns=("tiny", "huge"), weights="uneven")),  # LinAlgError
     ("mixture", Recipe(400, labels="pairs")),  # twelve seconds
+    ("boosted mixture", Recipe(repeat=500, columns=("normal", "holes"))),  # over a minute
 ]
 
 
