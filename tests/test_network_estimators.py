@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_wine, make_blobs
+from sklearn.metrics import balanced_accuracy_score
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor, load
 from mixtura.densities import categorical, product
@@ -360,6 +361,43 @@ def test_draws_of_a_rare_class_are_distinct():
     with pytest.warns(DegenerateDataWarning, match="likeliest of the others fill up"):
         drawn, _ = model.sample(3, y=1, random_state=0)
     assert len(np.unique(drawn, axis=0)) == 3
+
+
+def skewed_clinical(n_rows, seed):
+    """Indicators, and numbers with heavy tails whose thresholds decide: 91, 6 and 3 % of rows."""
+    random = np.random.default_rng(seed)
+    indicators = random.random((n_rows, 15)) < random.uniform(0.01, 0.3, size=15)
+    group = random.choice(3, size=n_rows, p=[0.9, 0.07, 0.03])
+    spread = np.array([0.9, 0.6, 1.2])[group]
+    first = np.exp(np.array([0.2, 2.4, 3.8])[group] + spread * random.normal(size=n_rows))
+    first *= np.where((group == 0) & (random.random(n_rows) < 0.01), 40.0, 1.0)
+    second = np.where(group == 2, 40.0, 108.0) + 25.0 * random.normal(size=n_rows)
+    second = second.clip(2.0)
+    ill = (first > 6.0) & ~indicators[:, 0]
+    y = np.where(ill & (second < 64.0), 2, np.where(ill & ~indicators[:, 1], 1, 0))
+    noise = random.normal(size=(n_rows, 3))
+    return np.column_stack([indicators, first, second, noise]), y
+
+
+def test_rare_classes_of_a_skewed_table_are_found():
+    """Boosted trees find all; the majority alone would have a balanced accuracy of a third."""
+    X, y = skewed_clinical(3_600, 0)
+    model = MixtureNetworkClassifier(
+        embedding="log_density", specialize=1.0, calibrate=False, random_state=0
+    ).fit(X[:2_400], y[:2_400])
+    assert balanced_accuracy_score(y[2_400:], model.predict(X[2_400:])) > 0.58
+
+
+def test_thousands_of_categories_have_few_components():
+    """Every component has a chance of each: their number is bounded, and with it the work."""
+    random = np.random.default_rng(0)
+    X = np.column_stack([random.normal(size=5_000), np.arange(5_000)])
+    y = (X[:, 0] > 0).astype(int)
+    model = MixtureNetworkClassifier(
+        categorical_features=[1], **{**PUBLISHED, "covariance": "diag"}, max_iter=2
+    ).fit(X, y)
+    assert sum(model.n_components_) * 5_000 <= 40_000
+    assert np.isfinite(model.predict_proba(X[:9])).all()
 
 
 def test_many_features_do_not_drown_the_labels():

@@ -18,7 +18,7 @@ from mixtura.estimators.base import (
     resolve_rank,
     run_over,
 )
-from mixtura.estimators.plan import SMALL, adam_epochs, batch_rows, read_counts
+from mixtura.estimators.plan import adam_epochs, batch_rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.mixture import Mixture
 from mixtura.network import N_DRAWS, RELATIVE, Network
@@ -32,7 +32,12 @@ from mixtura.trainers.selection import Recipe, effective_rows, fit_groups
 
 #: Embeddings that "auto" compares, and how far the mixtures of classes then keep to their own rows.
 _COMPARED = {"posterior": 0.0, "log_density": 1.0}
-_ITERATIONS, _LEARNING_RATE = 40, 5e-3
+#: Up to so many rows L-BFGS trains end to end, with an iteration for every twenty of them; few rows
+#: would be learnt by heart, and many need the time to find what tells rare classes.
+_SMALL, _ROWS_EACH, _ITERATIONS = 6_000, 20, (40, 150)
+_LEARNING_RATE = 5e-3
+#: Chances of categories that all components may have together, where their number is open.
+_MOST_CHANCES = 40_000
 #: Draws of what is missing in a row, in training.
 _TRAINING_DRAWS = 8
 
@@ -73,7 +78,7 @@ class MixtureNetwork(MixtureEstimator):
         engine = LocalEngine(table)
         mixture, prior = self._start(variant, table, generator, progress)
         linked = Linked(
-            ElasticNet(self.l1, self.l2),
+            ElasticNet(*(each * self._rarity(table) for each in (self.l1, self.l2))),
             link=self.link,
             annihilate=self.annihilate,
             specialize=variant.specialize,
@@ -99,8 +104,9 @@ class MixtureNetwork(MixtureEstimator):
     def _gradient_trainer(
         self, engine: LocalEngine, prior: NetworkPrior, generator: torch.Generator
     ) -> Any:
-        if len(engine) <= SMALL:
-            return LBFGS(_ITERATIONS, prior=prior)
+        if len(engine) <= _SMALL:
+            iterations = int(np.clip(len(engine) / _ROWS_EACH, *_ITERATIONS))
+            return LBFGS(iterations, prior=prior)
         size = batch_rows("auto", len(engine))
         return Adam(
             generator,
@@ -110,6 +116,10 @@ class MixtureNetwork(MixtureEstimator):
             schedule="cosine",
             prior=prior,
         )
+
+    def _rarity(self, table: Table) -> float:
+        """What penalties of the read-out are multiplied by."""
+        return 1.0
 
     def _supervision(self, table: Table) -> float:
         """How many rows' losses of the read-out the objective of the gradients holds."""
@@ -148,13 +158,16 @@ class MixtureNetwork(MixtureEstimator):
     def _counts(self, engines: Sequence[LocalEngine], variant: Variant) -> list[int] | None:
         """Components of each mixture, no more than its rows; None lets a criterion decide.
 
-        A read-out of posteriors wants more components than the density of the rows does.
+        A read-out of posteriors wants more components than the density of the rows does; columns
+        of thousands of categories, each with its chance in every component, have fewer.
         """
         most = np.array([len(engine) for engine in engines])
         if isinstance(self.n_components, str):
             if variant.specialize > 0.5:
                 return None
             rows = np.array([effective_rows(engine) for engine in engines])
+            chances = sum(sum(engine.table.levels) for engine in engines)
+            most = np.minimum(most, max(2, _MOST_CHANCES // max(1, chances)))
             return np.clip(np.rint(2.0 * np.cbrt(rows)).astype(int), 1, most).tolist()
         wanted = read_counts(self.n_components, np.arange(len(engines)))
         if (wanted > most).any():

@@ -75,7 +75,9 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         Rows that the read-out's say in the mixtures' weights counts for: components that the
         read-out uses grow. 0 is no link.
     l1, l2 : float
-        Penalties of the read-out's weights, beside the mean loss of the rows.
+        Penalties of the read-out's weights, beside the mean loss of the rows. Where classes are
+        uneven they are multiplied by the number of classes times the smallest class's share, or
+        they would silence the components of rare classes first.
     annihilate : bool
         Erase components whose weight in the read-out becomes zero.
     end_to_end : bool
@@ -311,6 +313,12 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
             return found
         shares = _shares(table, len(self.classes_))
         return replace(found, network=with_class_shares(found.network, shares))
+
+    def _rarity(self, table: Table) -> float:
+        """The smallest class's share, of an even one: so much say its rows have in the loss."""
+        n_classes = len(self.classes_)
+        shares = _shares(table, n_classes)
+        return n_classes * float(shares[shares > 0].min()) if shares.any() else 1.0
 
     def _supervision(self, table: Table) -> float:
         if len(self.classes_) < 2:
