@@ -619,3 +619,21 @@ def test_pickles(several, iris):
     buffer.seek(0)
     for again in (pickle.loads(pickle.dumps(several)), joblib.load(buffer)):
         np.testing.assert_array_equal(again.predict_proba(iris[0]), several.predict_proba(iris[0]))
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_a_stream_ends_where_a_fit_does(covariance, iris, rng):
+    """Where the floor acts on no part; with the floor and the prior of the defaults, near it."""
+    order = rng.permutation(150)
+    X, y = iris[0][order], iris[1][order]
+    for settings, tolerance in (({"prior_rows": 0, "reg_covar": 1e-3}, 1e-9), ({}, 0.1)):
+        whole, stream = (
+            MixtureClassifier(1, covariance=covariance, objective="likelihood", **settings)
+            for _ in range(2)
+        )
+        whole.fit(X, y)
+        for part in np.split(np.arange(150), 3):
+            stream.partial_fit(X[part], y[part], classes=[0, 1, 2])
+        np.testing.assert_allclose(
+            stream.predict_proba(X), whole.predict_proba(X), atol=tolerance, rtol=0
+        )

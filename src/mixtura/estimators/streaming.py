@@ -32,8 +32,10 @@ class StreamingClassifier(MixtureEstimator):
 
         The first call starts a model from its rows and needs all `classes`. Later calls take one
         step of online EM and, for other objectives than the likelihood, one epoch of Adam over
-        theirs. With the likelihood, one full or diagonal component a class, `prior_rows=0` and
-        complete rows, the stream ends where `fit` on all rows would.
+        theirs. With the likelihood, one full or diagonal component per class, `prior_rows=0` and
+        complete rows, the stream ends where `fit` on all rows would, unless a part has less
+        variance than `reg_covar` in some direction: what is raised to it there stays so. With the
+        default floor and prior the two are close (iris in three parts: within 0.07).
         """
         first = not hasattr(self, "mixture_")
         known = self._stream_classes(classes, first)
