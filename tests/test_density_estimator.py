@@ -188,3 +188,14 @@ def test_more_components_than_rows(iris):
     with pytest.warns(DegenerateDataWarning, match="Remedy: a smaller n_components"):
         model = GaussianMixtureDensity(9, random_state=0).fit(iris[0][:4])
     assert model.n_components_ == 4
+
+
+@pytest.mark.parametrize("covariance", ["diag", "low_rank", "full"])
+def test_float32_at_the_floor(covariance, rng):
+    """Log densities of 200 features, some of no variance but the floor, are scipy's in float64."""
+    latent = rng.normal(size=(400, 5)) @ rng.normal(size=(5, 200))
+    X = (latent + 1e-4 * rng.normal(size=latent.shape)).astype(np.float32)
+    model = GaussianMixtureDensity(1, covariance=covariance, rank=5, random_state=0).fit(X)
+    normal = multivariate_normal(model.means_[0], model.covariances_[0], allow_singular=True)
+    expected = normal.logpdf(X.astype(np.float64))
+    np.testing.assert_allclose(model.score_samples(X), expected, atol=0.06, rtol=1e-6)

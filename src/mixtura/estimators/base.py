@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
@@ -22,7 +23,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
-from mixtura.densities import Categorical, Product
+from mixtura.densities import Categorical, Product, numeric_part
 from mixtura.estimators.typicality import (
     filled_log_density,
     held_out_scores,
@@ -50,6 +51,9 @@ TABLE_CONSTRAINTS: dict = {
 }
 #: Rows stand for no more rows than this, so that weighted sums of squares stay finite.
 _MOST_WEIGHT = 1e100
+#: Rounding errors per feature, in units of a square's rounding (found by trial); and what they may
+#: move a log density by.
+_ROUNDING, _MOST_NATS = 4.0, 0.05
 DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
@@ -186,8 +190,12 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
             np.full(len(X), UNLABELED) if y is None else y,
             scaling=self.scaling_,
             device=resolve_device(self.device, X.size),
-            dtype=DTYPES[X.dtype],
+            dtype=self._working_type(X),
         )
+
+    def _working_type(self, X: np.ndarray) -> torch.dtype:
+        part = numeric_part(self.mixture_.density)
+        return working_type(X.dtype, part.n_features, getattr(part, "floor", math.inf))
 
     def _evaluate(
         self,
@@ -371,6 +379,16 @@ def resolve_rank(rank: Any, covariance: str, n_features: int) -> int:
             DegenerateDataWarning,
         )
     return min(int(rank), n_features)
+
+
+def working_type(given: np.dtype, n_features: int, floor: float) -> torch.dtype:
+    """float32 for rows that come in it, where its rounding moves no log density by much.
+
+    A squared distance is a sum over features of squares divided by variances, which are no smaller
+    than the floor, and each square is rounded.
+    """
+    risky = _ROUNDING * n_features * float(np.finfo(np.float32).eps) > _MOST_NATS * floor
+    return torch.float64 if risky else DTYPES[given]
 
 
 def distinct_rows(X: np.ndarray, index: np.ndarray, most: int) -> int:

@@ -159,7 +159,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         None: nothing else. After fitting, and with the `classes` of `partial_fit`, "auto" takes -1
         for a class if it is one of them.
     device : "auto", "cpu", "cuda", ...
-        Float32 data are trained by Adam in float32, all else runs in double precision.
+        Float32 data are trained by Adam, and predicted, in float32 where the floor of the variances
+        is high enough for its rounding; all else runs in double precision.
     callbacks : list of callables
         Called with a dict after every iteration; training stops when one returns True.
     random_state, verbose : as in scikit-learn.

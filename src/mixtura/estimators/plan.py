@@ -16,7 +16,7 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length
 from torch import Tensor
 
 from mixtura.data import Table, encode_labels, find_labelled, read_labels
-from mixtura.estimators.base import DTYPES, check_weight, distinct_rows, resolve_rank
+from mixtura.estimators.base import check_weight, distinct_rows, resolve_rank, working_type
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.trainers.base import SpreadPrior
 from mixtura.trainers.em import EM
@@ -205,7 +205,7 @@ def make_plans(estimator: Any, rows: Rows) -> list[Plan]:
         counts=component_counts(estimator.n_components, rows),
         log_prior=torch.from_numpy(np.log(_class_prior(prior, rows))),
         learn_prior=isinstance(prior, str) and prior == "empirical",
-        dtype=DTYPES[rows.X.dtype],
+        dtype=working_type(rows.X.dtype, n_numbers, _first(estimator.reg_covar, _FLOORS)),
     )
     if generative:
         return [first]
