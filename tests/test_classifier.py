@@ -270,7 +270,7 @@ def test_unlabelled_rows_help(rng):
     few[[0, 1, 2, 300, 301, 302]] = [0, 0, 0, 1, 1, 1]
     settings = {"n_components": 1, "covariance": "diag", "objective": "likelihood"}
     alone = MixtureClassifier(**settings).fit(X[few >= 0], few[few >= 0])
-    helped = MixtureClassifier(**settings).fit(X, few)
+    helped = MixtureClassifier(unlabeled_weight=0.5, **settings).fit(X, few)
     assert helped.score(X, y) >= alone.score(X, y)
     assert helped.score(X, y) > 0.98
 

@@ -17,6 +17,7 @@ class Progress:
 
     Attributes
     ----------
+    max_time : seconds that the fit may take; infinite without a limit.
     stopped : whether a callback or the clock has ended the fit.
     """
 
@@ -30,7 +31,7 @@ class Progress:
         self._callbacks = list(callbacks)
         self._display = _display(verbose)
         self._began = time.perf_counter()
-        self._max_time = math.inf if max_time is None else max_time
+        self.max_time = math.inf if max_time is None else max_time
         self.stopped = False
 
     @property
@@ -41,12 +42,26 @@ class Progress:
     @property
     def time_spent(self) -> float:
         """Share of the allowed time that has gone; 0 where there is no limit."""
-        return self.seconds / self._max_time if self._max_time > 0.0 else 1.0
+        return self.seconds / self.max_time if self.max_time > 0.0 else 1.0
+
+    @property
+    def seconds_left(self) -> float:
+        """What is left of the allowed time; infinite where there is no limit."""
+        return max(self.max_time - self.seconds, 0.0)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit."""
+        return math.isfinite(self.max_time)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the clock has ended the fit."""
+        return self.stopped and self.time_spent >= 1.0
 
     def part(self, share: float) -> Progress:
         """A silent clock for work on the side: it may take a share of the time that is left."""
-        left = max(self._max_time - self.seconds, 0.0)
-        return Progress(max_time=share * left)
+        return Progress(max_time=share * self.seconds_left)
 
     def start(self, stage: str, total: int) -> None:
         """A stage of at most `total` iterations begins."""

@@ -93,6 +93,29 @@ def hold_back(
     return _part(table, held) if held.any() else (LocalEngine(table), None)
 
 
+def labelled_only(engine: LocalEngine) -> LocalEngine:
+    """The rows that have labels."""
+    known = (engine.table.y >= 0).nonzero().flatten().cpu().numpy()
+    return engine if len(known) == len(engine) else LocalEngine(engine.table.subset(known))
+
+
+def fewer_unlabelled(sample: Table, table: Table, most: int) -> Table:
+    """The sample with its first `most` unlabelled rows.
+
+    They weigh as much beside its labelled rows as all unlabelled rows do in the table.
+    """
+    known = sample.y >= 0
+    few = sample.subset((known | ((~known).cumsum(0) <= most)).nonzero().flatten().cpu().numpy())
+    factor = _odds(table) / max(_odds(few), 1e-300)
+    return few.weighted(torch.where(few.y >= 0, few.weight, factor * few.weight))
+
+
+def _odds(table: Table) -> float:
+    """Weight of the unlabelled rows by that of the labelled ones."""
+    known = table.y >= 0
+    return float(table.weight[~known].sum() / table.weight[known].sum())
+
+
 def some_rows(table: Table, most: int, generator: torch.Generator) -> Table:
     """About `most` labelled rows, every class its share, and as many unlabelled ones."""
     keep = []

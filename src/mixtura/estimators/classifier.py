@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,12 +15,31 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Scaling, Table, resolve_device
 from mixtura.densities import STRUCTURES, Categorical, numeric_part
-from mixtura.engines import LocalEngine, PunchedEngine, folds, hold_back, some_rows
+from mixtura.engines import (
+    LocalEngine,
+    PunchedEngine,
+    fewer_unlabelled,
+    folds,
+    hold_back,
+    labelled_only,
+    some_rows,
+)
 from mixtura.estimators.base import TABLE_CONSTRAINTS, run_over
+from mixtura.estimators.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.estimators.calibration import Calibration, Unseen
-from mixtura.estimators.comparison import challenge, clearly_better, compare
+from mixtura.estimators.comparison import (
+    Contender,
+    Solve,
+    challenge,
+    clearly_better,
+    compare,
+    judge,
+)
 from mixtura.estimators.plan import (
+    EVEN,
+    FEWEST_TRIED,
     SMALL,
+    TRIED,
     Plan,
     Rows,
     class_counts,
@@ -27,6 +47,9 @@ from mixtura.estimators.plan import (
     other_missingness,
     other_tradeoffs,
     read_rows,
+    resized,
+    shortened,
+    warn_of_rows_set_aside,
 )
 from mixtura.estimators.predicting import DensityClassifier
 from mixtura.estimators.streaming import StreamingClassifier
@@ -45,15 +68,35 @@ from mixtura.progress import Progress
 from mixtura.trainers.base import FitResult, SpreadPrior
 from mixtura.trainers.ebw import EBW
 from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS, SCHEDULES, Adam
+from mixtura.trainers.gradient import LBFGS, SCHEDULES, Adam, evaluate
 from mixtura.trainers.selection import fit_groups
 
 #: Parts that rows are held back in, to choose and to calibrate; and iterations of a trial there
 #: where the model itself is trained by Adam.
 _FOLDS, _TRIAL = 4, 40
+#: Rows from which a start is found where another solver than EM goes on: more do not improve it.
+_MOST_TO_START = 30_000
+#: Share of the allowed time after which nothing is compared with and without unlabelled rows.
+_UNTIL = 0.6
 #: With fewer labelled rows (or fewer than one a class and fold), held-back ones decide nothing:
 #: first choices are taken.
 _FEWEST = 50
+
+
+class Decision(NamedTuple):
+    """What to train, on what, from where on, and what such models said of held-out rows."""
+
+    plan: Plan
+    table: Table
+    previous: FitResult | None
+    unseen: Unseen | None
+
+
+class Trained(NamedTuple):
+    """What training gave, and the rows that it was not shown (None: it was shown all)."""
+
+    result: FitResult
+    held_back: LocalEngine | None
 
 
 @storable
@@ -62,7 +105,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
 
     Components are Gaussian in the columns that hold numbers, and categorical in the others. NaN and
     None mean missing, in training and in prediction, and are marginalised exactly. Unlabelled rows
-    take part in the likelihood.
+    take part in the likelihood where that helps.
 
     Parameters
     ----------
@@ -85,9 +128,11 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         which gives up rows that fall short by much more.
     smoothness : float
         Sharpness of the smooth maximum over rival classes.
-    unlabeled_weight : float in [0, 1]
+    unlabeled_weight : "auto" or float in [0, 1]
         Weight of unlabelled rows in the likelihood term, where there are any; labelled rows then
-        weigh one minus it.
+        weigh one minus it, and 0 sets unlabelled rows aside. "auto" is 0.5 if labels that are held
+        out in turn are clearly better predicted then, and 0, with a warning, if they are not or
+        there are fewer than ten. (Parts of a stream: always 0.5.)
     solver : "auto", "em", "ebw", "adam" or "lbfgs"
         "auto": EM for the likelihood; L-BFGS on small data and Adam on large for the others.
     holes : float in [0, 0.5]
@@ -101,9 +146,10 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     max_iter : "auto" or int
         Iterations (EM, EBW: 100; L-BFGS: 40) or epochs (Adam: about 3,000 steps) of the solver.
     max_time : float or None
-        Stop iterating after so many seconds, with the model there is by then; every part of the
-        training still takes a step, so a fit lasts a little longer. Comparing structures takes half
-        of the time at most; the step size of Adam follows the clock.
+        Seconds that training may take. It begins with a sample of the rows and takes larger ones
+        while time remains; the best model is kept, and a warning says what was cut short. Every
+        part of the training still takes a step, so a fit lasts a little longer. Comparing
+        structures takes half of the time at most; the step size of Adam follows the clock.
     tol : float
         EM stops when the mean log-likelihood gains less; where another solver goes on, ten times
         as early.
@@ -174,6 +220,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         by, the share of a plain guess mixed in, and how fast the temperature falls with the share
         of missing features
     covariance_, rank_, reg_covar_, tradeoff_, missingness_ : what "auto" chose
+    unlabeled_weight_ : likewise; None if all rows had labels
     schema_ : names and categories of the columns
     margin_bound_ : upper bound of the number of training errors
     class_count_ : weight of the rows of each class seen so far
@@ -204,7 +251,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         "tradeoff": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
         "margin": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "smoothness": [Interval(Real, 0, None, closed="neither")],
-        "unlabeled_weight": [Interval(Real, 0, 1, closed="both")],
+        "unlabeled_weight": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
         "solver": [StrOptions({"auto", "em", "ebw", "adam", "lbfgs"})],
         "holes": [Interval(Real, 0, 0.5, closed="both")],
         "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
@@ -245,7 +292,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         tradeoff: Any = "auto",
         margin: Any = "auto",
         smoothness: float = 10.0,
-        unlabeled_weight: float = 0.5,
+        unlabeled_weight: Any = "auto",
         solver: str = "auto",
         holes: float = 0.0,
         class_prior: Any = "empirical",
@@ -338,38 +385,107 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return read_rows(self, X, y, sample_weight, known)
 
     def _fit_rows(self, rows: Rows) -> Self:
-        plans = make_plans(self, rows)
-        previous = self._previous(rows, plans) if self.warm_start else None
-        device = resolve_device(self.device, rows.X.size)
         self.classes_ = rows.classes
-        if previous is None:
-            scaling = self._measure_scaling(rows.X, rows.weight)
-        else:
-            scaling, plans = self.scaling_, [self._resumed(plans)]
-        table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
         with self._progress() as progress:
-            plan, unseen = self._choose(plans, table, progress, settled=previous is not None)
-            generator = self._generator()
-            engine, held_back = LocalEngine(table), None
-            if self._stops_early(plan):
-                engine, held_back = hold_back(table, self.validation_fraction, generator)
-            result = self._solve(engine, held_back, plan, previous, generator, progress)
+            plan, table, previous, unseen = self._decide(rows, progress)
+            outcome = self._train(plan, previous, table, progress)
+        result, held_back = outcome.model
         calibration = Calibration()
         if self.calibrate and not plan.generative:
             if held_back is not None:
+                generator = self._generator()
                 some = held_back.subsample(SMALL, generator)
                 unseen = Unseen.judged(result.mixture, some, generator)
             calibration = self._typical_calibration() if unseen is None else unseen.calibrate()
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
-        self._conclude(result, table, scaling, progress, plan)
+        self._conclude(result, table, table.scaling, progress, plan)
         self._publish_scores(table, result.prior)
+        self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(table))
         self.class_count_ = class_counts(rows, self.class_prior_)
         return self
 
     @property
     def _margin(self) -> float:
         return resolve_margin(self.margin, self.objective)
+
+    def _decide(self, rows: Rows, progress: Progress) -> Decision:
+        """What to train on which rows; unlabelled ones only if held-out labels say that they help.
+
+        All else is chosen as it would be without them.
+        """
+        weight = self.unlabeled_weight
+        if weight == "auto" and self.warm_start and hasattr(self, "mixture_"):
+            weight = self.unlabeled_weight_
+        left_open = weight == "auto" and len(rows.classes) > 1
+        if not (left_open or weight == 0.0) or not rows.may_do_without_unlabelled:
+            return self._decide_on(rows, progress)
+        labelled = rows.labelled()
+        without = self._decide_on(labelled, progress)
+        without = without._replace(plan=replace(without.plan, unlabelled=0.0))
+        if not left_open:
+            return without
+        tried, better, table = len(labelled.y) >= FEWEST_TRIED, None, self._training_table(rows)
+        if tried:
+            better = self._better_with_unlabelled(without.plan, table, progress)
+        if better is None:
+            warn_of_rows_set_aside(rows, tried)
+            return without
+        plan = resized(self, replace(without.plan, unlabelled=EVEN), table)
+        unseen = None if without.unseen is None else Unseen.pool(better.parts)
+        return Decision(plan, table, None, unseen)
+
+    def _decide_on(self, rows: Rows, progress: Progress) -> Decision:
+        """What to train on these rows."""
+        plans = make_plans(self, rows)
+        previous = self._previous(rows, plans) if self.warm_start else None
+        if previous is not None:
+            plans = [self._resumed(plans)]
+        table = self._training_table(rows, None if previous is None else self.scaling_)
+        plan, unseen = self._choose(plans, table, progress, settled=previous is not None)
+        return Decision(plan, table, previous, unseen)
+
+    def _training_table(self, rows: Rows, scaling: Scaling | None = None) -> Table:
+        scaling = scaling or self._measure_scaling(rows.X, rows.weight)
+        device = resolve_device(self.device, rows.X.size)
+        return Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
+
+    def _better_with_unlabelled(
+        self, plan: Plan, table: Table, progress: Progress
+    ) -> Contender | None:
+        """The plan with unlabelled rows, and what its models say of held-out ones, if better."""
+        generator = self._generator()
+        some = fewer_unlabelled(some_rows(table, SMALL, generator), table, TRIED)
+        parts = list(folds(some, _FOLDS, generator))
+        solve = self._trial(generator, progress, 0.5 / (2 * _FOLDS))
+        in_time = (part for part in parts if progress.time_spent < _UNTIL)
+        without = judge(shortened(plan), in_time, solve)
+        if not without.parts or progress.time_spent >= _UNTIL:
+            return None
+        others = [replace(without.plan, unlabelled=EVEN)]
+        best = clearly_better(without, others, parts, solve, Unseen.surely_beats)
+        return None if best is without else best
+
+    def _train(
+        self, plan: Plan, previous: FitResult | None, table: Table, progress: Progress
+    ) -> Outcome[Trained]:
+        """Train on all rows, or on as many as time allows."""
+
+        def train(rows: Table, latest: Trained | None) -> Trained:
+            generator, held_back = self._generator(), None
+            engine, sized = LocalEngine(rows), resized(self, plan, rows)
+            if self._stops_early(sized):
+                engine, held_back = hold_back(rows, self.validation_fraction, generator)
+            begin = previous if latest is None else latest.result
+            result = self._solve(engine, held_back, sized, begin, generator, progress)
+            return Trained(result, held_back)
+
+        def loss(trained: Trained, rows: Table) -> float:
+            objective = self._objective(plan, rows)
+            return evaluate(trained.result.mixture, objective, LocalEngine(rows))[1]
+
+        draw = partial(some_rows, table, generator=self._generator())
+        return Budget(progress, train, loss, draw).run(table)
 
     def _typical_calibration(self) -> Calibration:
         """What calibration mostly finds, for want of rows to fit it on."""
@@ -395,11 +511,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         parts = list(folds(some_rows(table, SMALL, generator), _FOLDS, generator))
         share = 0.5 / (_FOLDS * (len(plans) + len(others) + len(informative)))
 
-        def solve(engine: LocalEngine, plan: Plan) -> Mixture:
-            if plan.solver == "adam":
-                plan = replace(plan, solver="lbfgs", max_iter=_TRIAL)
-            return self._solve(engine, None, plan, None, generator, progress.part(share)).mixture
-
+        solve = self._trial(generator, progress, share)
         in_time = (part for part in parts if progress.time_spent < 0.5)
         best = compare(plans, in_time, solve)
         if best.parts and others and progress.time_spent < 0.5:
@@ -408,7 +520,17 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             best = clearly_better(best, other_missingness(self, best.plan, table), parts, solve)
         return best.plan, Unseen.pool(best.parts) if best.parts else None
 
-    def _previous(self, rows: Rows, plans: list[Plan]) -> Mixture | None:
+    def _trial(self, generator: torch.Generator, progress: Progress, share: float) -> Solve:
+        """Trains a plan on some rows, in a share of the time that is left."""
+
+        def solve(engine: LocalEngine, plan: Plan) -> Mixture:
+            if plan.solver == "adam":
+                plan = replace(plan, solver="lbfgs", max_iter=_TRIAL)
+            return self._solve(engine, None, plan, None, generator, progress.part(share)).mixture
+
+        return solve
+
+    def _previous(self, rows: Rows, plans: list[Plan]) -> FitResult | None:
         """The model of the previous fit, if there is one; it must fit the new rows."""
         if not hasattr(self, "mixture_"):
             return None
@@ -428,7 +550,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
                 "warm_start=True needs the classes, features, components and covariance structure "
                 "of the previous fit; set warm_start=False to start anew."
             )
-        return previous
+        return FitResult(previous, float("nan"), 0, True, self._spread_prior())
 
     def _resumed(self, plans: list[Plan]) -> Plan:
         """The plan of the previous fit: what "auto" chose then is kept."""
@@ -449,27 +571,37 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         engine: LocalEngine,
         held_back: LocalEngine | None,
         plan: Plan,
-        previous: Mixture | None,
+        previous: FitResult | None,
         generator: torch.Generator,
         progress: Progress,
     ) -> FitResult:
         """Start anew or from the previous model, and train."""
+        if plan.unlabelled == 0.0:
+            engine = labelled_only(engine)
+        few = self._rows_to_start(engine, plan, generator)
         if previous is None:
-            start = self._start(engine, plan, generator, progress)
+            start = self._start(few, plan, generator, progress)
         else:
-            resumed = replace(previous, learn_prior=plan.learn_prior).to(engine.table.device)
-            start = FitResult(resumed, float("nan"), 0, True, self._spread_prior())
+            resumed = replace(previous.mixture, learn_prior=plan.learn_prior)
+            start = replace(previous, mixture=resumed.to(engine.table.device))
         plan = replace(plan, prior=start.prior)
-        has_unlabelled = bool((engine.table.y < 0).any())
+        has_unlabelled = bool(plan.unlabelled)
         if plan.solver == "em" and not has_unlabelled and previous is None:
             return start
         if plan.solver != "em" and has_unlabelled and previous is None:
-            start = self._meet_unlabelled(start, engine, plan, progress)
+            start = self._meet_unlabelled(start, few, plan, progress)
         engine = self._engine(engine.table, plan, generator)
-        objective = self._objective(plan, has_unlabelled, engine.table.n_features)
+        objective = self._objective(plan, engine.table)
         trainer = self._trainer(plan, held_back, generator)
         result = trainer.run(start.mixture, objective, engine, progress)
         return replace(result, prior=start.prior)
+
+    @staticmethod
+    def _rows_to_start(engine: LocalEngine, plan: Plan, generator: torch.Generator) -> LocalEngine:
+        """The rows that the start is found from: all if it is also the end."""
+        if plan.solver == "em" or len(engine) <= _MOST_TO_START:
+            return engine
+        return LocalEngine(some_rows(engine.table, _MOST_TO_START, generator))
 
     def _engine(self, table: Table, plan: Plan, generator: torch.Generator) -> LocalEngine:
         """The rows as the solver is to meet them."""
@@ -482,10 +614,10 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self, start: FitResult, engine: LocalEngine, plan: Plan, progress: Progress
     ) -> FitResult:
         """EM over all rows, so that discriminative training begins where the rows are."""
-        if not start.mixture.density.closed_form or self.unlabeled_weight == 0.0:
+        if not start.mixture.density.closed_form:
             return start
-        em = EM(self.init_max_iter, self.tol, plan.prior)
-        met = em.run(start.mixture, Likelihood(self.unlabeled_weight), engine, progress)
+        em = replace(plan.recipe.em, tol=self.tol, prior=plan.prior)
+        met = em.run(start.mixture, Likelihood(plan.unlabelled), engine, progress)
         return replace(met, prior=start.prior)
 
     def _spread_prior(self) -> SpreadPrior | None:
@@ -506,14 +638,14 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         converged = all(result.converged for result in start.results)
         return FitResult(joined, float("nan"), n_iter, converged, start.prior)
 
-    def _objective(self, plan: Plan, has_unlabelled: bool, n_features: int) -> Objective:
+    def _objective(self, plan: Plan, table: Table) -> Objective:
         return build_objective(
             "likelihood" if plan.generative else self.objective,
             tradeoff=plan.tradeoff,
             margin=self._margin,
             smoothness=self.smoothness,
-            unlabeled_weight=self.unlabeled_weight if has_unlabelled else None,
-            n_values=n_features,
+            unlabeled_weight=plan.unlabelled or None,
+            n_values=table.n_features,
         )
 
     def _trainer(
@@ -548,6 +680,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.covariance_ = plan.recipe.final_covariance(table.n_numbers)
         self.missingness_ = "informative" if plan.recipe.informative else "ignore"
         self.rank_, self.reg_covar_ = plan.recipe.rank, plan.recipe.floor
+        self.unlabeled_weight_ = plan.unlabelled
         self.tradeoff_ = 1.0 if plan.generative else plan.tradeoff
         self.class_prior_ = self.mixture_.log_prior.exp().numpy()
         self.n_components_ = list(mixture.layout.counts)

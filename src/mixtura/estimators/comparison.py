@@ -70,14 +70,24 @@ def challenge(champion: Contender, plans: list[Plan], folds: list[Fold], solve: 
     return champion
 
 
+def judge(plan: Plan, folds: Iterable[Fold], solve: Solve) -> Contender:
+    """A plan that has met all folds."""
+    contender = Contender(plan)
+    for fold in folds:
+        contender.meet(fold, solve)
+    return contender
+
+
 def clearly_better(
-    champion: Contender, plans: list[Plan], folds: list[Fold], solve: Solve
+    champion: Contender,
+    plans: list[Plan],
+    folds: list[Fold],
+    solve: Solve,
+    beats: Callable[[Unseen, Unseen], bool] = Unseen.clearly_beats,
 ) -> Contender:
     """The champion, or the plan that clearly beats it on all its folds."""
     for plan in plans:
-        challenger = Contender(plan)
-        for fold in folds[: len(champion.parts)]:
-            challenger.meet(fold, solve)
-        if Unseen.pool(challenger.parts).clearly_beats(Unseen.pool(champion.parts)):
+        challenger = judge(plan, folds[: len(champion.parts)], solve)
+        if beats(Unseen.pool(challenger.parts), Unseen.pool(champion.parts)):
             champion = challenger
     return champion

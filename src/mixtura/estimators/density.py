@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from mixtura.estimators.base import (
     log_density,
     resolve_rank,
 )
+from mixtura.estimators.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.estimators.calibration import HOLES, clear_gain
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.mixture import Mixture
@@ -33,6 +35,7 @@ from mixtura.persistence import ESTIMATORS, storable
 from mixtura.progress import Progress
 from mixtura.trainers.base import FitResult
 from mixtura.trainers.em import EM
+from mixtura.trainers.gradient import evaluate
 from mixtura.trainers.selection import Recipe, fit_groups
 
 #: With fewer rows, held-back ones decide nothing; more are not needed.
@@ -172,17 +175,16 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         device = resolve_device(self.device, X.size)
         table = Table(X, weight=weight, scaling=scaling, device=device)
         with self._progress() as progress:
-            result = self._train(LocalEngine(table), previous, progress)
+            outcome = self._train(table, previous, progress)
+        result = outcome.model
         self._publish(result.mixture, scaling)
         self._publish_scores(table)
         informative = getattr(self.mixture_.density, "informative", False)
         self.missingness_ = "informative" if informative else "ignore"
         self.n_components_ = result.mixture.n_components
-        self.history_, self.n_iter_, self.converged_ = (
-            progress.history,
-            result.n_iter,
-            result.converged,
-        )
+        self.history_, self.n_iter_ = progress.history, result.n_iter
+        self.converged_ = result.converged
+        self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(table))
         if not result.converged and not progress.stopped:
             warn(
                 f"EM stopped after max_iter={self.max_iter} iterations without settling; raise "
@@ -192,17 +194,26 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         return self
 
     def _train(
-        self, engine: LocalEngine, previous: Mixture | None, progress: Progress
-    ) -> FitResult:
+        self, table: Table, previous: Mixture | None, progress: Progress
+    ) -> Outcome[FitResult]:
+        """Train on all rows, or on as many as time allows."""
         em = EM(self.max_iter, self.tol)
-        if previous is not None:
-            return em.run(previous.to(engine.table.device), Likelihood(), engine, progress)
-        numbers = engine.table.n_numbers
-        rank = resolve_rank(self.rank, self.covariance, numbers)
+        rank = resolve_rank(self.rank, self.covariance, table.n_numbers)
         recipe = Recipe(self.covariance, rank, self.reg_covar, em, n_init=self.n_init)
-        if self._holes_tell(engine, recipe, progress):
+        if previous is None and self._holes_tell(LocalEngine(table), recipe, progress):
             recipe = replace(recipe, informative=True)
-        return self._fit_recipe(engine, recipe, progress)
+
+        def train(rows: Table, latest: FitResult | None) -> FitResult:
+            begin = previous if latest is None else latest.mixture
+            if begin is None:
+                return self._fit_recipe(LocalEngine(rows), recipe, progress)
+            return em.run(begin.to(rows.device), Likelihood(), LocalEngine(rows), progress)
+
+        def loss(result: FitResult, rows: Table) -> float:
+            return evaluate(result.mixture, Likelihood(), LocalEngine(rows))[1]
+
+        draw = partial(some_rows, table, generator=self._generator())
+        return Budget(progress, train, loss, draw).run(table)
 
     def _fit_recipe(self, engine: LocalEngine, recipe: Recipe, progress: Progress) -> FitResult:
         counts = None if self.n_components == "auto" else [self._affordable(len(engine))]

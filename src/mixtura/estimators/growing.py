@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -12,14 +13,18 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Table
-from mixtura.engines import folds
+from mixtura.engines import LocalEngine, folds, some_rows
 from mixtura.estimators.base import MixtureEstimator, run_over
+from mixtura.estimators.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.estimators.calibration import Calibration, Unseen
+from mixtura.estimators.plan import SMALL
 from mixtura.estimators.predicting import DensityClassifier
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError, warn
 from mixtura.mixture import Mixture
+from mixtura.objectives import Conditional
 from mixtura.progress import Progress
 from mixtura.trainers.boosting import Ballot, Boosting, Learner, adaboost
+from mixtura.trainers.gradient import evaluate
 
 #: Methods that grow a classifier, for `grow`.
 GROWING = ("boosted", "boosted_generative", "adaboost")
@@ -172,9 +177,11 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
         choice = Choice(trains[0])
         if len(trains) > 1 or self.calibrate or (self.early_stopping and in_steps):
             to_the_end = not self.early_stopping
-            choice = choose(trains, table, generator, progress, to_the_end=to_the_end, beats=beats)
-        found = choice.train(table, generator, progress)
-        chosen = found[-1 if choice.stage is None else min(choice.stage, len(found) - 1)]
+            some = some_rows(table, SMALL, generator) if progress.limited else table
+            choice = choose(trains, some, generator, progress, to_the_end=to_the_end, beats=beats)
+        outcome = self._train_in_time(choice, table, generator, progress)
+        warn_if_cut_short(progress, outcome.n_rows, len(table))
+        chosen = outcome.model
         calibration = Calibration()
         if self.calibrate and choice.unseen is not None:
             calibration = choice.unseen.calibrate()
@@ -198,6 +205,22 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
             self.mixture_ = model
             self.class_prior_ = model.log_prior.exp().numpy()
         return trains.index(choice.train)
+
+    @staticmethod
+    def _train_in_time(
+        choice: Choice, table: Table, generator: torch.Generator, progress: Progress
+    ) -> Outcome[Candidate]:
+        """What the chosen way gives on all rows, or on as many as time allows."""
+
+        def train(rows: Table, latest: Candidate | None) -> Candidate:
+            found = choice.train(rows, generator, progress)
+            return found[-1 if choice.stage is None else min(choice.stage, len(found) - 1)]
+
+        def loss(candidate: Candidate, rows: Table) -> float:
+            return evaluate(candidate.model, Conditional(), LocalEngine(rows))[1]
+
+        draw = partial(some_rows, table, generator=generator)
+        return Budget(progress, train, loss, draw, resumes=False).run(table)
 
     def _forget(self) -> None:
         """Drop what an earlier fit left: not every method leaves the same."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from mixtura.estimators.base import (
     resolve_rank,
     run_over,
 )
+from mixtura.estimators.budget import Budget, warn_if_cut_short
 from mixtura.estimators.plan import adam_epochs, batch_rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.mixture import Mixture
@@ -26,7 +27,7 @@ from mixtura.objectives import Objective
 from mixtura.progress import Progress
 from mixtura.trainers.base import SpreadPrior
 from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS, Adam
+from mixtura.trainers.gradient import LBFGS, Adam, evaluate
 from mixtura.trainers.linked import ElasticNet, Linked, LinkedResult, NetworkPrior
 from mixtura.trainers.selection import Recipe, effective_rows, fit_groups
 
@@ -70,6 +71,29 @@ class MixtureNetwork(MixtureEstimator):
     def _may_tell(self, table: Table) -> bool:
         """Whether it is left open if holes mean something."""
         return self.missingness == "auto" and table.has_holes
+
+    def _fit_in_time(
+        self, variant: Variant, table: Table, draw: Callable[[int], Table], progress: Progress
+    ) -> LinkedResult:
+        """A network of all rows, or of as many as time allows."""
+
+        def train(rows: Table, latest: LinkedResult | None) -> LinkedResult:
+            return self._fit_network(variant, rows, self._generator(), progress)
+
+        def loss(result: LinkedResult, rows: Table) -> float:
+            network: Any = result.network
+            return evaluate(network, self._objective(rows), LocalEngine(rows))[1]
+
+        found = Budget(progress, train, loss, draw, resumes=False).run(table)
+        if warn_if_cut_short(progress, found.n_rows, len(table)):
+            return replace(found.model, converged=False)
+        if not found.model.converged and not progress.stopped:
+            warn(
+                f"linked EM stopped after max_iter={self.max_iter} iterations without settling; "
+                "raise max_iter or tol.",
+                ConvergenceWarning,
+            )
+        return found.model
 
     def _fit_network(
         self, variant: Variant, table: Table, generator: torch.Generator, progress: Progress
@@ -199,12 +223,6 @@ class MixtureNetwork(MixtureEstimator):
         self._publish(result.network.mixture, table.scaling)
         self._publish_scores(table)
         self.n_iter_, self.converged_ = result.n_iter, result.converged
-        if not result.converged and not progress.stopped:
-            warn(
-                f"linked EM stopped after max_iter={self.max_iter} iterations without settling; "
-                "raise max_iter or tol.",
-                ConvergenceWarning,
-            )
         self.coef_, self.intercept_ = network.weight.numpy(), network.bias.numpy()
         self.embedding_shift_, self.embedding_scale_ = network.shift.numpy(), network.scale.numpy()
         self.embedding_, self.specialize_ = variant.embedding, variant.specialize

@@ -16,12 +16,21 @@ from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Table, labelled_mask, read_labels, resolve_device
 from mixtura.densities import STRUCTURES
-from mixtura.engines import some_rows
+from mixtura.engines import LocalEngine, fewer_unlabelled, labelled_only, some_rows
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
 from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.growing import Candidate, choose
 from mixtura.estimators.network import MixtureNetwork, Variant
-from mixtura.estimators.plan import SMALL, Rows, read_counts, read_rows
+from mixtura.estimators.plan import (
+    EVEN,
+    FEWEST_TRIED,
+    SMALL,
+    TRIED,
+    Rows,
+    read_counts,
+    read_rows,
+    warn_of_rows_set_aside,
+)
 from mixtura.estimators.predicting import DensityClassifier
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError, warn
 from mixtura.network import EMBEDDINGS
@@ -89,8 +98,9 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         Share of the likelihood per feature in it, so that one value serves few features and many.
     margin : "auto" or float
         Log-margin that a margin objective asks for. "auto": 5, or 1 for "smooth_margin".
-    unlabeled_weight : float in [0, 1]
-        Weight of unlabelled rows in the likelihood; labelled rows then weigh one minus it.
+    unlabeled_weight : "auto" or float in [0, 1]
+        Weight of unlabelled rows in the likelihood; labelled rows then weigh one minus it. 0 sets
+        them aside altogether; "auto" decides as in `MixtureClassifier`.
     covariance : "full", "diag", "spherical" or "low_rank"
     equal_covariances : bool
         Give all components of a mixture one covariance (until gradients move them).
@@ -110,6 +120,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     coef_, intercept_ : read-out; a weight a component, a bias a class
     mixture_, weights_, means_, covariances_, n_components_ : the mixtures, class by class
     embedding_, specialize_, missingness_ : what "auto" chose
+    unlabeled_weight_ : likewise; None if all rows had labels, or none
     temperature_, doubt_, fade_ : calibration, as in `MixtureClassifier`
     scaling_, schema_, history_, n_iter_, converged_
 
@@ -135,7 +146,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         "objective": [StrOptions(set(DISCRIMINATIVE))],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
         "margin": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
-        "unlabeled_weight": [Interval(Real, 0, 1, closed="both")],
+        "unlabeled_weight": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
         "covariance": [StrOptions({name for name, _ in STRUCTURES})],
         "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "equal_covariances": ["boolean"],
@@ -169,7 +180,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         objective: str = "conditional",
         tradeoff: float = 0.2,
         margin: Any = "auto",
-        unlabeled_weight: float = 0.5,
+        unlabeled_weight: Any = "auto",
         covariance: str = "low_rank",
         rank: Any = "auto",
         equal_covariances: bool = False,
@@ -256,18 +267,71 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         self.classes_ = rows.classes
         if not isinstance(self.n_components, str):
             read_counts(self.n_components, rows.classes if len(rows.classes) else np.zeros(1))
-        scaling = self._measure_scaling(rows.X, rows.weight)
-        device = resolve_device(self.device, rows.X.size)
-        table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
         with self._progress() as progress:
-            variant, unseen = self._choose(table, progress)
-            result = self._fit_network(variant, table, self._generator(), progress)
+            variant, table, unseen = self._decide(rows, progress)
+            draw = partial(some_rows, table, generator=self._generator())
+            result = self._fit_in_time(variant, table, draw, progress)
         calibration = unseen.calibrate() if self.calibrate and unseen else Calibration()
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
         self.class_prior_ = result.network.class_shares().cpu().numpy()[: len(rows.classes)]
         self._keep(result, variant, table, progress)
         return self
+
+    def _decide(self, rows: Rows, progress: Progress) -> tuple[Variant, Table, Unseen | None]:
+        """What to train on which rows; unlabelled ones only if held-out labels say that they help.
+
+        All else is chosen as it would be without them.
+        """
+        table = self._training_table(rows)
+        self.unlabeled_weight_ = self._unlabelled_weight if rows.has_unlabelled else None
+        left_open = self.unlabeled_weight == "auto" and len(rows.classes) > 1
+        if not (left_open or self.unlabeled_weight == 0.0) or not rows.may_do_without_unlabelled:
+            variant, unseen = self._choose(table, progress)
+            return variant, table, unseen
+        labelled = self._training_table(rows.labelled())
+        variant, unseen = self._choose(labelled, progress)
+        tried, better = left_open and len(labelled) >= FEWEST_TRIED, None
+        if tried:
+            better = self._better_with_unlabelled(variant, table, progress)
+        if better is not None:
+            return variant, table, better
+        if left_open:
+            warn_of_rows_set_aside(rows, tried)
+        self.unlabeled_weight_ = 0.0
+        return variant, labelled, unseen
+
+    def _training_table(self, rows: Rows) -> Table:
+        scaling = self._measure_scaling(rows.X, rows.weight)
+        device = resolve_device(self.device, rows.X.size)
+        return Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
+
+    def _better_with_unlabelled(
+        self, variant: Variant, table: Table, progress: Progress
+    ) -> Unseen | None:
+        """What networks that also learn from unlabelled rows say of held-out ones, if better."""
+
+        def without(table: Table, *args: Any) -> list[Candidate]:
+            return self._candidates(variant, labelled_only(LocalEngine(table)).table, *args)
+
+        trains: list[Any] = [without, partial(self._candidates, variant)]
+        found = choose(
+            trains,
+            fewer_unlabelled(some_rows(table, SMALL, self._generator()), table, TRIED),
+            self._generator(),
+            progress,
+            to_the_end=True,
+            beats=Unseen.surely_beats,
+            until=0.6,
+        )
+        return found.unseen if found.train is not without else None
+
+    def _candidates(
+        self, variant: Variant, table: Table, generator: torch.Generator, progress: Progress
+    ) -> list[Candidate]:
+        """A network, as one of several ways to train."""
+        found = self._fit_network(variant, table, generator, progress)
+        return [Candidate(found.network, [1.0])]
 
     def _choose(self, table: Table, progress: Progress) -> tuple[Variant, Unseen | None]:
         """The variant that does best on held-back rows, and what it says of them."""
@@ -278,14 +342,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         some = some_rows(table, SMALL, self._generator())
         seed = self._generator().initial_seed()
 
-        def train(
-            variant: Variant, table: Table, generator: torch.Generator, progress: Progress
-        ) -> list[Candidate]:
-            found = self._fit_network(variant, table, generator, progress)
-            return [Candidate(found.network, [1.0])]
-
         def best(variants: list[Variant], until: float) -> tuple[Variant, Unseen | None]:
-            trains = [partial(train, variant) for variant in variants]
+            trains = [partial(self._candidates, variant) for variant in variants]
             again = torch.Generator().manual_seed(seed)  # the same parts are held back
             found = choose(trains, some, again, progress, to_the_end=True, until=until)
             return variants[trains.index(found.train)], found.unseen  # type: ignore[arg-type]
@@ -297,12 +355,17 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
                 return other, judged
         return first, unseen
 
+    @property
+    def _unlabelled_weight(self) -> float:
+        """Weight of unlabelled rows in the likelihood, where they take part."""
+        return EVEN if self.unlabeled_weight == "auto" else self.unlabeled_weight
+
     def _objective(self, table: Table) -> Objective:
         return build_objective(
             self.objective,
             tradeoff=self.tradeoff,
             margin=resolve_margin(self.margin, self.objective, _HINGE_MARGIN),
-            unlabeled_weight=self.unlabeled_weight if bool((table.y < 0).any()) else None,
+            unlabeled_weight=self._unlabelled_weight if bool((table.y < 0).any()) else None,
             n_values=table.n_features,
         )
 
@@ -326,7 +389,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         labelled = table.y >= 0
         share = 1.0
         if not bool(labelled.all()):  # the likelihood holds labels too, where it looks at them
-            share -= likelihood_share(self.tradeoff, table.n_features) * self.unlabeled_weight
+            share -= likelihood_share(self.tradeoff, table.n_features) * self._unlabelled_weight
         return share * float(table.weight[labelled].sum())
 
     @property

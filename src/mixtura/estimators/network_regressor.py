@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from numbers import Integral
 from typing import Any, Self
 
@@ -189,7 +190,8 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         table = Table(X, y, weight, scaling=scaling, device=device)
         with self._progress() as progress:
             variant = self._choose(table, progress)
-            result = self._fit_network(variant, table, self._generator(), progress)
+            draw = partial(_some_targets, table, generator=self._generator())
+            result = self._fit_in_time(variant, table, draw, progress)
         self._keep(result, variant, table, progress)
         return self
 
@@ -199,9 +201,7 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         known = ~table.y.isnan().cpu()
         if int(known.sum()) < _FEWEST or (len(variants) == 1 and not open_question):
             return variants[0]
-        order = torch.randperm(len(table), generator=self._generator())
-        some = torch.cat([order[known[order]][:SMALL], order[~known[order]][:SMALL]])
-        part = table.subset(some.numpy())
+        part = _some_targets(table, SMALL, self._generator())
         weight = part.weight[~part.y.isnan()].double().cpu().numpy()
         squares = {variant: self._squares(variant, part, progress) for variant in variants}
         best = min(variants, key=lambda variant: float(weight @ squares[variant][0]))
@@ -270,3 +270,11 @@ def _squares_met(network: Network, table: Table, generator: torch.Generator) -> 
 
     square, copy = engine.concat(errors, moved.density).unbind(1)
     return torch.stack([square[copy == 0], square[copy == 1]]).numpy()
+
+
+def _some_targets(table: Table, most: int, generator: torch.Generator) -> Table:
+    """At most `most` rows with a target, and as many without."""
+    known = ~table.y.isnan().cpu()
+    order = torch.randperm(len(table), generator=generator)
+    some = torch.cat([order[known[order]][:most], order[~known[order]][:most]])
+    return table.subset(some.numpy())

@@ -17,13 +17,25 @@ from torch import Tensor
 
 from mixtura.data import Table, encode_labels, find_labelled, read_labels
 from mixtura.estimators.base import check_weight, distinct_rows, resolve_rank, working_type
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
+from mixtura.exceptions import (
+    AmbiguousDataWarning,
+    DegenerateDataWarning,
+    InvalidInputError,
+    UnsupportedError,
+    warn,
+)
 from mixtura.trainers.base import SpreadPrior
 from mixtura.trainers.em import EM
 from mixtura.trainers.selection import Recipe
 
 #: Up to so many rows (by weight), L-BFGS on all of them is as fast as Adam, and repeatable.
 SMALL = 3_000
+#: Weight of unlabelled rows in the likelihood, where nothing else is said: that of any row.
+EVEN = 0.5
+#: Whether unlabelled rows help is tried with so many of them and so many labelled ones at least,
+#: and so many iterations of EM and of other solvers at most.
+TRIED, FEWEST_TRIED = 1_000, 10
+_SHORT_EM, _SHORT = 30, 20
 #: Where a number is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _FLOORS, _TRADEOFFS = (0.01, 0.1), (0.8, 0.3)
@@ -43,10 +55,31 @@ class Rows:
     weight: np.ndarray
     classes: np.ndarray
 
+    @property
+    def has_unlabelled(self) -> bool:
+        return bool((self.y < 0).any())
+
+    @property
+    def may_do_without_unlabelled(self) -> bool:
+        """Whether there are unlabelled rows, and labelled ones of every class."""
+        known = len(np.unique(self.y[self.y >= 0]))
+        return self.has_unlabelled and 0 < known == len(self.classes)
+
+    def labelled(self) -> Rows:
+        """The rows that have labels."""
+        known = self.y >= 0
+        return Rows(self.X[known], self.y[known], self.weight[known], self.classes)
+
 
 @dataclass(frozen=True)
 class Plan:
-    """A classifier's parameters, resolved for given rows."""
+    """A classifier's parameters, resolved for given rows.
+
+    Attributes
+    ----------
+    unlabelled : weight of unlabelled rows in the likelihood, the labelled ones get the rest; 0 sets
+        them aside, None says that there are none.
+    """
 
     solver: str
     generative: bool
@@ -58,6 +91,7 @@ class Plan:
     log_prior: Tensor
     learn_prior: bool
     dtype: torch.dtype
+    unlabelled: float | None = None
     prior: SpreadPrior | None = None
 
 
@@ -111,7 +145,7 @@ def labelled_rows(rows: Rows) -> Rows:
     known = labelled_alone(rows.y)
     if known.all():
         return rows
-    return Rows(rows.X[known], rows.y[known], rows.weight[known], rows.classes)
+    return rows.labelled()
 
 
 def labelled_alone(codes: np.ndarray) -> np.ndarray:
@@ -180,7 +214,7 @@ def make_plans(estimator: Any, rows: Rows) -> list[Plan]:
     generative = _is_generative(estimator, rows)
     precision = estimator.parameterization == "precision"
     _refuse_contradictions(estimator, generative, precision)
-    solver = _solver(estimator.solver, rows, generative and not precision)
+    solver = _solver(estimator.solver, rows.weight.sum(), generative and not precision)
     batch_size = batch_rows(estimator.batch_size, len(rows.y))
     max_iter = _max_iter(estimator.max_iter, solver, len(rows.y) / batch_size)
     prior = estimator.class_prior
@@ -206,10 +240,19 @@ def make_plans(estimator: Any, rows: Rows) -> list[Plan]:
         log_prior=torch.from_numpy(np.log(_class_prior(prior, rows))),
         learn_prior=isinstance(prior, str) and prior == "empirical",
         dtype=working_type(rows.X.dtype, n_numbers, _first(estimator.reg_covar, _FLOORS)),
+        unlabelled=_first(estimator.unlabeled_weight, (EVEN,)) if rows.has_unlabelled else None,
     )
     if generative:
         return [first]
     return [replace(first, recipe=recipe) for recipe in _recipes(estimator, first.recipe, rows)]
+
+
+def resized(estimator: Any, plan: Plan, table: Table) -> Plan:
+    """The plan with the solver, minibatches and epochs that it would have for these rows."""
+    solver = _solver(estimator.solver, float(table.weight.sum()), plan.solver == "em")
+    batch_size = batch_rows(estimator.batch_size, len(table))
+    max_iter = _max_iter(estimator.max_iter, solver, len(table) / batch_size)
+    return replace(plan, solver=solver, batch_size=batch_size, max_iter=max_iter)
 
 
 def _recipes(estimator: Any, first: Recipe, rows: Rows) -> list[Recipe]:
@@ -239,6 +282,25 @@ def other_tradeoffs(estimator: Any, plan: Plan) -> list[Plan]:
     if plan.generative or not left_open:
         return []
     return [replace(plan, tradeoff=tradeoff) for tradeoff in _TRADEOFFS[1:]]
+
+
+def shortened(plan: Plan) -> Plan:
+    """The plan with fewer iterations: enough to see whether unlabelled rows help."""
+    em = replace(plan.recipe.em, max_iter=min(plan.recipe.em.max_iter, _SHORT_EM))
+    recipe = replace(plan.recipe, em=em)
+    return replace(plan, recipe=recipe, max_iter=min(plan.max_iter, _SHORT))
+
+
+def warn_of_rows_set_aside(rows: Rows, tried: bool) -> None:
+    """Say that unlabelled rows are not used, and why."""
+    reason = "they did not clearly help to predict held-out labels"
+    if not tried:
+        reason = "the labels are too few to tell whether they would help"
+    warn(
+        f"{int((rows.y < 0).sum())} unlabelled rows are set aside: {reason}. To use them all the "
+        "same, set unlabeled_weight=0.5; unlabeled_weight=0 sets them aside without this warning.",
+        AmbiguousDataWarning,
+    )
 
 
 def other_missingness(estimator: Any, plan: Plan, table: Table) -> list[Plan]:
@@ -304,12 +366,12 @@ def _refuse_contradictions(estimator: Any, generative: bool, precision: bool) ->
         )
 
 
-def _solver(solver: str, rows: Rows, by_em: bool) -> str:
+def _solver(solver: str, weight: float, by_em: bool) -> str:
     if solver != "auto":
         return solver
     if by_em:
         return "em"
-    return "lbfgs" if rows.weight.sum() <= SMALL else "adam"
+    return "lbfgs" if weight <= SMALL else "adam"
 
 
 def read_counts(n_components: Any, classes: np.ndarray) -> np.ndarray:

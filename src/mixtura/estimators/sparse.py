@@ -20,6 +20,7 @@ from torch import Tensor
 from mixtura.columns import Kernels, Products
 from mixtura.data import Table, resolve_device
 from mixtura.estimators.base import Trainable
+from mixtura.estimators.budget import warn_if_cut_short
 from mixtura.estimators.plan import SMALL, Rows, component_counts, labelled_rows, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.mixture import Layout
@@ -219,6 +220,7 @@ class SparseMixtureClassifier(ClassifierMixin, Trainable):
             fit, self.history_ = self._best_start(basis, table, counts, generator, progress)
         self.classes_, self.form_, self.scaling_ = rows.classes, form, scaling
         self._publish(basis, fit)
+        self.converged_ &= not warn_if_cut_short(progress, len(table), len(table))
         if not fit.converged and not progress.stopped:
             warn(
                 f"the evidence had not settled after max_iter={self.max_iter} iterations; raise "

@@ -107,5 +107,5 @@ class StreamingClassifier(MixtureEstimator):
         )
         trainer = self._trainer(plan, None, generator)
         steady = replace(trainer, max_epochs=1, schedule="constant", averaging=0.0)
-        objective = self._objective(plan, bool((table.y < 0).any()), table.n_features)
+        objective = self._objective(plan, table)
         return steady.run(mixture, objective, self._engine(table, plan, generator), progress)

@@ -193,11 +193,13 @@ class Boosting:
         else:
             hasty, starts = self.learner.hasty(), rows.surprises(joint, generator)
             tried = [rows.added(joint, fit(start, hasty)) for start in starts]
-            for _ in range(_GLIMPSES):
+            for _ in range(_GLIMPSES if progress.time_spent < 1.0 else 0):
                 tried = [rows.added(joint, again(stage)) for stage in tried]
             addition = rows.best_of_each_class(tried)
         best = rows.best_share(joint, addition)
         for _ in range(self.refits):
+            if progress.time_spent >= 1.0:
+                break
             stage = rows.best_share(joint, again(best))
             if not stage.value - best.value > 0.1 * self.tol:
                 break

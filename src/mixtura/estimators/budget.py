@@ -1,0 +1,95 @@
+"""A limit of time: training begins with a sample of the rows, and takes more while time remains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sklearn.exceptions import ConvergenceWarning
+
+from mixtura.data import Table
+from mixtura.exceptions import warn
+from mixtura.progress import Progress
+
+Model = TypeVar("Model")
+
+#: Rows of the first sample (of sequences: frames, and so many sequences at least). The next one is
+#: as large as can be expected to take this share of the time that is left, but no more than so many
+#: times the last.
+_FIRST, _FEWEST, _SHARE, _MOST_GROWTH = 1_000, 20, 0.5, 10.0
+#: Where that is not even twice the last sample, the model of the last one is trained further, on so
+#: many times its rows; where it is less than this, there is no time for that either.
+_LEAST_GROWTH, _FURTHER, _TOO_LITTLE = 2.0, 4.0, 0.2
+#: Rows that the models of different samples are compared on.
+_JUDGED = 3_000
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Model]):
+    """A trained model, and what it was trained on."""
+
+    model: Model
+    n_rows: int
+
+
+@dataclass(frozen=True)
+class Budget(Generic[Model]):
+    """Trains within the time that a clock allows.
+
+    Attributes
+    ----------
+    train : trains on rows, from a given model on; anew where that is None.
+    loss : of a model on rows that are the same for all models.
+    draw : a sample of about so many rows; all where there are no more.
+    resumes : whether training can go on from a model.
+    """
+
+    progress: Progress
+    train: Callable[[Table, Model | None], Model]
+    loss: Callable[[Model, Table], float]
+    draw: Callable[[int], Table]
+    resumes: bool = True
+
+    def run(self, table: Table) -> Outcome[Model]:
+        """The model of all rows if time allows; else the best of those of growing samples."""
+        if not self.progress.limited:
+            return Outcome(self.train(table, None), len(table))
+        judged, size, latest = self.draw(_JUDGED), first_rows(table), None
+        found: list[Outcome[Model]] = []
+        while not self.progress.stopped:
+            began, sample = self.progress.seconds, self.draw(size)
+            whole = len(sample) == len(table)
+            model = self.train(table if whole else sample, latest)
+            found.append(Outcome(model, len(sample)))
+            growth = self._growth(self.progress.seconds - began)
+            if whole or growth < (_TOO_LITTLE if self.resumes else _LEAST_GROWTH):
+                break
+            if latest is not None or growth < _LEAST_GROWTH:
+                latest, growth = model, _FURTHER
+            size = int(size * growth)
+        if not self.progress.stopped:
+            return found[-1]
+        return min(found, key=lambda outcome: self.loss(outcome.model, judged))
+
+    def _growth(self, seconds: float) -> float:
+        """By how much a sample that took so long may grow."""
+        return min(_MOST_GROWTH, _SHARE * self.progress.seconds_left / max(seconds, 1e-9))
+
+
+def first_rows(table: Table) -> int:
+    """Rows to begin with."""
+    return max(_FEWEST, int(_FIRST / float(table.sizes.double().mean())))
+
+
+def warn_if_cut_short(progress: Progress, used: int, n_rows: int) -> bool:
+    """Whether the clock kept training from using all rows or from settling; then a warning."""
+    if used == n_rows and not progress.out_of_time:
+        return False
+    warn(
+        f"max_time={progress.max_time:g} s cut the training short: it used {used:,} of the "
+        f"{n_rows:,} rows{' and stopped before it had settled' if progress.out_of_time else ''}. "
+        "Remedy: a longer max_time, or fewer components, so that the time suffices.",
+        ConvergenceWarning,
+    )
+    return True

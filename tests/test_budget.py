@@ -1,0 +1,174 @@
+"""A limit of time costs no accuracy against a smaller sample, and what it cost is said."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_classification
+from sklearn.exceptions import ConvergenceWarning
+
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
+    SequenceMixtureClassifier,
+    SparseMixtureClassifier,
+    progress,
+)
+from mixtura.data import Scaling, Table
+from mixtura.estimators.budget import Budget
+from mixtura.progress import Progress
+
+#: Seconds that the clock of these tests takes to read a row.
+SECONDS_PER_ROW = 1e-5
+
+
+class Clock:
+    """A clock that goes on when it is told to, and by a tick when it is read."""
+
+    def __init__(self):
+        self.now, self.tick = 0.0, 0.0
+
+    def perf_counter(self):
+        self.now += self.tick
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What a fit takes for the time: as much of it passes as rows are read."""
+    read, ticking = Table.batch, Clock()
+
+    def batch(self, index):
+        found = read(self, index)
+        ticking.now += SECONDS_PER_ROW * len(found)
+        return found
+
+    monkeypatch.setattr(Table, "batch", batch)
+    monkeypatch.setattr(progress, "time", ticking)
+    return ticking
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """30,000 rows of five features, three classes of two clusters; 5,000 more are held out."""
+    X, y = make_classification(
+        35_000, 5, n_informative=5, n_redundant=0, n_classes=3, class_sep=1.5, random_state=1
+    )
+    return X[:-5000], y[:-5000], X[-5000:], y[-5000:]
+
+
+def fit(model, *data):
+    """The model, and the warnings about its training."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(*data)
+    kinds = [each for each in caught if issubclass(each.category, ConvergenceWarning)]
+    return model, [str(each.message) for each in kinds]
+
+
+FIXED = {"n_components": 2, "covariance": "full", "tradeoff": 0.5, "calibrate": False}
+NETWORK = {"embedding": "log_density", "end_to_end": False, "max_iter": 10, "calibrate": False}
+BOOSTED = {"n_stages": 2, "early_stopping": False, "calibrate": False}
+CASES = {
+    "adam": (MixtureClassifier, {**FIXED, "solver": "adam", "batch_size": 500, "max_iter": 5}),
+    "lbfgs": (MixtureClassifier, {**FIXED, "solver": "lbfgs", "max_iter": 10}),
+    "ebw": (MixtureClassifier, {**FIXED, "solver": "ebw", "max_iter": 10}),
+    "em": (MixtureClassifier, {**FIXED, "objective": "likelihood"}),
+    "network": (MixtureNetworkClassifier, {**NETWORK, "n_components": 2}),
+    "boosted": (BoostedMixtureClassifier, BOOSTED),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_limit_costs_no_accuracy_against_a_smaller_sample(name, rows, clock):
+    """What 2,000 rows reach within the time, 30,000 rows reach in time too; and it is said."""
+    kind, settings = CASES[name]
+    X, y, X_test, y_test = rows
+    sample, _ = fit(kind(random_state=0, **settings), X[:2000], y[:2000])
+    allowed = 3.0 * sample.history_[-1]["seconds"]
+    model, messages = fit(kind(random_state=0, max_time=allowed, **settings), X, y)
+    assert model.history_[-1]["seconds"] < 1.6 * allowed
+    assert model.score(X_test, y_test) > sample.score(X_test, y_test) - 0.01
+    assert ["of the 30,000 rows" in message for message in messages] == [True]
+    assert not getattr(model, "converged_", False)
+
+
+def test_a_limit_of_the_density(rows, clock):
+    """The density of a sample, not one iteration over all rows."""
+    X, _, X_test, _ = rows
+    sample = MixtureDensity(6, random_state=0).fit(X[:3000])
+    allowed = 3.0 * sample.history_[-1]["seconds"]
+    model, messages = fit(MixtureDensity(6, max_time=allowed, random_state=0), X)
+    assert model.score(X_test) > sample.score(X_test) - 0.01
+    assert len(messages) == 1
+    assert not model.converged_
+
+
+def test_a_limit_of_a_regression(rows, clock):
+    """A network that predicts numbers begins with a sample too."""
+    X, _, X_test, _ = rows
+    y, y_test = (0.1 * each[:, 0] ** 2 + each[:, 1] for each in (X, X_test))
+    settings = {**NETWORK, "n_components": 5, "random_state": 0}
+    del settings["calibrate"]
+    sample = fit(MixtureNetworkRegressor(**settings), X[:2000], y[:2000])[0]
+    allowed = 3.0 * sample.history_[-1]["seconds"]
+    model, messages = fit(MixtureNetworkRegressor(max_time=allowed, **settings), X, y)
+    assert model.score(X_test, y_test) > sample.score(X_test, y_test) - 0.02
+    assert len(messages) == 1
+    assert not model.converged_
+
+
+@pytest.mark.parametrize("name", ["adam", "em", "network"])
+def test_time_enough_changes_nothing(name, rows, clock):
+    """Where all rows are trained on in time, the model is that without a limit, and is silent."""
+    kind, settings = CASES[name]
+    X, y = rows[0][:2500], rows[1][:2500]
+    free, without = fit(kind(random_state=0, **settings), X, y)
+    limited, messages = fit(kind(max_time=1e6, random_state=0, **settings), X, y)
+    np.testing.assert_allclose(limited.predict_proba(X), free.predict_proba(X), rtol=1e-9)
+    assert (messages, limited.converged_) == (without, free.converged_)
+
+
+def test_the_start_of_a_discriminative_fit_reads_a_sample(rows, clock, monkeypatch):
+    """EM on all rows would find no better start: it has 30,000 at most, without a limit too."""
+    monkeypatch.setattr("mixtura.estimators.classifier._MOST_TO_START", 2000)
+    settings = {**FIXED, "max_iter": 1, "early_stopping": False, "prior_rows": 0.0}
+    model = MixtureClassifier(**settings).fit(*rows[:2])
+    em = [record["seconds"] for record in model.history_ if record["stage"] == "EM"]
+    assert em[-1] - em[0] <= len(em) * 1100 * SECONDS_PER_ROW
+
+
+def test_a_limit_of_sparse_and_sequence_models(clock):
+    """They say that time was up."""
+    clock.tick = 0.1
+    X, y = make_classification(300, 4, random_state=0)
+    model, messages = fit(SparseMixtureClassifier(max_time=1.0, random_state=0), X, y)
+    assert ["max_time=1 s" in message for message in messages] == [True]
+    assert not model.converged_
+    sequences = list(X.reshape(60, 20, 1))
+    model = SequenceMixtureClassifier(2, max_time=1.0, random_state=0)
+    _, messages = fit(model, sequences, y[::5])
+    assert ["max_time=1 s" in message for message in messages] == [True]
+
+
+def test_samples_grow_as_time_allows(clock):
+    """Half of the time left, ten times the rows at most; then the last model is trained further."""
+    watch, trained = Progress(max_time=100.0), []
+
+    def draw(most):
+        rows = np.zeros((min(most, 300_000), 1))
+        return Table(rows, scaling=Scaling.identity(1), device=torch.device("cpu"))
+
+    def train(sample, latest):
+        trained.append((len(sample), latest))
+        clock.now += 1e-3 * len(sample)
+        watch.step({"objective": 0.0})
+        return len(sample)
+
+    found = Budget(watch, train, lambda model, rows: -model, draw).run(draw(300_000))
+    assert trained == [(1000, None), (10_000, None), (44_500, None), (178_000, 44_500)]
+    assert found.n_rows == 178_000
