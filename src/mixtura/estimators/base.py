@@ -194,6 +194,8 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         )
 
     def _working_type(self, X: np.ndarray) -> torch.dtype:
+        if "mixture_" not in self.__dict__:  # several models vote
+            return torch.float64
         part = numeric_part(self.mixture_.density)
         return working_type(X.dtype, part.n_features, getattr(part, "floor", math.inf))
 
