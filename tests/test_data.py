@@ -17,6 +17,7 @@ from mixtura.data import (
     resolve_device,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.sequences import SequenceTable
 
 CPU = torch.device("cpu")
 
@@ -147,6 +148,19 @@ def test_single_class(rng):
     table = Table(rng.normal(size=(20, 2)), y, scaling=Scaling.identity(2), device=CPU)
     assert not table.single_class().y.any()
     np.testing.assert_array_equal(table.y, y)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_values_per_row(mapped, rng, memory_mapped):
+    """Entries that are there, in the weighted mean over rows; of sequences, in all their frames."""
+    X, weight = holes(rng.normal(size=(300, 7)), rng, 0.6), rng.uniform(0.5, 2.0, 300)
+    given = memory_mapped(X) if mapped else X
+    table = Table(given, weight=weight, scaling=Scaling.identity(7), device=CPU)
+    expected = np.average((~np.isnan(X)).sum(1), weights=weight)
+    np.testing.assert_allclose(table.values_per_row, expected, 1e-12)
+    lengths = np.array([100, 150, 50])
+    whole = SequenceTable(X, lengths, scaling=Scaling.identity(7), device=CPU)
+    np.testing.assert_allclose(whole.values_per_row, (~np.isnan(X)).sum() / 3, 1e-12)
 
 
 def test_offsets_do_not_eat_the_digits(rng):

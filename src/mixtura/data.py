@@ -256,6 +256,16 @@ class Table:
         return torch.ones_like(self.weight)
 
     @property
+    def values_per_row(self) -> float:
+        """Observed values of a row, in all its frames: their mean by weight, at least one."""
+        values = self.sizes.double() * self.n_features
+        if self.may_have_missing:
+            missing = torch.cat([batch.missing_share() for batch in self.chunks(_SCAN_ROWS)])
+            values = values * (1.0 - missing)
+        weight = self.weight.double()
+        return max(float(weight @ values / weight.sum()), 1.0)
+
+    @property
     def may_have_missing(self) -> bool:
         return self._mapped is not None or self._observed is not None
 

@@ -121,8 +121,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     objective : "margin", "conditional", "smooth_margin" or "likelihood"
         The discriminative term.
     tradeoff : "auto" or float in [0, 1]
-        Share of the likelihood per feature in the objective, so that one value serves few
-        features and many: 1 is generative, 0 discriminative; "auto" compares 0.8 and 0.3.
+        Share of the likelihood per observed value in the objective, so that one number serves few
+        features and many: 1 is generative, 0 discriminative; "auto" compares 0.9 and 0.5.
     margin : "auto" or float
         Desired log-margin: rows that reach it cost nothing. "auto": 20, or 1 for "smooth_margin",
         which gives up rows that fall short by much more.
@@ -645,7 +645,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             margin=self._margin,
             smoothness=self.smoothness,
             unlabeled_weight=plan.unlabelled or None,
-            n_values=table.n_features,
+            n_values=table.values_per_row,
         )
 
     def _trainer(

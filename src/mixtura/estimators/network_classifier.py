@@ -95,7 +95,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     objective : "conditional", "margin" or "smooth_margin"
         The discriminative term of that training.
     tradeoff : float in [0, 1]
-        Share of the likelihood per feature in it, so that one value serves few features and many.
+        Share of the likelihood per observed value in it, so that one number serves few features and
+        many.
     margin : "auto" or float
         Log-margin that a margin objective asks for. "auto": 5, or 1 for "smooth_margin".
     unlabeled_weight : "auto" or float in [0, 1]
@@ -366,7 +367,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
             tradeoff=self.tradeoff,
             margin=resolve_margin(self.margin, self.objective, _HINGE_MARGIN),
             unlabeled_weight=self._unlabelled_weight if bool((table.y < 0).any()) else None,
-            n_values=table.n_features,
+            n_values=table.values_per_row,
         )
 
     def _finished(self, result: LinkedResult, table: Table) -> LinkedResult:
@@ -389,7 +390,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         labelled = table.y >= 0
         share = 1.0
         if not bool(labelled.all()):  # the likelihood holds labels too, where it looks at them
-            share -= likelihood_share(self.tradeoff, table.n_features) * self._unlabelled_weight
+            share -= likelihood_share(self.tradeoff, table.values_per_row) * self._unlabelled_weight
         return share * float(table.weight[labelled].sum())
 
     @property

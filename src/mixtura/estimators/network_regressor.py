@@ -47,8 +47,8 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
     n_components : "auto" or int
         Components of the mixture; "auto" is twice the cube root of the number of rows.
     tradeoff : float in [0, 1]
-        Share of the likelihood of the rows per feature in end-to-end training; the rest is the
-        squared error, in units of the target's variance.
+        Share of the likelihood of the rows per observed value in end-to-end training; the rest is
+        the squared error, in units of the target's variance.
     embedding, link, l1, l2, annihilate, end_to_end, covariance, rank, equal_covariances, reg_covar,
     prior_rows, n_init, max_iter, max_time, tol, standardize, categorical_features, unexpected,
     missingness, device, callbacks
@@ -231,11 +231,11 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         return found
 
     def _supervision(self, table: Table) -> float:
-        share = likelihood_share(self.tradeoff, table.n_features)
+        share = likelihood_share(self.tradeoff, table.values_per_row)
         return (1.0 - share) * float(table.weight[~table.y.isnan()].sum())
 
     def _objective(self, table: Table) -> Objective:
-        return Regression(likelihood_share(self.tradeoff, table.n_features))
+        return Regression(likelihood_share(self.tradeoff, table.values_per_row))
 
     def predict(self, X: Any) -> np.ndarray:
         """The expected target of each row."""

@@ -38,7 +38,7 @@ TRIED, FEWEST_TRIED = 1_000, 10
 _SHORT_EM, _SHORT = 30, 20
 #: Where a number is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
-_FLOORS, _TRADEOFFS = (0.01, 0.1), (0.8, 0.3)
+_FLOORS, _TRADEOFFS = (0.01, 0.1), (0.9, 0.5)
 _THIN = 3
 _ITERATIONS = {"em": 100, "ebw": 100, "lbfgs": 40}
 _STEPS, _EPOCHS = 3_000, (15, 60)

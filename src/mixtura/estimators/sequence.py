@@ -380,7 +380,7 @@ class SequenceMixtureClassifier(GrownClassifier):
             method,
             tradeoff=self.tradeoff,
             margin=resolve_margin(self.margin, method),
-            n_values=float(table.sizes.mean()) * table.n_features,
+            n_values=table.values_per_row,
         )
         leg, done, gain, loss = _LEG, 0, math.inf, math.inf
         while done < self.max_iter and gain > _GAIN and not progress.stopped:
