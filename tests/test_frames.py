@@ -23,6 +23,7 @@ from mixtura import (
     MixtureNetworkRegressor,
     PairwiseClassifier,
     SparseMixtureClassifier,
+    exceptions,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
@@ -221,6 +222,35 @@ def test_a_search_does_not_flood():
     for words in ("taken for unlabelled", "constant"):
         said = [(each.filename, each.lineno) for each in caught if words in str(each.message)]
         assert said == [("search.py", 11), ("search.py", 12)]
+
+
+REPEATED = """
+for absent in ("size", "weight", "size"):
+    model.predict(X.drop(columns=absent))
+"""
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, make_pipeline], ids=["alone", "pipeline"])
+def test_a_line_says_every_different_thing_once(wrap, monkeypatch):
+    """Under Python's own filters, a line that lacks other columns each time says which."""
+    monkeypatch.setattr(exceptions, "_said_at", set())
+    model = wrap(clone(CLASSIFIER)).fit(NUMBERS, Y)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        exec(compile(REPEATED, "repeated.py", "exec"), {"model": model, "X": NUMBERS})
+    said = [str(each.message).partition("('")[2].partition("'")[0] for each in caught]
+    assert said == ["size", "weight"]
+
+
+def test_what_was_said_is_not_remembered_without_end(monkeypatch):
+    """A service whose messages all differ keeps a bounded number of them."""
+    remembered = set()
+    monkeypatch.setattr(exceptions, "_said_at", remembered)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for number in range(2_500):
+            exceptions.warn(f"{number} rows", UserWarning)
+    assert (len(caught), len(remembered) <= 1_000) == (2_500, True)
 
 
 def test_filters_are_obeyed():

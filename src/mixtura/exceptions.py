@@ -9,34 +9,45 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
-#: Whose lines are not the user's.
+#: Whose lines are not the user's; and those of them that pass a single call on.
 _LIBRARIES = {"mixtura", "sklearn", "joblib", "optuna"}
+_PASS_ON = ("mixtura", "sklearn.base", "sklearn.pipeline", "sklearn.utils")
 #: Names and numbers in a message.
 _PARTICULARS = re.compile(r"\(.*?\)|\[.*?\]|'.*?'|[\d.]+")
-#: What was said at which line of the user's code, and within the present call.
+#: What was said at which line of the user's code, forgotten when so much is remembered; and what
+#: kind of thing was said within the present call.
 _said_at: set[tuple[str, int, str]] = set()
+_MOST_REMEMBERED = 1_000
 _said_now: ContextVar[set[str] | None] = ContextVar("_said_now", default=None)
 
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line of the user's code that called us, once for each call.
 
-    Where Python's filters show a warning once for each line, it is once whatever names and numbers
-    it holds, and also in a search that resets the filters before each of its many fits.
+    Where Python's filters show a message once for each line, it is so even if what we call resets
+    them; and in a search or a cross-validation, whose many fits are on rows that differ, it is once
+    whatever names and numbers the message holds.
     """
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and _library(frame) in _LIBRARIES:
+    frame, level, searching = sys._getframe(1), 2, False
+    while frame.f_back is not None and _module(frame).partition(".")[0] in _LIBRARIES:
+        searching |= not _module(frame).startswith(_PASS_ON)
         frame, level = frame.f_back, level + 1
     kind, now = _PARTICULARS.sub("", message), _said_now.get()
-    place = (frame.f_code.co_filename, frame.f_lineno, kind)
+    place = (frame.f_code.co_filename, frame.f_lineno, kind if searching else message)
     once = _is_shown_once(message, category, frame)
     if (once and place in _said_at) or (now is not None and kind in now):
         return
     if once:
-        _said_at.add(place)
+        _remember(place)
     if now is not None:
         now.add(kind)
     warnings.warn(message, category, stacklevel=level)
+
+
+def _remember(place: tuple[str, int, str]) -> None:
+    if len(_said_at) >= _MOST_REMEMBERED:
+        _said_at.clear()
+    _said_at.add(place)
 
 
 @contextmanager
@@ -52,19 +63,18 @@ def warning_once() -> Iterator[None]:
         _said_now.reset(token)
 
 
-def _library(frame: FrameType) -> str:
-    return frame.f_globals.get("__name__", "").partition(".")[0]
+def _module(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__", "")
 
 
 def _is_shown_once(message: str, category: type[Warning], frame: FrameType) -> bool:
     """Whether the first of Python's filters that fits has the action "default"."""
     filters = getattr(warnings, "_get_filters", lambda: warnings.filters)()  # Python 3.14 has both
-    module = frame.f_globals.get("__name__", "")
     for action, text, kind, place, line in filters:
         if (
             issubclass(category, kind)
             and _fits(text, message)
-            and _fits(place, module)
+            and _fits(place, _module(frame))
             and line in (0, frame.f_lineno)
         ):
             return action == "default"
