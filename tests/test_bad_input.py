@@ -99,7 +99,7 @@ def test_density_data_are_refused_too(name, no_work):
 
 BAD_PARAMETERS = {
     "categorical_features": ["by dtype", 3],
-    "unexpected": ["ignore", None],
+    "unexpected": ["drop", None],
     "missingness": ["at random", True],
     "n_components": [0, -1, 1.5, "many", None],
     "covariance": ["round", None],

@@ -385,7 +385,6 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return read_rows(self, X, y, sample_weight, known)
 
     def _fit_rows(self, rows: Rows) -> Self:
-        self.classes_ = rows.classes
         with self._progress() as progress:
             plan, table, previous, unseen = self._decide(rows, progress)
             outcome = self._train(plan, previous, table, progress)
@@ -439,6 +438,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         """What to train on these rows."""
         plans = make_plans(self, rows)
         previous = self._previous(rows, plans) if self.warm_start else None
+        self.classes_ = rows.classes
         if previous is not None:
             plans = [self._resumed(plans)]
         table = self._training_table(rows, None if previous is None else self.scaling_)
