@@ -30,7 +30,13 @@ SETTINGS: dict[str, Parameters] = {
         for term, objective in (("LM", "margin"), ("CLL", "conditional"))
         for kind, chosen in (
             ("SV", {"tradeoff": 0.5, "max_iter": 30, "prior_rows": "auto", "n_components": 1}),
-            ("SSL", {"tradeoff": 0.01, "max_iter": 6, "batch_size": 250, "n_components": 10}),
+            (
+                "SSL",
+                {
+                    **{"tradeoff": 0.01, "max_iter": 6, "batch_size": 250, "n_components": 10},
+                    "unlabeled_weight": 0.5,
+                },
+            ),
         )
     },
     **{

@@ -120,6 +120,7 @@ def _make(report: Report, rows: Bunch, model: str, seed: int) -> Any:
     common = {
         **_COMMON,
         "categorical_features": rows.categorical,
+        "unlabeled_weight": 0.5,
         "device": report.device,
         "random_state": seed,
     }

@@ -132,9 +132,12 @@ def run(report: Report) -> None:
 
 
 def network(parameters: Parameters, report: Report, seed: int) -> MixtureNetworkClassifier:
-    """Only probabilities need the calibration, and these sets have no holes."""
+    """Only probabilities need the calibration, and these sets have no holes.
+
+    Unlabelled rows take part always, as published.
+    """
     return MixtureNetworkClassifier(
-        **{"calibrate": False, "missingness": "ignore", **parameters},
+        **{"calibrate": False, "missingness": "ignore", "unlabeled_weight": 0.5, **parameters},
         device=report.device,
         random_state=seed,
     )

@@ -82,6 +82,7 @@ def _model(report: Report, rows: Bunch, model: str, seed: int) -> Any:
     return MixtureNetworkClassifier(
         **SETTINGS[rows.name],
         categorical_features=rows.categorical,
+        unlabeled_weight=0.5,
         device=report.device,
         random_state=seed,
     )
