@@ -18,8 +18,10 @@ from mixtura.exceptions import AmbiguousDataWarning, DegenerateDataWarning, Inva
 
 PLAIN = {"covariance": "diag", "max_iter": 3, "calibrate": False, "random_state": 0}
 SETTLED = PLAIN | {"missingness": "ignore"}
-GENERATIVE = SETTLED | {"objective": "likelihood", "reg_covar": 0.01}
-NETWORK = {"embedding": "log_density", "end_to_end": False}
+#: Unlabelled rows take part: whether they should is another question.
+TAKEN = {"unlabeled_weight": 0.5}
+GENERATIVE = SETTLED | TAKEN | {"objective": "likelihood", "reg_covar": 0.01}
+NETWORK = TAKEN | {"embedding": "log_density", "end_to_end": False}
 #: Quick settings of every classifier that takes labels.
 CLASSIFIERS = {
     "mixture": MixtureClassifier(1, **GENERATIVE),

@@ -531,10 +531,10 @@ def test_pairs_share_the_time(clock):
     """Ten pairs in about the time that was allowed for all."""
     data = make_hmm_sequences(40, length=(20, 30), random_state=0)
     model = SequenceMixtureClassifier(
-        6, method="boosted", multiclass="pairwise", max_time=1.0, random_state=0
+        6, method="boosted", multiclass="pairwise", max_time=2.0, random_state=0
     )
     model.fit(data.data, np.arange(80) % 5)
-    assert clock.now < 2.0
+    assert clock.now < 4.0  # each pair takes a step, and looks at the clock a few times
     assert len(model.pairwise_.estimators_) == 10
 
 
