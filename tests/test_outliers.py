@@ -7,11 +7,23 @@ from scipy.stats import multivariate_normal
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
-from mixtura import MixtureClassifier, MixtureDensity, MixtureNetworkClassifier
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+)
 from mixtura.data import Scaling, Table
 from mixtura.densities import STRUCTURES
-from mixtura.estimators.typicality import held_out_scores, log_density
+from mixtura.estimators import base
+from mixtura.estimators.typicality import (
+    distinct_rows,
+    held_out_scores,
+    log_density,
+    typical_scores,
+)
 from mixtura.mixture import Mixture
+from mixtura.progress import Progress
 from mixtura.trainers.base import SpreadPrior
 
 
@@ -105,3 +117,121 @@ def test_about_the_share_is_flagged_by_networks():
         ).fit(X[:300], y[:300])
         shares.append(model.is_outlier(X[300:]).mean())
     assert 0.004 < np.mean(shares) < 0.02
+
+
+def fitted_classes(X, y, weight=None):
+    """One full covariance per class, by maximum likelihood."""
+    settings = {"covariance": "full", "objective": "likelihood", "prior_rows": 0}
+    model = MixtureClassifier(1, **settings, reg_covar=1e-2, random_state=0)
+    return model.fit(X, y, sample_weight=weight)
+
+
+def plain_table(X, y=None):
+    return Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+
+
+def test_the_order_of_rows_does_not_matter(rng):
+    """Labels that come in turn, a tenth of each: no part that is left out is a class."""
+    y = np.arange(300) % 10
+    mean = 3.0 * rng.normal(size=(10, 8))
+    X, new = mean[y] + rng.normal(size=(300, 8)), mean.repeat(500, 0) + rng.normal(size=(5000, 8))
+    order = rng.permutation(300)
+    in_turn, shuffled = fitted_classes(X, y), fitted_classes(X[order], y[order])
+    np.testing.assert_allclose(in_turn.score_quantiles_, shuffled.score_quantiles_, 1e-6)
+    assert 0.004 < in_turn.is_outlier(new).mean() < 0.03
+
+
+def test_copies_of_a_row_are_left_out_together(rng):
+    """A row of weight three counts as three rows, which no model without the row has seen."""
+    X, weight = rng.normal(size=(60, 6)), rng.integers(1, 4, size=60)
+    y = (X[:, 0] > 0).astype(int)
+    weighted = fitted_classes(X, y, weight)
+    repeated = fitted_classes(np.repeat(X, weight, 0), np.repeat(y, weight))
+    np.testing.assert_allclose(weighted.score_quantiles_, repeated.score_quantiles_, 1e-6)
+
+
+def test_distinct_rows(rng):
+    """As `np.unique` finds them, holes and labels told apart; fewer where fewer are wanted."""
+    X = rng.integers(3, size=(500, 3)).astype(float)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    y = rng.integers(2, size=500)
+    told, counts = np.unique(
+        np.column_stack([np.nan_to_num(X, nan=9.0), y]), axis=0, return_counts=True
+    )
+    rows = distinct_rows(plain_table(X, y), 500)
+    batch = rows.batch(slice(None))
+    found = np.column_stack([batch.x.masked_fill(~batch.observed, 9.0).numpy(), batch.y])
+    order = np.lexsort(found.T[::-1])
+    np.testing.assert_array_equal(found[order], told)
+    np.testing.assert_array_equal(batch.weight.numpy()[order], counts)
+    assert len(distinct_rows(plain_table(X, y), 20)) == 20
+
+
+def test_a_component_that_would_be_lost_stays_as_it_is(rng):
+    """Weight and all: its rows, a part that is left out whole, have the scores of training."""
+    alone = np.arange(100) % 10 == 0
+    X = rng.normal(size=(100, 2)) + 20.0 * alone[:, None]
+    kind, options = STRUCTURES["full", "covariance"]
+    share = torch.from_numpy(np.column_stack([alone, ~alone]).astype(float))
+    density = kind.from_clusters(torch.from_numpy(X), share, 1e-6, torch.Generator(), **options)
+    mixture = Mixture.single(density)
+    table = plain_table(X)
+    found = held_out_scores(mixture, table, log_density)
+    expected = log_density(mixture, table.batch(slice(None)))
+    np.testing.assert_allclose(found[alone], expected[alone], 1e-9)
+
+
+def test_a_score_of_minus_infinity_counts_as_in_training(rng):
+    """Where a model without the row cannot judge it."""
+    table = plain_table(rng.normal(size=(40, 2)))
+    kind, options = STRUCTURES["full", "covariance"]
+    x, ones = table.batch(slice(None)).x, torch.ones(40, 1, dtype=torch.float64)
+    mixture = Mixture.single(kind.from_clusters(x, ones, 1e-9, torch.Generator(), **options))
+
+    def score(model, batch):
+        same = torch.allclose(model.density.mean, mixture.density.mean)
+        return log_density(model, batch) if same else torch.full((len(batch),), -torch.inf)
+
+    found = held_out_scores(mixture, table, score)
+    np.testing.assert_allclose(found, log_density(mixture, table.batch(slice(None))), 1e-9)
+
+
+@pytest.mark.parametrize(("max_time", "most"), [(None, 4 * 3_000), (1e-9, 500)])
+def test_scores_are_those_of_a_sample(max_time, most, rng):
+    """Of few rows where time is short; of no more than some thousands else."""
+    table, looked_at = plain_table(rng.normal(size=(20_000, 3))), []
+    x, ones = table.batch(slice(None)).x, torch.ones(20_000, 1, dtype=torch.float64)
+    kind, options = STRUCTURES["full", "covariance"]
+    mixture = Mixture.single(kind.from_clusters(x, ones, 1e-9, torch.Generator(), **options))
+
+    def score(model, batch):
+        looked_at.append(len(batch))
+        return log_density(model, batch)
+
+    scores, weight = typical_scores(mixture, table, score, None, Progress(max_time=max_time))
+    assert sum(looked_at) <= most
+    assert len(scores) == len(weight)
+    low = np.quantile(log_density(mixture, table.batch(slice(None))), 0.1)
+    assert np.quantile(scores, 0.1) == pytest.approx(low, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BoostedMixtureClassifier(1, n_stages=1, calibrate=False, prior_rows=7, random_state=0),
+        MixtureNetworkClassifier(
+            2, embedding="posterior", calibrate=False, prior_rows=7, max_iter=2
+        ),
+    ],
+)
+def test_the_prior_of_training_holds_for_scores(model, wine, monkeypatch):
+    """A model without a row would have been fitted with the same imagined rows."""
+    priors = []
+
+    def noted(mixture, table, score, prior, progress):
+        priors.append(prior)
+        return typical_scores(mixture, table, score, prior, progress)
+
+    monkeypatch.setattr(base, "typical_scores", noted)
+    model.fit(*wine)
+    assert [prior.rows for prior in priors] == [7]

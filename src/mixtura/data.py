@@ -325,6 +325,12 @@ class Table:
             part._order = index if self._order is None else self._order[index]
         return part
 
+    def row_keys(self) -> np.ndarray:
+        """(n,) numbers as good as random, the same for copies of a row (but for rounding)."""
+        factors = np.random.default_rng(0).integers(2**63, size=self.n_features, dtype=np.uint64)
+        keys = [_row_keys(batch, 2 * factors + 1) for batch in self.chunks(_SCAN_ROWS)]
+        return np.concatenate(keys)
+
     def labelled_as(self, label: int) -> Self:
         """The rows of one class."""
         return self.subset(torch.nonzero(self.y == label).flatten().cpu().numpy())
@@ -351,6 +357,17 @@ class Table:
         if self._mapped is None:
             part._x = self._x.to(dtype)
         return part
+
+
+def _row_keys(batch: Batch, factors: np.ndarray) -> np.ndarray:
+    """Hashes of rows by odd factors (D,): sums of products of bits, modulo 2 ** 64.
+
+    The last bits do not count: weights and copies may move the units of rows by rounding.
+    """
+    bits = batch.x.double().cpu().contiguous().numpy().view(np.uint64)
+    bits = (bits + np.uint64(1 << 23)) >> np.uint64(24)
+    bits = bits + batch.lacks().cpu().numpy().astype(np.uint64)
+    return ((bits ^ (bits >> np.uint64(20))) * factors).sum(1)
 
 
 def is_memory_mapped(X: np.ndarray) -> bool:

@@ -147,6 +147,10 @@ class SequenceTable(Table):
         """Itself: likelihoods of long sequences need all digits."""
         return self
 
+    def row_keys(self) -> np.ndarray:
+        """(n,) numbers in random order; copies of a sequence count as different."""
+        return np.random.default_rng(0).permutation(len(self))
+
     def subset(self, index: np.ndarray) -> Self:
         """A table of the sequences at the integer positions `index`."""
         part = object.__new__(type(self))

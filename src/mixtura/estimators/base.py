@@ -26,9 +26,9 @@ from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
 from mixtura.densities import Categorical, Product, numeric_part
 from mixtura.estimators.typicality import (
     filled_log_density,
-    held_out_scores,
     log_density,
     run_over,
+    typical_scores,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn, warning_once
 from mixtura.mixture import Mixture
@@ -166,10 +166,12 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         self.means_ = scaling.invert(self.mixture_.density.location.numpy())
         self._n_features_out = mixture.n_components
 
-    def _publish_scores(self, table: Table, prior: SpreadPrior | None = None) -> None:
+    def _publish_scores(
+        self, table: Table, progress: Progress, prior: SpreadPrior | None = None
+    ) -> None:
         """What the published mixture would say of its training rows, had it not seen them."""
-        scores = held_out_scores(self.mixture_, table, self._typicality, prior).numpy()
-        self.score_quantiles_ = weighted_quantiles(scores, table.weight.double().cpu().numpy())
+        found = typical_scores(self.mixture_, table, self._typicality, prior, progress)
+        self.score_quantiles_ = weighted_quantiles(*(each.double().cpu().numpy() for each in found))
 
     @property
     def covariances_(self) -> np.ndarray:

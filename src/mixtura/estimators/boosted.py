@@ -190,13 +190,13 @@ class BoostedMixtureClassifier(GrownClassifier):
         ]
         trains = [partial(self._train, min(counts), structure) for structure in structures]
         with self._progress() as progress:
-            best = self._train_best(
+            best, chosen = self._train_best(
                 trains, table, progress, in_steps=self.n_stages > 1, beats=Unseen.clearly_beats
             )
         self.missingness_ = "informative" if choices[best] else "ignore"
         if "voters_" not in self.__dict__:
             self._publish(self.mixture_, scaling)
-            self._publish_scores(table)
+            self._publish_scores(table, progress, chosen.prior)
         return self
 
     def _covariance(self, table: Table) -> str:

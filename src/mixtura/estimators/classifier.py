@@ -399,7 +399,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
         self._conclude(result, table, table.scaling, progress, plan)
-        self._publish_scores(table, result.prior)
+        self._publish_scores(table, progress, result.prior)
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(table))
         self.class_count_ = class_counts(rows, self.class_prior_)
         return self

@@ -178,7 +178,7 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
             outcome = self._train(table, previous, progress)
         result = outcome.model
         self._publish(result.mixture, scaling)
-        self._publish_scores(table)
+        self._publish_scores(table, progress)
         informative = getattr(self.mixture_.density, "informative", False)
         self.missingness_ = "informative" if informative else "ignore"
         self.n_components_ = result.mixture.n_components

@@ -23,6 +23,7 @@ from mixtura.exceptions import DegenerateDataWarning, NoDensityError, warn
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional
 from mixtura.progress import Progress
+from mixtura.trainers.base import SpreadPrior
 from mixtura.trainers.boosting import Ballot, Boosting, Learner, adaboost
 from mixtura.trainers.gradient import evaluate
 
@@ -62,10 +63,11 @@ class Votes:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A `Mixture` or `Votes` that training came by, and the shares of its stages."""
+    """A `Mixture` or `Votes` that training came by, the shares of its stages, and its prior."""
 
     model: Any
     shares: list[float]
+    prior: SpreadPrior | None = None
 
 
 #: Trains on some rows and gives candidates, the simplest first.
@@ -95,7 +97,7 @@ def grow(
         return [*(share * (1.0 - step) for share in shares), step]
 
     shares = accumulate(steps[1:], add, initial=[1.0])
-    return [Candidate(*pair) for pair in zip(mixtures, shares, strict=True)]
+    return [Candidate(*pair, learner.em.prior) for pair in zip(mixtures, shares, strict=True)]
 
 
 class Choice(NamedTuple):
@@ -167,8 +169,8 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
         *,
         in_steps: bool = True,
         beats: Callable[[Unseen, Unseen], bool] = Unseen.beats,
-    ) -> int:
-        """Choose a way and how far to go, train on all rows, keep what comes of it; which way.
+    ) -> tuple[int, Candidate]:
+        """Choose a way and how far to go, train on all rows, keep what comes of it; which and what.
 
         `in_steps` tells that a way has several candidates to choose from, `beats` when a later way
         is better.
@@ -204,7 +206,7 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
         else:
             self.mixture_ = model
             self.class_prior_ = model.log_prior.exp().numpy()
-        return trains.index(choice.train)
+        return trains.index(choice.train), chosen
 
     @staticmethod
     def _train_in_time(

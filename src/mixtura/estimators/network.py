@@ -119,7 +119,7 @@ class MixtureNetwork(MixtureEstimator):
         penalties = NetworkPrior(linked.net, supervision, prior)
         trainer = self._gradient_trainer(engine, penalties, generator)
         trained = trainer.run(found.network, self._objective(table), engine, progress).mixture
-        return self._finished(LinkedResult(trained, found.n_iter, True), table)
+        return self._finished(LinkedResult(trained, found.n_iter, True, prior), table)
 
     def _finished(self, result: LinkedResult, table: Table) -> LinkedResult:
         """The network as it will predict."""
@@ -221,7 +221,7 @@ class MixtureNetwork(MixtureEstimator):
         """Fitted attributes."""
         network = result.network.to("cpu", torch.float64)
         self._publish(result.network.mixture, table.scaling)
-        self._publish_scores(table)
+        self._publish_scores(table, progress, result.prior)
         self.n_iter_, self.converged_ = result.n_iter, result.converged
         self.coef_, self.intercept_ = network.weight.numpy(), network.bias.numpy()
         self.embedding_shift_, self.embedding_scale_ = network.shift.numpy(), network.scale.numpy()

@@ -295,7 +295,8 @@ class SequenceMixtureClassifier(GrownClassifier):
             methods = _METHODS if self.method == "auto" else (self.method,)
             trains = [partial(self._train, self.n_states_, method) for method in methods]
             in_steps = self.method != "ml"
-            self.method_ = methods[self._train_best(trains, table, progress, in_steps=in_steps)]
+            best, _ = self._train_best(trains, table, progress, in_steps=in_steps)
+        self.method_ = methods[best]
         shares = np.linspace(0.0, 1.0, 101)
         self.length_quantiles_ = np.stack(
             [
@@ -305,7 +306,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         )
         if "voters_" not in self.__dict__:
             self._publish(self.mixture_, self.scaling_)
-            self._publish_scores(table)
+            self._publish_scores(table, progress)
         return self
 
     def _fit_pairs(self, rows: Rows) -> Self:

@@ -14,13 +14,20 @@ from mixtura.data import UNLABELED, Batch, Table
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
+from mixtura.progress import Progress
 from mixtura.trainers.base import SpreadPrior
 from mixtura.trainers.em import em_update
 
 #: Parts of the rows that are left out in turn.
 _FOLDS = 10
-#: A component that loses all but this share of its mass stays as it is.
+#: A component that would lose all but this share of its mass loses nothing.
 _LOST = 1e-6
+#: Of more rows than the first, a random sample is searched for copies; so many distinct rows are
+#: scored at most, and so many where time is short.
+_SEARCHED, _MOST, _FEW = 100_000, 3_000, 500
+#: What held-out scores cost, in passes of plain ones; and the share of a limit of time that they
+#: may take even where less of it is left.
+_PASSES, _SHARE = 6.0, 0.1
 
 #: Of a mixture and a batch, (n,).
 Score = Callable[[Mixture, Any], Tensor]
@@ -48,29 +55,77 @@ def filled_log_density(mixture: Mixture, batch: Batch) -> Tensor:
     return log_density(mixture, replace(batch, x=filled, observed=None, absent=untold))
 
 
+def typical_scores(
+    mixture: Mixture,
+    table: Table,
+    score: Score,
+    prior: SpreadPrior | None,
+    progress: Progress,
+) -> tuple[Tensor, Tensor]:
+    """Scores and weights of training rows, or of a sample, as of a model that has not seen them.
+
+    Where a limit of time leaves too little for that, the scores of a few rows as they are.
+    """
+    rows = distinct_rows(table, _MOST)
+    if progress.limited:
+        few, began = distinct_rows(table, _FEW), progress.seconds
+        scores = run_over(mixture, few, score)
+        pace = (progress.seconds - began) / len(few)
+        allowed = max(progress.seconds_left, _SHARE * progress.max_time)
+        if _PASSES * pace * len(rows) > allowed:
+            return scores, few.weight
+    stand_for = float(table.weight.double().sum() / rows.weight.double().sum())
+    return held_out_scores(mixture, rows, score, prior, stand_for), rows.weight
+
+
+def distinct_rows(table: Table, most: int) -> Table:
+    """At most `most` different rows, each with the weight of all its copies, in random order.
+
+    The order goes by class, and is the same however often and in which order rows are given.
+    """
+    if len(table) > _SEARCHED:
+        some = np.random.default_rng(0).choice(len(table), _SEARCHED, replace=False)
+        table = table.subset(np.sort(some))
+    key = table.row_keys()
+    label = np.zeros_like(key) if table.y.is_floating_point() else table.y.cpu().numpy()
+    order = np.lexsort((key, label))
+    differs = (np.diff(key[order]) != 0) | (np.diff(label[order]) != 0)
+    starts = np.flatnonzero(np.append(True, differs))
+    weight = np.add.reduceat(table.weight.cpu().numpy()[order], starts)
+    kept = np.linspace(0, len(starts) - 1, min(most, len(starts))).astype(np.int64)
+    part = table.subset(order[starts[kept]])
+    part.weight = torch.from_numpy(weight[kept]).to(part.weight)
+    return part
+
+
 def held_out_scores(
-    mixture: Mixture, table: Table, score: Score, prior: SpreadPrior | None = None
+    mixture: Mixture,
+    table: Table,
+    score: Score,
+    prior: SpreadPrior | None = None,
+    stand_for: float = 1.0,
 ) -> Tensor:
-    """(n,) scores of the training rows, as of a model that was fitted without them.
+    """(n,) scores of training rows in random order, as of a model that was fitted without them.
 
     Statistics are additive, so a step of EM without a tenth of the rows costs little more than
     summing theirs. What leaving a row out costs it there is taken off its score under the mixture,
-    which may have been trained for another objective. Densities without closed-form updates are
-    scored as they are: their thresholds are in-sample.
+    which may have been trained for another objective. Each row of a sample stands for several
+    rows of training, of which one is left out. Densities without closed-form updates are scored
+    as they are: their thresholds are in-sample.
     """
     mixture = mixture.to(table.device)
     scores = run_over(mixture, table, score)
     if not mixture.density.closed_form:
         return scores
-    whole = _statistics(mixture, table)
+    folds = [np.arange(fold, len(table), _FOLDS) for fold in range(min(_FOLDS, len(table)))]
+    parts = [_statistics(mixture, table.subset(index)) for index in folds]
+    whole = add_statistics(*parts)
+    whole = scale_statistics(whole, torch.full_like(whole["mass"], stand_for))
     lost = -run_over(em_update(mixture, whole, prior), table, score)
-    for fold in range(_FOLDS):
-        index = np.arange(fold, len(table), _FOLDS)
-        if len(index):
-            part = table.subset(index)
-            without = em_update(mixture, _without(whole, _statistics(mixture, part)), prior)
-            lost[index] += run_over(without, part, score)
-    return scores + lost.clamp_max(0.0).nan_to_num(0.0)
+    for index, part in zip(folds, parts, strict=True):
+        without = em_update(mixture, _without(whole, part), prior)
+        lost[index] += run_over(without, table.subset(index), score)
+    return scores + lost.clamp_max(0.0).nan_to_num(0.0, neginf=0.0)
 
 
 def _statistics(mixture: Mixture, table: Table) -> Statistics:
@@ -85,7 +140,6 @@ def _statistics(mixture: Mixture, table: Table) -> Statistics:
 
 
 def _without(whole: Statistics, part: Statistics) -> Statistics:
-    """What is left; nothing at all of a component that is left with no more than rounding."""
-    rest = add_statistics(whole, scale_statistics(part, -torch.ones_like(part["mass"])))
-    kept = rest["mass"] > _LOST * whole["mass"]
-    return scale_statistics(rest, kept.to(rest["mass"]))
+    """What is left; all of a component that would be left with no more than rounding."""
+    taken = whole["mass"] - part["mass"] > _LOST * whole["mass"]
+    return add_statistics(whole, scale_statistics(part, -taken.to(part["mass"])))

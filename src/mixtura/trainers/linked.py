@@ -135,6 +135,7 @@ class LinkedResult:
     network: Network
     n_iter: int
     converged: bool
+    prior: SpreadPrior | None = None
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,8 @@ class Linked:
             record = {"stage": self.stage, "iteration": iteration}
             stop = progress.step({**record, "objective": loss / engine.total_weight})
             if stop or _change(before.mixture, network.mixture) < self.tol:
-                return LinkedResult(network, iteration, not stop)
-        return LinkedResult(network, self.max_iter, False)
+                return LinkedResult(network, iteration, not stop, self.prior)
+        return LinkedResult(network, self.max_iter, False, self.prior)
 
     def _accumulate(self, network: Network, batch: Batch) -> Statistics:
         """Responsibilities within every class's mixture, and what they sum to."""
