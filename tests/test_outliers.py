@@ -85,7 +85,13 @@ MODELS = {
         1, covariance="full", objective="likelihood", random_state=0
     ),
     "margin": lambda: MixtureClassifier(
-        1, covariance="low_rank", rank=3, max_iter=15, calibrate=False, random_state=0
+        1,
+        covariance="low_rank",
+        rank=3,
+        tradeoff=0.8,
+        max_iter=15,
+        calibrate=False,
+        random_state=0,
     ),
 }
 
