@@ -16,6 +16,9 @@ from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureNetworkClassifier
 from mixtura.data import Batch
+from mixtura.engines import local
+from mixtura.estimators.calibration import Unseen
+from mixtura.estimators.typicality import run_over
 from mixtura.network import EMBEDDINGS, Network, RegressionNetwork
 from mixtura.objectives import Regression
 from mixtura.progress import Progress
@@ -214,6 +217,25 @@ def test_a_row_gets_the_same_answer_in_any_batch(embedding):
     whole = make_batch(network.density, 30, generator(1))
     marked = replace(whole, observed=torch.ones_like(whole.x, dtype=torch.bool))
     assert torch.equal(network.class_log_joint(whole), network.class_log_joint(marked))
+
+
+def test_chunks_of_rows_with_holes_leave_room_for_their_draws(monkeypatch):
+    """A chunk holds no more rows, or draws of what is missing in them, than there is room for."""
+    network = make_network("posterior")
+    engine = make_engine(network.mixture, 50, generator(1), holes=True)
+    room = 3 * network.n_draws * network.density.row_cost(True)
+    monkeypatch.setitem(local._CHUNK_NUMBERS, "cpu", room)
+    met, plain = [], Network.class_log_joint
+
+    def watched(self, batch):
+        met.append(len(batch))
+        return plain(self, batch)
+
+    monkeypatch.setattr(Network, "class_log_joint", watched)
+    run_over(network, engine.table, lambda n, b: n.class_log_joint(b))
+    assert (max(met), sum(met)) == (3, 50)
+    Unseen.judged(network, engine, generator())
+    assert (max(met), sum(met)) == (3, 150)
 
 
 @pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))

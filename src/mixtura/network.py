@@ -167,15 +167,19 @@ class Network:
         if not len(holes):
             return function(self._embed_complete(log_joint))
         completions = self._completions(batch.take(holes), log_joint[holes])
-        joints = [self.mixture.log_joint(drawn) for drawn in completions]
-        values = torch.cat([function(self._embed_complete(joint)) for joint in joints])
-        log_chance = torch.cat([joint.logsumexp(1) for joint in joints])
-        found = average(*(each.unflatten(0, (-1, len(holes))) for each in (values, log_chance)))
+        pairs = [self._reduced(drawn, function) for drawn in completions]
+        parts = (torch.cat(part) for part in zip(*pairs, strict=True))
+        found = average(*(part.unflatten(0, (-1, len(holes))) for part in parts))
         if not len(full):
             return found
         known = function(self._embed_complete(log_joint[full]))
         blank = found.new_zeros(len(batch), found.shape[1])
         return blank.index_copy(0, full, known.to(found.dtype)).index_copy(0, holes, found)
+
+    def _reduced(self, drawn: Batch, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """`function` of the embedding of complete rows, and log p(x), (n,)."""
+        log_joint = self.mixture.log_joint(drawn)
+        return function(self._embed_complete(log_joint)), log_joint.logsumexp(1)
 
     @torch.no_grad()
     def _completions(self, batch: Batch, log_joint: Tensor) -> Iterator[Batch]:

@@ -78,7 +78,7 @@ class Unseen:
         mixture = mixture.to(held_back.table.device)
         engine = PunchedEngine(held_back.table, HOLES, generator)
         parts = []
-        for batch in engine.chunks(engine.chunk_rows(mixture.density)):
+        for batch in engine.chunks(engine.chunk_rows(mixture)):
             joint = mixture.class_log_joint(batch.as_met())
             missing = batch.missing_share()
             tensors = (joint.double(), missing, batch.y, batch.weight.double(), is_copy(batch))

@@ -45,9 +45,9 @@ class Votes:
 
     ballots: list[Ballot]
 
-    @property
-    def density(self) -> Any:
-        return self.ballots[0].voter.density
+    def row_cost(self, missing: bool) -> int:
+        """That of the costliest: they vote one after another."""
+        return max(voter.row_cost(missing) for voter, _ in self.ballots)
 
     def to(self, *args: Any) -> Votes:
         return Votes([Ballot(voter.to(*args), vote) for voter, vote in self.ballots])

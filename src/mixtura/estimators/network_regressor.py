@@ -268,7 +268,7 @@ def _squares_met(network: Network, table: Table, generator: torch.Generator) -> 
         off = moved.class_log_joint(batch.as_met())[:, 1] - batch.y
         return torch.stack([off.square().double(), is_copy(batch).double()], 1)
 
-    square, copy = engine.concat(errors, moved.density).unbind(1)
+    square, copy = engine.concat(errors, moved).unbind(1)
     return torch.stack([square[copy == 0], square[copy == 1]]).numpy()
 
 

@@ -37,7 +37,7 @@ def run_over(model: Any, table: Table, function: Callable[[Any, Batch], Tensor])
     """`function` of every row of a table under the model, in double precision on the CPU."""
     moved = model.to(table.device)
     engine = LocalEngine(table)
-    return engine.concat(lambda batch: function(moved, batch).double(), moved.density)
+    return engine.concat(lambda batch: function(moved, batch).double(), moved)
 
 
 def log_density(mixture: Mixture, batch: Batch) -> Tensor:

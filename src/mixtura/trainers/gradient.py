@@ -42,7 +42,7 @@ def evaluate(mixture: Mixture, objective: Objective, engine: LocalEngine) -> tup
             "labelled": labelled.sum(),
         }
 
-    total = engine.sum(sums, mixture.density)
+    total = engine.sum(sums, mixture)
     error = float(total["wrong"]) / max(float(total["labelled"]), 1e-300)
     return error, float(total["loss"]) / engine.total_weight
 

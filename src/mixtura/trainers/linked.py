@@ -168,7 +168,7 @@ class Linked:
         network = self._read_out(network, taught)
         for iteration in range(1, self.max_iter + 1):
             before = network
-            sums = engine.sum(partial(self._accumulate, network), network.density)
+            sums = engine.sum(partial(self._accumulate, network), network)
             loss = float(sums.pop("loss")) + penalty(network.mixture, self.prior)
             network = replace(network, mixture=self._step(network, sums))
             network = self._read_out(network, taught)
@@ -223,7 +223,7 @@ class Linked:
         def embed(batch: Batch) -> Tensor:
             return plain.embed(batch).double()
 
-        embedded = taught.concat(embed, network.density).numpy()
+        embedded = taught.concat(embed, network).numpy()
         weight, y = taught.table.weight.double().cpu().numpy(), taught.table.y.cpu().numpy()
         share = weight / weight.sum()
         shift, scale = np.zeros(embedded.shape[1]), np.ones(embedded.shape[1])
