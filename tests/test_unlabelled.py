@@ -95,6 +95,37 @@ def test_too_few_labels_to_tell(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_too_little_time_to_tell(name):
+    """Nothing was compared, and nothing else is said; rows set aside are counted."""
+    kind, settings = MODELS[name]
+    X, shown, *_ = clusters_are_not_classes(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = kind(max_time=1e-3, **settings).fit(X, shown)
+    messages = [str(each.message) for each in caught]
+    assert model.unlabeled_weight_ == 0.0
+    assert sum("set aside: max_time left too little time to tell" in m for m in messages) == 1
+    assert sum("40 of the 400 rows (360 are set aside)" in m for m in messages) == 1
+    assert not any("did not clearly help" in m for m in messages)
+
+
+@pytest.mark.parametrize("weight", ["auto", 0.0])
+def test_a_stream_keeps_the_first_decision(weight):
+    """Rows that the first part set aside are set aside in later ones, whole parts of them too."""
+    X, shown, *_ = clusters_are_not_classes(0)
+    alone = MixtureClassifier(**LIKELIHOOD).partial_fit(X[:40], shown[:40], classes=[0, 1])
+    alone.partial_fit(X[:40], shown[:40])
+    model = MixtureClassifier(unlabeled_weight=weight, **LIKELIHOOD)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.partial_fit(X, shown, classes=[0, 1]).partial_fit(X[:40], shown[:40])
+        model.partial_fit(X[40:], shown[40:])
+    np.testing.assert_array_equal(model.means_, alone.means_)
+    np.testing.assert_array_equal(model.class_count_, alone.class_count_)
+    assert model.unlabeled_weight_ == 0.0
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_a_given_weight_is_obeyed(name, tmp_path):
     """Without a comparison or a word; and it is kept in a file."""
     kind, settings = MODELS[name]

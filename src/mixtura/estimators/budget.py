@@ -52,7 +52,10 @@ class Budget(Generic[Model]):
     resumes: bool = True
 
     def run(self, table: Table) -> Outcome[Model]:
-        """The model of all rows if time allows; else the best of those of growing samples."""
+        """The model of all rows if time allows; else the best of those of growing samples.
+
+        They are compared on rows of which some are in the samples, too: none is withheld for that.
+        """
         if not self.progress.limited:
             return Outcome(self.train(table, None), len(table))
         judged, size, latest = self.draw(_JUDGED), first_rows(table), None
@@ -82,13 +85,17 @@ def first_rows(table: Table) -> int:
     return max(_FEWEST, int(_FIRST / float(table.sizes.double().mean())))
 
 
-def warn_if_cut_short(progress: Progress, used: int, n_rows: int) -> bool:
-    """Whether the clock kept training from using all rows or from settling; then a warning."""
+def warn_if_cut_short(progress: Progress, used: int, n_rows: int, aside: int = 0) -> bool:
+    """Whether the clock kept training from using all rows or from settling; then a warning.
+
+    So many more rows than `n_rows` were set aside before.
+    """
     if used == n_rows and not progress.out_of_time:
         return False
     warn(
         f"max_time={progress.max_time:g} s cut the training short: it used {used:,} of the "
-        f"{n_rows:,} rows{' and stopped before it had settled' if progress.out_of_time else ''}. "
+        f"{n_rows + aside:,} rows{f' ({aside:,} are set aside)' if aside else ''}"
+        f"{' and stopped before it had settled' if progress.out_of_time else ''}. "
         "Remedy: a longer max_time, or fewer components, so that the time suffices.",
         ConvergenceWarning,
     )

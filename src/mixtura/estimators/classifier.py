@@ -40,6 +40,7 @@ from mixtura.estimators.plan import (
     FEWEST_TRIED,
     SMALL,
     TRIED,
+    UNTIL,
     Plan,
     Rows,
     class_counts,
@@ -76,8 +77,6 @@ from mixtura.trainers.selection import fit_groups
 _FOLDS, _TRIAL = 4, 40
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
 _MOST_TO_START = 30_000
-#: Share of the allowed time after which nothing is compared with and without unlabelled rows.
-_UNTIL = 0.6
 #: With fewer labelled rows (or fewer than one a class and fold), held-back ones decide nothing:
 #: first choices are taken.
 _FEWEST = 50
@@ -132,7 +131,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         Weight of unlabelled rows in the likelihood term, where there are any; labelled rows then
         weigh one minus it, and 0 sets unlabelled rows aside. "auto" is 0.5 if labels that are held
         out in turn are clearly better predicted then, and 0, with a warning, if they are not or
-        there are fewer than ten. (Parts of a stream: always 0.5.)
+        there are fewer than ten. In a stream the first part with unlabelled rows decides: those of
+        later parts are set aside too, or count like labelled ones in online EM.
     solver : "auto", "em", "ebw", "adam" or "lbfgs"
         "auto": EM for the likelihood; L-BFGS on small data and Adam on large for the others.
     holes : float in [0, 0.5]
@@ -400,8 +400,10 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.fade_ = calibration.fade
         self._conclude(result, table, table.scaling, progress, plan)
         self._publish_scores(table, progress, result.prior)
-        self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(table))
-        self.class_count_ = class_counts(rows, self.class_prior_)
+        aside = len(rows.y) - len(table)
+        self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(table), aside)
+        used = rows.labelled() if plan.unlabelled == 0.0 else rows
+        self.class_count_ = class_counts(used, self.class_prior_)
         return self
 
     @property
@@ -428,7 +430,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         if tried:
             better = self._better_with_unlabelled(without.plan, table, progress)
         if better is None:
-            warn_of_rows_set_aside(rows, tried)
+            warn_of_rows_set_aside(rows, tried, progress.time_spent)
             return without
         plan = resized(self, replace(without.plan, unlabelled=EVEN), table)
         unseen = None if without.unseen is None else Unseen.pool(better.parts)
@@ -458,9 +460,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         some = fewer_unlabelled(some_rows(table, SMALL, generator), table, TRIED)
         parts = list(folds(some, _FOLDS, generator))
         solve = self._trial(generator, progress, 0.5 / (2 * _FOLDS))
-        in_time = (part for part in parts if progress.time_spent < _UNTIL)
+        in_time = (part for part in parts if progress.time_spent < UNTIL)
         without = judge(shortened(plan), in_time, solve)
-        if not without.parts or progress.time_spent >= _UNTIL:
+        if not without.parts or progress.time_spent >= UNTIL:
             return None
         others = [replace(without.plan, unlabelled=EVEN)]
         best = clearly_better(without, others, parts, solve, Unseen.surely_beats)

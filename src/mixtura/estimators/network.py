@@ -73,9 +73,14 @@ class MixtureNetwork(MixtureEstimator):
         return self.missingness == "auto" and table.has_holes
 
     def _fit_in_time(
-        self, variant: Variant, table: Table, draw: Callable[[int], Table], progress: Progress
+        self,
+        variant: Variant,
+        table: Table,
+        draw: Callable[[int], Table],
+        progress: Progress,
+        aside: int = 0,
     ) -> LinkedResult:
-        """A network of all rows, or of as many as time allows."""
+        """A network of all rows, or of as many as time allows; so many are set aside already."""
 
         def train(rows: Table, latest: LinkedResult | None) -> LinkedResult:
             return self._fit_network(variant, rows, self._generator(), progress)
@@ -85,7 +90,7 @@ class MixtureNetwork(MixtureEstimator):
             return evaluate(network, self._objective(rows), LocalEngine(rows))[1]
 
         found = Budget(progress, train, loss, draw, resumes=False).run(table)
-        if warn_if_cut_short(progress, found.n_rows, len(table)):
+        if warn_if_cut_short(progress, found.n_rows, len(table), aside):
             return replace(found.model, converged=False)
         if not found.model.converged and not progress.stopped:
             warn(

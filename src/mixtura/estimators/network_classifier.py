@@ -26,6 +26,7 @@ from mixtura.estimators.plan import (
     FEWEST_TRIED,
     SMALL,
     TRIED,
+    UNTIL,
     Rows,
     read_counts,
     read_rows,
@@ -271,7 +272,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         with self._progress() as progress:
             variant, table, unseen = self._decide(rows, progress)
             draw = partial(some_rows, table, generator=self._generator())
-            result = self._fit_in_time(variant, table, draw, progress)
+            aside = len(rows.y) - len(table)
+            result = self._fit_in_time(variant, table, draw, progress, aside)
         calibration = unseen.calibrate() if self.calibrate and unseen else Calibration()
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
@@ -298,7 +300,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         if better is not None:
             return variant, table, better
         if left_open:
-            warn_of_rows_set_aside(rows, tried)
+            warn_of_rows_set_aside(rows, tried, progress.time_spent)
         self.unlabeled_weight_ = 0.0
         return variant, labelled, unseen
 
@@ -323,7 +325,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
             progress,
             to_the_end=True,
             beats=Unseen.surely_beats,
-            until=0.6,
+            until=UNTIL,
         )
         return found.unseen if found.train is not without else None
 

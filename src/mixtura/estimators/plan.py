@@ -36,6 +36,8 @@ EVEN = 0.5
 #: and so many iterations of EM and of other solvers at most.
 TRIED, FEWEST_TRIED = 1_000, 10
 _SHORT_EM, _SHORT = 30, 20
+#: Share of the allowed time after which nothing is compared with and without unlabelled rows.
+UNTIL = 0.6
 #: Where a number is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _FLOORS, _TRADEOFFS = (0.01, 0.1), (0.9, 0.5)
@@ -291,10 +293,12 @@ def shortened(plan: Plan) -> Plan:
     return replace(plan, recipe=recipe, max_iter=min(plan.max_iter, _SHORT))
 
 
-def warn_of_rows_set_aside(rows: Rows, tried: bool) -> None:
+def warn_of_rows_set_aside(rows: Rows, tried: bool, time_spent: float) -> None:
     """Say that unlabelled rows are not used, and why."""
     reason = "they did not clearly help to predict held-out labels"
-    if not tried:
+    if time_spent >= UNTIL:
+        reason = "max_time left too little time to tell whether they help"
+    elif not tried:
         reason = "the labels are too few to tell whether they would help"
     warn(
         f"{int((rows.y < 0).sum())} unlabelled rows are set aside: {reason}. To use them all the "

@@ -25,6 +25,7 @@ class StreamingClassifier(MixtureEstimator):
     """`partial_fit` for a classifier that can be fitted to all its rows."""
 
     class_count_: np.ndarray
+    unlabeled_weight_: float | None
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -65,6 +66,13 @@ class StreamingClassifier(MixtureEstimator):
 
     def _update(self, rows: Rows) -> Self:
         """One step from the present model on the rows of one call."""
+        decided = self.unlabeled_weight
+        if decided == "auto":
+            decided = self.unlabeled_weight_
+        if decided == 0.0:
+            rows = rows.labelled()
+        if not len(rows.y):
+            return self
         plan = self._resumed(make_plans(self, rows))
         device = resolve_device(self.device, rows.X.size)
         table = Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
@@ -81,6 +89,7 @@ class StreamingClassifier(MixtureEstimator):
                 result = self._stream_epoch(mixture, plan, table, progress)
         result = replace(result, converged=True, prior=self._spread_prior())
         self._conclude(result, table, self.scaling_, progress, plan)
+        self.unlabeled_weight_ = plan.unlabelled if decided is None else decided
         self.class_count_ = count
         past = np.full(len(before), seen / len(before))
         self.score_quantiles_ = weighted_quantiles(
