@@ -39,7 +39,7 @@ thorough = settings(
     suppress_health_check=list(HealthCheck),
 )
 #: Settings that make fits short, and those of a newcomer with little time.
-SHORT, HASTY = {"max_iter": 3, "random_state": 0}, {"max_time": 0.2, "random_state": 0}
+SHORT, IN_LITTLE_TIME = {"max_iter": 3, "random_state": 0}, {"max_time": 0.2, "random_state": 0}
 SINGLE = {"n_components": 1, **SHORT}
 #: First choices are taken: nothing is held back to compare or to calibrate.
 TAKEN = {"early_stopping": False, "calibrate": False, "missingness": "ignore"}
@@ -59,26 +59,26 @@ TABLES = {
         covariance="diag", missingness="informative", **SINGLE
     ),
     "as they come": lambda: MixtureClassifier(covariance="diag", standardize=False, **SINGLE),
-    "mixture": lambda: MixtureClassifier(**HASTY),
+    "mixture": lambda: MixtureClassifier(**IN_LITTLE_TIME),
     "density": lambda: MixtureDensity(**SHORT),
     "thin density": lambda: MixtureDensity(2, covariance="low_rank", **SHORT),
     "boosted": lambda: BoostedMixtureClassifier(covariance="diag", n_stages=2, **TAKEN, **SHORT),
     "voters": lambda: BoostedMixtureClassifier(
         method="adaboost", covariance="diag", n_stages=2, **TAKEN, **SHORT
     ),
-    "boosted mixture": lambda: BoostedMixtureClassifier(**HASTY),
+    "boosted mixture": lambda: BoostedMixtureClassifier(**IN_LITTLE_TIME),
     "posterior network": lambda: MixtureNetworkClassifier(
         2, embedding="posterior", missingness="ignore", calibrate=False, **SHORT
     ),
     "density network": lambda: MixtureNetworkClassifier(
         2, embedding="log_density", covariance="diag", end_to_end=False, calibrate=False, **SHORT
     ),
-    "network": lambda: MixtureNetworkClassifier(**HASTY),
+    "network": lambda: MixtureNetworkClassifier(**IN_LITTLE_TIME),
     "posterior regressor": lambda: MixtureNetworkRegressor(2, embedding="posterior", **SHORT),
-    "regressor": lambda: MixtureNetworkRegressor(**HASTY),
+    "regressor": lambda: MixtureNetworkRegressor(**IN_LITTLE_TIME),
     "sparse kernels": lambda: SparseMixtureClassifier(2, **SHORT),
     "sparse features": lambda: SparseMixtureClassifier(form="primal", features="linear", **SINGLE),
-    "sparse": lambda: SparseMixtureClassifier(**HASTY),
+    "sparse": lambda: SparseMixtureClassifier(**IN_LITTLE_TIME),
     "pairs": lambda: PairwiseClassifier(
         MixtureClassifier(covariance="diag", objective="likelihood", **SINGLE)
     ),
@@ -91,7 +91,7 @@ CHAINS = {
     "left to right": lambda: SequenceMixtureClassifier(
         2, method="conditional", topology="left_to_right", **SHORT
     ),
-    "sequences": lambda: SequenceMixtureClassifier(**HASTY),
+    "sequences": lambda: SequenceMixtureClassifier(**IN_LITTLE_TIME),
     "fisher": lambda: FisherScores(SequenceMixtureClassifier(2, method="ml", **SHORT)),
 }
 #: What the clock stops is not repeated to the bit.

@@ -18,7 +18,7 @@ Sums = dict[str, Tensor]
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
 
 
-class Costly(Protocol):
+class HasRowCost(Protocol):
     """A model, or its density, that says what a row of it costs."""
 
     def row_cost(self, missing: bool) -> int:
@@ -50,13 +50,13 @@ class LocalEngine:
         """All rows to learn from, `n_rows` at a time."""
         return self.table.chunks(n_rows)
 
-    def chunk_rows(self, model: Costly) -> int:
+    def chunk_rows(self, model: HasRowCost) -> int:
         """Rows a chunk, so that memory is bounded whatever the number of rows."""
         kind = "cpu" if self.table.device.type == "cpu" else "cuda"
         cost = max(1, model.row_cost(self.may_have_missing))
         return max(1, min(self.table.most_rows[kind], _CHUNK_NUMBERS[kind] // cost))
 
-    def sum(self, function: Callable[[Batch], Sums], model: Costly) -> Sums:
+    def sum(self, function: Callable[[Batch], Sums], model: HasRowCost) -> Sums:
         """The sum of what `function` gives for each chunk."""
         total: Sums = {}
         for batch in self.chunks(self.chunk_rows(model)):
@@ -64,7 +64,7 @@ class LocalEngine:
                 total[name] = value if name not in total else total[name].add_(value)
         return total
 
-    def concat(self, function: Callable[[Batch], Tensor], model: Costly) -> Tensor:
+    def concat(self, function: Callable[[Batch], Tensor], model: HasRowCost) -> Tensor:
         """What `function` gives for each chunk, one after another, on the CPU."""
         with torch.no_grad():
             parts = [function(b).cpu() for b in self.chunks(self.chunk_rows(model))]

@@ -19,7 +19,7 @@ _LOG_TEMPERATURES, _FADES = (-3.0, 8.0), (0.0, 3.0)
 _PRIOR_WIDTHS, _PRIOR_DOUBT = np.array([3.0, 0.5]), 0.5
 #: Held-back rows are judged whole and with so many holes: as they may be met.
 HOLES = 0.3
-#: A gain is clear if it is more than so many standard errors, and so many nats a row. Holes at
+#: A gain is clear if it is more than so many standard errors, and so many nats per row. Holes at
 #: random pass either in a few of a hundred comparisons, and both hardly ever.
 _CLEAR, _WORTH = 2.0, 0.02
 
@@ -148,10 +148,10 @@ class Unseen:
             found = unpack(point)
             prior = 0.5 * np.square((point[:2] - [0.0, 1.0]) / _PRIOR_WIDTHS).sum()
             prior -= _PRIOR_DOUBT * np.log(found.doubt + 1e-300)
-            return rows_a_weight * self.log_loss(found) + prior
+            return rows_per_weight * self.log_loss(found) + prior
 
         # Every row stands here twice. Rows are the evidence, whatever their weights sum to.
-        rows_a_weight = 0.5 * len(self) / float(self.weight.sum())
+        rows_per_weight = 0.5 * len(self) / float(self.weight.sum())
         starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0)]
         found = [minimize(loss, start, method="Nelder-Mead") for start in starts]
         return unpack(min(found, key=lambda result: result.fun).x)
@@ -164,15 +164,18 @@ def clear_gain(gain: np.ndarray, punched: np.ndarray, weight: np.ndarray) -> boo
     ----------
     gain, punched, weight : (n,) what each row gains, whether it has punched holes, and its weight.
     """
-    share, whole = weight[~punched] / weight[~punched].sum(), gain[~punched]
-    mean = float(share @ whole)
-    error = np.sqrt(float(share @ (whole - mean) ** 2) * float(share @ share))
+    mean, error = mean_and_error(gain[~punched], weight[~punched])
     return mean > max(_CLEAR * error, _WORTH) and float(weight[punched] @ gain[punched]) >= 0.0
 
 
 def exceeds_its_error(gain: np.ndarray, weight: np.ndarray) -> bool:
     """Whether a weighted mean (of n rows) is above zero by more than its standard error."""
+    mean, error = mean_and_error(gain, weight)
+    return mean > max(error, 1e-9)
+
+
+def mean_and_error(gain: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """The weighted mean of (n,) gains, and its standard error."""
     share = weight / weight.sum()
     mean = float(share @ gain)
-    error = np.sqrt(float(share @ (gain - mean) ** 2) * float(share @ share))
-    return mean > max(float(error), 1e-9)
+    return mean, float(np.sqrt(share @ (gain - mean) ** 2 * (share @ share)))

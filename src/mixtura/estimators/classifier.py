@@ -77,7 +77,7 @@ from mixtura.trainers.selection import fit_groups
 _FOLDS, _TRIAL = 4, 40
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
 _MOST_TO_START = 30_000
-#: With fewer labelled rows (or fewer than one a class and fold), held-back ones decide nothing:
+#: With fewer labelled rows (or fewer than one per class and fold), held-back ones decide nothing:
 #: first choices are taken.
 _FEWEST = 50
 
@@ -195,7 +195,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         entry, for forms where "not measured" tells something. Further holes at random are part of
         that model, and patterns unlike all of training tell nothing. "auto" is "informative" if
         the labels of held-back rows are clearly more probable then (by two standard errors, and
-        0.02 nats a row), and no less so with further random holes; else, and always where the
+        0.02 nats per row), and no less so with further random holes; else, and always where the
         training rows have no holes, "ignore". `missingness_` is what was chosen.
     warm_start : bool
         Start from the model of the previous fit.
