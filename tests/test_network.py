@@ -272,6 +272,28 @@ def test_gradients(embedding, kind):
     assert torch.autograd.gradcheck(outputs, tuple(free.values()))
 
 
+@pytest.mark.parametrize("embedding", ["posterior", "density", "log_density"])
+@pytest.mark.parametrize("kind", [Network, RegressionNetwork])
+def test_gradients_with_holes(embedding, kind):
+    """Draws that stay: outputs are one function of the parameters, also away from the start."""
+    start = make_network(embedding, kind, "diag", (2, 2) if kind is Network else (3,))
+    start = replace(start, n_draws=4)
+    batch = make_batch(start.density, 6, generator(2), holes=True)
+    kept = start.completed(batch)
+    np.testing.assert_allclose(start.class_log_joint(kept), start.class_log_joint(batch))
+    random = generator(4)
+    moved = {k: v + 0.05 * torch.randn(v.shape, generator=random) for k, v in start.free().items()}
+    for free in (start.free(), moved):
+        values = tuple(v.detach().clone().requires_grad_() for v in free.values())
+
+        def outputs(*values):
+            return start.from_free(dict(zip(start.free(), values, strict=True))).class_log_joint(
+                kept
+            )
+
+        assert torch.autograd.gradcheck(outputs, values)
+
+
 def test_the_outputs_are_a_joint_density():
     """Summed over classes they are the density of the mixtures; scores are read as announced."""
     network = make_network("log_density")

@@ -65,23 +65,35 @@ _FOR_CHANCES, _LEAST_CHANCES = 16_384, 32
 _NUMBERS = 20_000_000
 
 
-def _log_share(log_chance: Tensor) -> Tensor:
-    """(draws, n, 1) an equal share for each draw, whose gradient is that of its probability.
-
-    Draws follow p(missing | observed), which moves with the parameters: the derivative of a mean
-    over them is the mean of the derivative, and of the values times that of log p.
-    """
-    return (log_chance - log_chance.detach()).log_softmax(0)[..., None]
+def _mean(values: Tensor, log_ratio: Tensor) -> Tensor:
+    """Over draws, weighted by importance: (draws, n, C), (draws, n) -> (n, C)."""
+    return (values * log_ratio.softmax(0)[..., None]).sum(0)
 
 
-def _mean(values: Tensor, log_chance: Tensor) -> Tensor:
-    """Over draws: (draws, n, C) -> (n, C)."""
-    return (values * _log_share(log_chance).exp()).sum(0)
-
-
-def _log_mean(values: Tensor, log_chance: Tensor) -> Tensor:
+def _log_mean(values: Tensor, log_ratio: Tensor) -> Tensor:
     """The same, in logs."""
-    return (values + _log_share(log_chance)).logsumexp(0)
+    return (values + log_ratio.log_softmax(0)[..., None]).logsumexp(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed(Batch):
+    """Rows beside draws of what is missing in them, which stay while a network is trained.
+
+    Attributes
+    ----------
+    drawn : the rows with holes, completed; all of them for each draw.
+    log_chance : (draws * rows with holes,) log p(x) of these under the network that drew them.
+    """
+
+    drawn: Batch
+    log_chance: Tensor
+
+
+def _with_holes(batch: Batch) -> Tensor:
+    """(n,) which rows lack something."""
+    if batch.observed is None:
+        return torch.zeros_like(batch.weight, dtype=torch.bool)
+    return ~batch.observed.all(1)
 
 
 @dataclass(frozen=True)
@@ -160,14 +172,15 @@ class Network:
         average: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
         """`function` of the embedding (n, K); of rows with holes its average over draws."""
-        if batch.observed is None:
+        lacking = _with_holes(batch)
+        if not lacking.any():
             return function(self._embed_complete(log_joint))
-        complete = batch.observed.all(1)
-        full, holes = complete.nonzero().flatten(), (~complete).nonzero().flatten()
-        if not len(holes):
-            return function(self._embed_complete(log_joint))
-        completions = self._completions(batch.take(holes), log_joint[holes])
-        pairs = [self._reduced(drawn, function) for drawn in completions]
+        full, holes = (~lacking).nonzero().flatten(), lacking.nonzero().flatten()
+        if isinstance(batch, Completed):
+            pairs = [self._reduced(batch.drawn, function, batch.log_chance)]
+        else:
+            completions = self._completions(batch.take(holes), log_joint[holes])
+            pairs = [self._reduced(drawn, function) for drawn in completions]
         parts = (torch.cat(part) for part in zip(*pairs, strict=True))
         found = average(*(part.unflatten(0, (-1, len(holes))) for part in parts))
         if not len(full):
@@ -176,10 +189,34 @@ class Network:
         blank = found.new_zeros(len(batch), found.shape[1])
         return blank.index_copy(0, full, known.to(found.dtype)).index_copy(0, holes, found)
 
-    def _reduced(self, drawn: Batch, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """`function` of the embedding of complete rows, and log p(x), (n,)."""
+    def _reduced(
+        self, drawn: Batch, function: Callable[[Tensor], Tensor], before: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`function` of the embedding of draws, and (n,) how much likelier each is than `before`.
+
+        Own draws are as likely as ever, but p(missing | observed) moves with the parameters, and so
+        does their share: the derivative of a mean over draws holds that of log p.
+        """
         log_joint = self.mixture.log_joint(drawn)
-        return function(self._embed_complete(log_joint)), log_joint.logsumexp(1)
+        log_chance = log_joint.logsumexp(1)
+        ratio = log_chance - (log_chance.detach() if before is None else before.to(log_chance))
+        return function(self._embed_complete(log_joint)), ratio
+
+    @torch.no_grad()
+    def completed(self, batch: Batch) -> Batch:
+        """The rows beside draws of what is missing, by this network."""
+        lacking = _with_holes(batch)
+        if not lacking.any():
+            return batch
+        rows = batch.take(lacking)
+        parts = list(self._completions(rows, self.mixture.log_joint(rows)))
+        x, y, weight, lacks = (
+            torch.cat(each)
+            for each in zip(*((p.x, p.y, p.weight, p.lacks()) for p in parts), strict=True)
+        )
+        drawn = Batch(x, None, y, weight, lacks)
+        log_chance = self.mixture.log_joint(drawn).logsumexp(1)
+        return Completed(**vars(batch), drawn=drawn, log_chance=log_chance)
 
     @torch.no_grad()
     def _completions(self, batch: Batch, log_joint: Tensor) -> Iterator[Batch]:

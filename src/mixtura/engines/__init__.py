@@ -8,10 +8,12 @@ from mixtura.engines.local import (
     labelled_only,
     some_rows,
 )
+from mixtura.engines.prepared import PreparedEngine
 from mixtura.engines.punched import PunchedEngine, is_copy
 
 __all__ = [
     "LocalEngine",
+    "PreparedEngine",
     "PunchedEngine",
     "fewer_unlabelled",
     "folds",

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura.data import UNLABELED, Batch, Table
-from mixtura.engines import LocalEngine
+from mixtura.engines import LocalEngine, PreparedEngine
 from mixtura.estimators.base import (
     MixtureEstimator,
     resolve_rank,
@@ -92,7 +92,8 @@ class MixtureNetwork(MixtureEstimator):
         found = Budget(progress, train, loss, draw, resumes=False).run(table)
         if warn_if_cut_short(progress, found.n_rows, len(table), aside):
             return replace(found.model, converged=False)
-        if not found.model.converged and not progress.stopped:
+        by_gradient = self._follows_gradients(found.model.network, table)
+        if not (found.model.converged or progress.stopped or by_gradient):
             warn(
                 f"linked EM stopped after max_iter={self.max_iter} iterations without settling; "
                 "raise max_iter or tol.",
@@ -118,13 +119,19 @@ class MixtureNetwork(MixtureEstimator):
         )
         blank = self._network_class.blank(mixture, variant.embedding)
         found = linked.run(replace(blank, n_draws=_TRAINING_DRAWS), engine, progress)
-        supervision = self._supervision(table)
-        if not self.end_to_end or not supervision or not found.network.weight.any():
+        if not self._follows_gradients(found.network, table):
             return self._finished(found, table)
-        penalties = NetworkPrior(linked.net, supervision, prior)
+        if table.may_have_missing:  # draws that moved would make every step another function
+            engine = PreparedEngine(table, found.network.completed)
+        penalties = NetworkPrior(linked.net, self._supervision(table), prior)
         trainer = self._gradient_trainer(engine, penalties, generator)
-        trained = trainer.run(found.network, self._objective(table), engine, progress).mixture
-        return self._finished(LinkedResult(trained, found.n_iter, True, prior), table)
+        trained = trainer.run(found.network, self._objective(table), engine, progress)
+        result = LinkedResult(trained.mixture, found.n_iter, trained.converged, prior)
+        return self._finished(result, table)
+
+    def _follows_gradients(self, network: Network, table: Table) -> bool:
+        """Whether mixtures and read-out are trained together, after linked EM."""
+        return self.end_to_end and self._supervision(table) > 0 and bool(network.weight.any())
 
     def _finished(self, result: LinkedResult, table: Table) -> LinkedResult:
         """The network as it will predict."""
