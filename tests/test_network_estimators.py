@@ -192,7 +192,7 @@ def test_cuda(embedding):
     """Minibatches through a captured graph, for every embedding."""
     X, y = make_blobs(4000, centers=4, n_features=3, random_state=0)
     settings = {"embedding": embedding, "calibrate": False, "max_iter": 3, "random_state": 0}
-    model = MixtureNetworkClassifier(3, device="cuda", **settings).fit(X, y % 2)
+    model = MixtureNetworkClassifier(4, device="cuda", **settings).fit(X, y % 2)
     assert model.score(X, y % 2) > 0.9
 
 

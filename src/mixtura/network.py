@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities import Density, Even
+from mixtura.densities import Density, Even, Product
 from mixtura.mixture import Mixture
 
 
@@ -242,7 +242,8 @@ class Network:
     @torch.no_grad()
     def class_chances(self) -> Tensor:
         """(K, C) the mean of p(c | x) over the rows of each component; holes tell nothing."""
-        each = max(_LEAST_CHANCES, _FOR_CHANCES // self.density.n_components)
+        affordable = _NUMBERS // self.density.row_cost(False)
+        each = max(_LEAST_CHANCES, min(_FOR_CHANCES, affordable) // self.density.n_components)
         rows = replace(self, n_draws=each)._draws.flatten(0, 1)
         untold = torch.full(rows.shape, -1, dtype=torch.int8, device=rows.device)
         drawn = Batch(rows, None, untold[:, 0].long(), torch.ones_like(rows[:, 0]), untold)
@@ -290,10 +291,21 @@ class Network:
         return log_joint.logsumexp(1, keepdim=True) + self.class_log_proba(batch, log_joint)
 
     def class_log_proba(self, batch: Batch, log_joint: Tensor) -> Tensor:
-        """log p(c | x), (n, C)."""
-        return self._over_draws(
+        """log p(c | x), (n, C); rows of which nothing is known get the classes' shares."""
+        found = self._over_draws(
             batch, log_joint, lambda embedded: self.scores(embedded).log_softmax(1), _log_mean
         )
+        blank = self._blank_rows(batch)
+        if not blank.any():
+            return found
+        return torch.where(blank[:, None], self.class_shares().log().to(found), found)
+
+    def _blank_rows(self, batch: Batch) -> Tensor:
+        """(n,) which rows tell nothing, not even by their holes; none where draws stay."""
+        looks_at_holes = isinstance(self.density, Product) and self.density.informative
+        if batch.observed is None or looks_at_holes or isinstance(batch, Completed):
+            return torch.zeros_like(batch.weight, dtype=torch.bool)
+        return ~batch.observed.any(1)
 
     def row_cost(self, missing: bool) -> int:
         """Numbers held for one row while gradients are followed."""

@@ -37,6 +37,8 @@ _QUADRATIC = 0.01
 _KL_HEIGHT, _KL_SHIFT, _KL_SLOPE = 0.63576, 1.87320, 1.48695
 #: Keeps roots and logarithms of squares away from zero.
 _TINY = 1e-16
+#: Devices that have autocast; asked once, since not every version of torch compiles the question.
+_AUTOCAST = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "mps", "xpu")))
 
 
 def kl_weight(step: float, n_steps: float, *, start: float = 0.0, full: float = 0.5) -> float:
@@ -364,7 +366,7 @@ def _blank(*, device: torch.device, **arguments: Any) -> MixtureHead:
 
 def _full_precision(device_type: str) -> Any:
     """No autocast, on devices that have it."""
-    if torch.amp.is_autocast_available(device_type):
+    if device_type in _AUTOCAST:
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
 

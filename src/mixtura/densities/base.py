@@ -274,6 +274,18 @@ class VectorDensity(Density):
         return torch.where(batch.observed, batch.x, shifted)
 
 
+def own_products(matrix: Tensor, component: Tensor, vectors: Tensor) -> Tensor:
+    """(n, D) each vector of (n, R) times the matrix (K, D, R) of its component, (n,).
+
+    No matrix is copied for every row.
+    """
+    found = vectors.new_empty(len(vectors), matrix.shape[1])
+    for k in component.unique():
+        mine = (component == k).nonzero().flatten()
+        found[mine] = vectors[mine] @ matrix[k].mT
+    return found
+
+
 Kind = TypeVar("Kind", bound=Density)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities.base import PatternBlocks, Statistics, VectorDensity, randn
+from mixtura.densities.base import PatternBlocks, Statistics, VectorDensity, own_products, randn
 from mixtura.numerics import (
     LOG_2PI,
     above,
@@ -274,8 +274,8 @@ class FullGaussian(VectorDensity):
         return self.factor @ self.factor.mT
 
     def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
-        noise = randn(len(component), self.n_features, 1, like=self.mean, generator=generator)
-        return self.mean[component] + (self.factor[component] @ noise)[..., 0]
+        noise = randn(len(component), self.n_features, like=self.mean, generator=generator)
+        return self.mean[component] + own_products(self.factor, component, noise)
 
     def expected(self, batch: Batch) -> Tensor:
         if batch.observed is None:

@@ -171,6 +171,12 @@ class HolePattern(Categorical):
         drawn = (_uniform(rate, generator) < rate).to(batch.x)
         return torch.where(batch.observed, batch.x, drawn)
 
+    def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
+        """Patterns that are told whole. What is told of others moves the rest: use `complete`."""
+        if batch.observed is not None and not batch.observed.all():
+            raise NotImplementedError("draws of hole patterns do not agree with parts of them.")
+        return batch.x
+
     def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
         blank = self.log_chance.new_zeros(len(component), len(self.levels))
         untold = torch.zeros_like(blank, dtype=torch.bool)

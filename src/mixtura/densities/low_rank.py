@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities.base import Statistics, VectorDensity, add_statistics, randn
+from mixtura.densities.base import Statistics, VectorDensity, add_statistics, own_products, randn
 from mixtura.densities.gaussian import FullGaussian
 from mixtura.exceptions import UnsupportedError
 from mixtura.numerics import (
@@ -359,9 +359,9 @@ class LowRankGaussian(_LowRankGaussian):
 
     def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
         n = len(component)
-        latent = randn(n, self.rank, 1, like=self.mean, generator=generator)
+        latent = randn(n, self.rank, like=self.mean, generator=generator)
         noise = randn(n, self.n_features, like=self.mean, generator=generator)
-        structured = (self.loading[component] @ latent)[..., 0]
+        structured = own_products(self.loading, component, latent)
         return self.mean[component] + structured + self.diagonal[component].sqrt() * noise
 
 
@@ -472,11 +472,8 @@ class LowRankPrecision(_LowRankGaussian):
 
     def _times_covariance(self, rows: Tensor, component: Tensor) -> Tensor:
         """Sigma y for one row and component each, by Woodbury."""
-        scaled = self._scaled[component]
-        direct = rows / self.diagonal[component]
-        inner = scaled.mT @ rows[..., None]
-        solved = solve_posdef(self._gram_all[component], inner)
-        return direct - (scaled @ solved)[..., 0]
+        inner = own_products(solve_posdef(self._gram_all, self._scaled.mT), component, rows)
+        return rows / self.diagonal[component] - own_products(self._scaled, component, inner)
 
     def covariances(self) -> Tensor:
         inner = torch.linalg.solve(self._gram_all, self._scaled.mT)
@@ -485,9 +482,9 @@ class LowRankPrecision(_LowRankGaussian):
     def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
         """Draw from N(0, precision), then multiply by the covariance."""
         n = len(component)
-        latent = randn(n, self.rank, 1, like=self.mean, generator=generator)
+        latent = randn(n, self.rank, like=self.mean, generator=generator)
         noise = randn(n, self.n_features, like=self.mean, generator=generator)
-        structured = (self.loading[component] @ latent)[..., 0]
+        structured = own_products(self.loading, component, latent)
         drawn = structured + self.diagonal[component].sqrt() * noise
         return self.mean[component] + self._times_covariance(drawn, component)
 

@@ -21,7 +21,7 @@ _FIRST, _FEWEST, _SHARE, _MOST_GROWTH = 1_000, 20, 0.5, 10.0
 #: Where that is not even twice the last sample, the model of the last one is trained further, on so
 #: many times its rows; where it is less than this, there is no time for that either.
 _LEAST_GROWTH, _FURTHER, _TOO_LITTLE = 2.0, 4.0, 0.2
-#: Rows that the models of different samples are compared on.
+#: Rows that the models of different samples are compared on; some are among those of a sample.
 _JUDGED = 3_000
 
 

@@ -381,10 +381,13 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         return replace(found, network=with_class_shares(found.network, shares))
 
     def _rarity(self, table: Table) -> float:
-        """The smallest class's share, of an even one: so much say its rows have in the loss."""
+        """The smallest class's share, of an even one: so much say its rows have in the loss.
+
+        Penalties never vanish: they are lessened tenfold at most.
+        """
         n_classes = len(self.classes_)
         shares = _shares(table, n_classes)
-        return n_classes * float(shares[shares > 0].min()) if shares.any() else 1.0
+        return max(0.1, n_classes * float(shares[shares > 0].min())) if shares.any() else 1.0
 
     def _supervision(self, table: Table) -> float:
         if len(self.classes_) < 2:

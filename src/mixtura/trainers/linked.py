@@ -165,18 +165,26 @@ class Linked:
     def run(self, network: Network, engine: LocalEngine, progress: Progress) -> LinkedResult:
         progress.start(self.stage, self.max_iter)
         taught = _rows_with_answers(network, engine)
-        network = self._read_out(network, taught)
-        for iteration in range(1, self.max_iter + 1):
-            before = network
+        heeded = self._heeds_read_outs(engine)
+        network = self._read_out(network, taught) if heeded else network
+        stop = settled = False
+        iteration = 0
+        while not (stop or settled) and iteration < self.max_iter:
+            before, iteration = network, iteration + 1
             sums = engine.sum(partial(self._accumulate, network), network)
             loss = float(sums.pop("loss")) + penalty(network.mixture, self.prior)
             network = replace(network, mixture=self._step(network, sums))
-            network = self._read_out(network, taught)
+            network = self._read_out(network, taught) if heeded else network
             record = {"stage": self.stage, "iteration": iteration}
             stop = progress.step({**record, "objective": loss / engine.total_weight})
-            if stop or _change(before.mixture, network.mixture) < self.tol:
-                return LinkedResult(network, iteration, not stop, self.prior)
-        return LinkedResult(network, self.max_iter, False, self.prior)
+            settled = _change(before.mixture, network.mixture) < self.tol
+        network = network if heeded else self._read_out(network, taught)
+        return LinkedResult(network, iteration, settled and not stop, self.prior)
+
+    def _heeds_read_outs(self, engine: LocalEngine) -> bool:
+        """Whether a read-out changes the next EM step; if not, only the last one is of use."""
+        guesses = self.specialize > 0.0 and bool((engine.table.y < 0).any())
+        return self.link > 0.0 or self.annihilate or guesses
 
     def _accumulate(self, network: Network, batch: Batch) -> Statistics:
         """Responsibilities within every class's mixture, and what they sum to."""
