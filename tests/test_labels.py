@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 from mixtura import (
     BoostedMixtureClassifier,
@@ -122,6 +123,84 @@ def test_nothing_is_never_a_class(name, nothing, unlabeled, words):
     kept = [at for at, each in enumerate(y) if each == each and each is not None]
     rows = rows_for(name, np.arange(N) % 3)
     assert model.score([rows[at] for at in kept], known) > 0.9
+
+
+#: Ways to say that a row has no label: (labels of the classes, marker).
+UNLABELLED = {
+    "-1": ([0, 1, 2], -1),
+    "NaN": ([0.0, 1.0, 2.0], np.nan),
+    "None": ([0, 1, 2], None),
+    "None among words": (["no", "so", "yes"], None),
+    "-1 among words": (["no", "so", "yes"], -1),
+}
+
+
+def partly_labelled(way, n_rows=N):
+    """Labels by turns, every fifth of them unlabelled; and which are labelled."""
+    labels, marker = UNLABELLED[way]
+    known = np.arange(n_rows) % 5 != 1
+    y = [labels[at % 3] if known[at] else marker for at in range(n_rows)]
+    return (np.array(y) if way in ("-1", "NaN") else np.array(y, dtype=object)), known
+
+
+@EVERY
+@pytest.mark.parametrize("way", UNLABELLED)
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_rows_without_a_label_have_no_part_in_a_score(name, way):
+    """The score is the share of labelled rows that are right, by hand, with weights too."""
+    y, known = partly_labelled(way)
+    model, _ = fitted(name, y)
+    rng = np.random.default_rng(1)
+    X, weight = rows_for(name, rng.integers(3, size=N)), rng.uniform(1.0, 2.0, size=N)
+    right = model.predict(X)[known] == y[known]
+    assert 0.1 < right.mean() < 0.9
+    assert model.score(X, y) == pytest.approx(right.mean())
+    weighted = (right * weight[known]).sum() / weight[known].sum()
+    assert model.score(X, y, sample_weight=weight) == pytest.approx(weighted)
+
+
+@EVERY
+def test_a_score_needs_a_label(name):
+    """Labels that weigh nothing are none."""
+    model, _ = fitted(name, np.arange(N) % 3)
+    X = rows_for(name, np.arange(N) % 3)
+    for y in (np.full(N, np.nan), np.full(N, -1), [None] * N):
+        with pytest.raises(InvalidInputError, match="no row has a label"):
+            model.score(X, y)
+    y = np.append(np.full(N - 1, np.nan), 0)
+    with pytest.raises(InvalidInputError, match="no row has a label"):
+        model.score(X, y, sample_weight=np.append(np.ones(N - 1), 0.0))
+
+
+@EVERY
+def test_a_class_called_minus_one_is_scored(name):
+    """It is no marker where the model knows it; labels that it does not know are wrong."""
+    y = np.where(np.arange(N) % 3 == 0, -1, 1)
+    model, _ = fitted(name, y)
+    X = rows_for(name, np.arange(N) % 3)
+    right = model.predict(X) == y
+    assert model.score(X, y) == pytest.approx(right.mean())
+    y = np.where(np.arange(N) < 10, 7, y)
+    assert model.score(X, y) == pytest.approx((right & (y != 7)).mean())
+
+
+@EVERY
+@pytest.mark.parametrize("way", UNLABELLED)
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_partly_labelled_rows_are_cross_validated(name, way):
+    """As -1 with stratified folds, and in every way with plain ones."""
+    y, _ = partly_labelled(way, 60)
+    X = rows_for(name, np.arange(60) % 3)
+    ways = [KFold(3, shuffle=True, random_state=0)] + [3] * (way == "-1")
+    for cv in ways:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AmbiguousDataWarning)
+            warnings.simplefilter("ignore", DegenerateDataWarning)
+            scores = cross_val_score(settled(name), X, y, cv=cv, error_score="raise")
+            grid = {"estimator__prior_rows" if name == "pairwise" else "random_state": [0, 1]}
+            search = GridSearchCV(settled(name), grid, cv=cv, error_score="raise").fit(X, y)
+        assert scores.min() > 0.9
+        assert search.best_score_ > 0.9
 
 
 @EVERY

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.sparse import issparse
 from scipy.special import expit, softmax
-from sklearn.base import ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
+from sklearn.base import MetaEstimatorMixin, _fit_context, clone
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from mixtura.estimators.base import Saveable, check_weight
 from mixtura.estimators.plan import labelled_alone, read_classes
+from mixtura.estimators.predicting import LabelledScore
 from mixtura.exceptions import InvalidInputError, UnsupportedError, warning_once
 from mixtura.persistence import storable
 
@@ -29,7 +30,7 @@ _CHUNK = 2**21
 
 
 @storable
-class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Saveable):
+class PairwiseClassifier(MetaEstimatorMixin, LabelledScore, Saveable):
     """One classifier for each pair of classes, their probabilities joined by pairwise coupling.
 
     Unlike scikit-learn's `OneVsOneClassifier` it has probabilities (Hastie and Tibshirani,
@@ -65,6 +66,10 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Saveable):
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
+    @property
+    def _marker(self) -> Any:
+        return getattr(self.estimator, "unlabeled", None)
+
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit a classifier to the rows of each pair of classes.
@@ -76,7 +81,7 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Saveable):
             warning.
         sample_weight : (n,) non-negative weights, for classifiers that take them.
         """
-        classes, codes = read_classes(self, X, y, getattr(self.estimator, "unlabeled", None))
+        classes, codes = read_classes(self, X, y, self._marker)
         weight = check_weight(sample_weight, len(codes))
         if sample_weight is not None and not has_fit_parameter(self.estimator, "sample_weight"):
             raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""What a classifier with class densities answers: labels, probabilities, margins, draws."""
+"""What a classifier answers: its score; with class densities probabilities, margins, draws."""
 
 from __future__ import annotations
 
@@ -7,17 +7,43 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.metrics import accuracy_score
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from torch import Tensor
 
-from mixtura.data import encode_labels, read_labels
-from mixtura.estimators.base import check_count
+from mixtura.data import encode_labels, labelled_mask, read_labels
+from mixtura.estimators.base import check_count, check_weight
 from mixtura.estimators.calibration import Calibration
 from mixtura.exceptions import InvalidInputError
 from mixtura.objectives import log_margin
 
 
-class DensityClassifier(ClassifierMixin):
+class LabelledScore(ClassifierMixin):
+    """A classifier that is scored by the rows that have labels."""
+
+    @property
+    def _marker(self) -> Any:
+        """What marks unlabelled rows beside None and NaN."""
+        return self.unlabeled
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the labelled rows, by weight, whose class is predicted.
+
+        Unlabelled rows are told as in `fit`.
+        """
+        predicted, labels = self.predict(X), read_labels(y)
+        check_consistent_length(predicted, labels)
+        weight = check_weight(sample_weight, len(labels))
+        known = labelled_mask(labels, self._marker, self.classes_) & (weight > 0)
+        if not known.any():
+            raise InvalidInputError(
+                "no row has a label and a weight above zero: a score needs labelled rows."
+            )
+        given = np.array(labels[known].tolist())
+        return accuracy_score(given, predicted[known], sample_weight=weight[known])
+
+
+class DensityClassifier(LabelledScore):
     """Answers of a fitted classifier; `MixtureEstimator` has those of its density."""
 
     def _class_log_joint(self, rows: Any) -> np.ndarray:

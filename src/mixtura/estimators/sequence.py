@@ -436,7 +436,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         return log_density(mixture, batch) / values.clamp_min(1.0)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of sequences whose class is predicted."""
+        """The share of the labelled sequences, by weight, whose class is predicted."""
         y, weight = (per_sequence(each, X, self.id_column) for each in (y, sample_weight))
         return super().score(X, y, weight)
 

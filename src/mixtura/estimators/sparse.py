@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import KERNEL_PARAMS, PAIRWISE_KERNEL_FUNCTIONS
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -22,6 +22,7 @@ from mixtura.data import Table, resolve_device
 from mixtura.estimators.base import Trainable
 from mixtura.estimators.budget import warn_if_cut_short
 from mixtura.estimators.plan import SMALL, Rows, component_counts, labelled_rows, read_rows
+from mixtura.estimators.predicting import LabelledScore
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.mixture import Layout
 from mixtura.persistence import storable
@@ -42,7 +43,7 @@ _FARTHEST = 1e70
 
 
 @storable
-class SparseMixtureClassifier(ClassifierMixin, Trainable):
+class SparseMixtureClassifier(LabelledScore, Trainable):
     """A sparse discriminative Gaussian mixture, trained by maximising the evidence.
 
     Every class is a mixture whose components are log-linear in products of features (primal form)
