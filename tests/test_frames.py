@@ -22,8 +22,10 @@ from mixtura import (
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
     PairwiseClassifier,
+    SequenceMixtureClassifier,
     SparseMixtureClassifier,
     exceptions,
+    load,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
@@ -103,6 +105,124 @@ def test_sparse_mixtures_match_columns_by_name():
         model.predict(NUMBERS.rename(columns={"size": "length"}))
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict(NUMBERS[["size"]])
+
+
+#: Names of columns that are not text.
+NAMES = {
+    "ints": [7, 3],
+    "pairs": [("a", 1), ("a", 2)],
+    "dates": list(pd.to_datetime(["2026-01-01", "2026-02-01"])),
+    "booleans": [True, False],
+    "floats": [0.5, 2.0],
+}
+
+
+@EVERY
+@pytest.mark.parametrize("kind", NAMES)
+def test_names_need_not_be_text(estimator, kind, tmp_path):
+    """Another order is the same rows, also for a model from a file."""
+    X = NUMBERS.set_axis(pd.Index(NAMES[kind]), axis=1)
+    model = recorded(clone(estimator).fit, X, Y)[0]
+    turned = X.iloc[:, ::-1]
+    np.testing.assert_array_equal(answer(model)(turned), answer(model)(X))
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(answer(again)(turned), answer(model)(X))
+
+
+@EVERY
+def test_columns_that_ints_name(estimator):
+    """They may be lacking where text may, and are refused where text is."""
+    X = NUMBERS.set_axis([7, 3], axis=1)
+    model = recorded(clone(estimator).fit, X, Y)[0]
+    if isinstance(estimator, SparseMixtureClassifier):
+        with pytest.raises(InvalidInputError, match="seen at fit time, yet now missing:\n- 7"):
+            answer(model)(X[[3]])
+    else:
+        with pytest.warns(DegenerateDataWarning, match="lacks 1 column.*7"):
+            absent = answer(model)(X[[3]])
+        np.testing.assert_array_equal(absent, answer(model)(X[[3]].reindex(columns=[7, 3])))
+    with pytest.raises(InvalidInputError, match="unseen at fit time:\n- 9"):
+        answer(model)(X.rename(columns={7: 9}))
+    with pytest.warns(UserWarning, match="X has feature names"):  # scikit-learn's, of text
+        by_position = answer(model)(NUMBERS)
+    np.testing.assert_array_equal(by_position, answer(model)(X))
+
+
+def test_names_of_whole_numbers_are_stored(tmp_path):
+    """They come back as they were; what is filled in has them too."""
+    X = NUMBERS.set_axis([7, 3], axis=1)
+    X.iloc[::4, 0] = np.nan
+    model = recorded(clone(CLASSIFIER).fit, X, Y)[0]
+    model.save(tmp_path / "model")
+    names = load(tmp_path / "model").schema_.names
+    assert names == (7, 3)
+    assert {type(name) for name in names} == {int}
+    filled = model.impute(X[[3, 7]])
+    assert filled.columns.tolist() == [7, 3]
+    pd.testing.assert_frame_equal(filled, model.impute(X))
+
+
+def test_channels_that_ints_name():
+    """Sequences in a frame: the same."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal([0.0, 5.0], size=(80, 2)), columns=[7, 3])
+    X["id"] = np.arange(80) // 4
+    model = SequenceMixtureClassifier(1, method="ml", calibrate=False, random_state=0)
+    model.fit(X, np.arange(20) % 2)
+    np.testing.assert_array_equal(model.predict_proba(X[["id", 3, 7]]), model.predict_proba(X))
+
+
+@EVERY
+def test_a_frame_without_columns_is_refused(estimator):
+    """In our words, with rows or without, before fitting and after."""
+    for X, y in ((pd.DataFrame(), Y[:0]), (NUMBERS[[]], Y)):
+        if len(y) or not isinstance(estimator, PairwiseClassifier):  # pairs need labels first
+            with pytest.raises(InvalidInputError, match="data frame without columns"):
+                clone(estimator).fit(X, y)
+    model = recorded(clone(estimator).fit, NUMBERS, Y)[0]
+    with pytest.raises(InvalidInputError, match="data frame without columns"):
+        answer(model)(NUMBERS[[]])
+
+
+STRANGE = {
+    "dates": (pd.date_range("2026", periods=len(FRAME)), "column 't' is of the type datetime64"),
+    "lists": ([[1.0]] * len(FRAME), "column 't', row 0: .*not 'list'"),
+    "text": (["x"] * len(FRAME), "column 't' holds text|held numbers .* holds text now"),
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_sparse_mixtures_refuse_other_columns_in_words(what):
+    """As the others do, at fitting and at prediction."""
+    column, message = STRANGE[what]
+    error = TypeError if what == "lists" else InvalidInputError
+    with pytest.raises(error, match=message):
+        clone(SPARSE).fit(NUMBERS.assign(t=column), Y)
+    model = clone(SPARSE).fit(NUMBERS.assign(t=NUMBERS["size"] ** 2), Y)
+    with pytest.raises(error, match=message):
+        model.predict(NUMBERS.assign(t=column))
+
+
+def test_sparse_mixtures_refuse_names_given_twice():
+    twice = NUMBERS.set_axis(["a", "a"], axis=1)
+    with pytest.raises(InvalidInputError, match=r"several columns named \['a'\]"):
+        clone(SPARSE).fit(twice, Y)
+
+
+def test_sparse_mixtures_take_all_that_is_a_number():
+    """Booleans, numbers as objects and categories of numbers are the numbers that they are."""
+    plain = NUMBERS.assign(b=(NUMBERS["size"] > 0).astype(float), c=np.arange(len(Y)) % 3 + 0.0)
+    dressed = plain.assign(
+        b=plain["b"].astype(bool),
+        c=plain["c"].astype("category"),
+        size=plain["size"].astype(object),
+    )[plain.columns]
+    models = [clone(SPARSE).fit(X, Y) for X in (plain, dressed)]
+    for X in (plain, dressed):
+        one, other = (model.predict_proba(X) for model in models)
+        np.testing.assert_array_equal(one, other)
+    assert models[1].feature_names_in_.tolist() == list(plain)
 
 
 @EVERY

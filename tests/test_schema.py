@@ -218,7 +218,27 @@ def test_no_rows(frame):
     assert Schema.learn(none).encode(frame[:0]).shape == (0, 4)
 
 
-def test_names_that_are_not_text_are_positions():
+def test_names_that_are_not_text():
+    """They are names too; a number that asks for a column is its position all the same."""
+    X = pd.DataFrame({7: [1.0, 2.0], 1: ["x", "y"]})
+    schema = Schema.learn(X)
+    assert schema.names == (7, 1)
+    assert schema.encode(X[[1, 7]]).tolist() == [[1.0, 0.0], [2.0, 1.0]]
+    assert schema.like(schema.encode(X), X[[1, 7]]).equals(X)
+    assert [schema.position(column, 2) for column in (0, 1, "7")] == [0, 1, 0]
+    with pytest.raises(InvalidInputError, match="there is no column 7"):
+        schema.position(7, 2)
+    with pytest.warns(DegenerateDataWarning, match=r"lacks 1 column\(s\).*\(1\)"):
+        lacking = schema.like(schema.encode(X[[7]]), X[[7]])
+    assert lacking.columns.tolist() == [7, 1]
+    turned = X.set_axis(pd.MultiIndex.from_tuples([("a", 1), ("b", 2)]), axis=1)
+    pairs = Schema.learn(turned)
+    assert pairs.encode(turned.iloc[:, ::-1]).tolist() == [[1.0, 0.0], [2.0, 1.0]]
+    assert pairs.like(pairs.encode(turned), turned.iloc[:, ::-1]).equals(turned)
+
+
+def test_names_that_do_not_tell_columns_apart():
+    """Numbers beside text, or one number twice: positions do."""
     X = pd.DataFrame({0: [1.0, 2.0], "b": ["x", "y"]})
     schema = Schema.learn(X)
     assert schema.names is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
@@ -56,12 +56,13 @@ class Schema:
 
     Attributes
     ----------
-    names : of the columns of a data frame, where all are text; otherwise None.
+    names : of the columns of a data frame, where these differ and all or none are text; otherwise
+        None. What is neither text nor a whole number goes by its text.
     categories : for each column its sorted categories, or None if it holds numbers; None
         altogether when no column is categorical.
     """
 
-    names: tuple[str, ...] | None = None
+    names: tuple[Any, ...] | None = None
     categories: tuple[np.ndarray | None, ...] | None = None
 
     @classmethod
@@ -84,6 +85,16 @@ class Schema:
         _warn_about_identifiers(names, categories, observed)
         return cls(names, None if all(c is None for c in categories) else tuple(categories))
 
+    def of_numbers(self) -> Schema:
+        """The same for a model that takes numbers alone: text is refused."""
+        for place, categories in enumerate(self.categories or ()):
+            if _kind(categories) == "text":
+                raise InvalidInputError(
+                    f"{_label(self.names, place)} holds text, and this model takes numbers alone: "
+                    "MixtureClassifier and others take categories, or turn them into numbers."
+                )
+        return Schema(self.names)
+
     def equals(self, other: Schema) -> bool:
         """Whether names and categories are the same."""
 
@@ -99,7 +110,7 @@ class Schema:
 
     def position(self, column: Any, n_features: int) -> int:
         """Where a column stands, given by name or position."""
-        names = self.names or ()
+        names = [str(name) for name in self.names or ()]
         if isinstance(column, bool) or column not in (*names, *range(n_features)):
             raise InvalidInputError(
                 f"there is no column {column!r}: give its position, below {n_features}, or its "
@@ -117,11 +128,11 @@ class Schema:
         table = _table(X)
         if table is None:
             return X
-        names, types = _names(table), _type_names(table)
+        names, types = self.names_in(table), _type_names(table)
         width, expected = len(types), len(self.names or self.categories or types)
         numeric = _NUMBERS.issuperset(types)
-        if self.names and names:
-            check_names(names, self.names, unexpected)
+        if names:
+            check_names(names, self.names or (), unexpected)
         elif width != expected:
             if numeric:
                 return X  # scikit-learn says what is wrong in the words that its users know
@@ -130,8 +141,15 @@ class Schema:
             )
         places = self._places(names, width)
         if self.categories is None and numeric and None not in places:
-            return X if places == list(range(width)) else X[list(self.names or ())]
+            return X if places == list(range(width)) else _columns(X, places)
         return self._matrix(table, places, unexpected)
+
+    def in_order(self, X: Any) -> Any:
+        """A data frame with its columns in the order of training, if it has these and no others."""
+        names = self.names_in(X)
+        if names is None or set(names) != set(self.names or ()):
+            return X
+        return _columns(X, self._places(names, len(names)))
 
     def decode(self, values: np.ndarray) -> np.ndarray:
         """Codes become categories: floats if all of these are numbers, otherwise objects."""
@@ -146,29 +164,40 @@ class Schema:
         """The decoded values in the form of X: a data frame of its sort, or an array."""
         if not _is_frame(X):
             return self.decode(values)
-        names, values = _names(X), np.asarray(values, dtype=np.float64)
-        labels = list(self.names) if self.names and names else list(X.columns)
+        names, values = self.names_in(X), np.asarray(values, dtype=np.float64)
+        places = self._places(names, len(X.columns))
+        known = self.names or tuple(X.columns)
+        labels = [known[at] if p is None else X.columns[p] for at, p in enumerate(places)]
         columns = []
-        for at, place in enumerate(self._places(names, len(labels))):
+        for at, place in enumerate(places):
             categories, example = self._of(at), _column(X, place or 0)
             kind = "" if place is None else _kind(categories)
             columns.append(_restored(_decoded(values[:, at], categories), kind, example))
         if not hasattr(X, "iloc"):
             return type(X)([c.alias(name) for c, name in zip(columns, labels, strict=True)])
-        frame = X.reindex(columns=labels) if self.names and names else X.copy()
+        frame = _columns(X, [place or 0 for place in places]).copy()
         for at, column in enumerate(columns):
             frame.isetitem(at, column)
-        return frame
+        return frame if None not in places else frame.set_axis(labels, axis=1)
 
     def _of(self, at: int) -> np.ndarray | None:
         return self.categories[at] if self.categories else None
 
-    def _places(self, names: tuple[str, ...] | None, width: int) -> list[int | None]:
+    def names_in(self, X: Any) -> tuple[Any, ...] | None:
+        """The names that match the columns of X with those of training; None: positions do.
+
+        Text is matched with text alone: the numbers of a frame without names are none.
+        """
+        names = _names(X)
+        alike = self.names and names and _are_text(names) == _are_text(self.names)
+        return names if alike else None
+
+    def _places(self, names: tuple[Any, ...] | None, width: int) -> list[int | None]:
         """Where each training column stands in a table with these names; None for nowhere."""
-        if not self.names or not names:
+        if names is None:
             return list(range(width))
         where = {name: place for place, name in enumerate(names)}
-        return [where.get(name) for name in self.names]
+        return [where.get(name) for name in self.names or ()]
 
     def _matrix(self, table: Any, places: list[int | None], unexpected: str) -> np.ndarray:
         matrix = np.full((len(table), len(places)), UNTOLD)
@@ -192,9 +221,11 @@ class Schema:
 
 
 def as_table(X: Any) -> Any:
-    """X itself; a sparse matrix becomes dense, and a Series, which may be either, is refused."""
+    """X itself; a sparse matrix becomes dense; a Series or an empty frame is refused."""
     if issparse(X):
         return _dense(X)
+    if _is_frame(X) and not len(X.columns):
+        raise InvalidInputError("X is a data frame without columns: pass one with at least one.")
     if hasattr(X, "to_frame") and not hasattr(X, "columns"):
         raise InvalidInputError(
             "X is a Series, which may be a row or a column: pass a data frame, such as "
@@ -215,20 +246,13 @@ def _dense(X: Any) -> np.ndarray:
     return X.toarray()
 
 
-def in_order(X: Any, names: Iterable[str] | None) -> Any:
-    """A data frame with its columns in the order of the names, if it has these and no others."""
-    if names is None or not _is_frame(X):
-        return X
-    given, wanted = list(X.columns), list(names)
-    return X[wanted] if given != wanted and sorted(map(str, given)) == sorted(wanted) else X
-
-
-def check_names(given: Sequence[str], known: Sequence[str], unexpected: str) -> None:
+def check_names(given: Sequence[Any], known: Sequence[Any], unexpected: str) -> None:
     """Refuse or warn about columns that training did not have, and about those that are lacking.
 
     Refusals are in scikit-learn's words.
     """
-    strange, absent = sorted(set(given) - set(known)), sorted(set(known) - set(given))
+    strange = sorted(set(given) - set(known), key=str)
+    absent = sorted(set(known) - set(given), key=str)
     refused = strange and unexpected != "ignore"
     if refused or (unexpected == "error" and list(given) != list(known)):
         message = "The feature names should match those that were passed during fit.\n"
@@ -275,23 +299,31 @@ def _table(X: Any) -> Any:
     return array.astype(np.float64) if array.dtype.kind == "b" else array
 
 
-def _names(table: Any) -> tuple[str, ...] | None:
-    names = tuple(table.columns) if _is_frame(table) else ()
-    if not names or not all(isinstance(name, str) for name in names):
+def _names(table: Any) -> tuple[Any, ...] | None:
+    given = tuple(table.columns) if _is_frame(table) else ()
+    names = tuple(name if isinstance(name, str | Integral) else str(name) for name in given)
+    text = [isinstance(name, str) for name in given]
+    if not names or any(text) != all(text):
         return None
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
-    return names
+    if len(set(names)) == len(names):
+        return names
+    if not all(text):
+        return None
+    twice = sorted({name for name in names if names.count(name) > 1})
+    raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
 
 
-def _label(names: tuple[str, ...] | None, place: int) -> str:
+def _are_text(names: Any) -> bool:
+    return all(isinstance(name, str) for name in names)
+
+
+def _label(names: tuple[Any, ...] | None, place: int) -> str:
     return f"column {names[place]!r}" if names else f"column {place}"
 
 
-def _listed(title: str, names: list[str]) -> str:
+def _listed(title: str, names: list[Any]) -> str:
     shown = [*names[:_SHOWN], "..."] if len(names) > _SHOWN else names
-    return "\n- ".join([title, *shown]) + "\n" if names else ""
+    return "\n- ".join([title, *map(str, shown)]) + "\n" if names else ""
 
 
 def _some(values: Sequence[Any]) -> str:
@@ -300,6 +332,10 @@ def _some(values: Sequence[Any]) -> str:
 
 def _column(table: Any, place: int) -> Any:
     return table.iloc[:, place] if hasattr(table, "iloc") else table[:, place]
+
+
+def _columns(table: Any, places: list[Any]) -> Any:
+    return table.iloc[:, places] if hasattr(table, "iloc") else table[:, places]
 
 
 def _type_name(dtype: Any) -> str:
@@ -312,7 +348,7 @@ def _type_names(table: Any) -> list[str]:
     return [_type_name(table.dtype)] * table.shape[1]
 
 
-def _chosen(given: Any, names: tuple[str, ...] | None, width: int) -> set[int]:
+def _chosen(given: Any, names: tuple[Any, ...] | None, width: int) -> set[int]:
     """Positions of the columns that the user calls categorical."""
     if given is None or (isinstance(given, str) and given == "from_dtype"):
         return set()
@@ -434,7 +470,7 @@ def _distinct(kind: str, values: Any, label: str) -> tuple[np.ndarray, int]:
 
 
 def _warn_about_identifiers(
-    names: tuple[str, ...] | None, categories: list[Any], observed: dict[int, int]
+    names: tuple[Any, ...] | None, categories: list[Any], observed: dict[int, int]
 ) -> None:
     found = [
         f"{_label(names, place)}: {len(categories[place])} in {n_observed} rows"

@@ -34,7 +34,7 @@ from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn, w
 from mixtura.mixture import Mixture
 from mixtura.persistence import save_estimator
 from mixtura.progress import Progress
-from mixtura.schema import Schema, as_table, in_order
+from mixtura.schema import Schema, as_table
 from mixtura.trainers.base import SpreadPrior
 
 #: What a matrix of numbers must be like.
@@ -69,23 +69,35 @@ class Saveable(BaseEstimator):
 class Trainable(Saveable):
     """What fitting is like for every estimator."""
 
+    #: Of a model that knows numbers alone; fitting to a table puts its own in this place.
+    schema_: Schema = Schema()
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
-    def _check_X(self, X: Any, *, reset: bool) -> np.ndarray:
-        """Rows as a matrix of numbers; columns of a data frame in the order of training."""
-        X = in_order(as_table(X), None if reset else getattr(self, "feature_names_in_", None))
-        try:
-            return validate_data(self, X, reset=reset, **_NUMBERS)
-        except ValueError as error:
-            if "could not convert string" not in str(error):
-                raise
-            raise InvalidInputError(
-                f"X holds text ({error}), and {type(self).__name__} takes numbers alone: "
-                "MixtureClassifier and others take categories, or turn them into numbers."
-            ) from error
+    def _check_X(self, X: Any, *, reset: bool) -> Any:
+        """Rows as a matrix of numbers; categories become their codes."""
+        X = as_table(X)
+        if reset:
+            self.schema_ = self._learn_schema(X)
+        given = self._encode(X)
+        if given is X or not isinstance(given, np.ndarray):
+            return validate_data(self, given, reset=reset, **_NUMBERS)
+        rows = check_array(given, input_name="X", estimator=self, **_NUMBERS)
+        if reset or self.schema_.names_in(X) is None:
+            _check_feature_names(self, X, reset=reset)
+        _check_n_features(self, rows, reset=reset)
+        return rows
+
+    def _learn_schema(self, X: Any) -> Schema:
+        """What the columns of the training rows are: here, numbers alone."""
+        return Schema.learn(X).of_numbers()
+
+    def _encode(self, X: Any) -> Any:
+        """X in numbers, with the columns of training in their order."""
+        return self.schema_.encode(self.schema_.in_order(X), "error")
 
     def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
         measured = Scaling.measure(X, weight, getattr(self, "feature_names_in_", None))
@@ -118,8 +130,6 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
 
     mixture_: Mixture
     scaling_: Scaling
-    #: Of a model that knows numbers alone; fitting to a table puts its own in this place.
-    schema_: Schema = Schema()
     missingness_: str = "ignore"
 
     def __sklearn_tags__(self) -> Any:
@@ -127,20 +137,6 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         tags.input_tags.allow_nan = True
         tags.input_tags.categorical = True
         return tags
-
-    def _check_X(self, X: Any, *, reset: bool) -> Any:
-        """Rows as a matrix of numbers; categories become their codes."""
-        X = as_table(X)
-        if reset:
-            self.schema_ = self._learn_schema(X)
-        given = self.schema_.encode(X, self.unexpected)
-        if given is X or not isinstance(given, np.ndarray):
-            return super()._check_X(given, reset=reset)
-        rows = check_array(given, input_name="X", estimator=self, **_NUMBERS)
-        if reset or self.schema_.names is None or not hasattr(X, "columns"):
-            _check_feature_names(self, X, reset=reset)
-        _check_n_features(self, rows, reset=reset)
-        return rows
 
     def _learn_schema(self, X: Any) -> Schema:
         schema = Schema.learn(X, self.categorical_features)
@@ -151,6 +147,9 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
                 "warm_start=False to start anew."
             )
         return schema
+
+    def _encode(self, X: Any) -> Any:
+        return self.schema_.encode(X, self.unexpected)
 
     def _levels(self, n_features: int) -> np.ndarray:
         """(D,) number of categories of each column, 0 for numbers."""

@@ -101,7 +101,7 @@ class SparseMixtureClassifier(LabelledScore, Trainable):
     evidence_ : log marginal likelihood by Laplace's approximation with the components' shares of
         each row held fixed, which with several components a class is a few units too low
     history_ : its course, with the number of weights and components, from the start that was kept
-    scaling_, n_iter_, converged_
+    scaling_, schema_, n_iter_, converged_
 
     Examples
     --------
