@@ -203,6 +203,16 @@ def test_partly_labelled_rows_are_cross_validated(name, way):
         assert search.best_score_ > 0.9
 
 
+def test_a_network_needs_no_label():
+    """None for every row is y=None; NaN for every row is refused."""
+    X = rows_for("network", np.arange(N) % 3)
+    model = settled("network").fit(X, [None] * N)
+    assert not len(model.classes_)
+    np.testing.assert_array_equal(model.transform(X), settled("network").fit(X).transform(X))
+    with pytest.raises(InvalidInputError, match="NaN alone: pass y=None"):
+        settled("network").fit(X, np.full(N, np.nan))
+
+
 @EVERY
 def test_text_is_never_a_marker(name):
     """ "-1" in words is a class like any other; the number among words is not."""

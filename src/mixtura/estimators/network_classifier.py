@@ -244,8 +244,9 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         Parameters
         ----------
         X : (n, D), numbers and categories; NaN or None where missing.
-        y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`). None, or no label
-            at all, fits a mixture to the rows.
+        y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`). Without any
+            (y=None, or None for every row) a mixture is fitted to the rows; NaN for every row is
+            refused, as scikit-learn's checks ask.
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing():
