@@ -204,10 +204,12 @@ def test_sparse_mixtures_refuse_other_columns_in_words(what):
         model.predict(NUMBERS.assign(t=column))
 
 
-def test_sparse_mixtures_refuse_names_given_twice():
-    twice = NUMBERS.set_axis(["a", "a"], axis=1)
-    with pytest.raises(InvalidInputError, match=r"several columns named \['a'\]"):
-        clone(SPARSE).fit(twice, Y)
+@EVERY
+@pytest.mark.parametrize("name", ["a", 7])
+def test_one_name_for_two_columns_is_refused(estimator, name):
+    twice = NUMBERS.set_axis([name, name], axis=1)
+    with pytest.raises(InvalidInputError, match=rf"several columns named \[{name!r}\]"):
+        clone(estimator).fit(twice, Y)
 
 
 def test_sparse_mixtures_take_all_that_is_a_number():

@@ -56,8 +56,8 @@ class Schema:
 
     Attributes
     ----------
-    names : of the columns of a data frame, where these differ and all or none are text; otherwise
-        None. What is neither text nor a whole number goes by its text.
+    names : of the columns of a data frame, where all or none are text; otherwise None. What is
+        neither text nor a whole number goes by its text.
     categories : for each column its sorted categories, or None if it holds numbers; None
         altogether when no column is categorical.
     """
@@ -302,15 +302,11 @@ def _table(X: Any) -> Any:
 def _names(table: Any) -> tuple[Any, ...] | None:
     given = tuple(table.columns) if _is_frame(table) else ()
     names = tuple(name if isinstance(name, str | Integral) else str(name) for name in given)
-    text = [isinstance(name, str) for name in given]
-    if not names or any(text) != all(text):
-        return None
-    if len(set(names)) == len(names):
-        return names
-    if not all(text):
-        return None
-    twice = sorted({name for name in names if names.count(name) > 1})
-    raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1}, key=str)
+        raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
+    mixed = len({isinstance(name, str) for name in given}) > 1
+    return names if names and not mixed else None
 
 
 def _are_text(names: Any) -> bool:
