@@ -32,7 +32,8 @@ test: lint  ## lint, then run the tests
 
 fuzz: $(STAMP)  ## attack the estimators and model files at length, at random
 	OMP_NUM_THREADS=1 MIXTURA_FUZZ=1000 $(BIN)/python -m pytest -n auto --maxprocesses 4 \
-		tests/test_properties.py tests/test_damaged_files.py tests/test_sklearn_cross.py
+		tests/test_properties.py tests/test_damaged_files.py tests/test_sklearn.py \
+		tests/test_sklearn_cross.py
 
 lint: $(STAMP)  ## check style, formatting, types and the direction of imports
 	$(BIN)/ruff check .

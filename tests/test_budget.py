@@ -172,3 +172,35 @@ def test_samples_grow_as_time_allows(clock):
     found = Budget(watch, train, lambda model, rows: -model, draw).run(draw(300_000))
     assert trained == [(1000, None), (10_000, None), (44_500, None), (178_000, 44_500)]
     assert found.n_rows == 178_000
+
+
+def test_what_was_not_compared_is_said(clock):
+    """Trials that the clock ends leave the choice to the machine; a callback is no clock."""
+    X, y = make_classification(400, 5, random_state=0)
+    model = MixtureClassifier(1, max_time=0.02, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="candidates were not all compared"):
+        model.fit(X, y)
+    calls = iter(range(10**6))
+    model.set_params(max_time=10**6, callbacks=[lambda record: next(calls) > 2])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    assert not [w for w in caught if "max_time" in str(w.message)]
+
+
+def test_a_loss_that_is_no_number_never_wins():
+    """Of several models the best one is kept."""
+    watch = Progress(max_time=1e9)
+    table = Table(np.zeros((9000, 1)), scaling=Scaling.identity(1), device=torch.device("cpu"))
+    sizes = []
+
+    def train(rows, latest):
+        sizes.append(len(rows))
+        watch.stopped = len(sizes) == 2
+        return len(sizes)
+
+    losses = {1: float("nan"), 2: 1.0}
+    found = Budget(
+        watch, train, lambda model, rows: losses[model], lambda n: table.subset(np.arange(n))
+    ).run(table)
+    assert (sizes[0], found.model) == (1000, 2)

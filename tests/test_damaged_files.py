@@ -404,6 +404,10 @@ def test_sizes_in_a_file_take_no_memory(files, tmp_path, rng):
             inside[last] = HUGE[len(paths) % len(HUGE)]
             paths.append(tmp_path / f"{number}-{at}")
             paths[-1].write_bytes(signed(metadata, json.dumps(model), tensors))
+        for damage in (hostile_length, hostile_tensors, deep):
+            for attempt in range(N_FILES // 25):
+                paths.append(tmp_path / f"{number}-{damage.__name__}-{attempt}")
+                paths[-1].write_bytes(damage(content, rng))
     measured = subprocess.run(
         [sys.executable, "-c", MEASURE, *map(str, paths)], capture_output=True, text=True
     )

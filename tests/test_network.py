@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from scipy.stats import multivariate_normal
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_wine, make_blobs
 from sklearn.linear_model import ElasticNet as ReferenceNet
 from sklearn.linear_model import LogisticRegression
 from sklearn.mixture import GaussianMixture
@@ -246,7 +246,7 @@ def test_weights_can_give_the_classes_their_shares(embedding):
     before = network.class_shares().numpy()
     chances = network.class_chances().numpy()
     wanted = 0.8 * before + 0.2 * chances[chances[:, 0].argmax()]  # some weights have it
-    found = with_class_shares(network, wanted)
+    found = with_class_shares(network, wanted, Progress())
     assert np.abs(before - wanted).max() > 0.04
     np.testing.assert_allclose(found.class_shares(), wanted, atol=0.01)
     np.testing.assert_allclose(found.mixture.log_joint_weight.exp().sum(), 1.0)
@@ -293,6 +293,15 @@ def test_gradients_with_holes(embedding, kind):
             )
 
         assert torch.autograd.gradcheck(outputs, values)
+
+
+def test_draws_are_not_learnt():
+    """What training made of its own draws holds for others."""
+    X, y = load_wine(return_X_y=True)
+    X[np.random.default_rng(0).random(X.shape) < 0.5] = np.nan
+    settings = {"embedding": "log_density", "tradeoff": 0.0, "missingness": "ignore"}
+    model = MixtureNetworkClassifier(2, calibrate=False, random_state=0, **settings).fit(X, y)
+    assert -np.log(model.predict_proba(X)[np.arange(len(y)), y]).mean() < 0.5
 
 
 def test_the_outputs_are_a_joint_density():

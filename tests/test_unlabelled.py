@@ -125,6 +125,23 @@ def test_a_stream_keeps_the_first_decision(weight):
     assert model.unlabeled_weight_ == 0.0
 
 
+@pytest.mark.parametrize("way", ["partial_fit", "warm_start"])
+def test_labelled_rows_first(way):
+    """Unlabelled rows that come later are not taken without a comparison."""
+    X, shown, _, _ = clusters_are_not_classes(0)
+    labelled = shown >= 0
+    model = MixtureClassifier(**LIKELIHOOD)
+    if way == "partial_fit":
+        model.partial_fit(X[labelled], shown[labelled], classes=[0, 1])
+        with pytest.warns(AmbiguousDataWarning, match="set aside: the first part of this stream"):
+            model.partial_fit(X, shown)
+    else:
+        model.set_params(warm_start=True).fit(X[labelled], shown[labelled])
+        with pytest.warns(AmbiguousDataWarning, match="set aside: they did not clearly help"):
+            model.fit(X, shown)
+    assert model.unlabeled_weight_ == 0.0
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_given_weight_is_obeyed(name, tmp_path):
     """Without a comparison or a word; and it is kept in a file."""

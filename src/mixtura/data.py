@@ -327,9 +327,8 @@ class Table:
 
     def row_keys(self) -> np.ndarray:
         """(n,) numbers as good as random, the same for copies of a row (but for rounding)."""
-        factors = np.random.default_rng(0).integers(2**63, size=self.n_features, dtype=np.uint64)
-        keys = [_row_keys(batch, 2 * factors + 1) for batch in self.chunks(_SCAN_ROWS)]
-        return np.concatenate(keys)
+        factors = odd_factors(self.n_features)
+        return np.concatenate([hashed(batch, factors) for batch in self.chunks(_SCAN_ROWS)])
 
     def labelled_as(self, label: int) -> Self:
         """The rows of one class."""
@@ -359,7 +358,12 @@ class Table:
         return part
 
 
-def _row_keys(batch: Batch, factors: np.ndarray) -> np.ndarray:
+def odd_factors(count: int) -> np.ndarray:
+    """Random odd numbers, always the same ones."""
+    return 2 * np.random.default_rng(0).integers(2**63, size=count, dtype=np.uint64) + 1
+
+
+def hashed(batch: Batch, factors: np.ndarray) -> np.ndarray:
     """Hashes of rows by odd factors (D,): sums of products of bits, modulo 2 ** 64.
 
     The last bits do not count: weights and copies may move the units of rows by rounding.

@@ -60,7 +60,7 @@ RELATIVE = ("posterior", "simplex")
 #: Draws of what is missing in a row that its answer is the mean of, and the seed of all draws.
 N_DRAWS, _SEED = 128, 0
 #: Draws from all components that the classes' shares are measured by, and the fewest of each.
-_FOR_CHANCES, _LEAST_CHANCES = 16_384, 32
+_FOR_CHANCES, _LEAST_CHANCES = 16_384, 4
 #: Numbers that draws of several rows may hold at a time.
 _NUMBERS = 20_000_000
 
@@ -229,7 +229,7 @@ class Network:
         edges = log_joint.double().softmax(1).cumsum(1)
         component = torch.searchsorted(edges, level.to(edges.device).expand(count, -1).contiguous())
         component = component.clamp_max(log_joint.shape[1] - 1)
-        together = max(1, _NUMBERS // (count * self.density.row_cost(True)))
+        together = max(1, _NUMBERS // (count * self._draw_cost))
         untold = replace(batch, absent=batch.lacks())
         for draws in torch.arange(n_draws, device=edges.device).split(together):
             rows = torch.arange(count, device=edges.device).repeat(len(draws))
@@ -309,7 +309,14 @@ class Network:
 
     def row_cost(self, missing: bool) -> int:
         """Numbers held for one row while gradients are followed."""
-        return self.density.row_cost(missing) * (self.n_draws if missing else 1)
+        own = self.density.row_cost(missing)
+        return own + self.n_draws * self._draw_cost if missing else own
+
+    @property
+    def _draw_cost(self) -> int:
+        """Numbers held for one draw of what is missing: it agrees with one component's rest."""
+        partly = self.density.row_cost(True) // self.density.n_components
+        return self.density.row_cost(False) + partly
 
     def free(self) -> dict[str, Tensor]:
         """Unconstrained parameters of mixtures and read-out."""

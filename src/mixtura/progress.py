@@ -19,6 +19,7 @@ class Progress:
     ----------
     max_time : seconds that the fit may take; infinite without a limit.
     stopped : whether a callback or the clock has ended the fit.
+    hurried : whether the clock has kept candidates from being compared, or a trial from its end.
     """
 
     def __init__(
@@ -32,7 +33,8 @@ class Progress:
         self._display = _display(verbose)
         self._began = time.perf_counter()
         self.max_time = math.inf if max_time is None else max_time
-        self.stopped = False
+        self.stopped = self.hurried = False
+        self._whole: Progress | None = None
 
     @property
     def seconds(self) -> float:
@@ -61,7 +63,14 @@ class Progress:
 
     def part(self, share: float) -> Progress:
         """A silent clock for work on the side: it may take a share of the time that is left."""
-        return Progress(max_time=share * self.seconds_left)
+        side = Progress(max_time=share * self.seconds_left)
+        side._whole = self._whole or self
+        return side
+
+    def leaves_time(self, share: float) -> bool:
+        """Whether less than a share of the allowed time has gone; if not, something is left out."""
+        self.hurried |= self.time_spent >= share
+        return self.time_spent < share
 
     def start(self, stage: str, total: int) -> None:
         """A stage of at most `total` iterations begins."""
@@ -74,6 +83,8 @@ class Progress:
         self._display.step(record)
         self.stopped |= any([callback(record) is True for callback in self._callbacks])
         self.stopped |= self.time_spent >= 1.0
+        if self._whole is not None:
+            self._whole.hurried |= self.stopped
         return self.stopped
 
     def __enter__(self) -> Progress:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mixtura.chains import Packing
-from mixtura.data import Batch, Scaling, Table
+from mixtura.data import Batch, Scaling, Table, hashed, odd_factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +148,14 @@ class SequenceTable(Table):
         return self
 
     def row_keys(self) -> np.ndarray:
-        """(n,) numbers in random order; copies of a sequence count as different."""
-        return np.random.default_rng(0).permutation(len(self))
+        """(n,) numbers as good as random, the same for copies of a sequence (but for rounding)."""
+        frames = Batch(self._x, self._observed, self.y, self.weight)
+        lengths = self.lengths.cpu().numpy()
+        began = lengths.cumsum() - lengths
+        moment = np.arange(lengths.sum()) - began.repeat(lengths)
+        factors = odd_factors(self.n_features + int(lengths.max()))
+        keys = hashed(frames, factors[: self.n_features]) * factors[self.n_features :][moment]
+        return np.add.reduceat(keys, began)
 
     def subset(self, index: np.ndarray) -> Self:
         """A table of the sequences at the integer positions `index`."""

@@ -6,6 +6,7 @@ from mixtura.engines.local import (
     folds,
     hold_back,
     labelled_only,
+    merged,
     some_rows,
 )
 from mixtura.engines.prepared import PreparedEngine
@@ -20,5 +21,6 @@ __all__ = [
     "hold_back",
     "is_copy",
     "labelled_only",
+    "merged",
     "some_rows",
 ]

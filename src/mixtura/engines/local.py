@@ -16,6 +16,8 @@ Sums = dict[str, Tensor]
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
+#: Of more rows, a random sample is searched for copies.
+_SEARCHED = 100_000
 
 
 class HasRowCost(Protocol):
@@ -126,6 +128,27 @@ def some_rows(table: Table, most: int, generator: torch.Generator) -> Table:
     order = torch.randperm(len(unlabelled), generator=generator)[:most]
     index = torch.cat([*keep, unlabelled[order]]).sort().values
     return table if len(index) == len(table) else table.subset(index.numpy())
+
+
+def merged(table: Table, most: int | None = None) -> Table:
+    """Different rows, each with the weight of all its copies; at most so many of them.
+
+    Their order goes by class, is random within it, and is the same however often and in which order
+    rows are given: weights are repetitions. Of very many rows a random sample is merged.
+    """
+    if len(table) > _SEARCHED:
+        some = np.random.default_rng(0).choice(len(table), _SEARCHED, replace=False)
+        table = table.subset(np.sort(some))
+    key = table.row_keys()
+    label = np.zeros_like(key) if table.y.is_floating_point() else table.y.cpu().numpy()
+    order = np.lexsort((key, label))
+    differs = (np.diff(key[order]) != 0) | (np.diff(label[order]) != 0)
+    starts = np.flatnonzero(np.append(True, differs))
+    weight = np.add.reduceat(table.weight.cpu().numpy()[order], starts)
+    kept = np.linspace(0, len(starts) - 1, min(most or len(starts), len(starts))).astype(np.int64)
+    part = table.subset(order[starts[kept]])
+    part.weight = torch.from_numpy(weight[kept]).to(part.weight)
+    return part
 
 
 def folds(

@@ -331,7 +331,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         Training rows count by what a model without them makes of them (those of a stream by what
         the model made of them before it learned from them), so about that `share` of new rows is
         flagged where nothing has changed. With `parameterization="precision"` they count as they
-        are, and more is flagged.
+        are, and more is flagged; so they do where `max_time` leaves no time for more.
 
         A row with holes is judged in its favour: with the holes filled by their conditional means.
         Sequences are judged by their log density per value.

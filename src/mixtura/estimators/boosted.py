@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Table, resolve_device
 from mixtura.densities import STRUCTURES
-from mixtura.engines import LocalEngine
+from mixtura.engines import LocalEngine, merged
 from mixtura.estimators.base import TABLE_CONSTRAINTS, resolve_rank
 from mixtura.estimators.calibration import Unseen
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, grow
@@ -202,7 +202,7 @@ class BoostedMixtureClassifier(GrownClassifier):
     def _covariance(self, table: Table) -> str:
         if self.covariance != "auto":
             return self.covariance
-        enough = table.n_numbers * len(self.classes_) <= len(table)
+        enough = table.n_numbers * len(self.classes_) <= len(merged(table))
         return "full" if enough else "low_rank"
 
     def _train(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura.data import Table
@@ -71,9 +72,10 @@ class Budget(Generic[Model]):
             if latest is not None or growth < _LEAST_GROWTH:
                 latest, growth = model, _FURTHER
             size = int(size * growth)
-        if not self.progress.stopped:
+        if not self.progress.stopped or len(found) == 1:
             return found[-1]
-        return min(found, key=lambda outcome: self.loss(outcome.model, judged))
+        losses = np.array([self.loss(outcome.model, judged) for outcome in found])
+        return found[int(np.where(np.isnan(losses), np.inf, losses).argmin())]
 
     def _growth(self, seconds: float) -> float:
         """By how much a sample that took so long may grow."""
@@ -86,17 +88,25 @@ def first_rows(table: Table) -> int:
 
 
 def warn_if_cut_short(progress: Progress, used: int, n_rows: int, aside: int = 0) -> bool:
-    """Whether the clock kept training from using all rows or from settling; then a warning.
+    """Whether training ended before it had used all rows or settled; a warning if by the clock.
 
     So many more rows than `n_rows` were set aside before.
     """
-    if used == n_rows and not progress.out_of_time:
-        return False
-    warn(
-        f"max_time={progress.max_time:g} s cut the training short: it used {used:,} of the "
-        f"{n_rows + aside:,} rows{f' ({aside:,} are set aside)' if aside else ''}"
-        f"{' and stopped before it had settled' if progress.out_of_time else ''}. "
-        "Remedy: a longer max_time, or fewer components, so that the time suffices.",
-        ConvergenceWarning,
-    )
-    return True
+    unfinished = used < n_rows or progress.out_of_time
+    if progress.stopped and not progress.out_of_time:  # a callback wanted it so
+        return unfinished
+    done = []
+    if used < n_rows:
+        rest = f" ({aside:,} are set aside)" if aside else ""
+        done.append(f"it used {used:,} of the {n_rows + aside:,} rows{rest}")
+    if progress.out_of_time:
+        done.append("it stopped before it had settled")
+    if progress.hurried:
+        done.append("candidates were not all compared to the end, so the choice may vary")
+    if done:
+        warn(
+            f"max_time={progress.max_time:g} s cut the fit short: {', and '.join(done)}. Remedy: a "
+            "longer max_time, or fewer components, so that the time suffices.",
+            ConvergenceWarning,
+        )
+    return unfinished

@@ -22,6 +22,7 @@ from mixtura.engines import (
     folds,
     hold_back,
     labelled_only,
+    merged,
     some_rows,
 )
 from mixtura.estimators.base import TABLE_CONSTRAINTS, run_over
@@ -38,7 +39,10 @@ from mixtura.estimators.comparison import (
 from mixtura.estimators.plan import (
     EVEN,
     FEWEST_TRIED,
+    NO_GAIN,
+    NO_TIME,
     SMALL,
+    TOO_FEW,
     TRIED,
     UNTIL,
     Plan,
@@ -374,8 +378,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         ----------
         X : (n, D), numbers and categories; NaN or None where missing.
         y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`).
-        sample_weight : (n,) non-negative weights; a row of weight two counts as two rows, except
-            where rows are held back to choose or to calibrate.
+        sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         """
         with self._all_or_nothing():
             return self._fit_rows(self._read(X, y, sample_weight))
@@ -417,7 +420,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         """
         weight = self.unlabeled_weight
         if weight == "auto" and self.warm_start and hasattr(self, "mixture_"):
-            weight = self.unlabeled_weight_
+            weight = "auto" if self.unlabeled_weight_ is None else self.unlabeled_weight_
         left_open = weight == "auto" and len(rows.classes) > 1
         if not (left_open or weight == 0.0) or not rows.may_do_without_unlabelled:
             return self._decide_on(rows, progress)
@@ -426,11 +429,12 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         without = without._replace(plan=replace(without.plan, unlabelled=0.0))
         if not left_open:
             return without
-        tried, better, table = len(labelled.y) >= FEWEST_TRIED, None, self._training_table(rows)
-        if tried:
+        table = self._training_table(rows)
+        better: Contender | str = TOO_FEW
+        if len(labelled.y) >= FEWEST_TRIED:
             better = self._better_with_unlabelled(without.plan, table, progress)
-        if better is None:
-            warn_of_rows_set_aside(rows, tried, progress.time_spent)
+        if isinstance(better, str):
+            warn_of_rows_set_aside(rows, better)
             return without
         plan = resized(self, replace(without.plan, unlabelled=EVEN), table)
         unseen = None if without.unseen is None else Unseen.pool(better.parts)
@@ -454,19 +458,19 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
 
     def _better_with_unlabelled(
         self, plan: Plan, table: Table, progress: Progress
-    ) -> Contender | None:
-        """The plan with unlabelled rows, and what its models say of held-out ones, if better."""
+    ) -> Contender | str:
+        """The plan with unlabelled rows, and what its models say of held-out ones; or why not."""
         generator = self._generator()
-        some = fewer_unlabelled(some_rows(table, SMALL, generator), table, TRIED)
+        some = fewer_unlabelled(some_rows(merged(table), SMALL, generator), table, TRIED)
         parts = list(folds(some, _FOLDS, generator))
         solve = self._trial(generator, progress, 0.5 / (2 * _FOLDS))
-        in_time = (part for part in parts if progress.time_spent < UNTIL)
+        in_time = (part for part in parts if progress.leaves_time(UNTIL))
         without = judge(shortened(plan), in_time, solve)
         if not without.parts or progress.time_spent >= UNTIL:
-            return None
+            return NO_TIME
         others = [replace(without.plan, unlabelled=EVEN)]
         best = clearly_better(without, others, parts, solve, Unseen.surely_beats)
-        return None if best is without else best
+        return NO_GAIN if best is without else best
 
     def _train(
         self, plan: Plan, previous: FitResult | None, table: Table, progress: Progress
@@ -506,19 +510,20 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         calibrates = self.calibrate and not plan.generative and not self._stops_early(plan)
         others = [] if settled else other_tradeoffs(self, plan)
         informative = [] if settled else other_missingness(self, plan, table)
-        few = int((table.y >= 0).sum()) < max(_FEWEST, _FOLDS * len(self.classes_))
-        if few or not (len(plans) > 1 or others or informative or calibrates):
+        if not (len(plans) > 1 or others or informative or calibrates):
             return plan, None
-        generator = self._generator()
-        parts = list(folds(some_rows(table, SMALL, generator), _FOLDS, generator))
+        generator, different = self._generator(), merged(table)
+        if int((different.y >= 0).sum()) < max(_FEWEST, _FOLDS * len(self.classes_)):
+            return plan, None
+        parts = list(folds(some_rows(different, SMALL, generator), _FOLDS, generator))
         share = 0.5 / (_FOLDS * (len(plans) + len(others) + len(informative)))
 
         solve = self._trial(generator, progress, share)
-        in_time = (part for part in parts if progress.time_spent < 0.5)
+        in_time = (part for part in parts if progress.leaves_time(0.5))
         best = compare(plans, in_time, solve)
-        if best.parts and others and progress.time_spent < 0.5:
+        if best.parts and others and progress.leaves_time(0.5):
             best = challenge(best, other_tradeoffs(self, best.plan), parts, solve)
-        if best.parts and informative and progress.time_spent < 0.5:
+        if best.parts and informative and progress.leaves_time(0.5):
             best = clearly_better(best, other_missingness(self, best.plan, table), parts, solve)
         return best.plan, Unseen.pool(best.parts) if best.parts else None
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Table
-from mixtura.engines import LocalEngine, folds, some_rows
+from mixtura.engines import LocalEngine, folds, merged, some_rows
 from mixtura.estimators.base import MixtureEstimator, run_over
 from mixtura.estimators.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.estimators.calibration import Calibration, Unseen
@@ -83,7 +83,7 @@ def grow(
     progress: Progress,
 ) -> list[Candidate]:
     """A candidate after every stage of a growing method; no more stages than rows can support."""
-    n_stages = min(n_stages, max(1, len(table) // (_STAGE_ROWS * learner.n_classes)))
+    n_stages = min(n_stages, max(1, len(merged(table)) // (_STAGE_ROWS * learner.n_classes)))
     if method == "adaboost":
         ballots = list(adaboost(learner, n_stages, table, generator, progress))
         return [
@@ -136,7 +136,7 @@ def choose(
     `to_the_end` looks at what each way ends with alone; `beats` tells when a later way is better.
     No trial begins once a share `until` of the allowed time has gone.
     """
-    best = Choice(trains[0])
+    best, table = Choice(trains[0]), merged(table)
     if _too_few(table):
         return best
     seed = int(torch.randint(2**31, (1,), generator=generator))
@@ -145,7 +145,7 @@ def choose(
         again = torch.Generator().manual_seed(seed)
         judged = []
         for part, held_back in folds(table, _FOLDS, again):
-            if progress.time_spent >= until:
+            if not progress.leaves_time(until):
                 break
             found = train(part.table, again, progress.part(share))
             found = found[-1:] if to_the_end else found
@@ -187,11 +187,11 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
         calibration = Calibration()
         if self.calibrate and choice.unseen is not None:
             calibration = choice.unseen.calibrate()
-        elif self.calibrate and _too_few(table):
+        elif self.calibrate and _too_few(merged(table)):
             warn(
-                f"{len(table)} labelled rows are too few to hold some back: probabilities are not "
-                f"calibrated, and first choices are taken. Remedy: {_FEWEST} rows or more, and "
-                f"{_FEWEST_OF_CLASS} per class, or calibrate=False.",
+                f"{len(merged(table))} different labelled rows are too few to hold some back: "
+                "probabilities are not calibrated, and first choices are taken. Remedy: "
+                f"{_FEWEST} rows or more, and {_FEWEST_OF_CLASS} per class, or calibrate=False.",
                 DegenerateDataWarning,
             )
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt

@@ -39,8 +39,9 @@ _SMALL, _ROWS_EACH, _ITERATIONS = 6_000, 20, (40, 150)
 _LEARNING_RATE = 5e-3
 #: Chances of categories that all components may have together, where their number is open.
 _MOST_CHANCES = 40_000
-#: Draws of what is missing in a row, in training.
-_TRAINING_DRAWS = 8
+#: Draws of what is missing in a row: in training, and of rows that are held back; and how often
+#: those of training are made anew.
+_TRAINING_DRAWS, TRIAL_DRAWS, _ROUNDS = 8, 32, 4
 
 
 class Variant(NamedTuple):
@@ -86,7 +87,7 @@ class MixtureNetwork(MixtureEstimator):
             return self._fit_network(variant, rows, self._generator(), progress)
 
         def loss(result: LinkedResult, rows: Table) -> float:
-            network: Any = result.network
+            network: Any = replace(result.network, n_draws=TRIAL_DRAWS)
             return evaluate(network, self._objective(rows), LocalEngine(rows))[1]
 
         found = Budget(progress, train, loss, draw, resumes=False).run(table)
@@ -119,32 +120,37 @@ class MixtureNetwork(MixtureEstimator):
         )
         blank = self._network_class.blank(mixture, variant.embedding)
         found = linked.run(replace(blank, n_draws=_TRAINING_DRAWS), engine, progress)
-        if not self._follows_gradients(found.network, table):
-            return self._finished(found, table)
-        if table.may_have_missing:  # draws that moved would make every step another function
-            engine = PreparedEngine(table, found.network.completed)
+        if progress.stopped or not self._follows_gradients(found.network, table):
+            return self._finished(found, table, progress)
         penalties = NetworkPrior(linked.net, self._supervision(table), prior)
-        trainer = self._gradient_trainer(engine, penalties, generator)
-        trained = trainer.run(found.network, self._objective(table), engine, progress)
-        result = LinkedResult(trained.mixture, found.n_iter, trained.converged, prior)
-        return self._finished(result, table)
+        network = found.network
+        for trainer in self._gradient_trainers(engine, penalties, generator):
+            rows = engine
+            if table.may_have_missing and isinstance(trainer, LBFGS):
+                rows = PreparedEngine(table, network.completed)
+            if not progress.stopped:
+                network = trainer.run(network, self._objective(table), rows, progress).mixture
+        return self._finished(replace(found, network=network), table, progress)
 
     def _follows_gradients(self, network: Network, table: Table) -> bool:
         """Whether mixtures and read-out are trained together, after linked EM."""
         return self.end_to_end and self._supervision(table) > 0 and bool(network.weight.any())
 
-    def _finished(self, result: LinkedResult, table: Table) -> LinkedResult:
+    def _finished(self, result: LinkedResult, table: Table, progress: Progress) -> LinkedResult:
         """The network as it will predict."""
         return replace(result, network=replace(result.network, n_draws=N_DRAWS))
 
-    def _gradient_trainer(
+    def _gradient_trainers(
         self, engine: LocalEngine, prior: NetworkPrior, generator: torch.Generator
-    ) -> Any:
+    ) -> list[Any]:
+        """One after the other. Draws of what is missing stay the same within a run of L-BFGS, or
+        every step would be one of another function; several runs keep them from being learnt."""
         if len(engine) <= _SMALL:
+            rounds = _ROUNDS if engine.may_have_missing else 1
             iterations = int(np.clip(len(engine) / _ROWS_EACH, *_ITERATIONS))
-            return LBFGS(iterations, prior=prior)
+            return [LBFGS(iterations // rounds, prior=prior)] * rounds
         size = batch_rows("auto", len(engine))
-        return Adam(
+        adam = Adam(
             generator,
             max_epochs=adam_epochs(len(engine) / size),
             batch_size=size,
@@ -152,6 +158,7 @@ class MixtureNetwork(MixtureEstimator):
             schedule="cosine",
             prior=prior,
         )
+        return [adam]
 
     def _rarity(self, table: Table) -> float:
         """What penalties of the read-out are multiplied by."""

@@ -16,15 +16,18 @@ from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Table, labelled_mask, read_labels, resolve_device
 from mixtura.densities import STRUCTURES
-from mixtura.engines import LocalEngine, fewer_unlabelled, labelled_only, some_rows
+from mixtura.engines import LocalEngine, fewer_unlabelled, labelled_only, merged, some_rows
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
 from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.growing import Candidate, choose
-from mixtura.estimators.network import MixtureNetwork, Variant
+from mixtura.estimators.network import TRIAL_DRAWS, MixtureNetwork, Variant
 from mixtura.estimators.plan import (
     EVEN,
     FEWEST_TRIED,
+    NO_GAIN,
+    NO_TIME,
     SMALL,
+    TOO_FEW,
     TRIED,
     UNTIL,
     Rows,
@@ -86,8 +89,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         read-out uses grow. 0 is no link.
     l1, l2 : float
         Penalties of the read-out's weights, beside the mean loss of the rows. Where classes are
-        uneven they are multiplied by the number of classes times the smallest class's share, or
-        they would silence the components of rare classes first.
+        uneven they are multiplied by the number of classes times the smallest class's share (but
+        by 0.1 at least), or they would silence the components of rare classes first.
     annihilate : bool
         Erase components whose weight in the read-out becomes zero.
     end_to_end : bool
@@ -124,7 +127,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     embedding_, specialize_, missingness_ : what "auto" chose
     unlabeled_weight_ : likewise; None if all rows had labels, or none
     temperature_, doubt_, fade_ : calibration, as in `MixtureClassifier`
-    scaling_, schema_, history_, n_iter_, converged_
+    scaling_, schema_, history_
+    n_iter_, converged_ : of linked EM; end to end, the number of iterations is fixed
 
     Examples
     --------
@@ -295,13 +299,13 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
             return variant, table, unseen
         labelled = self._training_table(rows.labelled())
         variant, unseen = self._choose(labelled, progress)
-        tried, better = left_open and len(labelled) >= FEWEST_TRIED, None
-        if tried:
+        better: Unseen | str = TOO_FEW
+        if left_open and len(labelled) >= FEWEST_TRIED:
             better = self._better_with_unlabelled(variant, table, progress)
-        if better is not None:
+        if not isinstance(better, str):
             return variant, table, better
         if left_open:
-            warn_of_rows_set_aside(rows, tried, progress.time_spent)
+            warn_of_rows_set_aside(rows, better)
         self.unlabeled_weight_ = 0.0
         return variant, labelled, unseen
 
@@ -312,8 +316,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
 
     def _better_with_unlabelled(
         self, variant: Variant, table: Table, progress: Progress
-    ) -> Unseen | None:
-        """What networks that also learn from unlabelled rows say of held-out ones, if better."""
+    ) -> Unseen | str:
+        """What networks that also learn from unlabelled rows say of held-out ones; or why not."""
 
         def without(table: Table, *args: Any) -> list[Candidate]:
             return self._candidates(variant, labelled_only(LocalEngine(table)).table, *args)
@@ -321,21 +325,23 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         trains: list[Any] = [without, partial(self._candidates, variant)]
         found = choose(
             trains,
-            fewer_unlabelled(some_rows(table, SMALL, self._generator()), table, TRIED),
+            fewer_unlabelled(some_rows(merged(table), SMALL, self._generator()), table, TRIED),
             self._generator(),
             progress,
             to_the_end=True,
             beats=Unseen.surely_beats,
             until=UNTIL,
         )
-        return found.unseen if found.train is not without else None
+        if found.train is not without and found.unseen is not None:
+            return found.unseen
+        return NO_TIME if progress.time_spent >= UNTIL else NO_GAIN
 
     def _candidates(
         self, variant: Variant, table: Table, generator: torch.Generator, progress: Progress
     ) -> list[Candidate]:
         """A network, as one of several ways to train."""
         found = self._fit_network(variant, table, generator, progress)
-        return [Candidate(found.network, [1.0])]
+        return [Candidate(replace(found.network, n_draws=TRIAL_DRAWS), [1.0])]
 
     def _choose(self, table: Table, progress: Progress) -> tuple[Variant, Unseen | None]:
         """The variant that does best on held-back rows, and what it says of them."""
@@ -343,7 +349,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         settled = len(variants) == 1 and not self.calibrate and not open_question
         if len(self.classes_) < 2 or settled:
             return variants[0], None
-        some = some_rows(table, SMALL, self._generator())
+        some = some_rows(merged(table), SMALL, self._generator())
         seed = self._generator().initial_seed()
 
         def best(variants: list[Variant], until: float) -> tuple[Variant, Unseen | None]:
@@ -373,13 +379,13 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
             n_values=table.values_per_row,
         )
 
-    def _finished(self, result: LinkedResult, table: Table) -> LinkedResult:
+    def _finished(self, result: LinkedResult, table: Table, progress: Progress) -> LinkedResult:
         """Classes get their shares of the labelled rows; the published weights are left alone."""
-        found = super()._finished(result, table)
+        found = super()._finished(result, table, progress)
         if len(self.classes_) < 2 or not self.end_to_end:
             return found
         shares = _shares(table, len(self.classes_))
-        return replace(found, network=with_class_shares(found.network, shares))
+        return replace(found, network=with_class_shares(found.network, shares, progress))
 
     def _rarity(self, table: Table) -> float:
         """The smallest class's share, of an even one: so much say its rows have in the loss.

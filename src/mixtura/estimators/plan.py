@@ -38,6 +38,11 @@ TRIED, FEWEST_TRIED = 1_000, 10
 _SHORT_EM, _SHORT = 30, 20
 #: Share of the allowed time after which nothing is compared with and without unlabelled rows.
 UNTIL = 0.6
+#: Why unlabelled rows are set aside.
+NO_TIME = "max_time left too little time to tell whether they help"
+NO_GAIN = "they did not clearly help to predict held-out labels"
+TOO_FEW = "the labels are too few to tell whether they would help"
+STREAMED = "the first part of this stream had none, so that nothing was compared"
 #: Where a number is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _FLOORS, _TRADEOFFS = (0.01, 0.1), (0.9, 0.5)
@@ -293,13 +298,8 @@ def shortened(plan: Plan) -> Plan:
     return replace(plan, recipe=recipe, max_iter=min(plan.max_iter, _SHORT))
 
 
-def warn_of_rows_set_aside(rows: Rows, tried: bool, time_spent: float) -> None:
+def warn_of_rows_set_aside(rows: Rows, reason: str) -> None:
     """Say that unlabelled rows are not used, and why."""
-    reason = "they did not clearly help to predict held-out labels"
-    if time_spent >= UNTIL:
-        reason = "max_time left too little time to tell whether they help"
-    elif not tried:
-        reason = "the labels are too few to tell whether they would help"
     warn(
         f"{int((rows.y < 0).sum())} unlabelled rows are set aside: {reason}. To use them all the "
         "same, set unlabeled_weight=0.5; unlabeled_weight=0 sets them aside without this warning.",

@@ -12,7 +12,14 @@ from sklearn.base import _fit_context
 from mixtura.data import Table, labelled_mask, resolve_device
 from mixtura.engines import LocalEngine
 from mixtura.estimators.base import MixtureEstimator, run_over, weighted_quantiles
-from mixtura.estimators.plan import Plan, Rows, class_counts, make_plans
+from mixtura.estimators.plan import (
+    STREAMED,
+    Plan,
+    Rows,
+    class_counts,
+    make_plans,
+    warn_of_rows_set_aside,
+)
 from mixtura.exceptions import InvalidInputError
 from mixtura.mixture import Mixture
 from mixtura.objectives import Likelihood
@@ -69,6 +76,9 @@ class StreamingClassifier(MixtureEstimator):
         decided = self.unlabeled_weight
         if decided == "auto":
             decided = self.unlabeled_weight_
+        if decided is None and rows.may_do_without_unlabelled:
+            warn_of_rows_set_aside(rows, STREAMED)
+            decided = 0.0
         if decided == 0.0:
             rows = rows.labelled()
         if not len(rows.y):

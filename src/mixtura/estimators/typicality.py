@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Table
 from mixtura.densities import Statistics, add_statistics, scale_statistics
-from mixtura.engines import LocalEngine
+from mixtura.engines import LocalEngine, merged
 from mixtura.mixture import Mixture
 from mixtura.progress import Progress
 from mixtura.trainers.base import SpreadPrior
@@ -22,9 +22,8 @@ from mixtura.trainers.em import em_update
 _FOLDS = 10
 #: A component that would lose all but this share of its mass loses nothing.
 _LOST = 1e-6
-#: Of more rows than the first, a random sample is searched for copies; so many distinct rows are
-#: scored at most, and so many where time is short.
-_SEARCHED, _MOST, _FEW = 100_000, 3_000, 500
+#: So many different rows are scored at most, and so many where time is short.
+_MOST, _FEW = 3_000, 500
 #: What held-out scores cost, in passes of plain ones; and the share of a limit of time that they
 #: may take even where less of it is left.
 _PASSES, _SHARE = 6.0, 0.1
@@ -66,9 +65,9 @@ def typical_scores(
 
     Where a limit of time leaves too little for that, the scores of a few rows as they are.
     """
-    rows = distinct_rows(table, _MOST)
+    rows = merged(table, _MOST)
     if progress.limited:
-        few, began = distinct_rows(table, _FEW), progress.seconds
+        few, began = merged(table, _FEW), progress.seconds
         scores = run_over(mixture, few, score)
         pace = (progress.seconds - began) / len(few)
         allowed = max(progress.seconds_left, _SHARE * progress.max_time)
@@ -76,26 +75,6 @@ def typical_scores(
             return scores, few.weight
     stand_for = float(table.weight.double().sum() / rows.weight.double().sum())
     return held_out_scores(mixture, rows, score, prior, stand_for), rows.weight
-
-
-def distinct_rows(table: Table, most: int) -> Table:
-    """At most `most` different rows, each with the weight of all its copies, in random order.
-
-    The order goes by class, and is the same however often and in which order rows are given.
-    """
-    if len(table) > _SEARCHED:
-        some = np.random.default_rng(0).choice(len(table), _SEARCHED, replace=False)
-        table = table.subset(np.sort(some))
-    key = table.row_keys()
-    label = np.zeros_like(key) if table.y.is_floating_point() else table.y.cpu().numpy()
-    order = np.lexsort((key, label))
-    differs = (np.diff(key[order]) != 0) | (np.diff(label[order]) != 0)
-    starts = np.flatnonzero(np.append(True, differs))
-    weight = np.add.reduceat(table.weight.cpu().numpy()[order], starts)
-    kept = np.linspace(0, len(starts) - 1, min(most, len(starts))).astype(np.int64)
-    part = table.subset(order[starts[kept]])
-    part.weight = torch.from_numpy(weight[kept]).to(part.weight)
-    return part
 
 
 def held_out_scores(

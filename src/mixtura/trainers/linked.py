@@ -202,9 +202,11 @@ class Linked:
         whole = log_joint.new_ones(len(batch), network.n_classes)
         if self.specialize == 0.0 or network.n_classes == 1:
             return whole
-        guess = network.class_log_proba(batch, log_joint).exp()
-        known = torch.nn.functional.one_hot(batch.y.clamp_min(0), network.n_classes).to(guess)
-        target = torch.where(batch.y[:, None] >= 0, known, guess)
+        labelled = batch.y[:, None] >= 0
+        target = torch.nn.functional.one_hot(batch.y.clamp_min(0), network.n_classes).to(whole)
+        if not labelled.all():
+            guess = network.class_log_proba(batch, log_joint).exp()
+            target = torch.where(labelled, target, guess)
         return whole - self.specialize * (1.0 - target)
 
     def _step(self, network: Network, sums: Statistics) -> Mixture:
@@ -251,17 +253,20 @@ class Linked:
         return _without_unused(network) if self.annihilate else network
 
 
-def with_class_shares(network: Network, shares: np.ndarray) -> Network:
+def with_class_shares(network: Network, shares: np.ndarray, progress: Progress) -> Network:
     """The network whose p(x) gives the classes their shares (C,), which an empty row then gets.
 
     Of all weights under which the mean of p(c | x) over p(x) has these shares, those nearest to the
     present ones in relative entropy: w_k exp(a_k . t), where a_k is the mean over component k.
-    Posteriors follow the weights, hence several rounds, of which only those count that gain.
+    Posteriors follow the weights, hence several rounds, of which only those count that gain. Where
+    time is up, the weights stay as they are.
     """
+    if progress.stopped:
+        return network
     share, chances = 1.0, network.class_chances()
     distance = _distance(network, chances, shares)
     for _ in range(_ROUNDS):
-        if distance < _NEAR:
+        if distance < _NEAR or progress.time_spent >= 1.0:
             break
         log_weight = network.mixture.log_joint_weight
         tilt = share * _tilt(log_weight.cpu().numpy(), chances.cpu().numpy(), shares)
