@@ -223,7 +223,7 @@ def test_chunks_of_rows_with_holes_leave_room_for_their_draws(monkeypatch):
     """A chunk holds no more rows, or draws of what is missing in them, than there is room for."""
     network = make_network("posterior")
     engine = make_engine(network.mixture, 50, generator(1), holes=True)
-    room = 3 * network.n_draws * network.density.row_cost(True)
+    room = 3 * network.row_cost(True)
     monkeypatch.setitem(local._CHUNK_NUMBERS, "cpu", room)
     met, plain = [], Network.class_log_joint
 

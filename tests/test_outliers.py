@@ -15,9 +15,9 @@ from mixtura import (
 )
 from mixtura.data import Scaling, Table
 from mixtura.densities import STRUCTURES
+from mixtura.engines import merged
 from mixtura.estimators import base
 from mixtura.estimators.typicality import (
-    distinct_rows,
     held_out_scores,
     log_density,
     typical_scores,
@@ -156,7 +156,7 @@ def test_copies_of_a_row_are_left_out_together(rng):
     np.testing.assert_allclose(weighted.score_quantiles_, repeated.score_quantiles_, 1e-6)
 
 
-def test_distinct_rows(rng):
+def test_copies_are_merged(rng):
     """As `np.unique` finds them, holes and labels told apart; fewer where fewer are wanted."""
     X = rng.integers(3, size=(500, 3)).astype(float)
     X[rng.random(X.shape) < 0.2] = np.nan
@@ -164,13 +164,13 @@ def test_distinct_rows(rng):
     told, counts = np.unique(
         np.column_stack([np.nan_to_num(X, nan=9.0), y]), axis=0, return_counts=True
     )
-    rows = distinct_rows(plain_table(X, y), 500)
+    rows = merged(plain_table(X, y), 500)
     batch = rows.batch(slice(None))
     found = np.column_stack([batch.x.masked_fill(~batch.observed, 9.0).numpy(), batch.y])
     order = np.lexsort(found.T[::-1])
     np.testing.assert_array_equal(found[order], told)
     np.testing.assert_array_equal(batch.weight.numpy()[order], counts)
-    assert len(distinct_rows(plain_table(X, y), 20)) == 20
+    assert len(merged(plain_table(X, y), 20)) == 20
 
 
 def test_a_component_that_would_be_lost_stays_as_it_is(rng):

@@ -212,7 +212,8 @@ def test_unlabelled_rows_train_and_are_never_scored(flowers):
 
     for cv in (3, given):
         scored.clear()
-        _, study = tune(quick(), X, y, n_trials=2, cv=cv, scoring=scorer, random_state=0)
+        model = quick().set_params(unlabeled_weight=0.5)
+        _, study = tune(model, X, y, n_trials=2, cv=cv, scoring=scorer, random_state=0)
         assert (np.concatenate(scored[:3]) >= 0).all()
         assert len(np.concatenate(scored[:3])) == (y >= 0).sum()
         assert "unlabeled_weight" in study.trials[1].params

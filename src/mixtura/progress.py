@@ -69,8 +69,9 @@ class Progress:
 
     def leaves_time(self, share: float) -> bool:
         """Whether less than a share of the allowed time has gone; if not, something is left out."""
-        self.hurried |= self.time_spent >= share
-        return self.time_spent < share
+        late = self.time_spent >= share
+        self.hurried |= late
+        return not late
 
     def start(self, stage: str, total: int) -> None:
         """A stage of at most `total` iterations begins."""

@@ -92,14 +92,15 @@ def warn_if_cut_short(progress: Progress, used: int, n_rows: int, aside: int = 0
 
     So many more rows than `n_rows` were set aside before.
     """
-    unfinished = used < n_rows or progress.out_of_time
-    if progress.stopped and not progress.out_of_time:  # a callback wanted it so
+    late = progress.out_of_time
+    unfinished = used < n_rows or late
+    if progress.stopped and not late:  # a callback wanted it so
         return unfinished
     done = []
-    if used < n_rows:
+    if used < n_rows or (aside and late):
         rest = f" ({aside:,} are set aside)" if aside else ""
         done.append(f"it used {used:,} of the {n_rows + aside:,} rows{rest}")
-    if progress.out_of_time:
+    if late:
         done.append("it stopped before it had settled")
     if progress.hurried:
         done.append("candidates were not all compared to the end, so the choice may vary")
