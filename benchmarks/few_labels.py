@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier
 from mixtura.datasets import load_dataset
-from mixtura.experiments.tables import halves, hide_labels
+from mixtura.papers.tables import halves, hide_labels
 
 MOST_ROWS, TEST_SHARE = 2_000, 0.3
 SHARES = (0.05, 0.1, 0.25)

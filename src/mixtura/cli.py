@@ -17,7 +17,7 @@ def main() -> None:
         sys.exit(MISSING)
 
     from mixtura import demo as demonstration
-    from mixtura import experiments
+    from mixtura import papers
     from mixtura.exceptions import InvalidInputError
 
     app = typer.Typer(help="Mixture models that classify.", no_args_is_help=True)
@@ -43,10 +43,10 @@ def main() -> None:
     ) -> None:
         """Run an experiment of the papers: our figures beside theirs, as CSV and PNG."""
         if show or not name:
-            for known in experiments.names():
-                print(f"{known:<22}{experiments.summary(known)}")
+            for known in papers.names():
+                print(f"{known:<22}{papers.summary(known)}")
             return
-        experiments.reproduce(name, folder=output, quick=quick, only=only, device=device, seed=seed)
+        papers.reproduce(name, folder=output, quick=quick, only=only, device=device, seed=seed)
 
     try:
         app()

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mixtura.estimators import MixtureClassifier
-from mixtura.experiments.report import writable_folder
+from mixtura.papers.report import writable_folder
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 HYBRID = "mixtura, hybrid margin"

@@ -1,0 +1,52 @@
+"""The papers' tables and figures, one module each; `mixtura reproduce` runs them.
+
+The module `hybrid/table1.py` is the experiment `hybrid-table1`: its docstring says what it
+reproduces, its function `run(report)` does it. Modules whose names begin with an underscore help
+the others of their paper.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mixtura.exceptions import InvalidInputError
+from mixtura.papers.report import Report, writable_folder
+
+
+def names() -> list[str]:
+    """All experiments."""
+    modules = Path(__file__).parent.glob("*/[!_]*.py")
+    return sorted(f"{path.parent.name}-{path.stem.replace('_', '-')}" for path in modules)
+
+
+def find(name: str) -> Any:
+    """The module of an experiment."""
+    if name not in names():
+        close = difflib.get_close_matches(name, names(), 1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise InvalidInputError(
+            f"no experiment is called {name!r}.{hint} There are: {', '.join(names())}."
+        )
+    paper, _, module = name.partition("-")
+    return importlib.import_module(f"{__name__}.{paper}.{module.replace('-', '_')}")
+
+
+def summary(name: str) -> str:
+    """One line on what an experiment shows."""
+    return (find(name).__doc__ or "").strip().splitlines()[0]
+
+
+def reproduce(name: str, *, folder: str | os.PathLike[str], **settings: Any) -> Report:
+    """Run an experiment; its tables and pictures are written into the folder when it ends."""
+    run: Callable[[Report], None] = find(name).run
+    report = Report(name, writable_folder(folder), **settings)
+    try:
+        run(report)
+    finally:  # what was done until an interruption is kept
+        report.close()
+    return report

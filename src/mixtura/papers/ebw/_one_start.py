@@ -1,0 +1,120 @@
+"""Class mixtures by EM, and what discriminative training makes of that one start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from mixtura.data import Scaling, Table, resolve_device
+from mixtura.engines import LocalEngine
+from mixtura.estimators import MixtureClassifier
+from mixtura.mixture import Mixture
+from mixtura.objectives import Conditional, Objective
+from mixtura.papers.report import Report
+from mixtura.progress import Callback, Progress, Record
+from mixtura.trainers.base import Trainer
+from mixtura.trainers.ebw import EBW
+from mixtura.trainers.gradient import evaluate
+
+_HELD_BACK = 0.25
+
+
+class Trained(NamedTuple):
+    """A mixture, and the course of its training."""
+
+    mixture: Mixture
+    history: list[Record]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to train for, and how long."""
+
+    objective: Objective
+    iterations: int
+
+
+@dataclass(frozen=True)
+class OneStart:
+    """Class mixtures of maximum likelihood, and the rows they were fitted to.
+
+    Attributes
+    ----------
+    mixture : the start of all training.
+    engine : the training rows.
+    """
+
+    mixture: Mixture
+    engine: LocalEngine
+    scaling: Scaling = field(repr=False)
+
+    @classmethod
+    def fit(
+        cls, report: Report, X: np.ndarray, y: np.ndarray, n_components: int, **settings: Any
+    ) -> OneStart:
+        """EM without a prior, in standardised units; y are class indices from zero."""
+        defaults: dict[str, Any] = {"covariance": "diag", "random_state": report.seed}
+        model = MixtureClassifier(
+            n_components,
+            objective="likelihood",
+            prior_rows=0,
+            reg_covar=1e-3,
+            standardize=True,
+            max_iter=500,
+            tol=1e-5,
+            device=report.device,
+            **(defaults | settings),
+        ).fit(X, y)
+        device = resolve_device(report.device, X.size)
+        table = Table(X, y, np.ones(len(X)), scaling=model.scaling_, device=device)
+        return cls(model.mixture_.to(device), LocalEngine(table), model.scaling_)
+
+    def rows(self, X: np.ndarray, y: np.ndarray) -> LocalEngine:
+        """Further rows in the units of the model, NaN where missing."""
+        device = self.engine.table.device
+        return LocalEngine(Table(X, y, np.ones(len(X)), scaling=self.scaling, device=device))
+
+    def train(
+        self,
+        objective: Objective,
+        trainer: Trainer,
+        callbacks: Iterable[Callback] = (),
+        max_time: float | None = None,
+    ) -> Trained:
+        """Training from the start, for so many seconds at most."""
+        progress = Progress(callbacks, max_time=max_time)
+        result = trainer.run(self.mixture, objective, self.engine, progress)
+        return Trained(result.mixture, progress.history)
+
+    def follow(self, recipe: Recipe) -> Mixture:
+        """Training by extended Baum-Welch."""
+        return self.train(recipe.objective, EBW(recipe.iterations)).mixture
+
+
+def accuracy(mixture: Mixture, engine: LocalEngine) -> float:
+    """Per cent of the rows that are classified correctly."""
+    return 100.0 * (1.0 - evaluate(mixture, Conditional(), engine)[0])
+
+
+def choose(
+    report: Report,
+    X: np.ndarray,
+    y: np.ndarray,
+    n_components: int,
+    candidates: dict[str, list[Recipe]],
+    **settings: Any,
+) -> dict[str, Recipe]:
+    """For each name the recipe that does best on training rows held back for this."""
+    kept, held = train_test_split(
+        np.arange(len(y)), test_size=_HELD_BACK, stratify=y, random_state=report.seed
+    )
+    start = OneStart.fit(report, X[kept], y[kept], n_components, **settings)
+    rows = start.rows(X[held], y[held])
+    return {
+        name: max(recipes, key=lambda recipe: accuracy(start.follow(recipe), rows))
+        for name, recipes in candidates.items()
+    }

@@ -1,0 +1,153 @@
+"""Discriminative mixtures: extended Baum-Welch, Adam and L-BFGS against the clock.
+
+Beyond the paper, which says that gradients need a step size: all solvers start at the same EM fit
+and minimise the same objective over all training rows. Adam is given the best of several step
+sizes, each with a cosine schedule that follows the clock to its end; its objective is that of its
+iterate over all rows, in batches that the classifier would choose. A curve shows the best objective
+so far. The last column says when a solver was where Adam ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from mixtura.objectives import Conditional, Objective, SmoothMargin
+from mixtura.papers.ebw._one_start import OneStart
+from mixtura.papers.ebw.hyperspectral import draw_pixels
+from mixtura.papers.ebw.speech import phonemes
+from mixtura.papers.ebw.spirals import (
+    MARGIN,
+    PUBLISHED_FACTOR,
+    SETTINGS,
+    Setting,
+    start_on_spirals,
+)
+from mixtura.papers.report import Report
+from mixtura.trainers.base import Trainer
+from mixtura.trainers.ebw import EBW
+from mixtura.trainers.gradient import LBFGS, Adam, evaluate
+
+_STEPS, _QUICK_STEPS = (3e-3, 1e-2, 3e-2, 1e-1), (3e-2,)
+#: What the classifier takes for 10 000 rows and less.
+_BATCH = 100
+#: Shares of the time allowed at which objectives are compared.
+_SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
+#: More than any solver can do in the time.
+_ENDLESS = 100_000
+
+
+class Curve(NamedTuple):
+    """Seconds since the start, and the best objective up to then."""
+
+    seconds: np.ndarray
+    objective: np.ndarray
+
+    def at(self, seconds: float) -> float:
+        """The objective reached by a time."""
+        done = np.searchsorted(self.seconds, seconds, side="right")
+        return float(self.objective[done - 1])
+
+    def time_to(self, goal: float) -> float | None:
+        """When an objective was reached; None if it never was."""
+        reached = np.flatnonzero(self.objective <= goal)
+        return float(self.seconds[reached[0]]) if len(reached) else None
+
+
+def run(report: Report) -> None:
+    """Every solver on every problem."""
+    allowed = 0.6 if report.quick else 5.0
+    for name, (make, objective) in _problems(report).items():
+        if report.wants(name):
+            curves = _race(report, make(), objective, allowed)
+            _tabulate(report, name, curves, allowed)
+            with report.figure(name, figsize=(6, 4)) as figure:
+                _plot(figure.subplots(), curves)
+
+
+def _problems(report: Report) -> dict[str, tuple[Callable[[], OneStart], Objective]]:
+    starts: dict[str, Callable[[], OneStart]] = {
+        f"spirals {setting.radius:g}": partial(_spirals, report, setting)
+        for setting in SETTINGS[: 1 if report.quick else 2]
+    }
+    if not report.quick:
+        starts |= {"phonemes": partial(_phonemes, report), "pixels": partial(_pixels, report)}
+    objectives = {"conditional": Conditional(), "margin": SmoothMargin(MARGIN)}
+    return {
+        f"{data} {name}": (start, objective)
+        for data, start in starts.items()
+        for name, objective in objectives.items()
+    }
+
+
+def _spirals(report: Report, setting: Setting) -> OneStart:
+    return start_on_spirals(report, setting, 3000 if report.quick else 5000, draw=0)
+
+
+def _phonemes(report: Report) -> OneStart:
+    train, _ = phonemes().splits[0]
+    return OneStart.fit(report, *train, 4)
+
+
+def _pixels(report: Report) -> OneStart:
+    train, _ = draw_pixels(report.seed)
+    return OneStart.fit(report, *train, 5)
+
+
+def _race(
+    report: Report, start: OneStart, objective: Objective, allowed: float
+) -> dict[str, Curve]:
+    published = EBW(_ENDLESS, factor=PUBLISHED_FACTOR, per_component=False, patience=_ENDLESS)
+    solvers: dict[str, Trainer] = {
+        "EBW": EBW(_ENDLESS, patience=_ENDLESS),
+        "EBW, one D": published,
+        "L-BFGS": LBFGS(_ENDLESS, tol=0.0),
+    }
+    curves = {name: _follow(start, objective, s, allowed) for name, s in solvers.items()}
+    steps = _QUICK_STEPS if report.quick else _STEPS
+    adams = [_adam(report, start, step) for step in steps]
+    tried = [_follow(start, objective, adam, allowed) for adam in adams]
+    return {**curves, "Adam": min(tried, key=lambda curve: curve.at(allowed))}
+
+
+def _adam(report: Report, start: OneStart, step: float) -> Adam:
+    # Its own record is a mean over the epoch; the rows as "validation" rows show its iterate.
+    generator = torch.Generator().manual_seed(report.seed)
+    return Adam(generator, _ENDLESS, _BATCH, step, "cosine", validation=start.engine)
+
+
+def _follow(start: OneStart, objective: Objective, trainer: Trainer, allowed: float) -> Curve:
+    history = start.train(objective, trainer, max_time=allowed).history
+    before = evaluate(start.mixture, objective, start.engine)[1]
+    name = "validation_objective" if "validation_objective" in history[0] else "objective"
+    points = [(0.0, before), *((record["seconds"], record[name]) for record in history)]
+    seconds, reached = np.array(points).T
+    # The epoch under way when time is up counts: it is where the schedule ends.
+    return Curve(seconds.clip(max=allowed), np.minimum.accumulate(reached))
+
+
+def _tabulate(report: Report, problem: str, curves: dict[str, Curve], allowed: float) -> None:
+    goal = curves["Adam"].at(allowed)
+    for name, curve in curves.items():
+        report.row(
+            "race",
+            problem=problem,
+            solver=name,
+            **{f"at_{share * allowed:g}s": f"{curve.at(share * allowed):.4f}" for share in _SHARES},
+            steps=len(curve.seconds) - 1,
+            seconds_to_adam=curve.time_to(goal),
+        )
+
+
+def _plot(axes: Any, curves: dict[str, Curve]) -> None:
+    for name, curve in curves.items():
+        axes.plot(curve.seconds, curve.objective, label=name)
+    axes.set_xscale("symlog", linthresh=0.1)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("objective")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)

@@ -1,0 +1,1 @@
+"""Caetano (2018), "Hybrid generative-discriminative learning"."""

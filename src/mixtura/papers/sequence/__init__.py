@@ -1,0 +1,1 @@
+"""Kim and Pavlovic (2007), "A recursive method for discriminative mixture learning"."""

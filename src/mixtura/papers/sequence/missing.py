@@ -1,0 +1,115 @@
+"""Sequence mixtures beyond the paper: error against what is missing from test sequences.
+
+All methods are trained on complete sequences. From those to classify, a share of the frames or of
+the single values is taken away, or whole channels, others for each sequence. Mixtures integrate
+over what is missing. The rivals see sequences interpolated along time; a channel without a frame
+is its mean for the support vectors, and left out of the distances of the nearest neighbour.
+
+Parts are named like "vowels, frames".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.pipeline import make_pipeline
+
+from mixtura.papers.report import Report
+from mixtura.papers.sequence._motion import (
+    RIVALS,
+    Interpolate,
+    Sequences,
+    error,
+    method,
+    take,
+    without_channels,
+    without_frames,
+    without_values,
+)
+from mixtura.papers.sequence.speech import SETTINGS, load
+
+Punch = Callable[[Sequences, Any, np.random.Generator], Sequences]
+
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+CHANNELS = (0, 1, 2, 4, 6, 8, 10)
+KINDS: dict[str, tuple[Punch, tuple[float, ...]]] = {
+    "frames": (without_frames, SHARES),
+    "values": (without_values, SHARES),
+    "channels": (without_channels, CHANNELS),
+}
+PARTS = ("vowels", "digits")
+METHODS = ("ML", "BxCML", *RIVALS)
+DRAWS = 3
+_QUICK_METHODS = ("ML", "1-NN DTW")
+
+
+def run(report: Report) -> None:
+    """A row for each set, kind of hole, amount and method, and curves."""
+    for part in PARTS[:1] if report.quick else PARTS:
+        kinds = [kind for kind in KINDS if report.wants(f"{part}, {kind}")]
+        if kinds:
+            data, target, ((train, test), *_) = load(part, report.seed)
+            names = _QUICK_METHODS if report.quick else METHODS
+            models = {
+                name: _fit(report, part, name, take(data, train), target[train]) for name in names
+            }
+            for kind in kinds:
+                _show(report, part, kind, models, take(data, test), target[test])
+    if report.tables:
+        _draw(report)
+
+
+def _fit(report: Report, part: str, name: str, data: Sequences, target: np.ndarray) -> Any:
+    report.note(f"{part}: {name}")
+    model = method(name, **SETTINGS[part])(report.seed)
+    if name in RIVALS:
+        model = make_pipeline(Interpolate(blank=name == "FSVM"), model)
+    return model.fit(data, target)
+
+
+def _show(
+    report: Report,
+    part: str,
+    kind: str,
+    models: dict[str, Any],
+    data: Sequences,
+    target: np.ndarray,
+) -> None:
+    punch, amounts = KINDS[kind]
+    for amount in amounts[::4] if report.quick else amounts:
+        draws = DRAWS if amount and not report.quick else 1
+        holed = [punch(data, amount, np.random.default_rng(report.seed + k)) for k in range(draws)]
+        for name, model in models.items():
+            errors = [error(model, sequences, target) for sequences in holed]
+            report.row(
+                "errors",
+                data=part,
+                kind=kind,
+                missing=amount if kind == "channels" else round(100 * amount),
+                model=name,
+                ours=float(np.mean(errors)),
+                deviation=float(np.std(errors)),
+            )
+
+
+def _draw(report: Report) -> None:
+    rows = report.tables["errors"]
+    panels = list(dict.fromkeys((row["data"], row["kind"]) for row in rows))
+    with report.figure(figsize=(4.5 * len(panels), 4)) as figure:
+        for axes, panel in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
+            _plot(axes, *panel, [row for row in rows if (row["data"], row["kind"]) == panel])
+
+
+def _plot(axes: Any, part: str, kind: str, rows: list[dict[str, Any]]) -> None:
+    for name in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == name]
+        axes.plot([row["missing"] for row in mine], [row["ours"] for row in mine], "o-", label=name)
+    axes.set_title(part)
+    axes.set_xlabel("missing channels" if kind == "channels" else f"missing {kind} (%)")
+    axes.set_ylabel("test error (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)

@@ -1,0 +1,94 @@
+"""Sequence mixtures, Table 1: hidden Markov models of the wrong structure, boosted into mixtures.
+
+Kim and Pavlovic (2007), section 5.1: each class is a mixture of an easy and a hard hidden Markov
+model, the base model a single one a class. The paper prints neither parameters nor sizes; ours are
+those of `make_hmm_sequences`, with which log-likelihoods are not comparable, only their order.
+Boosted mixtures stop after four stages at most, the ensemble of classifiers after ten.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import log_softmax
+
+from mixtura import SequenceMixtureClassifier
+from mixtura.datasets import make_hmm_sequences
+from mixtura.papers.report import Report
+from mixtura.papers.sequence._motion import MODELS, error
+
+#: Test error in per cent, joint and conditional log-likelihood of a sequence.
+_PAPER: dict[str, tuple[float | None, ...]] = {
+    "ML": (19.60, -165.21, -1.97),
+    "CML": (9.80, -174.99, -1.11),
+    "BBN": (6.40, None, None),
+    "BxML": (4.20, -139.12, -0.44),
+    "BxCML": (0.60, -154.62, -0.02),
+}
+DRAWS = 10
+N_TRAIN, N_TEST = 200, 250
+N_STATES = 2
+STAGES = {"BBN": 10, "BxML": 4, "BxCML": 4}
+
+
+class Outcome(NamedTuple):
+    """Test error in per cent, and log-likelihoods of a test sequence, where there is a density."""
+
+    error: float
+    joint: float
+    conditional: float
+    stages: int
+
+
+def run(report: Report) -> None:
+    """A row for each way to train: means over several draws."""
+    draws = 1 if report.quick else DRAWS
+    for name in _PAPER:
+        if report.wants(name):
+            outcomes = [train(name, report.seed + 2 * draw, report.quick) for draw in range(draws)]
+            _show(report, name, outcomes)
+
+
+def train(name: str, seed: int, quick: bool = False) -> Outcome:
+    """Fit on one draw and test on another."""
+    n_train, n_test = (30, 100) if quick else (N_TRAIN, N_TEST)
+    train = make_hmm_sequences(n_train, random_state=seed)
+    test = make_hmm_sequences(n_test, random_state=seed + 1)
+    model = SequenceMixtureClassifier(
+        N_STATES,
+        method=MODELS[name],
+        n_stages=STAGES.get(name, 1),
+        early_stopping=not quick,
+        calibrate=not quick,
+        max_iter=20 if quick else 100,
+        random_state=seed,
+    )
+    model.fit(train.data, train.target)
+    wrong = error(model, test.data, test.target)
+    return Outcome(wrong, *_log_likelihoods(name, model, test), getattr(model, "n_stages_", 1))
+
+
+def _log_likelihoods(name: str, model: Any, rows: Any) -> tuple[float, float]:
+    """Mean log p(x, c) and log p(c | x) of a sequence and its class."""
+    if name == "BBN":
+        return np.nan, np.nan
+    joint = model.class_log_density(rows.data) + np.log(model.class_prior_)
+    own = np.arange(len(rows.target)), rows.target
+    return float(joint[own].mean()), float(log_softmax(joint, axis=1)[own].mean())
+
+
+def _show(report: Report, name: str, outcomes: list[Outcome]) -> None:
+    wrong, joint, conditional, stages = map(float, np.mean(outcomes, axis=0))
+    report.row(
+        "errors",
+        model=name,
+        ours=wrong,
+        deviation=float(np.std([outcome.error for outcome in outcomes])),
+        paper=_PAPER[name][0],
+        joint=None if np.isnan(joint) else joint,
+        paper_joint=_PAPER[name][1],
+        conditional=None if np.isnan(conditional) else conditional,
+        paper_conditional=_PAPER[name][2],
+        stages=stages,
+    )

@@ -1,0 +1,197 @@
+"""The experiments of the hybrid paper, small versions: they run, and show what they should."""
+
+import csv
+
+import numpy as np
+import pytest
+from sklearn.discriminant_analysis import (
+    LinearDiscriminantAnalysis,
+    QuadraticDiscriminantAnalysis,
+)
+
+from mixtura import MixtureClassifier, papers
+from mixtura.datasets import load_dataset
+from mixtura.papers.hybrid import figure3, table1, table2
+from mixtura.papers.images import Images, load_images
+from mixtura.papers.report import Report
+from mixtura.papers.tables import punch
+
+
+@pytest.fixture(scope="module")
+def _mnist():
+    """Skips what needs MNIST where it is not to be had."""
+    try:
+        load_dataset("mnist")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def reproduce(tmp_path, _mnist):
+    """A quick run of an experiment: its tables, after a look at its files."""
+
+    def run(name, pictures=1, **settings):
+        if pictures:
+            pytest.importorskip("matplotlib")
+        report = papers.reproduce(name, folder=tmp_path, quick=True, device="cpu", **settings)
+        for table, rows in report.tables.items():
+            with (tmp_path / f"{name}-{table}.csv").open(encoding="utf-8") as file:
+                assert len(list(csv.DictReader(file))) == len(rows)
+        drawn = list(tmp_path.glob("*.png"))
+        assert len(drawn) == pictures
+        assert all(picture.stat().st_size > 10_000 for picture in drawn)
+        return report.tables
+
+    return run
+
+
+def test_table1(reproduce):
+    """Beside discriminant analysis of the same rows; margins and low rank gain what they should."""
+    tables = reproduce("hybrid-table1", pictures=0)
+    ours = {(row["covariance"], row["objective"]): row["ours"] for row in tables["errors"]}
+    assert set(ours) == {(k, t) for k in table1.STRUCTURES for t in table1.OBJECTIVES}
+    rows = load_images("mnist-pca50", n_train=2000, n_test=2000)
+    rivals = [LinearDiscriminantAnalysis(), QuadraticDiscriminantAnalysis()]
+    linear, quadratic = (
+        100 * (1 - each.fit(rows.X_train, rows.y_train).score(rows.X_test, rows.y_test))
+        for each in rivals
+    )
+    assert max(ours["full", term] for term in table1.OBJECTIVES) < 1.2 * quadratic
+    for term in ("LL+LM", "LL+CLL", "LM", "CLL"):
+        assert ours["full", term] < ours["diagonal", term]
+        assert ours["diagonal", term] < min(ours["diagonal", "LL"] - 1.0, linear)
+    for row in tables["errors"]:
+        assert (row["validation"] is None) == (row["objective"] == "LL")
+
+
+def test_validation_rows_are_not_trained_on(monkeypatch, tmp_path):
+    """LL leaves out as many rows as the others hold back by themselves."""
+    y = np.arange(600) % 10
+    images = Images(np.arange(600.0)[:, None], y, np.zeros((1, 1)), y[:1])
+    seen = {}
+    monkeypatch.setattr(
+        table1, "train", lambda report, X, y, chosen: seen.update({report.only: (X, y)})
+    )
+    for term in ("LL", "LM"):
+        report = Report("trial", tmp_path, only=term)
+        table1.train_cell(report, images, f"mnist-pca50/full/{term}")
+    X, labels = seen["LL"]
+    assert len(X) == 500
+    assert np.bincount(labels).tolist() == [50] * 10
+    np.testing.assert_array_equal(X[:, 0] % 10, labels)
+    assert len(seen["LM"][0]) == 600
+
+
+def test_a_cell_is_a_mean_over_seeds(monkeypatch, tmp_path, capsys):
+    """Each seed has a model of its own; the deviation is over them."""
+    wrong = iter([1, 2, 6])
+
+    class Model:
+        history_ = [{"validation_error": 0.5}, {"validation_error": 0.02}]
+
+        def predict(self, X):
+            return np.arange(100) < 100 - next(wrong)
+
+    seeds = []
+
+    def train(report, X, y, chosen):
+        seeds.append(report.seed)
+        return table1.Fit(Model(), 2.0)
+
+    images = Images(np.zeros((6, 1)), np.zeros(6), np.zeros((100, 1)), np.ones(100, dtype=bool))
+    monkeypatch.setattr(table1, "train", train)
+    monkeypatch.setattr(table1, "load", lambda report, name: images)
+    report = Report("trial", tmp_path, seed=5, only="mnist/full/LM")
+    table1.run(report)
+    (row,) = report.tables["errors"]
+    assert seeds == [5, 6, 7]
+    assert (row["ours"], row["deviation"]) == pytest.approx((3.0, np.std([1, 2, 6])))
+    assert (row["validation"], row["seeds"], row["seconds"]) == (2.0, 3, 6.0)
+
+
+def test_table1_keeps_to_the_part_asked_for(reproduce):
+    """A slice of the table by its name."""
+    (row,) = reproduce("hybrid-table1", pictures=0, only="mnist-pca50/diagonal/LM")["errors"]
+    assert (row["covariance"], row["objective"], row["paper"]) == ("diagonal", "LM", 2.53)
+
+
+def test_settings_name_cells_and_parameters_that_exist():
+    """No setting is lost to a slip of the pen, and none is refused."""
+    known = set(MixtureClassifier().get_params())
+    cells = {
+        f"{s}/{k}/{t}" for s in table1.PAPER for k in table1.STRUCTURES for t in table1.OBJECTIVES
+    }
+    few = {f"{row}/{count}" for row in table2.PAPER for count in table2.LABELS}
+    for settings, parts in ((table1.SETTINGS, cells), (table2.SETTINGS, few)):
+        for name, chosen in settings.items():
+            assert any(f"{part}/".startswith(f"{name}/") for part in parts), name
+            assert set(chosen) <= known, name
+
+
+def test_figure1(reproduce):
+    """More of the likelihood's share: more likelihood, less margin."""
+    rows = reproduce("hybrid-figure1")["sweep"]
+    for part in ("train", "test"):
+        likelihood = [row[f"{part}_likelihood"] for row in rows]
+        assert likelihood == sorted(likelihood)
+        assert rows[0][f"{part}_margin"] > rows[-1][f"{part}_margin"]
+    assert all(row["test_error"] < 15 for row in rows)
+
+
+def test_figure2(reproduce):
+    """The generative low-rank model explains new digits best, the discriminative one worst."""
+    rows = reproduce("hybrid-figure2")["models"]
+    *low_rank, diagonal = [row["test_likelihood"] for row in rows]
+    assert low_rank == sorted(low_rank)
+    assert diagonal < low_rank[-1]
+
+
+def test_figure3(reproduce):
+    """Errors rise with the share of missing pixels; low rank is faster than full by far."""
+    tables = reproduce("hybrid-figure3")
+    for tradeoff in figure3.TRADEOFFS:
+        curve = [row["ours"] for row in tables["errors"] if row["tradeoff"] == tradeoff]
+        assert max(curve[:2]) < curve[2] < curve[3]
+    few, many = tables["summary"]
+    assert few["worst"] < 0
+    assert many["best"] <= many["worst"] < 5
+    spent = {row["rank"]: row["ours"] for row in tables["times"]}
+    assert spent["full"] > 100 * spent["25"]
+
+
+def test_holes_are_as_many_in_each_row_and_nested():
+    """The number of missing features is exact; a larger share keeps the holes of a smaller one."""
+    X = np.random.default_rng(0).random((20, 30), dtype=np.float32)
+    some, more = (np.isnan(punch(X, share, seed=1)) for share in (0.25, 0.5))
+    assert (some.sum(1) == 8).all()
+    assert (more.sum(1) == 15).all()
+    assert (more | ~some).all()
+    np.testing.assert_array_equal(punch(X, 0.0, seed=1), X)
+
+
+def test_table2(reproduce):
+    """Rows without labels help when labels are few."""
+    tables = reproduce("hybrid-table2", pictures=0)
+    ours = {row["training"]: row["ours"] for row in tables["errors"]}
+    assert ours["SSL (LM)"] < ours["SV (LM)"]
+    assert ours["SSL (CLL)"] < ours["SV (CLL)"]
+
+
+@pytest.mark.usefixtures("_mnist")
+def test_components_are_white_on_the_training_rows():
+    """Principal components of the training rows; test rows are mapped alike."""
+    images = load_images("mnist-pca50", n_train=1500, n_test=500)
+    assert [part.shape for part in images] == [(1500, 50), (1500,), (500, 50), (500,)]
+    assert images.X_train.dtype == images.X_test.dtype == np.float32
+    np.testing.assert_allclose(np.cov(images.X_train.T), np.eye(50), atol=1e-3)
+    assert 0.5 < images.X_test.var() < 1.5
+
+
+@pytest.mark.usefixtures("_mnist")
+def test_variants_have_pixels_between_zero_and_one():
+    """The generated sets come through the same door."""
+    images = load_images("background-random", n_train=100, n_test=50)
+    assert images.X_train.shape == (100, 784)
+    assert images.X_train.min() >= 0
+    assert images.X_train.max() <= 1
+    assert images.X_train.mean() > 0.4
