@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from mixtura.data import UNLABELED
 from mixtura.papers import reproduce
 from mixtura.papers.network import table1
 from mixtura.papers.network.regression import RadialBasis
 from mixtura.papers.report import Report
-from mixtura.papers.tables import UNLABELLED, hide_labels
+from mixtura.papers.tables import hide_labels
 
 
 def quick(name: str, folder: Path, pictures: bool = True, only: str = "") -> Report:
@@ -57,7 +58,7 @@ def test_components_that_are_not_used_are_erased(tmp_path: Path) -> None:
 
 def test_the_embedding_brings_classes_together(tmp_path: Path) -> None:
     report = quick("network-embedding", tmp_path, only="wine")
-    (row,) = report.tables["nearest neighbour"]
+    (row,) = report.tables["nearest neighbor"]
     assert row["embedded"] < row["original"] / 2
 
 
@@ -93,12 +94,12 @@ def test_regression_beside_others(tmp_path: Path) -> None:
 def test_some_labels_of_each_class_stay() -> None:
     target = np.repeat([0, 1, 2], [40, 20, 2])
     shown = hide_labels(target, 0.25, seed=0)
-    kept = shown != UNLABELLED
+    kept = shown != UNLABELED
     assert np.bincount(shown[kept]).tolist() == [10, 5, 1]
     assert (shown[kept] == target[kept]).all()
 
 
-def test_radial_basis_functions_are_as_wide_as_centres_are_apart(rng: np.random.Generator) -> None:
+def test_radial_basis_functions_are_as_wide_as_centers_are_apart(rng: np.random.Generator) -> None:
     X = np.repeat([[0.0, 0.0], [3.0, 4.0]], 20, axis=0) + 1e-6 * rng.normal(size=(40, 2))
     basis = RadialBasis(2, random_state=0).fit(X)
     assert basis.widths_ == pytest.approx(np.full(2, 5.0), abs=1e-3)

@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 
 from mixtura.papers import reproduce
 from mixtura.papers.report import Report
-from mixtura.papers.sequence._motion import (
+from mixtura.papers.sequence._methods import (
     Interpolate,
     NearestWarped,
     Score,
@@ -104,8 +104,8 @@ def test_pairs_of_signs_are_balanced() -> None:
 
 
 def test_places_mirror_each_other() -> None:
-    assert [place(mean, 0) for mean in (-3.2, -6.5, 0.9)] == ["centre", "far lobe", "boundary"]
-    assert [place(mean, 1) for mean in (3.2, 6.5, -0.9)] == ["centre", "far lobe", "boundary"]
+    assert [place(mean, 0) for mean in (-3.2, -6.5, 0.9)] == ["center", "far lobe", "boundary"]
+    assert [place(mean, 1) for mean in (3.2, 6.5, -0.9)] == ["center", "far lobe", "boundary"]
 
 
 def test_weights_of_rows() -> None:

@@ -11,7 +11,7 @@ Height = Callable[[np.ndarray], np.ndarray]
 
 
 def scatter(panel: Any, X: np.ndarray, y: np.ndarray) -> None:
-    """Rows in the colours of their classes."""
+    """Rows in the colors of their classes."""
     panel.scatter(*X.T, c=y, s=6, cmap="coolwarm", alpha=0.6, linewidths=0)
 
 

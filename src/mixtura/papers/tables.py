@@ -1,10 +1,10 @@
-"""Tables of labelled rows: splits, labels and entries taken away, trees beside us, and scores."""
+"""Tables of labeled rows: splits, labels and entries taken away, boosted trees, and scores."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -14,21 +14,19 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils import Bunch
 
+from mixtura.data import UNLABELED
 from mixtura.datasets import load_dataset
 from mixtura.exceptions import DegenerateDataWarning
 
 #: Training rows, test rows.
 Split = tuple[np.ndarray, np.ndarray]
-#: From the rows and a seed to a classifier.
-Maker = Callable[[Bunch, int], Any]
 Parameters = dict[str, Any]
 
-UNLABELLED = -1
 _LEAST = 1e-15
 
 
 class Score(NamedTuple):
-    """Error in per cent and log-loss on the test part of a split, and seconds to fit."""
+    """Error in percent and log-loss on the test part of a split, and seconds to fit."""
 
     error: float
     log_loss: float
@@ -51,9 +49,9 @@ def halves(target: np.ndarray, count: int, seed: int, test_size: float = 0.5) ->
 
 
 def hide_labels(target: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Labels of a share of the rows of each class, one at least; the others become unlabelled."""
+    """Labels of a share of the rows of each class, one at least; the others become unlabeled."""
     rng = np.random.default_rng(seed)
-    shown = np.full_like(target, UNLABELLED)
+    shown = np.full_like(target, UNLABELED)
     for label in np.unique(target):
         mine = rng.permutation(np.flatnonzero(target == label))
         shown[mine[: max(1, round(share * len(mine)))]] = label
@@ -82,15 +80,15 @@ def boosted_trees(rows: Bunch, seed: int) -> Any:
 
 
 def fit(model: Any, X: np.ndarray, y: np.ndarray) -> float:
-    """Fit in peace: parts of small sets lack this and that. The seconds it took."""
+    """Fit without warnings of what parts of small sets lack; the seconds it took."""
     began = time.perf_counter()
-    with in_peace():
+    with without_warnings():
         model.fit(X, y)
     return time.perf_counter() - began
 
 
 @contextmanager
-def in_peace() -> Iterator[None]:
+def without_warnings() -> Iterator[None]:
     """Without the warnings that few rows and rare categories bring."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateDataWarning)
@@ -108,8 +106,8 @@ def score(model: Any, rows: Bunch, split: Split, shown: np.ndarray | None = None
 
 
 def losses(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Error in per cent, and log-loss; NaN of a model without probabilities."""
-    with in_peace():
+    """Error in percent, and log-loss; NaN of a model without probabilities."""
+    with without_warnings():
         error = 100 * float(np.mean(model.predict(X) != y))
         if not hasattr(model, "predict_proba"):
             return error, np.nan
@@ -118,9 +116,9 @@ def losses(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return error, float(-np.log(np.maximum(own, _LEAST)).mean())
 
 
-def labelled(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def labeled(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The rows that have a label."""
-    return X[y != UNLABELLED], y[y != UNLABELLED]
+    return X[y != UNLABELED], y[y != UNLABELED]
 
 
 def summary(scores: Sequence[Score]) -> dict[str, float | None]:

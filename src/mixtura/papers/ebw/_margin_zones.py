@@ -64,8 +64,8 @@ def show_zones(report: Report, table: str, course: np.ndarray) -> None:
 
 def _plot(axes: Any, course: np.ndarray) -> None:
     labels = ("wrong", "right, within the margin", "beyond the margin")
-    for counts, label, colour in zip(course.T, labels, ("C3", "C2", "C9"), strict=True):
-        axes.plot(counts, label=label, color=colour)
+    for counts, label, color in zip(course.T, labels, ("C3", "C2", "C9"), strict=True):
+        axes.plot(counts, label=label, color=color)
     axes.set_xlabel("iteration")
     axes.set_ylabel("training rows")
     axes.grid(alpha=0.3)

@@ -20,7 +20,7 @@ from mixtura.trainers.base import Trainer
 from mixtura.trainers.ebw import EBW
 from mixtura.trainers.gradient import evaluate
 
-_HELD_BACK = 0.25
+_HELD_OUT = 0.25
 
 
 class Trained(NamedTuple):
@@ -56,7 +56,7 @@ class OneStart:
     def fit(
         cls, report: Report, X: np.ndarray, y: np.ndarray, n_components: int, **settings: Any
     ) -> OneStart:
-        """EM without a prior, in standardised units; y are class indices from zero."""
+        """EM without a prior, in standardized units; y are class indices from zero."""
         defaults: dict[str, Any] = {"covariance": "diag", "random_state": report.seed}
         model = MixtureClassifier(
             n_components,
@@ -96,7 +96,7 @@ class OneStart:
 
 
 def accuracy(mixture: Mixture, engine: LocalEngine) -> float:
-    """Per cent of the rows that are classified correctly."""
+    """Percent of the rows that are classified correctly."""
     return 100.0 * (1.0 - evaluate(mixture, Conditional(), engine)[0])
 
 
@@ -108,9 +108,9 @@ def choose(
     candidates: dict[str, list[Recipe]],
     **settings: Any,
 ) -> dict[str, Recipe]:
-    """For each name the recipe that does best on training rows held back for this."""
+    """For each name the recipe that does best on held-out training rows."""
     kept, held = train_test_split(
-        np.arange(len(y)), test_size=_HELD_BACK, stratify=y, random_state=report.seed
+        np.arange(len(y)), test_size=_HELD_OUT, stratify=y, random_state=report.seed
     )
     start = OneStart.fit(report, X[kept], y[kept], n_components, **settings)
     rows = start.rows(X[held], y[held])

@@ -16,7 +16,7 @@ _PENALTIES = (1.0, 10.0, 100.0)
 
 
 class Score(NamedTuple):
-    """Per cent correct on training and test rows, and the parameters kept for it."""
+    """Percent correct on training and test rows, and the parameters kept for it."""
 
     train: float
     test: float
@@ -33,7 +33,7 @@ def support_vector_machine(train: tuple, test: tuple) -> Score:
 
 
 def hidden_layer(train: tuple, test: tuple, seed: int) -> Score:
-    """A hundred tanh units, stopped early on rows held back."""
+    """A hundred tanh units, stopped early on held-out rows."""
     network = MLPClassifier(
         (_HIDDEN,), activation="tanh", early_stopping=True, max_iter=500, random_state=seed
     )

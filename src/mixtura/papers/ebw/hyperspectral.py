@@ -1,9 +1,9 @@
 """Discriminative mixtures, Figure 5: pixels of a hyperspectral scene, with bands missing.
 
 Pernkopf and Wohlmayr (2010) use the Washington, D.C., Mall scene (191 bands, 7 classes, 5000 pixels
-a class), which may not be passed on. Here it is Jasper Ridge: 198 bands, 4 classes whose labels
+per class), which may not be passed on. Here it is Jasper Ridge: 198 bands, 4 classes whose labels
 are the largest abundance of a published unmixing, not a survey; the paper's figures stand beside
-ours for orientation only. Margin and iterations are chosen on training pixels held back.
+ours for orientation only. Margin and iterations are chosen on held-out training pixels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMPONENTS, _QUICK_COMPONENTS = (1, 3, 5, 10), (1, 3)
 _LOW_RANK = {"covariance": "low_rank", "rank": 5}
 _MARGINS, _ITERATIONS = (3.0, 10.0, 30.0), 100
 _N_TRAIN, _SPLITS = 4000, 3
-#: Washington, D.C., Mall, by model and components: per cent correct.
+#: Washington, D.C., Mall, by model and components: percent correct.
 _PAPER: dict[tuple[str, int | None], float] = {
     ("GMM", 1): 81.94,
     ("GMM", 3): 81.00,
@@ -91,7 +91,7 @@ def _show(
     covariance: str | None = None,
     count: int | None = None,
 ) -> None:
-    """One row a model; a structure the paper does not have stands alone."""
+    """One row per model; a structure the paper does not have stands alone."""
     for name, found in scores.items():
         known = covariance != "low rank"
         report.row(

@@ -1,7 +1,7 @@
 """Discriminative mixtures: extended Baum-Welch, Adam and L-BFGS against the clock.
 
 Beyond the paper, which says that gradients need a step size: all solvers start at the same EM fit
-and minimise the same objective over all training rows. Adam is given the best of several step
+and minimize the same objective over all training rows. Adam is given the best of several step
 sizes, each with a cosine schedule that follows the clock to its end; its objective is that of its
 iterate over all rows, in batches that the classifier would choose. A curve shows the best objective
 so far. The last column says when a solver was where Adam ended.

@@ -4,7 +4,7 @@ Pernkopf and Wohlmayr (2010) classify frames of TIMIT, which is licensed. Two fr
 the five phonemes of The Elements of Statistical Learning (20 principal components of
 log-periodograms, test speakers unseen), and the ten vowels of Peterson and Barney (logs of pitch
 and three formants, folds by speaker). The paper's figures (TIMIT, both genders, 4 classes, M = 100)
-stand beside ours for orientation only. Margin and iterations are chosen on training rows held back.
+stand beside ours for orientation only. Margin and iterations are chosen on held-out training rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FEATURES, _REPETITIONS = 20, 5
 _MARGINS, _ITERATIONS = (1.0, 3.0, 10.0), (5, 20, 80)
 #: Components of the models behind the curves.
 _CURVE_COMPONENTS = 2
-#: TIMIT: per cent correct, and parameters.
+#: TIMIT: percent correct, and parameters.
 _PAPER = {
     "GMM": (90.17, 16_404),
     "CL-GMM": (92.54, 16_404),

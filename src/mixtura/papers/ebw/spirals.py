@@ -1,9 +1,9 @@
 """Discriminative mixtures, Table 1 and Figure 1: two noisy spirals in the plane.
 
-Pernkopf and Wohlmayr (2010): 5000 training and 1000 test rows a class, unit noise, 12 components a
-class. The paper leaves the radius of the arms open. Here it is 13 and 20, with as many components
-as leave EM short of the best possible rate, and with the paper's 12. The margin was chosen on other
-draws than those shown; F of the rows with one D by its objective on the first of them.
+Pernkopf and Wohlmayr (2010): 5000 training and 1000 test rows and 12 components per class, unit
+noise. The paper leaves the radius of the arms open. Here it is 13 and 20, with as many components
+as leave EM short of the Bayes rate, and with the paper's 12. The margin was chosen on other draws
+than those shown; F of the rows with one D by its objective on the first of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAPER = {"GMM": (79.48, 80.05), "CL-GMM": (86.47, 85.80), "MM-GMM": (86.58, 86.
 
 
 class Setting(NamedTuple):
-    """Radius of the arms, and components a class."""
+    """Radius of the arms, and components per class."""
 
     radius: float
     components: int
@@ -117,11 +117,11 @@ def _draw(report: Report, start: OneStart, mixtures: dict[str, Mixture], test: A
             panel.set_title(" / ".join(names))
 
 
-def _boundary(panel: Any, start: OneStart, mixture: Mixture, data: np.ndarray, colour: str) -> None:
+def _boundary(panel: Any, start: OneStart, mixture: Mixture, data: np.ndarray, color: str) -> None:
     reach = np.abs(data).max()
     ticks = np.linspace(-reach, reach, 200)
     grid = np.stack(np.meshgrid(ticks, ticks), -1).reshape(-1, 2)
     engine = start.rows(grid, np.zeros(len(grid), dtype=np.int64))
     joint = engine.concat(mixture.class_log_joint, mixture.density)
     height = (joint[:, 1] - joint[:, 0]).reshape(len(ticks), -1).numpy()
-    panel.contour(ticks, ticks, height, levels=[0.0], colors=[colour])
+    panel.contour(ticks, ticks, height, levels=[0.0], colors=[color])

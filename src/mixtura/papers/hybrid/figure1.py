@@ -27,7 +27,7 @@ _PANELS = {
 
 
 def run(report: Report) -> None:
-    """One model a trade-off, measured on training and test rows."""
+    """One model per trade-off, measured on training and test rows."""
     images = load(report, "mnist-pca50")
     for tradeoff in _QUICK_TRADEOFFS if report.quick else TRADEOFFS:
         if report.wants(str(tradeoff)):

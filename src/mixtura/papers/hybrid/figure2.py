@@ -21,7 +21,7 @@ _DRAWS = 10
 
 
 def run(report: Report) -> None:
-    """One model a panel: its digits, and how well it explains new ones."""
+    """One model per panel: its digits, and how well it explains new ones."""
     images = load(report, "mnist", quick_rows=1000)
     panels = {}
     for name, tradeoff in _models().items():
@@ -55,7 +55,7 @@ def _train(report: Report, images: Images, tradeoff: float | None) -> Fit:
 
 
 def _draw(model: MixtureClassifier, seed: int) -> np.ndarray:
-    """A sheet of digits, one class a row."""
+    """A sheet of digits, one class per row."""
     labels = np.repeat(model.classes_, _DRAWS)
     pixels, _ = model.sample(len(labels), y=labels, random_state=seed)
     sheet = pixels.reshape(len(model.classes_), _DRAWS, _SIDE, _SIDE).swapaxes(1, 2)

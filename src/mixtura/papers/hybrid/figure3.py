@@ -1,4 +1,4 @@
-"""Hybrid mixtures, Figure 3: error against the share of missing features, and time a row, MNIST.
+"""Hybrid mixtures, Figure 3: error against missing features on MNIST, and time per row.
 
 Roth et al. (2018): hybrid margin with the desired log-margin 100, rank 25, trained on complete
 rows; from each test row the same number of pixels is taken away at random. Times are those of rows
@@ -36,24 +36,24 @@ _ROWS = {"cpu": 1000, "cuda": 10_000}
 _FULL_ROWS = {"cpu": 2, "cuda": 50}
 #: Where the even trade-off and the generative model are compared, and what is hoped for.
 _RANGES = (("below 30 % missing", "below 0", 0, 29), ("from 60 % missing", "up to 0.5", 60, 100))
-#: Milliseconds a row that the paper's text gives.
+#: Milliseconds per row that the paper's text gives.
 _PAPER = {("25", 0.1): 500.0, ("full", 0.1): 6600.0}
 
 
 def run(report: Report) -> None:
-    """Errors of one model a trade-off, then times of one model a rank."""
+    """Errors of one model per trade-off, then times of one model per rank."""
     images = load(report, "mnist", quick_rows=1000)
     for tradeoff in TRADEOFFS:
         if report.wants(f"error/{tradeoff}"):
             _show_errors(report, images, tradeoff)
-    _summarise(report)
+    _summarize(report)
     for rank in RANKS:
         if report.wants(f"time/{rank}"):
             _show_times(report, images, rank)
     with report.figure(figsize=(11, 4)) as figure:
         errors, times = figure.subplots(1, 2)
         _plot(errors, report.tables.get("errors", []), "tradeoff", "test error (%)")
-        _plot(times, report.tables.get("times", []), "rank", "milliseconds a row")
+        _plot(times, report.tables.get("times", []), "rank", "milliseconds per row")
         times.set_yscale("log")
 
 
@@ -81,7 +81,7 @@ def _show_errors(report: Report, images: Images, tradeoff: float) -> None:
         report.row("errors", **cells, rows=len(rows), seconds=spent)
 
 
-def _summarise(report: Report) -> None:
+def _summarize(report: Report) -> None:
     """Errors of the even trade-off minus those of the generative model, in points."""
     rows = report.tables.get("errors", [])
     errors = {(row["tradeoff"], row["missing"]): row["ours"] for row in rows}

@@ -56,11 +56,11 @@ COMMON: Parameters = {
 
 _PIXELS: Parameters = {"reg_covar": 0.03, "learning_rate": 5e-4, "margin": 100.0, "tradeoff": 0.1}
 _REDUCED: Parameters = {"reg_covar": 1e-2, "learning_rate": 2e-3, "margin": 60.0, "tradeoff": 0.25}
-#: EM for whole 784 x 784 covariances would factorise each of them in every iteration.
+#: EM for whole 784 x 784 covariances would factorize each of them in every iteration.
 _THIN: Parameters = {"covariance": "low_rank", "reg_covar": 0.1}
 _FEW_ROWS: Parameters = {"max_iter": 40}
 _DIAGONAL: Parameters = {"n_components": 100, "learning_rate": 5e-3, "tradeoff": 0.02}
-#: The conditional likelihood is satisfied sooner, and then only learns the rows by heart.
+#: The conditional likelihood saturates sooner, and then only overfits.
 _GENTLE: Parameters = {"reg_covar": 0.1, "learning_rate": 2e-4}
 
 #: Trade-offs are the paper's, of whole log-likelihoods; `train` converts them.
@@ -110,7 +110,7 @@ SETTINGS: dict[str, Parameters] = {
     "fashion-pca50/diagonal": _DIAGONAL,
 }
 
-#: The paper's errors in per cent, in the order of STRUCTURES and OBJECTIVES; None: not in it.
+#: The paper's errors in percent, in the order of STRUCTURES and OBJECTIVES; None: not in it.
 PAPER: dict[str, tuple[float, ...] | None] = {
     "mnist": (1.86, 1.76, 1.73, 1.57, 1.68, 4.08, 2.40, 3.47, 2.32, 3.22),
     "mnist-pca50": (1.66, 1.42, 1.81, 1.51, 1.66, 4.09, 2.53, 3.05, 2.53, 2.79),
@@ -155,7 +155,7 @@ class Fit(NamedTuple):
 
 
 def run(report: Report) -> None:
-    """One row a cell of the table."""
+    """One row per cell of the table."""
     for name in ("mnist-pca50",) if report.quick else PAPER:
         parts = [f"{name}/{kind}/{term}" for kind in STRUCTURES for term in OBJECTIVES]
         paper = dict(zip(parts, PAPER[name] or [None] * len(parts), strict=True))
@@ -241,5 +241,5 @@ def train(report: Report, X: np.ndarray, y: np.ndarray, chosen: Parameters) -> F
 
 
 def error_rate(model: MixtureClassifier, X: np.ndarray, y: np.ndarray) -> float:
-    """Error in per cent."""
+    """Error in percent."""
     return 100 * float(np.mean(model.predict(X) != y))

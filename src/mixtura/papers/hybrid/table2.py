@@ -1,7 +1,7 @@
 """Hybrid mixtures, Table 2: few labels among 50,000 rows of MNIST (pca50).
 
-Roth et al. (2018): SV sees the labelled rows alone, SSL the others too, without their labels. The
-start is EM on the labelled rows and, unlike the paper's, for SSL then on all rows. The labels of
+Roth et al. (2018): SV sees the labeled rows alone, SSL the others too, without their labels. The
+start is EM on the labeled rows and, unlike the paper's, for SSL then on all rows. The labels of
 each draw are shared out like the classes; 10,000 more rows are the validation set, as in the paper.
 
 A part is named like "LM/SSL/100".
@@ -22,7 +22,7 @@ ROWS = 50_000
 DRAWS = 3
 
 #: Parameters of the classifier by part, as in Table 1: the more exact name wins. The paper's kappa
-#: is one minus `unlabeled_weight`. The components of SSL must find their class from the labelled
+#: is one minus `unlabeled_weight`. The components of SSL must find their class from the labeled
 #: rows, so few labels name few.
 SETTINGS: dict[str, Parameters] = {
     **{
@@ -50,11 +50,11 @@ SETTINGS: dict[str, Parameters] = {
         for n_labels, count in ((100, 3), (250, 4), (500, 6))
     },
 }
-#: With so few labels the outcome hangs on the start: of several, the one with the fewest errors on
-#: the paper's 10,000 validation rows is taken, which the paper chooses its settings by.
+#: With so few labels the outcome depends on the start: of several, the one with the fewest errors
+#: on the paper's 10,000 validation rows is taken, which the paper chooses its settings by.
 STARTS = {100: 4, 250: 3, 500: 2}
 
-#: The paper's errors in per cent, in the order of LABELS.
+#: The paper's errors in percent, in the order of LABELS.
 PAPER = {
     "LM/SV": (28.32, 15.65, 9.93, 6.42, 3.91, 3.29, 2.42, 1.72),
     "LM/SSL": (5.08, 4.36, 4.65, 3.54, 2.84, 3.30, 2.20, 1.80),
@@ -81,7 +81,7 @@ _QUICK: Parameters = {
 
 
 def run(report: Report) -> None:
-    """One row a cell of the table."""
+    """One row per cell of the table."""
     count = 4000 if report.quick else ROWS
     images = load_images("mnist-pca50", n_train=count + count // 5)
     for row, errors in PAPER.items():
@@ -123,7 +123,7 @@ def _validation_error(images: Images, fit: Fit) -> float:
 def _few_labels(
     images: Images, n_labels: int, keep_others: bool, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows of which so many have labels; the others are unlabelled, or left out."""
+    """Training rows of which so many have labels; the others are unlabeled, or left out."""
     count = len(images.y_train) - len(images.y_train) // 6
     X, labels = images.X_train[:count], images.y_train[:count]
     known, _ = train_test_split(

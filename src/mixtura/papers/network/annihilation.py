@@ -2,7 +2,7 @@
 
 Caetano (2018), section 4.2: two classes of one Gaussian each, and six components in each class's
 mixture at first. A component whose weight the penalty l1 sets to zero is erased. In the paper six
-are left under a penalty of 0.001, and two, which is right, under 0.1. Centres and sizes are ours.
+are left under a penalty of 0.001, and two, which is right, under 0.1. Centers and sizes are ours.
 """
 
 from __future__ import annotations

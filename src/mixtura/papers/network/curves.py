@@ -1,7 +1,7 @@
 """Mixture networks beyond the paper: error against the share of labels and of missing entries.
 
 Mushroom, the Wisconsin breast cancers and mammographic masses, halves to train and to test. Left,
-labels are hidden: the mixtures learn from all rows, the trees from the labelled ones. Right, holes
+labels are hidden: the mixtures learn from all rows, the trees from the labeled ones. Right, holes
 are punched at random into the test rows (solid) or into training rows as well (dashed).
 
 Parts are named like "wdbc, labels", "wdbc, missing" and "wdbc, trained with holes".
@@ -23,7 +23,7 @@ from mixtura.papers.tables import (
     fit,
     halves,
     hide_labels,
-    labelled,
+    labeled,
     load,
     losses,
     punch_at_random,
@@ -98,7 +98,7 @@ def _errors(
         if fitted is None or kind != "missing":
             X, y = _training(rows.data[train], rows.target[train], kind, share, seed)
             fitted = _make(report, rows, model, seed)
-            fit(fitted, *(labelled(X, y) if model == "trees" else (X, y)))
+            fit(fitted, *(labeled(X, y) if model == "trees" else (X, y)))
         holes = 0.0 if kind == "labels" else share
         seen = punch_at_random(rows.data[test], holes, seed)
         found.append(losses(fitted, seen, rows.target[test])[0])
@@ -135,10 +135,10 @@ def _draw(report: Report, name: str) -> None:
         labels, missing = figure.subplots(1, 2)
         for place, model in enumerate(MODELS):
             mine = [row for row in rows if row["model"] == model]
-            colour = f"C{place}"
-            _plot(labels, mine, "labels", "o-", color=colour, label=model)
-            _plot(missing, mine, "missing", "o-", color=colour, label=model)
-            _plot(missing, mine, "trained with holes", "s--", color=colour)
+            color = f"C{place}"
+            _plot(labels, mine, "labels", "o-", color=color, label=model)
+            _plot(missing, mine, "missing", "o-", color=color, label=model)
+            _plot(missing, mine, "trained with holes", "s--", color=color)
         labels.set_xscale("log")
         labels.set_xlabel("labels (%)")
         missing.set_xlabel("missing entries (%)")

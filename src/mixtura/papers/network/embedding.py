@@ -1,7 +1,7 @@
 """Mixture networks, Figure 7: classes before and after the embedding.
 
 Caetano (2018), section 4.3: t-SNE of Iris, Wine and Leukemia as they are (in units of their
-deviation) and as the mixtures embed them. As a number, the error of the nearest neighbour among
+deviation) and as the mixtures embed them. As a number, the error of the nearest neighbor among
 all other rows in both spaces; the paper has the picture alone. The rows are those of the training.
 
 Parts are named by the set.
@@ -51,7 +51,7 @@ def _show(report: Report, name: str, panels: Any) -> None:
     }
     errors = {space: nearest_error(X, rows.target) for space, X in spaces.items()}
     report.row(
-        "nearest neighbour",
+        "nearest neighbor",
         data=name,
         **errors,
         features=rows.data.shape[1],
@@ -66,6 +66,6 @@ def _show(report: Report, name: str, panels: Any) -> None:
 
 
 def nearest_error(X: np.ndarray, y: np.ndarray) -> float:
-    """Per cent of rows whose nearest neighbour is of another class."""
+    """Percent of rows whose nearest neighbor is of another class."""
     correct = cross_val_score(KNeighborsClassifier(1), X, y, cv=LeaveOneOut())
     return 100 * (1 - float(correct.mean()))

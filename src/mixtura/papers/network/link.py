@@ -4,7 +4,7 @@ Caetano (2018), section 4.1. Iris in its first two dimensions: without a link th
 three classes are the same, under a very strong one the weights of components are those of the
 read-out. Then two classes over three Gaussians, of which the lower one lies across the boundary:
 its component tells nothing, and with a link it has to go, so that the others reach its rows. The
-paper prints neither centres nor sizes of these; ours are `CENTRES`. It has 91.1 % right without the
+paper prints neither centers nor sizes of these; ours are `CENTERS`. It has 91.1 % right without the
 link and 98.8 % with it, where the lower component keeps a weight of 0.037.
 """
 
@@ -25,7 +25,7 @@ IRIS_LINKS = (0.0, 1e10)
 LINKS = (0.0, 1e4)
 #: Accuracy, and the weight of the lower component.
 PAPER = {0.0: (91.1, 0.372), 1e4: (98.8, 0.037)}
-CENTRES = np.array([[-1.5, 0.0], [1.5, 0.0], [0.0, -2.0]])
+CENTERS = np.array([[-1.5, 0.0], [1.5, 0.0], [0.0, -2.0]])
 DEVIATION = 0.7
 N_ROWS = 900
 #: The paper's network: posteriors in mixtures of all rows, and nothing but linked EM.
@@ -110,7 +110,7 @@ def make_three_gaussians(n_rows: int = N_ROWS, seed: int = 0) -> Bunch:
     """Rows to the left and to the right of a line, in three clouds, one of them across it."""
     rng = np.random.default_rng(seed)
     cloud = rng.integers(3, size=n_rows)
-    data = CENTRES[cloud] + DEVIATION * rng.normal(size=(n_rows, 2))
+    data = CENTERS[cloud] + DEVIATION * rng.normal(size=(n_rows, 2))
     return Bunch(data=data, target=(data[:, 0] > 0).astype(int), cloud=cloud)
 
 

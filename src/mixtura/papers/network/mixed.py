@@ -24,10 +24,10 @@ from mixtura.papers.tables import (
     Score,
     Split,
     boosted_trees,
-    in_peace,
     load,
     score,
     summary,
+    without_warnings,
 )
 
 SETS = ("adult", "hepatitis", "horse_colic", "annealing", "mammographic", "labor")
@@ -74,7 +74,7 @@ def _splits(report: Report, rows: Bunch) -> list[Split]:
         return rows.splits
     n_folds, n_repeats = (2, 1) if report.quick else (N_FOLDS, N_REPEATS)
     folds = RepeatedStratifiedKFold(n_splits=n_folds, n_repeats=n_repeats, random_state=report.seed)
-    with in_peace():
+    with without_warnings():
         return list(folds.split(rows.data, rows.target))
 
 

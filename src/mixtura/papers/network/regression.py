@@ -2,8 +2,8 @@
 
 A column of a table is predicted from the others, five-fold, as it is given and with a fifth of the
 entries missing at random. Beside the network: a radial basis function network of the usual kind
-(k-means centres, each as wide as the distance to the nearest other one, ridge regression; number
-of centres and ridge by cross-validation), ridge regression, and boosted trees. Where entries are
+(k-means centers, each as wide as the distance to the nearest other one, ridge regression; number
+of centers and ridge by cross-validation), ridge regression, and boosted trees. Where entries are
 missing the first two see means instead, and most frequent categories.
 
 Parts are named like "diabetes, given, network" and "diabetes, holes, network".
@@ -31,7 +31,7 @@ from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkRegressor
 from mixtura.papers.report import Report
-from mixtura.papers.tables import Parameters, fit, in_peace, load, punch_at_random
+from mixtura.papers.tables import Parameters, fit, load, punch_at_random, without_warnings
 
 #: The set, and the column of it that is predicted; None is sklearn's own target.
 TARGETS: dict[str, tuple[str, str] | None] = {
@@ -46,7 +46,7 @@ STATES = {"given": 0.0, "holes": 0.2}
 N_FOLDS = 5
 _MOST_ROWS, _QUICK_ROWS = 5000, 200
 _RIDGES = 10.0 ** np.arange(-3, 4)
-_CENTRES = (5, 10, 20, 40, 80)
+_CENTERS = (5, 10, 20, 40, 80)
 #: What the searched network may choose from; the other one has its defaults.
 _GRID = {"n_components": [2, 5, 10, 20], "embedding": ["posterior", "density", "log_density"]}
 _QUICK: Parameters = {"n_components": 2, "embedding": "log_density", "missingness": "ignore"}
@@ -86,7 +86,7 @@ def _show(report: Report, name: str, state: str, model: str) -> None:
     for train, test in folds.split(X):
         fitted = MODELS[model](rows, report)
         seconds.append(fit(fitted, X[train], rows.target[train]))
-        with in_peace():
+        with without_warnings():
             scores.append(r2_score(rows.target[test], fitted.predict(X[test])))
     report.row(
         "R2",
@@ -104,25 +104,25 @@ def _show(report: Report, name: str, state: str, model: str) -> None:
 
 
 class RadialBasis(TransformerMixin, BaseEstimator):
-    """Gaussians around k-means centres, each as wide as the distance to the nearest other one."""
+    """Gaussians around k-means centers, each as wide as the distance to the nearest other one."""
 
-    def __init__(self, n_centres: int = 10, random_state: Any = None) -> None:
-        self.n_centres = n_centres
+    def __init__(self, n_centers: int = 10, random_state: Any = None) -> None:
+        self.n_centers = n_centers
         self.random_state = random_state
 
     def fit(self, X: np.ndarray, y: Any = None) -> RadialBasis:
-        """Find the centres; no more than there are distinct rows."""
-        count = min(self.n_centres, len(np.unique(X, axis=0)))
+        """Find the centers; no more than there are distinct rows."""
+        count = min(self.n_centers, len(np.unique(X, axis=0)))
         means = KMeans(count, n_init=3, random_state=self.random_state).fit(X)
-        self.centres_ = means.cluster_centers_
-        apart = cdist(self.centres_, self.centres_)
+        self.centers_ = means.cluster_centers_
+        apart = cdist(self.centers_, self.centers_)
         np.fill_diagonal(apart, np.inf)
         self.widths_ = apart.min(1)
         return self
 
     def transform(self, X: np.ndarray) -> np.ndarray:
-        """(n, centres)."""
-        return np.exp(-0.5 * (cdist(X, self.centres_) / self.widths_) ** 2)
+        """(n, centers)."""
+        return np.exp(-0.5 * (cdist(X, self.centers_) / self.widths_) ** 2)
 
 
 def _filled(rows: Bunch) -> ColumnTransformer:
@@ -143,8 +143,8 @@ def _ridge(rows: Bunch, report: Report) -> Any:
 
 def _radial(rows: Bunch, report: Report) -> Any:
     model = make_pipeline(_filled(rows), RadialBasis(random_state=report.seed), Ridge())
-    centres = _CENTRES[:2] if report.quick else _CENTRES
-    grid = {"radialbasis__n_centres": centres, "ridge__alpha": _RIDGES}
+    centers = _CENTERS[:2] if report.quick else _CENTERS
+    grid = {"radialbasis__n_centers": centers, "ridge__alpha": _RIDGES}
     folds = KFold(2 if report.quick else 5, shuffle=True, random_state=report.seed)
     return GridSearchCV(model, grid, cv=folds)
 

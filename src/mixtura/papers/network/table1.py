@@ -2,7 +2,7 @@
 
 Caetano (2018), section 5.2: ten seeds. The paper does not print how it split the sets; most columns
 that it quotes come from halves. Here one half is tested on, and, beside it, a quarter. Settings are
-compared by cross-validation within the training rows, all on the same folds: the stiffest whose
+compared by cross-validation within the training rows, all on the same folds: the simplest whose
 error is within a standard error of the smallest is taken. Which settings are worth comparing was
 found out on the same sets, by test errors of other splits. Logistic regression and support vectors
 choose their penalties (and widths) on those folds too. "best" is the best column of the paper's
@@ -33,11 +33,11 @@ from mixtura.papers.tables import (
     Split,
     fit,
     halves,
-    in_peace,
     load,
     losses,
     score,
     summary,
+    without_warnings,
 )
 
 #: Errors of the paper's network, of its logistic regression, of the support vectors that it
@@ -55,7 +55,7 @@ MODELS = ("network", "logistic", "SVM")
 #: Sets with thousands of features and a few dozen rows.
 GENES = ("colon", "leukemia")
 SEEDS = 10
-#: Per cent of the rows that are tested on.
+#: Percent of the rows that are tested on.
 SHARES = (50, 25)
 #: Parts of the training rows that settings are compared on, and how often they are cut anew.
 N_FOLDS, N_GENE_FOLDS, N_CUTS = 5, 3, 1
@@ -84,7 +84,7 @@ def _everywhere(
 
 #: The paper's own training: linked EM alone.
 _LINKED: Parameters = {"embedding": "posterior", "specialize": 0.0, "end_to_end": False}
-#: From stiff to loose.
+#: From simple to flexible.
 SETTINGS: dict[str, Parameters] = dict(
     [
         ("linked, diag, 10", {**_LINKED, "covariance": "diag", "n_components": 10, "link": 1e3}),
@@ -134,7 +134,7 @@ def run(report: Report) -> None:
 def network(parameters: Parameters, report: Report, seed: int) -> MixtureNetworkClassifier:
     """Only probabilities need the calibration, and these sets have no holes.
 
-    Unlabelled rows take part always, as published.
+    Unlabeled rows take part always, as published.
     """
     return MixtureNetworkClassifier(
         **{"calibrate": False, "missingness": "ignore", "unlabeled_weight": 0.5, **parameters},
@@ -196,8 +196,8 @@ def search(
     seed: int,
     space: dict[str, Parameters],
 ) -> Chosen:
-    """The stiffest setting within a standard error of the best on held-back rows."""
-    with in_peace():
+    """The simplest setting within a standard error of the best on held-out rows."""
+    with without_warnings():
         splits = list(folds.split(X, y))
     rows = Bunch(data=X, target=y)
     errors = {}

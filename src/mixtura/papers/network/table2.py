@@ -1,7 +1,7 @@
 """Mixture networks, Table 2: errors when a share of the labels is hidden, on seven small sets.
 
-Caetano (2018), section 5.3: the halves of Table 1, and one setting a set for all shares. Rows
-without a label shape the mixtures only. "labelled_only" is the same network without those rows.
+Caetano (2018), section 5.3: the halves of Table 1, and one setting per set for all shares. Rows
+without a label shape the mixtures only. "labeled_only" is the same network without those rows.
 The paper's figures for all labels are those of its Table 1.
 
 Parts are named by the set.
@@ -17,7 +17,7 @@ from mixtura.papers.tables import (
     fit,
     halves,
     hide_labels,
-    labelled,
+    labeled,
     load,
     losses,
     score,
@@ -59,7 +59,7 @@ def _show(report: Report, name: str, share: float, paper: float | None) -> None:
         shown = hide_labels(rows.target[train], share, seed)
         scores.append(score(network(SETTINGS[name], report, seed), rows, split, shown))
         without = network(SETTINGS[name], report, seed)
-        fit(without, *labelled(rows.data[train], shown))
+        fit(without, *labeled(rows.data[train], shown))
         alone.append(losses(without, rows.data[test], rows.target[test])[0])
     report.row(
         "errors",
@@ -67,6 +67,6 @@ def _show(report: Report, name: str, share: float, paper: float | None) -> None:
         labels=round(100 * share),
         splits=len(scores),
         **summary(scores),
-        labelled_only=sum(alone) / len(alone),
+        labeled_only=sum(alone) / len(alone),
         paper=paper,
     )

@@ -2,7 +2,7 @@
 
 Caetano (2018), section 5.3.1. Mushroom is split into halves, Census Income as published; what is
 missing stays missing. Beside the network, boosted trees with native categories learn from the
-labelled rows alone.
+labeled rows alone.
 
 Parts are named like "mushroom, 5, network".
 """
@@ -24,7 +24,7 @@ from mixtura.papers.tables import (
     fit,
     halves,
     hide_labels,
-    labelled,
+    labeled,
     load,
     losses,
     summary,
@@ -93,6 +93,6 @@ def _score(model: Any, rows: Bunch, split: Split, share: float, number: int) -> 
     X, shown = rows.data[train], hide_labels(rows.target[train], share, number)
     known: tuple[np.ndarray, np.ndarray] = (X, shown)
     if not isinstance(model, MixtureNetworkClassifier):
-        known = labelled(X, shown)
+        known = labeled(X, shown)
     seconds = fit(model, *known)
     return Score(*losses(model, rows.data[test], rows.target[test]), seconds)

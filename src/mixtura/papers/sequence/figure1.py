@@ -18,9 +18,9 @@ from mixtura.datasets import make_lobes
 from mixtura.datasets.generators import LOBE_CENTRES, LOBE_DEVIATIONS, LOBE_WEIGHTS
 from mixtura.papers.report import Report
 
-LOBES = ("centre", "far lobe", "boundary")
+LOBES = ("center", "far lobe", "boundary")
 _SECOND = {"generative": "boosted_generative", "discriminative": "boosted"}
-_COLOURS = ("tab:blue", "tab:red")
+_COLORS = ("tab:blue", "tab:red")
 _STYLES = {"first": ":", "generative": "--", "discriminative": "-"}
 _GRID = np.linspace(-10.0, 10.0, 801)
 
@@ -94,20 +94,20 @@ def weights(rows: Any, first: list[Lobe]) -> dict[str, np.ndarray]:
 
 
 def _draw_truth(panel: Any) -> None:
-    for label, colour in enumerate(_COLOURS):
+    for label, color in enumerate(_COLORS):
         lobes = norm.pdf(_GRID[:, None], (1 - 2 * label) * LOBE_CENTRES, LOBE_DEVIATIONS)
-        panel.plot(_GRID, lobes @ LOBE_WEIGHTS, color=colour, label=f"class {label}")
+        panel.plot(_GRID, lobes @ LOBE_WEIGHTS, color=color, label=f"class {label}")
     panel.set_ylabel("density")
     panel.legend(frameon=False)
 
 
 def _draw_weights(panel: Any, rows: Any, shown: dict[str, np.ndarray]) -> None:
     """Discriminative weights upwards, generative ones downwards."""
-    for label, colour in enumerate(_COLOURS):
+    for label, color in enumerate(_COLORS):
         mine = rows.target == label
         x = rows.data[mine, 0]
-        panel.vlines(x, 0, shown["discriminative"][mine], color=colour, linewidth=0.8)
-        panel.vlines(x, -shown["generative"][mine], 0, color=colour, linewidth=0.8)
+        panel.vlines(x, 0, shown["discriminative"][mine], color=color, linewidth=0.8)
+        panel.vlines(x, -shown["generative"][mine], 0, color=color, linewidth=0.8)
     panel.axhline(0, color="black", linewidth=0.5)
     panel.set_ylabel("generative | discriminative weight")
 
@@ -117,7 +117,7 @@ def _draw_components(panel: Any, components: dict[str, list[Lobe]]) -> None:
         for label, lobe in enumerate(lobes):
             title = f"{name}, class {label}"
             height = lobe.density(_GRID)
-            panel.plot(_GRID, height, _STYLES[name], color=_COLOURS[label], label=title)
+            panel.plot(_GRID, height, _STYLES[name], color=_COLORS[label], label=title)
     panel.set_ylabel("components")
     panel.legend(
         frameon=False, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3

@@ -3,7 +3,7 @@
 All methods are trained on complete sequences. From those to classify, a share of the frames or of
 the single values is taken away, or whole channels, others for each sequence. Mixtures integrate
 over what is missing. The rivals see sequences interpolated along time; a channel without a frame
-is its mean for the support vectors, and left out of the distances of the nearest neighbour.
+is its mean for the support vectors, and left out of the distances of the nearest neighbor.
 
 Parts are named like "vowels, frames".
 """
@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.pipeline import make_pipeline
 
 from mixtura.papers.report import Report
-from mixtura.papers.sequence._motion import (
+from mixtura.papers.sequence._methods import (
     RIVALS,
     Interpolate,
     Sequences,

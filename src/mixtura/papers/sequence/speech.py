@@ -17,7 +17,7 @@ from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
 from mixtura.datasets import load_dataset
 from mixtura.papers.report import Report
-from mixtura.papers.sequence._motion import (
+from mixtura.papers.sequence._methods import (
     MODELS,
     PAIRWISE,
     RIVALS,

@@ -1,8 +1,8 @@
 """Sequence mixtures, Table 1: hidden Markov models of the wrong structure, boosted into mixtures.
 
 Kim and Pavlovic (2007), section 5.1: each class is a mixture of an easy and a hard hidden Markov
-model, the base model a single one a class. The paper prints neither parameters nor sizes; ours are
-those of `make_hmm_sequences`, with which log-likelihoods are not comparable, only their order.
+model, the base model a single one per class. The paper prints neither parameters nor sizes; ours
+are those of `make_hmm_sequences`, with which log-likelihoods are not comparable, only their order.
 Boosted mixtures stop after four stages at most, the ensemble of classifiers after ten.
 """
 
@@ -16,9 +16,9 @@ from scipy.special import log_softmax
 from mixtura import SequenceMixtureClassifier
 from mixtura.datasets import make_hmm_sequences
 from mixtura.papers.report import Report
-from mixtura.papers.sequence._motion import MODELS, error
+from mixtura.papers.sequence._methods import MODELS, error
 
-#: Test error in per cent, joint and conditional log-likelihood of a sequence.
+#: Test error in percent, joint and conditional log-likelihood per sequence.
 _PAPER: dict[str, tuple[float | None, ...]] = {
     "ML": (19.60, -165.21, -1.97),
     "CML": (9.80, -174.99, -1.11),
@@ -33,7 +33,7 @@ STAGES = {"BBN": 10, "BxML": 4, "BxCML": 4}
 
 
 class Outcome(NamedTuple):
-    """Test error in per cent, and log-likelihoods of a test sequence, where there is a density."""
+    """Test error in percent, and log-likelihoods per test sequence, where there is a density."""
 
     error: float
     joint: float
@@ -70,7 +70,7 @@ def train(name: str, seed: int, quick: bool = False) -> Outcome:
 
 
 def _log_likelihoods(name: str, model: Any, rows: Any) -> tuple[float, float]:
-    """Mean log p(x, c) and log p(c | x) of a sequence and its class."""
+    """Mean log p(x, c) and log p(c | x) per sequence x of class c."""
     if name == "BBN":
         return np.nan, np.nan
     joint = model.class_log_density(rows.data) + np.log(model.class_prior_)

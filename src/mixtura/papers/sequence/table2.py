@@ -20,7 +20,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from mixtura.datasets import load_dataset
 from mixtura.papers.report import Report
-from mixtura.papers.sequence._motion import (
+from mixtura.papers.sequence._methods import (
     RIVALS,
     Score,
     Sequences,
@@ -71,7 +71,7 @@ _QUICK_METHODS = ("ML", "BxCML", "1-NN DTW")
 
 
 class Task(NamedTuple):
-    """Labelled sequences."""
+    """Labeled sequences."""
 
     data: Sequences
     target: np.ndarray

@@ -109,7 +109,7 @@ class Body(NamedTuple):
 
 
 def digit_body(depth: int = 32) -> Body:
-    """Five convolutions for 28 x 28 grey values, three of them followed by a pooling.
+    """Five convolutions for 28 x 28 gray values, three of them followed by a pooling.
 
     Not the paper's network: that has four poolings, and its widths are not printed.
     """
@@ -133,7 +133,7 @@ def _convolution(depth_in: int, depth: int, pool: int = 1) -> nn.Sequential:
 
 
 def photo_body(depth: int = 64) -> Body:
-    """A small residual network for 32 x 32 colour images."""
+    """A small residual network for 32 x 32 color images."""
     module = nn.Sequential(
         _convolution(3, depth),
         _convolution(depth, 2 * depth, 2),

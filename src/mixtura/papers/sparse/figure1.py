@@ -1,8 +1,7 @@
 """Sparse mixtures, Figures 1 and 3: boundaries on Ripley's rows, and a training in snapshots.
 
 Hayashi and Uchida (2021). Black is the boundary between the classes; in the pictures of the
-training, thin lines are those between a component and all others, of which there are three a class
-at first.
+training, thin lines are those between a component and all others, at first three per class.
 """
 
 from __future__ import annotations
@@ -92,8 +91,8 @@ def _stop_after(n_iter: int) -> Callable[[Record], bool]:
 
 def _draw_components(panel: Any, model: SparseMixtureClassifier, X: np.ndarray) -> None:
     for place, label in enumerate(np.repeat([0, 1], model.n_components_)):
-        colour = "tab:blue" if label == 0 else "tab:red"
-        contour(panel, X, _share(model, place), colors=colour, linewidths=0.7)
+        color = "tab:blue" if label == 0 else "tab:red"
+        contour(panel, X, _share(model, place), colors=color, linewidths=0.7)
 
 
 def _share(model: SparseMixtureClassifier, place: int) -> Height:

@@ -2,7 +2,7 @@
 
 Hayashi and Uchida (2021), appendix B: two classes of eight Gaussians each, 320 training and 1600
 test rows, five draws. The weight reduction is relative to one weight for every kernel of every
-component, as in the paper, though training here starts from the most telling of them.
+component, as in the paper, though training here starts from the most informative of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _draw_curves(
 ) -> None:
     titles = {
         "error [%]": ("train_error", "test_error"),
-        "components a class": ("components",),
+        "components per class": ("components",),
         "weights": ("weights",),
         "weight reduction [%]": ("reduction",),
     }
@@ -72,7 +72,7 @@ def _draw_curves(
             for name in names:
                 values = np.array([[cell[name] for cell in cells] for cells in measured])
                 panel.errorbar(counts, values.mean(1), values.std(1), label=name, capsize=2)
-            panel.set(title=title, xlabel="initial components a class")
+            panel.set(title=title, xlabel="initial components per class")
             if len(names) > 1:
                 panel.legend()
 
@@ -85,7 +85,7 @@ def _draw_boundaries(report: Report, models: dict[int, Any]) -> None:
             scatter(panel, rows.data, rows.target)
             contour(panel, rows.data, _second_class(model), colors="black")
             panel.scatter(*model.relevance_vectors_.T, s=40, facecolors="none", edgecolors="black")
-            panel.set_title(f"{count} components a class at first")
+            panel.set_title(f"{count} components per class at first")
 
 
 def _second_class(model: Any) -> Height:

@@ -4,8 +4,8 @@ Hayashi and Uchida (2021), section 4.1: Ripley's rows and the sets of Raetsch ov
 splits (all 100 of Banana; of the others the ten that could be found). The settings of the sparse
 mixture are those that five-fold cross-validation prefers on the first five training parts; where
 others are shown, the preferred ones stand beside them as "validated". The relevance vector machine
-is the same model with one component a class. The support vector machine chooses penalty and width
-on each training part, the Gaussian process (first ten splits) its kernel by its evidence.
+is the same model with one component per class. The support vector machine chooses penalty and
+width on each training part, the Gaussian process (first ten splits) its kernel by its evidence.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SLOW = 10
 
 
 class Score(NamedTuple):
-    """Error in per cent, numbers that are not zero, and seconds to fit."""
+    """Error in percent, numbers that are not zero, and seconds to fit."""
 
     error: float
     weights: int

@@ -2,7 +2,7 @@
 
 Hayashi and Uchida (2021), section 4.2. All layers share network, budget and schedule, which are
 not the paper's: batches of 256, AdamW, one cycle of the learning rate, and for CIFAR-10 (a JPEG
-copy) a small residual network in place of a DenseNet. Errors in per cent over several seeds.
+copy) a small residual network in place of a DenseNet. Errors in percent over several seeds.
 
 A part is named like "mnist 2-d, sparse mixture, seed 0".
 """
@@ -49,7 +49,7 @@ class Part:
     Attributes
     ----------
     images : name of the set. channels : planes of an image, which is square.
-    mean, deviation : what pixels in [0, 1] are normalised by.
+    mean, deviation : what pixels in [0, 1] are normalized by.
     body : the network below the last layers.
     width : features that the last layer sees; None for those of the body.
     covariance : of the mixtures.
@@ -104,7 +104,7 @@ _QUICK: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Images:
-    """Normalised images and labels on the device."""
+    """Normalized images and labels on the device."""
 
     x: Tensor
     y: Tensor
@@ -124,7 +124,7 @@ class Outcome:
 
 
 def run(report: Report) -> None:
-    """One row a cell of the table, one more for each of its seeds, and the features of digits."""
+    """One row per cell of the table and one per seed of it, and the features of digits."""
     drawn: dict[str, tuple[Images, Outcome]] = {}
     for name in _QUICK_PARTS if report.quick else PARTS:
         part = replace(PARTS[name], **_QUICK) if report.quick else PARTS[name]
@@ -254,6 +254,6 @@ def _draw(report: Report, drawn: dict[str, tuple[Images, Outcome]]) -> None:
         for line, (layer, (images, outcome)) in zip(axes, drawn.items(), strict=True):
             labels = (images.y, images.y_test)
             for place, kind in enumerate(("training", "test")):
-                x, colours = outcome.features[place], labels[place].cpu().numpy()
-                line[place].scatter(*x.T, c=colours, cmap="tab10", s=2, linewidths=0)
+                x, colors = outcome.features[place], labels[place].cpu().numpy()
+                line[place].scatter(*x.T, c=colors, cmap="tab10", s=2, linewidths=0)
                 line[place].set_title(f"{layer}: {kind} digits")

@@ -1,7 +1,7 @@
-"""Sequences: the methods compared on them, folds, slopes, and holes punched into them.
+"""Sequences: the methods compared on them, folds, slopes, and what is taken away from them.
 
 The rivals are Kim and Pavlovic's (2007): support vectors on Fisher scores, and the nearest
-neighbour under dynamic time warping, whose distances are dtaidistance's.
+neighbor under dynamic time warping, whose distances are dtaidistance's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WIDTHS = 10.0 ** np.arange(-2, 2)
 
 
 class Score(NamedTuple):
-    """Error in per cent on the test part of a fold, and seconds to fit."""
+    """Error in percent on the test part of a fold, and seconds to fit."""
 
     error: float
     seconds: float
@@ -83,12 +83,12 @@ def score(
 
 
 def error(model: Any, data: Sequences, target: np.ndarray) -> float:
-    """Per cent that a fitted classifier gets wrong."""
+    """Percent that a fitted classifier gets wrong."""
     return 100 * float(np.mean(model.predict(data) != target))
 
 
 def summary(scores: Sequence[Score]) -> dict[str, float]:
-    """Cells of a table: mean and deviation of the error over folds, seconds of a fit."""
+    """Cells of a table: mean and deviation of the error over folds, seconds per fit."""
     errors, seconds = np.array(scores).T
     return {
         "ours": float(errors.mean()),
@@ -131,7 +131,7 @@ class _SearchedMachine(ClassifierMixin, BaseEstimator):
 
 
 class NearestWarped(ClassifierMixin, BaseEstimator):
-    """The nearest neighbour under dynamic time warping, channels in units of their deviation.
+    """The nearest neighbor under dynamic time warping, channels in units of their deviation.
 
     A channel that a sequence lacks altogether is left out of its distances.
     """
