@@ -141,7 +141,7 @@ def _with_latent_features(density, batch):
 
     class Joint:
         n_components, n_features = density.n_components, density.n_features + density.rank
-        mean = torch.cat([density.mean, torch.zeros(density.n_components, density.rank)], 1)
+        location = torch.cat([density.mean, torch.zeros(density.n_components, density.rank)], 1)
 
         @staticmethod
         def covariances():

@@ -24,8 +24,8 @@ from mixtura.trainers.gradient import (
     LBFGS,
     SCHEDULES,
     Adam,
+    Packed,
     _gradient_sums,
-    _Packed,
     _penalty_gradient,
     evaluate,
     make_step,
@@ -75,7 +75,7 @@ def test_gradient_of_the_whole_objective(structure, generator):
     """What L-BFGS sees, prior included, against finite differences."""
     start, engine = problem(structure, generator, holes=True, n=20)
     prior = SpreadPrior(3.0, start.density.spread[0])
-    packed = _Packed(start.free())
+    packed = Packed(start.free())
     batch = engine.table.batch(slice(None))
 
     def value_and_gradient(vector):

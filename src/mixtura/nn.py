@@ -19,7 +19,7 @@ from torch.nn.functional import linear, pad, softplus
 
 from mixtura.columns import Products
 from mixtura.data import Batch
-from mixtura.densities import Density, DiagonalGaussian, FullGaussian, VectorDensity
+from mixtura.densities import Density, DiagonalGaussian, FullGaussian, Gaussian
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.mixture import Layout, Mixture, padded_slots
 from mixtura.numerics import lower_inverse
@@ -248,10 +248,11 @@ class MixtureHead(nn.Module):
                 "from_mixture takes a Mixture or a fitted estimator that has one as mixture_, and "
                 f"this {type(model).__name__} has none."
             )
-        if not isinstance(mixture.density, VectorDensity):
+        if not isinstance(mixture.density, Gaussian):
             raise UnsupportedError(
-                "a head is a Gaussian mixture, and this model has categories, models holes, or is "
-                "over sequences: fit one to numbers alone, with missingness='ignore'."
+                "a head is a Gaussian mixture, and this model has other tails, has categories, "
+                "models holes, or is over sequences: fit Gaussians to numbers alone, with "
+                "missingness='ignore'."
             )
         mixture, scaling = mixture.to(torch.float64), getattr(model, "scaling_", None)
         density = mixture.density

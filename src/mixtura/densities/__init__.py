@@ -15,14 +15,14 @@ from mixtura.densities.base import (
     scale_statistics,
 )
 from mixtura.densities.categorical import Categorical
-from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian
+from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian, Gaussian
 from mixtura.densities.hmm import HiddenMarkov
 from mixtura.densities.hole_pattern import HolePattern
 from mixtura.densities.low_rank import LowRankGaussian, LowRankPrecision
 from mixtura.densities.product import Product, numeric_part, with_numeric_part
 
 #: (covariance, parameterization) -> class and the options it is built with.
-STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
+STRUCTURES: dict[tuple[str, str], tuple[type[Gaussian], dict[str, Any]]] = {
     ("spherical", "covariance"): (DiagonalGaussian, {"tied": True}),
     ("diag", "covariance"): (DiagonalGaussian, {}),
     ("full", "covariance"): (FullGaussian, {}),
@@ -37,6 +37,7 @@ __all__ = [
     "DiagonalGaussian",
     "Even",
     "FullGaussian",
+    "Gaussian",
     "HiddenMarkov",
     "HolePattern",
     "LowRankGaussian",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.exceptions import UnsupportedError
 
 Statistics = dict[str, Tensor]
 
@@ -34,12 +35,70 @@ def scale_statistics(statistics: Statistics, factor: Tensor) -> Statistics:
 class Density(ABC):
     """K densities of one kind, over vectors or over sequences.
 
+    A new kind writes `location`, `log_prob`, `sample`, `free` and `from_free`, and is trained by
+    gradients; EM's M step goes by gradients too. Where statistics have a closed form, `statistics`,
+    `own_statistics` and `maximise` (and `closed_form = True`) make that step exact and allow
+    extended Baum-Welch. All else has a default that is right for every density, or that says what
+    to write.
+
     A density is immutable; training makes new ones. Every tensor that `tensors` names has K as its
     first dimension, which is all that stacking, selecting and storing need to know.
     """
 
-    #: Whether `statistics` and `maximise` exist: EM and extended Baum-Welch need them.
-    closed_form: ClassVar[bool] = True
+    #: Whether `statistics`, `own_statistics` and `maximise` exist.
+    closed_form: ClassVar[bool] = False
+
+    # -- what every kind writes ----------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def location(self) -> Tensor:
+        """Where the components lie, (K, ..., D)."""
+
+    @abstractmethod
+    def log_prob(self, batch: Any) -> Tensor:
+        """Log density of rows under every component, (n, K), missing features integrated out."""
+
+    @abstractmethod
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+        """One row from each of the given components (n,), (n, D)."""
+
+    @abstractmethod
+    def free(self) -> dict[str, Tensor]:
+        """Unconstrained parameters (K, ...) by name, for gradients."""
+
+    @abstractmethod
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        """The density of unconstrained parameters; valid by construction."""
+
+    # -- closed-form updates, where there are any ----------------------------------------------
+
+    def statistics(self, batch: Any, occupancy: Tensor) -> Statistics:
+        """Expected sufficient statistics (K, ...) weighted by (signed) occupancies (n, K).
+
+        They are additive, and `mass` (K,) among them is the sum of the occupancies.
+        """
+        raise self._no_closed_form()
+
+    def own_statistics(self) -> Statistics:
+        """What one row drawn from each component would contribute on average.
+
+        `maximise(own_statistics())` is the density itself: adding a multiple of it to the
+        statistics of the data damps an update, which is extended Baum-Welch.
+        """
+        raise self._no_closed_form()
+
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        """The density of highest likelihood, and whether each component's update is valid (K,)."""
+        raise self._no_closed_form()
+
+    def _no_closed_form(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"{type(self).__name__} has no closed-form updates: use solver='adam' or 'lbfgs', or "
+            "write `statistics`, `own_statistics` and `maximise`."
+        )
+
+    # -- sizes ---------------------------------------------------------------------------------
 
     @property
     def n_components(self) -> int:
@@ -50,21 +109,21 @@ class Density(ABC):
         return self.location.shape[-1]
 
     @property
-    @abstractmethod
     def n_parameters(self) -> int:
-        """Degrees of freedom of one component."""
+        """Degrees of freedom of one component: its free parameters, unless some are redundant."""
+        return sum(value[0].numel() for value in self.free().values())
 
-    @property
-    def prior_rows(self) -> float:
-        """Imagined rows that are enough for a prior of the spread to matter."""
-        return 3.0
-
-    @abstractmethod
     def row_cost(self, missing: bool) -> int:
-        """Numbers held in memory for one row (or frame): what the size of a chunk is chosen by."""
+        """Numbers held in memory per row (or frame): what the size of a chunk is chosen by.
+
+        Unless a kind knows better, a few for each number of each component.
+        """
+        return 4 * sum(value.numel() for value in self.tensors().values())
+
+    # -- parameters by name --------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """The parameters, by name."""
+        """The parameters (K, ...), by name."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
@@ -90,9 +149,36 @@ class Density(ABC):
         joined = {name: torch.cat([tensors[name] for tensors in named]) for name in named[0]}
         return parts[0].with_tensors(joined)
 
-    @abstractmethod
-    def log_prob(self, batch: Any) -> Tensor:
-        """Log density of rows under every component, (n, K), missing features integrated out."""
+    # -- a prior of the spread: it says nothing of a density that has none ----------------------
+
+    @property
+    def spread(self) -> Tensor:
+        """What a prior acts on, (K, ...): variances, whole covariances, chances; or nothing."""
+        return self.location.new_zeros(*self.location.shape[:-1], 0)
+
+    @property
+    def typical_spread(self) -> Tensor:
+        """The mean spread of all components (and states)."""
+        return self.spread.flatten(0, self.location.ndim - 2).mean(0)
+
+    @property
+    def prior_rows(self) -> float:
+        """Imagined rows that are enough for a prior of the spread to matter."""
+        return 3.0
+
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        """Mean log density (up to a constant) of rows of that spread around each location, (K,)."""
+        return self.location.new_zeros(self.n_components)
+
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+        """What one row of spread `reference` around each `centre` would contribute."""
+        return {name: torch.zeros_like(value) for name, value in self.own_statistics().items()}
+
+    def centre(self, statistics: Statistics) -> Tensor:
+        """Where the rows of each component lie, as `location`; that itself where it has no rows."""
+        return self.location
+
+    # -- answers -------------------------------------------------------------------------------
 
     def log_peak(self) -> Tensor:
         """Log density of each component at its own location, (K,)."""
@@ -100,94 +186,33 @@ class Density(ABC):
         rows = Batch(where, None, where.new_zeros(len(where)).long(), where.new_ones(len(where)))
         return self.log_prob(rows).diagonal()
 
-    @abstractmethod
-    def statistics(self, batch: Any, occupancy: Tensor) -> Statistics:
-        """Expected sufficient statistics weighted by (signed) occupancies (n, K)."""
-
-    @property
-    @abstractmethod
-    def location(self) -> Tensor:
-        """Where the components lie, (K, ..., D)."""
-
-    @property
-    @abstractmethod
-    def spread(self) -> Tensor:
-        """What a prior of the covariances acts on, (K, ...): variances, or whole covariances."""
-
-    @property
-    def typical_spread(self) -> Tensor:
-        """The mean spread of all components (and states)."""
-        return self.spread.flatten(0, self.location.ndim - 2).mean(0)
-
-    @abstractmethod
-    def spread_log_prob(self, reference: Tensor) -> Tensor:
-        """Mean log density (up to a constant) of rows of that spread around each location, (K,)."""
-
-    @abstractmethod
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
-        """What one row of spread `reference` around each `centre` would contribute."""
-
-    @abstractmethod
-    def centre(self, statistics: Statistics) -> Tensor:
-        """Where the rows of each component lie, as `location`; that itself where it has no rows."""
-
-    @abstractmethod
-    def own_statistics(self) -> Statistics:
-        """What one row drawn from each component would contribute on average.
-
-        `maximise(own_statistics())` is the density itself: adding a multiple of it to the
-        statistics of the data damps an update, which is extended Baum-Welch.
-        """
-
-    @abstractmethod
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
-        """The density of highest likelihood, and whether each component's update is valid (K,)."""
-
-    @abstractmethod
-    def free(self) -> dict[str, Tensor]:
-        """Unconstrained parameters, for gradients."""
-
-    @abstractmethod
-    def from_free(self, free: dict[str, Tensor]) -> Self:
-        """The density of unconstrained parameters; positive definite by construction."""
-
-    @abstractmethod
     def covariances(self) -> Tensor:
         """Dense covariances (K, ..., D, D), for looking at."""
+        raise self._unwritten("covariances", "`covariances`")
 
-    @abstractmethod
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
-        """One row from each of the given components (n,)."""
-
-    @abstractmethod
     def fill(self, batch: Any, share: Tensor) -> Tensor:
-        """Conditional mean of what is missing under the components' shares (n, K) of each row."""
+        """Conditional mean (n, D) of what is missing, under the components' shares (n, K)."""
+        raise self._unwritten("conditional means", "`fill`")
 
     def complete(self, batch: Any, component: Tensor, generator: torch.Generator) -> Tensor:
-        """A draw of what is missing from the given component (n,) of each row."""
+        """A draw (n, D) of what is missing from the given component (n,) of each row."""
         return self.agree(batch, component, self.sample(component, generator))
 
     def agree(self, batch: Any, component: Tensor, drawn: Tensor) -> Tensor:
-        """Draws (n, D) of whole rows made to agree with what is observed: draws given that."""
-        raise NotImplementedError(f"{type(self).__name__} has no draws of single rows.")
+        """Draws (n, D) of whole rows, moved so that they are draws given what is observed.
+
+        No rule serves every density: each family has its own, or none.
+        """
+        raise self._unwritten("draws given part of a row", "`agree` or `complete`")
+
+    def _unwritten(self, what: str, how: str) -> UnsupportedError:
+        name = type(self).__name__
+        return UnsupportedError(f"{name} has no {what}: write {how} of {name}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorDensity(Density):
-    """K densities over D features.
-
-    Attributes
-    ----------
-    mean : (K, D).
-    floor : smallest variance (in the model's units) any component may have.
-    """
-
-    mean: Tensor
-    floor: float
-
-    @property
-    def location(self) -> Tensor:
-        return self.mean
+    """K densities over rows of D numbers. A new kind also writes `from_clusters`."""
 
     @classmethod
     @abstractmethod
@@ -199,79 +224,26 @@ class VectorDensity(Density):
         generator: torch.Generator,
         **options: Any,
     ) -> VectorDensity:
-        """A start: the moments of weighted clusters of complete rows, membership (n, K)."""
+        """A start: K components from weighted clusters of complete rows x (n, D).
 
-    def log_prob(self, batch: Batch) -> Tensor:
-        if batch.observed is None:
-            return self._log_prob_complete(batch.x)
-        complete = batch.observed.all(1)
-        if not complete.any():
-            return self._log_prob_masked(batch.x, batch.observed)
-        full, holes = complete.nonzero().flatten(), (~complete).nonzero().flatten()
-        known = self._log_prob_complete(batch.x[full])
-        if not len(holes):
-            return known
-        marginal = self._log_prob_masked(batch.x[holes], batch.observed[holes])
-        return (
-            known.new_zeros(len(batch), self.n_components)
-            .index_copy(0, full, known)
-            .index_copy(0, holes, marginal)
-        )
+        `membership` (n, K) are the weights; no variance may be less than `floor`.
+        """
 
-    @abstractmethod
-    def _log_prob_complete(self, x: Tensor) -> Tensor: ...
+    def at(self, location: Tensor) -> Self:
+        """The same components elsewhere, (K, D)."""
+        raise self._unwritten("way to move", "`at`")
 
-    @abstractmethod
-    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor: ...
-
-    def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
-        if batch.observed is None:
-            return self._statistics_complete(batch.x, occupancy)
-        complete = batch.observed.all(1)
-        holes = ~complete
-        parts = []
-        if complete.any():
-            parts.append(self._statistics_complete(batch.x[complete], occupancy[complete]))
-        if holes.any():
-            incomplete = batch.x[holes], batch.observed[holes], occupancy[holes]
-            parts.append(self._statistics_masked(*incomplete))
-        return add_statistics(*parts)
-
-    @abstractmethod
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics: ...
-
-    @abstractmethod
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics: ...
-
-    def centre(self, statistics: Statistics) -> Tensor:
-        mass = statistics["mass"][:, None]
-        return torch.where(mass > 0, statistics["first"] / mass, self.mean)
-
-    def own_statistics(self) -> Statistics:
-        return self.spread_statistics(self.spread, self.mean)
-
-    @abstractmethod
     def expected(self, batch: Batch) -> Tensor:
         """Conditional mean of every row given its observed entries, (n, K, D)."""
+        if batch.observed is None:
+            return batch.x[:, None].expand(-1, self.n_components, -1)
+        raise self._unwritten("conditional means", "`expected`")
 
     def fill(self, batch: Batch, share: Tensor) -> Tensor:
         return torch.einsum("nk,nkd->nd", share, self.expected(batch))
 
     def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
-        """Each draw, shifted by the regression of what it missed of the observed part.
-
-        Matheron's rule: exact for Gaussians, and no conditional covariance is formed.
-        """
-        if batch.observed is None:
-            return batch.x
-        drawn = drawn.to(batch.x.dtype)
-        missed = replace(batch, x=torch.where(batch.observed, batch.x - drawn, 0.0))
-        centred = self.with_tensors({**self.tensors(), "mean": torch.zeros_like(self.mean)})
-        shifted = drawn.clone()
-        for k in component.unique():
-            mine = (component == k).nonzero().flatten()
-            shifted[mine] += centred.select(k[None]).expected(missed.take(mine))[:, 0]
-        return torch.where(batch.observed, batch.x, shifted)
+        return batch.x if batch.observed is None else super().agree(batch, component, drawn)
 
 
 def own_products(matrix: Tensor, component: Tensor, vectors: Tensor) -> Tensor:

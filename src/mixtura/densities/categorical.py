@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class Categorical(Density):
     floor : smallest chance that a maximum-likelihood update leaves a category (and less, where
         very many share a column).
     """
+
+    closed_form: ClassVar[bool] = True
 
     log_chance: Tensor
     levels: tuple[int, ...]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities.base import PatternBlocks, Statistics, VectorDensity, own_products, randn
+from mixtura.densities.base import (
+    PatternBlocks,
+    Statistics,
+    VectorDensity,
+    add_statistics,
+    own_products,
+    randn,
+)
 from mixtura.numerics import (
     LOG_2PI,
     above,
@@ -28,7 +36,121 @@ _NEGLIGIBLE = 1e-20
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagonalGaussian(VectorDensity):
+class Gaussian(VectorDensity):
+    """K Gaussians over D features: statistics are moments, and draws follow Matheron's rule.
+
+    A kind writes what depends on the form of its covariances: log densities and statistics of rows
+    with and without holes, `expected`, `spread` and what is asked of it, `maximise`.
+
+    Attributes
+    ----------
+    mean : (K, D).
+    floor : smallest variance (in the model's units) any component may have.
+    """
+
+    closed_form: ClassVar[bool] = True
+
+    mean: Tensor
+    floor: float
+
+    @property
+    def location(self) -> Tensor:
+        return self.mean
+
+    def at(self, location: Tensor) -> Self:
+        return self.with_tensors({**self.tensors(), "mean": location})
+
+    def log_prob(self, batch: Batch) -> Tensor:
+        if batch.observed is None:
+            return self._log_prob_complete(batch.x)
+        complete = batch.observed.all(1)
+        if not complete.any():
+            return self._log_prob_masked(batch.x, batch.observed)
+        full, holes = complete.nonzero().flatten(), (~complete).nonzero().flatten()
+        known = self._log_prob_complete(batch.x[full])
+        if not len(holes):
+            return known
+        marginal = self._log_prob_masked(batch.x[holes], batch.observed[holes])
+        return (
+            known.new_zeros(len(batch), self.n_components)
+            .index_copy(0, full, known)
+            .index_copy(0, holes, marginal)
+        )
+
+    @abstractmethod
+    def _log_prob_complete(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor: ...
+
+    def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
+        if batch.observed is None:
+            return self._statistics_complete(batch.x, occupancy)
+        complete = batch.observed.all(1)
+        holes = ~complete
+        parts = []
+        if complete.any():
+            parts.append(self._statistics_complete(batch.x[complete], occupancy[complete]))
+        if holes.any():
+            incomplete = batch.x[holes], batch.observed[holes], occupancy[holes]
+            parts.append(self._statistics_masked(*incomplete))
+        return add_statistics(*parts)
+
+    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+        raise self._no_closed_form()
+
+    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
+        raise self._no_closed_form()
+
+    @property
+    @abstractmethod
+    def spread(self) -> Tensor: ...
+
+    @abstractmethod
+    def spread_log_prob(self, reference: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def covariances(self) -> Tensor: ...
+
+    @abstractmethod
+    def expected(self, batch: Batch) -> Tensor: ...
+
+    def centre(self, statistics: Statistics) -> Tensor:
+        mass = statistics["mass"][:, None]
+        return torch.where(mass > 0, statistics["first"] / mass, self.mean)
+
+    def own_statistics(self) -> Statistics:
+        return self.spread_statistics(self.spread, self.mean)
+
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+        raise self._no_closed_form()
+
+    def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
+        """Each draw, shifted by the regression of what it missed of the observed part.
+
+        Matheron's rule: exact for Gaussians, and no conditional covariance is formed.
+        """
+        if batch.observed is None:
+            return batch.x
+        drawn = drawn.to(batch.x.dtype)
+        missed = replace(batch, x=torch.where(batch.observed, batch.x - drawn, 0.0))
+        centred = self.at(torch.zeros_like(self.mean))
+        return torch.where(
+            batch.observed, batch.x, drawn + own_expected(centred, missed, component)
+        )
+
+
+def own_expected(density: VectorDensity, batch: Batch, component: Tensor) -> Tensor:
+    """Conditional mean (n, D) of every row under its own component (n,)."""
+    found = torch.zeros_like(batch.x)
+    for k in component.unique():
+        mine = (component == k).nonzero().flatten()
+        found[mine] = density.select(k[None]).expected(batch.take(mine))[:, 0]
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagonalGaussian(Gaussian):
     """Independent features; `tied` gives all features of a component one variance (spherical)."""
 
     variance: Tensor  # (K, D)
@@ -136,7 +258,7 @@ class DiagonalGaussian(VectorDensity):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullGaussian(VectorDensity):
+class FullGaussian(Gaussian):
     """Any positive definite covariance, held as its Cholesky factor."""
 
     factor: Tensor  # (K, D, D), lower triangular

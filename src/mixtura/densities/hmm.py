@@ -46,12 +46,16 @@ class HiddenMarkov(Density):
         return blank._with_counts(start[None], transition[None])
 
     @property
+    def closed_form(self) -> bool:  # type: ignore[override]
+        return self.emission.closed_form
+
+    @property
     def n_states(self) -> int:
         return self.log_start.shape[1]
 
     @property
     def location(self) -> Tensor:
-        return self._by_state(self.emission.mean)
+        return self._by_state(self.emission.location)
 
     @property
     def n_parameters(self) -> int:

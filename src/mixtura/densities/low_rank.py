@@ -25,9 +25,8 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities.base import Statistics, VectorDensity, add_statistics, own_products, randn
-from mixtura.densities.gaussian import FullGaussian
-from mixtura.exceptions import UnsupportedError
+from mixtura.densities.base import Statistics, add_statistics, own_products, randn
+from mixtura.densities.gaussian import FullGaussian, Gaussian
 from mixtura.numerics import (
     LOG_2PI,
     above,
@@ -50,7 +49,7 @@ _LEAST, _HAIR = 1e-6, 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LowRankGaussian(VectorDensity):
+class _LowRankGaussian(Gaussian):
     """What the two forms share."""
 
     diagonal: Tensor  # (K, D), positive
@@ -445,30 +444,12 @@ class LowRankPrecision(_LowRankGaussian):
         distance = self._weighted_distance(x, None) + inner
         return -0.5 * (distance - log_det + self.n_features * LOG_2PI)
 
-    def _refuse(self) -> UnsupportedError:
-        return UnsupportedError(
-            "EM and extended Baum-Welch need closed-form updates, and a low-rank precision has "
-            "none: use solver='adam' or 'lbfgs', or parameterization='covariance'."
-        )
-
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
-        raise self._refuse()
-
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
-        raise self._refuse()
-
     @property
     def spread(self) -> Tensor:
         return self.diagonal.reciprocal()
 
     def spread_log_prob(self, reference: Tensor) -> Tensor:
         return -0.5 * (reference * self.diagonal - self.diagonal.log()).sum(1)
-
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
-        raise self._refuse()
-
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
-        raise self._refuse()
 
     def _times_covariance(self, rows: Tensor, component: Tensor) -> Tensor:
         """Sigma y for one row and component each, by Woodbury."""

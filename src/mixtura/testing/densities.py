@@ -85,7 +85,7 @@ def check_own_statistics(density: VectorDensity, generator: torch.Generator) -> 
         return
     again, valid = density.maximise(density.own_statistics())
     assert valid.all()
-    np.testing.assert_allclose(again.mean, density.mean, EXACT, EXACT)
+    np.testing.assert_allclose(again.location, density.location, EXACT, EXACT)
     np.testing.assert_allclose(again.covariances(), density.covariances(), EXACT, EXACT)
 
 
@@ -124,7 +124,7 @@ def check_sample(density: VectorDensity, generator: torch.Generator) -> None:
     covariances = density.covariances().numpy()
     for component in range(density.n_components):
         rows = density.sample(torch.full((DRAWS,), component), generator).numpy()
-        check_moments(rows, density.mean[component].numpy(), covariances[component])
+        check_moments(rows, density.location[component].numpy(), covariances[component])
 
 
 def check_complete(density: VectorDensity, generator: torch.Generator) -> None:
@@ -175,7 +175,7 @@ def _patterns(
 
 
 def dense_log_prob(density: VectorDensity, batch: Batch) -> np.ndarray:
-    means, covariances = density.mean.numpy(), density.covariances().numpy()
+    means, covariances = density.location.numpy(), density.covariances().numpy()
     result = np.zeros((len(batch), density.n_components))
     for row, k, seen, x in _patterns(density, batch):
         if seen.any():
@@ -186,7 +186,7 @@ def dense_log_prob(density: VectorDensity, batch: Batch) -> np.ndarray:
 
 def dense_conditional(density: VectorDensity, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """Conditional means (n, K, D) and covariances (n, K, D, D) by dense linear algebra."""
-    means, covariances = density.mean.numpy(), density.covariances().numpy()
+    means, covariances = density.location.numpy(), density.covariances().numpy()
     shape = len(batch), density.n_components, density.n_features
     mean, covariance = np.zeros(shape), np.zeros((*shape, shape[2]))
     for row, k, seen, x in _patterns(density, batch):

@@ -372,7 +372,7 @@ def check_mixed_sample(density: Product, generator: torch.Generator) -> None:
         rows = density.sample(torch.full((DRAWS,), component), generator).numpy()
         assert rows.shape == (DRAWS, density.n_features)
         if known.numbers is not None:
-            mean = known.numbers.mean[component].numpy()
+            mean = known.numbers.location[component].numpy()
             covariance = known.numbers.covariances()[component].numpy()
             check_moments(rows[:, known.places], mean, covariance)
         for column, table in known.tables.items():

@@ -83,7 +83,7 @@ def require_closed_form(density: Density, solver: str) -> None:
     if not density.closed_form:
         raise UnsupportedError(
             f"solver={solver!r} needs closed-form updates, and {type(density).__name__} has none: "
-            "use solver='adam' or 'lbfgs', or parameterization='covariance'."
+            "use solver='adam' or 'lbfgs', or a density that has them."
         )
 
 

@@ -1,14 +1,18 @@
-"""Expectation-maximisation: occupancies, statistics, closed-form maximum; never goes down."""
+"""Expectation-maximisation: occupancies, statistics, closed-form maximum; never goes down.
+
+Where a density has no closed form, gradients raise what the M step would maximise.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from scipy.optimize import minimize
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities import Statistics, add_statistics, keep_valid, scale_statistics
+from mixtura.densities import Density, Statistics, add_statistics, keep_valid, scale_statistics
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.objectives import Objective
@@ -18,9 +22,12 @@ from mixtura.trainers.base import (
     SpreadPrior,
     occupancies,
     penalty,
-    require_closed_form,
     with_masses,
 )
+from mixtura.trainers.gradient import Free, Packed, gradient_of
+
+#: Steps of L-BFGS in an M step that has no closed form.
+_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -35,14 +42,17 @@ class EM:
     def run(
         self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
     ) -> FitResult:
-        require_closed_form(mixture.density, "em")
         progress.start(self.stage, self.max_iter)
         total_weight, previous = engine.total_weight, float("inf")
         for iteration in range(1, self.max_iter + 1):
             sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
             loss = float(sums.pop("loss")) / total_weight
             penalised = loss + penalty(mixture, self.prior) / total_weight
-            mixture = em_update(mixture, sums, self.prior)
+            if mixture.density.closed_form:
+                mixture = em_update(mixture, sums, self.prior)
+            else:
+                density = _ascended(mixture, objective, engine, self.prior)
+                mixture = with_masses(mixture, density, sums["mass"])
             stop = progress.step(
                 {"stage": self.stage, "iteration": iteration, "objective": penalised}
             )
@@ -54,6 +64,8 @@ class EM:
 
 def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statistics:
     loss, occupancy = occupancies(mixture, objective, batch)
+    if not mixture.density.closed_form:
+        return {"mass": occupancy.sum(0), "loss": loss}
     return {**mixture.density.statistics(batch, occupancy), "loss": loss}
 
 
@@ -65,6 +77,31 @@ def em_update(mixture: Mixture, sums: Statistics, prior: SpreadPrior | None = No
         total = add_statistics(sums, prior.statistics(old, old.centre(sums)))
     new, valid = old.maximise(total)
     return with_masses(mixture, keep_valid(old, new, valid), sums["mass"])
+
+
+def _ascended(
+    mixture: Mixture, objective: Objective, engine: LocalEngine, prior: SpreadPrior | None
+) -> Density:
+    """The density after a few steps of L-BFGS on what an M step maximises."""
+    old = mixture.density
+    packed = Packed(old.free())
+
+    def loss(batch: Batch, free: Free) -> Tensor:
+        _, occupancy = occupancies(mixture, objective, batch)
+        return -(occupancy * old.from_free(free).log_prob(batch)).sum()
+
+    def sums(free: Free) -> Free:
+        data = engine.sum(lambda batch: gradient_of(partial(loss, batch), free), old)
+        if prior is None:
+            return data
+        return add_statistics(
+            data,
+            gradient_of(lambda f: prior.penalty(replace(mixture, density=old.from_free(f))), free),
+        )
+
+    function, start = packed.mean(sums, engine.total_weight), packed.pack(old.free())
+    found = minimize(function, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
+    return old.from_free(packed.unpack(found.x))
 
 
 def online_em_step(

@@ -278,18 +278,15 @@ class LBFGS:
         self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
     ) -> FitResult:
         progress.start(self.stage, self.max_iter)
-        packed = _Packed(mixture.free())
-        total_weight = engine.total_weight
+        packed = Packed(mixture.free())
 
-        def value_and_gradient(vector: np.ndarray) -> tuple[float, np.ndarray]:
-            leaves = packed.unpack(vector)
-            sums = engine.sum(
+        def sums(leaves: Free) -> Free:
+            data = engine.sum(
                 lambda batch: _gradient_sums(mixture, objective, leaves, batch), mixture
             )
-            if self.prior is not None:
-                sums = add_statistics(sums, _penalty_gradient(mixture, self.prior, leaves))
-            loss = float(sums.pop("loss")) / total_weight
-            return loss, packed.pack(sums) / total_weight
+            if self.prior is None:
+                return data
+            return add_statistics(data, _penalty_gradient(mixture, self.prior, leaves))
 
         best = Best(mixture)
         if self.validation is not None:
@@ -312,7 +309,7 @@ class LBFGS:
                 raise StopIteration
 
         outcome = minimize(
-            value_and_gradient,
+            packed.mean(sums, engine.total_weight),
             packed.pack(mixture.free()),
             jac=True,
             method="L-BFGS-B",
@@ -323,25 +320,28 @@ class LBFGS:
         return FitResult(best.mixture, float(outcome.fun), iteration, settled)
 
 
-def _gradient_sums(
-    mixture: Mixture, objective: Objective, leaves: Free, batch: Batch
-) -> dict[str, Tensor]:
-    leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
-    joint = mixture.from_free(leaves).class_log_joint(batch)
-    loss = objective.total(joint, batch.y, batch.weight)
-    gradients = torch.autograd.grad(loss, list(leaves.values()))
-    return {"loss": loss.detach(), **dict(zip(leaves, gradients, strict=True))}
+def gradient_of(loss: Callable[[Free], Tensor], free: Free) -> Free:
+    """A loss, and its gradient by every free parameter."""
+    leaves = {name: value.detach().requires_grad_() for name, value in free.items()}
+    value = loss(leaves)
+    gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+    return {"loss": value.detach(), **dict(zip(leaves, gradients, strict=True))}
 
 
-def _penalty_gradient(mixture: Mixture, prior: Penalty, leaves: Free) -> dict[str, Tensor]:
-    leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
-    loss = prior.penalty(mixture.from_free(leaves))
-    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-    return {"loss": loss.detach(), **dict(zip(leaves, gradients, strict=True))}
+def _gradient_sums(mixture: Mixture, objective: Objective, leaves: Free, batch: Batch) -> Free:
+    def loss(free: Free) -> Tensor:
+        joint = mixture.from_free(free).class_log_joint(batch)
+        return objective.total(joint, batch.y, batch.weight)
+
+    return gradient_of(loss, leaves)
+
+
+def _penalty_gradient(mixture: Mixture, prior: Penalty, leaves: Free) -> Free:
+    return gradient_of(lambda free: prior.penalty(mixture.from_free(free)), leaves)
 
 
 @dataclass
-class _Packed:
+class Packed:
     """Named tensors as one vector, for an optimiser that knows only vectors."""
 
     template: Free
@@ -349,6 +349,18 @@ class _Packed:
 
     def __post_init__(self) -> None:
         self.shapes = {name: value.shape for name, value in self.template.items()}
+
+    def mean(
+        self, sums: Callable[[Free], Free], total_weight: float
+    ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+        """Summed losses and gradients of free parameters, as means of a vector."""
+
+        def value_and_gradient(vector: np.ndarray) -> tuple[float, np.ndarray]:
+            found = sums(self.unpack(vector))
+            loss = float(found.pop("loss")) / total_weight
+            return loss, self.pack(found) / total_weight
+
+        return value_and_gradient
 
     def pack(self, tensors: Free) -> np.ndarray:
         flat = [tensors[name].detach().double().flatten().cpu() for name in self.shapes]

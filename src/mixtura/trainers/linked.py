@@ -359,7 +359,6 @@ def tied(density: Density, rows: Tensor, layout: Layout) -> Density:
     pooled = blank.index_add(0, layout.owner, weighted)[layout.owner]
     own = [(layout.owner == label).nonzero().flatten() for label in range(layout.n_classes)]
     heaviest = torch.stack([mine[rows[mine].argmax()] for mine in own])
-    alike = part.select(heaviest[layout.owner])
-    alike = alike.with_tensors({**alike.tensors(), "mean": part.mean})
-    again, valid = alike.maximise(alike.spread_statistics(pooled, part.mean))
+    alike = part.select(heaviest[layout.owner]).at(part.location)
+    again, valid = alike.maximise(alike.spread_statistics(pooled, part.location))
     return with_numeric_part(density, keep_valid(part, again, valid))

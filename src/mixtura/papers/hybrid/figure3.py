@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from mixtura.data import Scaling, Table, resolve_device
-from mixtura.densities import FullGaussian, VectorDensity
+from mixtura.densities import FullGaussian, Gaussian
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Mixture
 from mixtura.papers.hybrid.figure1 import train_hybrid
@@ -127,7 +127,7 @@ def _mixture_to_time(report: Report, images: Images, rank: str) -> Mixture:
     if rank != "full":
         return mixture
     thin = mixture.density
-    assert isinstance(thin, VectorDensity)
+    assert isinstance(thin, Gaussian)
     factor = torch.linalg.cholesky(thin.covariances())
     return replace(mixture, density=FullGaussian(mean=thin.mean, floor=thin.floor, factor=factor))
 
