@@ -1,21 +1,40 @@
 """Densities against scipy, dense linear algebra, finite differences and draws."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import logistic
 
 from mixtura.data import Batch
-from mixtura.densities import STRUCTURES, LowRankGaussian, LowRankPrecision, add_statistics
-from mixtura.exceptions import UnsupportedError
+from mixtura.densities import (
+    STRUCTURES,
+    LowRankGaussian,
+    LowRankPrecision,
+    VectorDensity,
+    add_statistics,
+)
+from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.objectives import Likelihood
+from mixtura.progress import Progress
 from mixtura.testing import (
     DENSITY_CHECKS,
+    GAUSSIAN_CHECKS,
+    REFERENCE_CHECKS,
+    Reference,
     check_density,
     dense_conditional,
     make_batch,
     make_density,
+    make_engine,
+    make_mixture,
 )
+from mixtura.trainers.base import SpreadPrior
+from mixtura.trainers.ebw import EBW
+from mixtura.trainers.em import EM
+from mixtura.trainers.gradient import LBFGS
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 
@@ -26,10 +45,18 @@ def density(request, generator):
     return make_density(*request.param, generator)
 
 
-@pytest.mark.parametrize("check", DENSITY_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", DENSITY_CHECKS + GAUSSIAN_CHECKS, ids=lambda check: check.__name__
+)
 def test_property(check, density, generator):
     """Every structure has every property."""
     check(density, generator)
+
+
+@pytest.mark.parametrize("check", REFERENCE_CHECKS, ids=lambda check: check.__name__)
+def test_property_against_scipy(check, density, generator):
+    """Every structure is the normal distribution of its dense covariance."""
+    check(density, generator, Reference.normal(density))
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 30])
@@ -39,14 +66,129 @@ def test_other_sizes(structure, n_features, generator):
     density = make_density(
         *structure, generator, n_components=2, n_features=n_features, rank=min(2, n_features)
     )
-    for check in DENSITY_CHECKS:
-        if check.__name__ != "check_gradient" or n_features < 5:
+    for check in DENSITY_CHECKS + GAUSSIAN_CHECKS:
+        slow = check.__name__ in ("check_gradient", "check_updates")
+        if not slow or n_features < 5:
             check(density, generator)
+    for against in REFERENCE_CHECKS:
+        against(density, generator, Reference.normal(density))
 
 
 def test_check_density_runs_every_check(generator):
     """A new density inherits all checks by one call."""
     check_density(make_density("diag", "covariance", generator, n_components=1), generator)
+
+
+# -- a density that has only what it must ------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logistic(VectorDensity):
+    """Independent logistic features: the members that every density must write, and no more."""
+
+    middle: torch.Tensor
+    width: torch.Tensor
+
+    @classmethod
+    def from_clusters(cls, x, membership, floor, generator, **options):
+        share = membership / membership.sum(0)
+        middle = share.mT @ x
+        variance = share.mT @ x.square() - middle.square()
+        return cls(middle=middle, width=variance.clamp_min(floor).sqrt() / 1.8)
+
+    @property
+    def location(self):
+        return self.middle
+
+    def log_prob(self, batch):
+        middle, width = self.middle.to(batch.x.dtype), self.width.to(batch.x.dtype)
+        z = (batch.x[:, None] - middle) / width
+        each = -z - 2.0 * torch.nn.functional.softplus(-z) - width.log()
+        seen = torch.ones_like(batch.x) if batch.observed is None else batch.observed.to(z)
+        return (each * seen[:, None]).sum(2)
+
+    def sample(self, component, generator, **options):
+        shape = len(component), self.n_features
+        z = torch.rand(shape, dtype=torch.float64, generator=generator).logit()
+        return self.middle[component] + self.width[component] * z
+
+    def free(self):
+        return {"middle": self.middle, "log_width": self.width.log()}
+
+    def from_free(self, free):
+        return replace(self, middle=free["middle"], width=free["log_width"].exp())
+
+
+def logistic_logpdf(density, component, x, observed):
+    """The same by scipy."""
+    middle, width = density.middle[component, observed], density.width[component, observed]
+    return logistic(middle.numpy(), width.numpy()).logpdf(x).sum(1)
+
+
+@pytest.fixture
+def minimal(generator):
+    """Three components of five features."""
+    x = 3.0 * torch.randn(60, 5, dtype=torch.float64, generator=generator)
+    share = torch.rand(60, 3, dtype=torch.float64, generator=generator)
+    return Logistic.from_clusters(x, share, 1e-3, generator)
+
+
+def test_a_density_of_six_members_passes_every_check(minimal, generator):
+    """And one that is not what it is compared with does not."""
+    check_density(minimal, generator, reference_logpdf=partial(logistic_logpdf, minimal))
+    wider = replace(minimal, width=1.1 * minimal.width)
+    with pytest.raises(AssertionError):
+        check_density(wider, generator, reference_logpdf=partial(logistic_logpdf, minimal))
+
+
+def test_what_has_no_reference_is_not_checked(minimal, generator):
+    """Nobody knows what a new density should be, unless told."""
+    with pytest.raises(InvalidInputError, match="reference_logpdf"):
+        check_density(minimal, generator)
+
+
+def test_defaults_are_right_or_say_what_to_write(minimal, generator):
+    """Sizes are counted, complete rows stay; what no rule serves is refused by name."""
+    assert minimal.n_parameters == 10
+    assert minimal.row_cost(True) >= 2 * minimal.middle.numel()
+    whole = make_batch(minimal, 6, generator)
+    holes = make_batch(minimal, 6, generator, holes=True)
+    share, component = torch.full((6, 3), 1.0 / 3.0, dtype=torch.float64), torch.zeros(6).long()
+    np.testing.assert_allclose(minimal.fill(whole, share), whole.x, 1e-12)
+    assert torch.equal(minimal.complete(whole, component, generator), whole.x)
+    peak = [logistic_logpdf(minimal, k, minimal.middle[[k]], np.ones(5, bool)) for k in range(3)]
+    np.testing.assert_allclose(minimal.log_peak(), np.ravel(peak), 1e-12)
+    for refused, word in (
+        (lambda: minimal.fill(holes, share), "`expected`"),
+        (lambda: minimal.complete(holes, component, generator), "`agree`"),
+        (minimal.covariances, "`covariances`"),
+        (lambda: minimal.at(minimal.middle), "`at`"),
+        (minimal.own_statistics, "`own_statistics`"),
+        (lambda: minimal.statistics(whole, share), "`statistics`"),
+        (lambda: EBW().run(*_training(minimal, generator)), "lbfgs"),
+    ):
+        with pytest.raises(UnsupportedError, match=word):
+            refused()
+
+
+def _training(density, generator):
+    mixture = make_mixture(density, [2, 1], generator)
+    return mixture, Likelihood(), make_engine(mixture, 80, generator, holes=True), Progress()
+
+
+@pytest.mark.parametrize("trainer", [EM(15, -1.0), LBFGS(15)], ids=["em", "lbfgs"])
+def test_a_density_of_six_members_is_trained(trainer, minimal, generator):
+    """EM's M step goes by gradients; a prior of a spread that it lacks says nothing."""
+    _, objective, engine, progress = _training(minimal, generator)
+    start = make_mixture(replace(minimal, middle=minimal.middle + 1.0), [2, 1], generator)
+    prior = SpreadPrior.pooled([start.density], torch.ones(1), 50.0)
+    assert prior.reference.numel() == 0
+    found = replace(trainer, prior=prior).run(start, objective, engine, progress)
+    alone = trainer.run(start, objective, engine, Progress())
+    losses = np.array([record["objective"] for record in progress.history])
+    assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
+    assert losses[-1] < losses[0] - 0.1
+    np.testing.assert_allclose(found.mixture.density.middle, alone.mixture.density.middle, 1e-9)
 
 
 @pytest.mark.parametrize("kind", [LowRankGaussian, LowRankPrecision])

@@ -149,12 +149,12 @@ class Density(ABC):
         joined = {name: torch.cat([tensors[name] for tensors in named]) for name in named[0]}
         return parts[0].with_tensors(joined)
 
-    # -- a prior of the spread: it says nothing of a density that has none ----------------------
+    # -- a prior of the spread, which says nothing of a density that has none: zero -------------
 
     @property
     def spread(self) -> Tensor:
         """What a prior acts on, (K, ...): variances, whole covariances, chances; or nothing."""
-        return self.location.new_zeros(*self.location.shape[:-1], 0)
+        return self.location[..., :0]
 
     @property
     def typical_spread(self) -> Tensor:
@@ -168,11 +168,18 @@ class Density(ABC):
 
     def spread_log_prob(self, reference: Tensor) -> Tensor:
         """Mean log density (up to a constant) of rows of that spread around each location, (K,)."""
-        return self.location.new_zeros(self.n_components)
+        return self._no_spread().flatten(1).sum(1)
 
     def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
         """What one row of spread `reference` around each `centre` would contribute."""
+        self._no_spread()
         return {name: torch.zeros_like(value) for name, value in self.own_statistics().items()}
+
+    def _no_spread(self) -> Tensor:
+        """The spread of a density that has none; a spread without a prior of it is refused."""
+        if self.spread.numel():
+            raise self._unwritten("prior of its spread", "`spread_log_prob`, `spread_statistics`")
+        return self.spread
 
     def centre(self, statistics: Statistics) -> Tensor:
         """Where the rows of each component lie, as `location`; that itself where it has no rows."""

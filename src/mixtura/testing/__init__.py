@@ -1,8 +1,8 @@
 """Property checks for every density, objective, trainer and classifier of sequences.
 
-They also hold for those yet to be written. Each compares with something computed another way: dense
-matrices, scipy's normal distribution, all paths of a chain, finite differences, or the moments of
-many draws.
+They also hold for those yet to be written. Each compares with something computed another way: a
+reference that is passed, dense matrices, scipy's distributions, all paths of a chain, finite
+differences, or many draws.
 """
 
 from mixtura.testing.chains import (
@@ -27,10 +27,19 @@ from mixtura.testing.chains import (
 )
 from mixtura.testing.densities import (
     DENSITY_CHECKS,
+    GAUSSIAN_CHECKS,
+    REFERENCE_CHECKS,
+    Reference,
     check_complete,
+    check_conditional_draws,
     check_density,
     check_expected,
     check_free,
+    check_frequencies_of_draws,
+    check_gaussian_complete,
+    check_gaussian_expected,
+    check_gaussian_sample,
+    check_gaussian_statistics,
     check_gradient,
     check_log_prob,
     check_marginals,
@@ -38,9 +47,10 @@ from mixtura.testing.densities import (
     check_sample,
     check_single_precision,
     check_stacking,
-    check_statistics,
+    check_updates,
     dense_conditional,
     dense_log_prob,
+    same_distribution,
 )
 from mixtura.testing.mixed import (
     MIXED_CHECKS,
@@ -97,9 +107,12 @@ from mixtura.testing.training import (
 
 __all__ = [
     "DENSITY_CHECKS",
+    "GAUSSIAN_CHECKS",
     "MIXED_CHECKS",
+    "REFERENCE_CHECKS",
     "SEQUENCE_DENSITY_CHECKS",
     "SEQUENCE_ESTIMATOR_CHECKS",
+    "Reference",
     "check_answers",
     "check_chain_company",
     "check_chain_complete",
@@ -115,12 +128,18 @@ __all__ = [
     "check_chain_statistics",
     "check_chances",
     "check_complete",
+    "check_conditional_draws",
     "check_density",
     "check_expected",
     "check_fit",
     "check_forms",
     "check_free",
     "check_frequencies",
+    "check_frequencies_of_draws",
+    "check_gaussian_complete",
+    "check_gaussian_expected",
+    "check_gaussian_sample",
+    "check_gaussian_statistics",
     "check_gradient",
     "check_independence",
     "check_labels",
@@ -149,9 +168,9 @@ __all__ = [
     "check_sequence_estimator",
     "check_single_precision",
     "check_stacking",
-    "check_statistics",
     "check_storage",
     "check_trainer",
+    "check_updates",
     "check_valid",
     "check_weights",
     "dense_conditional",
@@ -168,6 +187,7 @@ __all__ = [
     "make_sequences",
     "penalised_loss",
     "plain",
+    "same_distribution",
     "slow_fill",
     "slow_hole_counts",
     "slow_hole_terms",
