@@ -20,18 +20,28 @@ from mixtura.densities.hmm import HiddenMarkov
 from mixtura.densities.hole_pattern import HolePattern
 from mixtura.densities.low_rank import LowRankGaussian, LowRankPrecision
 from mixtura.densities.product import Product, numeric_part, with_numeric_part
+from mixtura.densities.student import StudentT
 
-#: (covariance, parameterization) -> class and the options it is built with.
-STRUCTURES: dict[tuple[str, str], tuple[type[Gaussian], dict[str, Any]]] = {
+#: (covariance, parameterization) -> class and the options it is built with: Gaussians.
+STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
     ("spherical", "covariance"): (DiagonalGaussian, {"tied": True}),
     ("diag", "covariance"): (DiagonalGaussian, {}),
     ("full", "covariance"): (FullGaussian, {}),
     ("low_rank", "covariance"): (LowRankGaussian, {}),
     ("low_rank", "precision"): (LowRankPrecision, {}),
 }
+#: The same with heavy tails, and all of them.
+STUDENTS: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
+    ("student_diag", "covariance"): (StudentT, {"kind": DiagonalGaussian}),
+    ("student_full", "covariance"): (StudentT, {"kind": FullGaussian}),
+    ("student_low_rank", "covariance"): (StudentT, {"kind": LowRankGaussian}),
+}
+KINDS = STRUCTURES | STUDENTS
 
 __all__ = [
+    "KINDS",
     "STRUCTURES",
+    "STUDENTS",
     "Categorical",
     "Density",
     "DiagonalGaussian",
@@ -44,6 +54,7 @@ __all__ = [
     "LowRankPrecision",
     "Product",
     "Statistics",
+    "StudentT",
     "VectorDensity",
     "add_statistics",
     "keep_valid",

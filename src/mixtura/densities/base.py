@@ -230,7 +230,7 @@ class VectorDensity(Density):
         floor: float,
         generator: torch.Generator,
         **options: Any,
-    ) -> VectorDensity:
+    ) -> Self:
         """A start: K components from weighted clusters of complete rows x (n, D).
 
         `membership` (n, K) are the weights; no variance may be less than `floor`.

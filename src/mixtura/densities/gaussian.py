@@ -140,6 +140,16 @@ class Gaussian(VectorDensity):
         )
 
 
+def weight_per_row(statistics: Statistics) -> Tensor:
+    """(K, 1): one; or what the rows weigh on average, where `rows` (K,) says how many they are.
+
+    Moments divided by the weight are those of an average row. Where rows are weighted because their
+    variances differ, as those of heavy tails do, scatter is to be divided by the number of rows.
+    """
+    mass = statistics["mass"][:, None]
+    return mass / statistics["rows"][:, None] if "rows" in statistics else torch.ones_like(mass)
+
+
 def own_expected(density: VectorDensity, batch: Batch, component: Tensor) -> Tensor:
     """Conditional mean (n, D) of every row under its own component (n,)."""
     found = torch.zeros_like(batch.x)
@@ -172,7 +182,7 @@ class DiagonalGaussian(Gaussian):
         floor: float,
         generator: torch.Generator,
         **options: Any,
-    ) -> DiagonalGaussian:
+    ) -> Self:
         blank = x.new_zeros(membership.shape[1], x.shape[1])
         start = cls(mean=blank, variance=blank + 1.0, floor=floor, **options)
         return start.maximise(start._statistics_complete(x, membership))[0]
@@ -229,7 +239,7 @@ class DiagonalGaussian(Gaussian):
     def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
         mass = statistics["mass"][:, None]
         mean = statistics["first"] / mass
-        variance = statistics["second"] / mass - mean.square()
+        variance = (statistics["second"] / mass - mean.square()) * weight_per_row(statistics)
         if self.tied:
             variance = variance.mean(1, keepdim=True).expand_as(mean)
         valid = (mass[:, 0] > 0) & (variance > -0.5 * self.floor).all(1)
@@ -282,7 +292,7 @@ class FullGaussian(Gaussian):
         floor: float,
         generator: torch.Generator,
         **options: Any,
-    ) -> FullGaussian:
+    ) -> Self:
         blank = x.new_zeros(membership.shape[1], x.shape[1])
         start = cls(mean=blank, factor=torch.diag_embed(blank + 1.0), floor=floor, **options)
         return start.maximise(start._statistics_complete(x, membership))[0]
@@ -368,7 +378,7 @@ class FullGaussian(Gaussian):
         mean = statistics["first"] / mass[:, None]
         second = statistics["second"] / mass[:, None, None]
         covariance = second - mean[:, :, None] * mean[:, None, :]
-        covariance = 0.5 * (covariance + covariance.mT)
+        covariance = 0.5 * (covariance + covariance.mT) * weight_per_row(statistics)[..., None]
         usable = torch.where(covariance.isfinite().all((1, 2))[:, None, None], covariance, 0.0)
         slack = 0.5 * self.floor * torch.eye(self.n_features, dtype=mass.dtype, device=mass.device)
         valid = (mass > 0) & mean.isfinite().all(1) & is_positive_definite(usable + slack)

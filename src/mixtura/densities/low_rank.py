@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
-from mixtura.densities.gaussian import FullGaussian, Gaussian
+from mixtura.densities.gaussian import FullGaussian, Gaussian, weight_per_row
 from mixtura.numerics import (
     LOG_2PI,
     above,
@@ -195,7 +195,7 @@ class LowRankGaussian(_LowRankGaussian):
         *,
         rank: int = 1,
         **options: Any,
-    ) -> LowRankGaussian:
+    ) -> Self:
         mass = membership.sum(0)[:, None]
         mean = membership.mT @ x / mass
         variance = membership.mT @ x.square() / mass - mean.square()
@@ -211,7 +211,7 @@ class LowRankGaussian(_LowRankGaussian):
         return cls(mean=mean, diagonal=diagonal, loading=loading, floor=floor, **options)
 
     @classmethod
-    def from_full(cls, full: FullGaussian, rank: int) -> LowRankGaussian:
+    def from_full(cls, full: FullGaussian, rank: int) -> Self:
         """The leading eigenpairs of each covariance; the rest of its diagonal stays."""
         covariance = full.covariances()
         loading = _leading_eigenpairs(covariance, rank)
@@ -344,7 +344,7 @@ class LowRankGaussian(_LowRankGaussian):
         moments = torch.where(valid[:, None, None], moments, torch.eye(self.rank + 1).to(mass))
         coefficients = solve_posdef(moments, cross.mT).mT  # (K, D, R + 1)
         residual = statistics["second"] - (coefficients * cross).sum(2)
-        diagonal = residual / mass[:, :, 0]
+        diagonal = residual / mass[:, :, 0] * weight_per_row(statistics)
         valid = valid & (diagonal > -0.5 * self.floor).all(1)
         updated = {
             "mean": coefficients[..., -1],
@@ -385,11 +385,11 @@ class LowRankPrecision(_LowRankGaussian):
         *,
         rank: int = 1,
         **options: Any,
-    ) -> LowRankPrecision:
+    ) -> Self:
         return cls.from_full(FullGaussian.from_clusters(x, membership, floor, generator), rank)
 
     @classmethod
-    def from_full(cls, full: FullGaussian, rank: int) -> LowRankPrecision:
+    def from_full(cls, full: FullGaussian, rank: int) -> Self:
         """The leading eigenpairs of each precision; the rest of its diagonal stays.
 
         Diagonal and low rank together can exceed the precision they were taken from, so the floor

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch, Scaling, Table
-from mixtura.densities import STRUCTURES, Density, VectorDensity
+from mixtura.densities import KINDS, Density, VectorDensity
 from mixtura.engines import LocalEngine
 from mixtura.mixture import Layout, Mixture
 
@@ -37,8 +37,8 @@ def make_density(
     membership = torch.nn.functional.one_hot(labels, n_components) + 0.1 * rand(
         generator, n, n_components
     )
-    kind, options = STRUCTURES[covariance, parameterization]
-    if covariance == "low_rank":
+    kind, options = KINDS[covariance, parameterization]
+    if covariance.endswith("low_rank"):
         options = {**options, "rank": rank}
     return kind.from_clusters(x, membership, floor, generator, **options)
 

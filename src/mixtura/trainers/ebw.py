@@ -201,7 +201,10 @@ class _Walk:
 
 def _cosine(one: Free, other: Free) -> Tensor:
     """Of the angle between two moves of each component, (K,)."""
-    flat, to = (torch.cat([part.flatten(1) for part in move.values()], 1) for move in (one, other))
+    flat, to = (
+        torch.cat([part.reshape(len(part), -1) for part in move.values()], 1)
+        for move in (one, other)
+    )
     return torch.cosine_similarity(flat, to, dim=1)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities import (
-    STRUCTURES,
+    KINDS,
     Categorical,
     Density,
     HiddenMarkov,
@@ -54,7 +54,7 @@ class Structure:
 
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
         """A stack over numbers, with the moments of weighted clusters of complete rows."""
-        kind, options = STRUCTURES[self.covariance, "covariance"]
+        kind, options = KINDS[self.covariance, "covariance"]
         return kind.from_clusters(x, membership, self.floor, generator, **options, **self.options)
 
     def build_mixed(

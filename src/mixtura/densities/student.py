@@ -1,0 +1,268 @@
+"""Student's t: Gaussians with heavy tails, for rows of which some lie far out.
+
+A row is Gaussian given a latent weight: x | w ~ N(mean, scale / w), w ~ Gamma(nu / 2, nu / 2). With
+d features observed, at the squared distance delta from the mean under their part of the scale,
+
+    E[w] = (nu + d) / (nu + delta),  E[log w] = log E[w] - g(nu + d),
+    g(nu) = log(nu / 2) - psi(nu / 2),
+
+so that EM sums the Gaussian's own statistics of rows weighted by E[w], and nu follows from the mean
+of E[w] - E[log w] - 1, which is g(nu) at the maximum. Marginals are t of the same nu; what is
+missing is t given the rest, with nu + d degrees of freedom (Liu and Rubin, 1995, Statistica Sinica;
+mixtures: Peel and McLachlan, 2000, Statistics and Computing).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import torch
+from scipy.special import gammaincinv
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities.base import Statistics, VectorDensity, add_statistics, rand
+from mixtura.densities.gaussian import FullGaussian, Gaussian, own_expected
+
+#: Degrees of freedom: enough for a covariance to exist, and so many that a Gaussian is no better.
+LEAST, MOST = 2.1, 1000.0
+#: Those that training starts with.
+_START = 10.0
+#: How near to the bounds their free parameter reaches, as a share of the range of their logarithm.
+_HAIR = 1e-6
+_HALVINGS = 60
+_INNER = "scale."
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentT(VectorDensity):
+    """K t distributions, whose scale matrices have the form of a Gaussian's covariances.
+
+    Attributes
+    ----------
+    scale : K Gaussians, with the means and the scale matrices.
+    dof : (K,) degrees of freedom, from `LEAST` to `MOST`.
+    """
+
+    scale: Gaussian
+    dof: Tensor
+
+    @classmethod
+    def from_clusters(
+        cls,
+        x: Tensor,
+        membership: Tensor,
+        floor: float,
+        generator: torch.Generator,
+        *,
+        kind: type[Gaussian] = FullGaussian,
+        **options: Any,
+    ) -> Self:
+        """A start: the Gaussians that `kind` starts with, and tails that are somewhat heavy."""
+        scale = kind.from_clusters(x, membership, floor, generator, **options)
+        return cls(scale=scale, dof=x.new_full((membership.shape[1],), _START))
+
+    @property
+    def closed_form(self) -> bool:  # type: ignore[override]
+        return self.scale.closed_form
+
+    @property
+    def location(self) -> Tensor:
+        return self.scale.mean
+
+    @property
+    def floor(self) -> float:
+        """The smallest variance that a scale matrix may have."""
+        return self.scale.floor
+
+    @property
+    def n_parameters(self) -> int:
+        return self.scale.n_parameters + 1
+
+    @property
+    def prior_rows(self) -> float:
+        return self.scale.prior_rows
+
+    def row_cost(self, missing: bool) -> int:
+        return (2 if missing else 1) * self.scale.row_cost(missing) + 6 * self.n_components
+
+    def at(self, location: Tensor) -> Self:
+        return replace(self, scale=self.scale.at(location))
+
+    # -- names: what belongs to the Gaussians begins with "scale." -------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"dof": self.dof, **_outward(self.scale.tensors())}
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
+        scale = self.scale.with_tensors(_inward(tensors))
+        return replace(self, scale=scale, dof=tensors.get("dof", self.dof))
+
+    def free(self) -> dict[str, Tensor]:
+        share = (self.dof / LEAST).log() / math.log(MOST / LEAST)
+        return {"raw_dof": share.clamp(_HAIR, 1.0 - _HAIR).logit(), **_outward(self.scale.free())}
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        dof = LEAST * (free["raw_dof"].sigmoid() * math.log(MOST / LEAST)).exp()
+        return replace(self, dof=dof, scale=self.scale.from_free(_inward(free)))
+
+    # -- likelihood ------------------------------------------------------------------------------
+
+    def _distances(self, batch: Batch) -> tuple[_Patterns, Tensor, Tensor]:
+        """Patterns of the rows, the Gaussians' log densities at their means of the features that
+        these have ((n, K), or (1, K) where all have all), and squared distances from them (n, K).
+        """
+        patterns = _Patterns.of(batch)
+        peak = patterns.by_row(self._centred.log_prob(patterns.blank))
+        return patterns, peak, 2.0 * (peak - self.scale.log_prob(batch)).clamp_min(0.0)
+
+    @cached_property
+    def _centred(self) -> Gaussian:
+        return self.scale.at(torch.zeros_like(self.scale.mean))
+
+    def log_prob(self, batch: Batch) -> Tensor:
+        patterns, peak, squared = self._distances(batch)
+        dof, size = self.dof.double(), patterns.size.double()
+        whole = 0.5 * (dof + size)
+        constant = torch.lgamma(whole) - torch.lgamma(0.5 * dof) - 0.5 * size * (0.5 * dof).log()
+        whole, constant = (patterns.by_row(part.to(squared)) for part in (whole, constant))
+        return peak + constant - whole * (squared / self.dof.to(squared)).log1p()
+
+    # -- updates ---------------------------------------------------------------------------------
+
+    def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
+        """Those of the Gaussians, rows weighted by E[w], and what tells the degrees of freedom.
+
+        What is missing scatters around its mean as scale / w: weighted by w, as scale.
+        """
+        patterns, _, squared = self._distances(batch)
+        total = self.dof + patterns.size
+        weight = patterns.by_row(total) / (self.dof + squared)
+        tail = weight - 1.0 - weight.log() + patterns.by_row(_gap(total))
+        scatter = self._centred.statistics(patterns.blank, patterns.sum(occupancy * (1.0 - weight)))
+        scatter["mass"] = torch.zeros_like(scatter["mass"])
+        inner = add_statistics(self.scale.statistics(batch, occupancy * weight), scatter)
+        return {
+            "mass": occupancy.sum(0),
+            "tail": (occupancy * tail).sum(0),
+            **_outward(inner),
+        }
+
+    def own_statistics(self) -> Statistics:
+        return self.spread_statistics(self.spread, self.location)
+
+    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+        """Imagined rows have the tails that the components have."""
+        inner = self.scale.spread_statistics(reference, centre)
+        return {"mass": inner["mass"], "tail": _gap(self.dof), **_outward(inner)}
+
+    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        mass, tail = statistics["mass"], statistics["tail"]
+        scale, valid = self.scale.maximise({**_inward(statistics), "rows": mass})
+        return replace(self, scale=scale, dof=_dof_of(tail / mass)), valid & (mass > 0) & (tail > 0)
+
+    def centre(self, statistics: Statistics) -> Tensor:
+        return self.scale.centre(_inward(statistics))
+
+    @property
+    def spread(self) -> Tensor:
+        return self.scale.spread
+
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        """A prior is one of the scale matrices; of the degrees of freedom it says nothing."""
+        return self.scale.spread_log_prob(reference)
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def covariances(self) -> Tensor:
+        return (self.dof / (self.dof - 2.0))[:, None, None] * self.scale.covariances()
+
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+        drawn, mean = self.scale.sample(component, generator), self.location[component]
+        level = rand(len(component), 1, generator).clamp_min(torch.finfo(torch.float64).tiny)
+        half = 0.5 * self.dof.detach()[component, None].double().cpu()
+        weight = torch.from_numpy(gammaincinv(half.numpy(), level.numpy())) / half
+        return mean + (drawn - mean) / weight.sqrt().to(drawn)
+
+    def expected(self, batch: Batch) -> Tensor:
+        return self.scale.expected(batch)
+
+    def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
+        """Each draw's own deviation from its regression, at the observed part's distance.
+
+        Relative to sqrt(nu + delta) the deviation is independent of what is observed, so a draw
+        given other values there has another delta and the same relative deviation.
+        """
+        if batch.observed is None:
+            return batch.x
+        drawn = drawn.to(batch.x.dtype)
+        other = replace(batch, x=torch.where(batch.observed, drawn, 0.0))
+        each = torch.arange(len(batch), device=component.device)
+        reach, own = (
+            (self.dof.to(drawn) + self._distances(rows)[2])[each, component, None]
+            for rows in (batch, other)
+        )
+        around, mine = (own_expected(self.scale, rows, component) for rows in (batch, other))
+        return torch.where(batch.observed, batch.x, around + (reach / own).sqrt() * (drawn - mine))
+
+
+class _Patterns(NamedTuple):
+    """The patterns of observed features that rows have.
+
+    Attributes
+    ----------
+    blank : a row of zeros per pattern.
+    place : (n,) the pattern of each row; None where all rows are complete.
+    size : (P, 1) number of observed features.
+    """
+
+    blank: Batch
+    place: Tensor | None
+    size: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch) -> _Patterns:
+        x, observed, place = batch.x[:1], None, None
+        size = torch.full_like(x[:, :1], x.shape[1])
+        if batch.observed is not None:
+            observed, place = torch.unique(batch.observed, dim=0, return_inverse=True)
+            size = observed.sum(1, keepdim=True).to(x)
+        blank = x.new_zeros(len(size), x.shape[1])
+        return cls(Batch(blank, observed, batch.y[:1], blank[:, 0]), place, size)
+
+    def by_row(self, values: Tensor) -> Tensor:
+        """(P, K) of patterns -> (n, K) of rows; or (1, K), which all rows share."""
+        return values if self.place is None else values.index_select(0, self.place)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """(n, K) of rows -> (P, K) of patterns."""
+        if self.place is None:
+            return values.sum(0, keepdim=True)
+        return values.new_zeros(len(self.size), values.shape[1]).index_add(0, self.place, values)
+
+
+def _gap(dof: Tensor) -> Tensor:
+    """log(nu / 2) - psi(nu / 2): E[w] - E[log w] - 1 of w ~ Gamma(nu / 2, nu / 2)."""
+    return (0.5 * dof).log() - torch.digamma(0.5 * dof)
+
+
+def _dof_of(gap: Tensor) -> Tensor:
+    """The degrees of freedom with that gap, which falls as they rise; the nearer bound if none."""
+    low, high = torch.full_like(gap, math.log(LEAST)), torch.full_like(gap, math.log(MOST))
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        more = _gap(middle.exp()) > gap
+        low, high = torch.where(more, middle, low), torch.where(more, high, middle)
+    return high.exp().clamp(LEAST, MOST)
+
+
+def _outward(inner: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {_INNER + name: value for name, value in inner.items()}
+
+
+def _inward(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    own = {name: value for name, value in named.items() if name.startswith(_INNER)}
+    return {name.removeprefix(_INNER): value for name, value in own.items()}
