@@ -15,7 +15,7 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.data import Scaling, Table
-from mixtura.densities import STRUCTURES
+from mixtura.densities import KINDS
 from mixtura.engines import LocalEngine
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
 from mixtura.progress import Progress
@@ -25,7 +25,7 @@ from mixtura.trainers.ebw import EBW
 from mixtura.trainers.em import EM
 from mixtura.trainers.gradient import LBFGS, Adam
 
-CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
+CLOSED_FORM = [key for key, (kind, _) in KINDS.items() if kind.closed_form]
 OBJECTIVES = {
     "likelihood": Likelihood(),
     "conditional": Conditional(),
@@ -55,7 +55,7 @@ def close(first, second, tolerance=1e-9):
 
 
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
-@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+@pytest.mark.parametrize("structure", KINDS, ids="-".join)
 def test_densities(structure, holes, device, generator):
     """Log densities, statistics, updates and conditional means."""
     density = make_density(*structure, generator)
@@ -75,7 +75,7 @@ def test_densities(structure, holes, device, generator):
             close(updated_there.tensors()[name], value, 1e-6)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+@pytest.mark.parametrize("structure", KINDS, ids="-".join)
 def test_mixtures(structure, device, generator):
     """Joint densities, posteriors, imputations and draws."""
     mixture = make_mixture(make_density(*structure, generator), [2, 1], generator)
@@ -139,7 +139,7 @@ def test_ebw(structure, name, device):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+@pytest.mark.parametrize("structure", KINDS, ids="-".join)
 def test_gradients(structure, name, device):
     """L-BFGS, and Adam on minibatches."""
     assert_agreement(lambda: LBFGS(3), OBJECTIVES[name], structure, device, 1e-4)
