@@ -29,7 +29,6 @@ from mixtura.testing.densities import (
     DENSITY_CHECKS,
     GAUSSIAN_CHECKS,
     REFERENCE_CHECKS,
-    Reference,
     check_complete,
     check_conditional_draws,
     check_density,
@@ -48,8 +47,6 @@ from mixtura.testing.densities import (
     check_single_precision,
     check_stacking,
     check_updates,
-    dense_conditional,
-    dense_log_prob,
     same_distribution,
 )
 from mixtura.testing.mixed import (
@@ -81,6 +78,11 @@ from mixtura.testing.parts import (
     make_density,
     make_engine,
     make_mixture,
+)
+from mixtura.testing.references import (
+    Reference,
+    dense_conditional,
+    dense_log_prob,
 )
 from mixtura.testing.sequences import (
     SEQUENCE_ESTIMATOR_CHECKS,

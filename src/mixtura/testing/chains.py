@@ -19,8 +19,6 @@ from mixtura.mixture import Mixture
 from mixtura.sequences import SequenceBatch, SequenceTable
 from mixtura.testing.densities import (
     check_moments,
-    dense_conditional,
-    dense_log_prob,
     same_where_observed,
 )
 from mixtura.testing.parts import (
@@ -31,6 +29,7 @@ from mixtura.testing.parts import (
     rand,
     randn,
 )
+from mixtura.testing.references import dense_conditional, dense_log_prob
 
 
 def make_chains(

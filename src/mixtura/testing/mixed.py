@@ -18,8 +18,6 @@ from mixtura.testing.densities import (
     check_moments,
     check_single_precision,
     check_stacking,
-    dense_conditional,
-    dense_log_prob,
     same_where_observed,
 )
 from mixtura.testing.parts import (
@@ -31,6 +29,7 @@ from mixtura.testing.parts import (
     rand,
     randn,
 )
+from mixtura.testing.references import dense_conditional, dense_log_prob
 
 
 def make_mixed(
