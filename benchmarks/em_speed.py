@@ -22,11 +22,11 @@ from threadpoolctl import threadpool_limits
 
 from mixtura.data import Scaling, Table
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.progress import Progress
-from mixtura.trainers.em import EM
-from mixtura.trainers.start import Structure, cluster_start
+from mixtura.training.em import EM
+from mixtura.training.progress import Progress
+from mixtura.training.start import Structure, cluster_start
 
 CASES = {"full": (20_000, 50, 10), "diag": (100_000, 32, 16)}
 Run = Callable[[np.ndarray, Mixture, str, int], float]

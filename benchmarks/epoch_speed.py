@@ -16,10 +16,10 @@ from torch.nn.functional import softplus
 from mixtura.data import Scaling, Table
 from mixtura.densities import LowRankGaussian
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Layout, Mixture
+from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import build_objective
-from mixtura.progress import Progress
-from mixtura.trainers.gradient import Adam
+from mixtura.training.gradient import Adam
+from mixtura.training.progress import Progress
 
 CLASSES, RANK, MARGIN, TRADEOFF, SMOOTHNESS = 10, 25, 60.0, 0.25, 10.0
 

@@ -22,13 +22,13 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from mixtura.data import Scaling
+from mixtura.data.sequences import SequenceBatch, SequenceTable
 from mixtura.densities import DiagonalGaussian, HiddenMarkov
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.progress import Progress
-from mixtura.sequences import SequenceBatch, SequenceTable
-from mixtura.trainers.em import EM
+from mixtura.training.em import EM
+from mixtura.training.progress import Progress
 
 STATES, CHANNELS = 6, 10
 LENGTHS = (50, 200)

@@ -9,8 +9,8 @@ from sklearn.utils._param_validation import InvalidParameterError
 
 from mixtura import (
     BoostedMixtureClassifier,
-    GaussianMixtureDensity,
     MixtureClassifier,
+    MixtureDensity,
     SequenceMixtureClassifier,
 )
 from mixtura.exceptions import (
@@ -34,7 +34,7 @@ def no_work(monkeypatch):
 
     monkeypatch.setattr("mixtura.estimators.classifier.fit_groups", begin)
     monkeypatch.setattr("mixtura.estimators.density.fit_groups", begin)
-    monkeypatch.setattr("mixtura.trainers.boosting.Learner.fit", begin)
+    monkeypatch.setattr("mixtura.training.boosting.Learner.fit", begin)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_density_data_are_refused_too(name, no_work):
     """The unsupervised estimator is no less careful."""
     rows, _, options, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
-        GaussianMixtureDensity().fit(rows, **options)
+        MixtureDensity().fit(rows, **options)
 
 
 BAD_PARAMETERS = {
@@ -152,7 +152,7 @@ PAIRS = [
 ]
 ESTIMATORS = [
     MixtureClassifier,
-    GaussianMixtureDensity,
+    MixtureDensity,
     BoostedMixtureClassifier,
     SequenceMixtureClassifier,
 ]
@@ -261,7 +261,7 @@ def test_labels_are_compared_whole(wanted):
     "method",
     ["predict", "predict_proba", "score_samples", "transform", "impute", "is_outlier", "sample"],
 )
-@pytest.mark.parametrize("estimator", [MixtureClassifier(), GaussianMixtureDensity()], ids=str)
+@pytest.mark.parametrize("estimator", [MixtureClassifier(), MixtureDensity()], ids=str)
 def test_unfitted(estimator, method):
     """Nothing works before fit, and the error says so."""
     with pytest.raises(NotFittedError, match="not fitted"):
@@ -495,9 +495,9 @@ def test_rank_beyond_the_features(rank):
         (MixtureClassifier(1, objective="likelihood"), columns(c1=7.0)),
         (MixtureClassifier(50, objective="likelihood"), X),
         (MixtureClassifier(1, covariance="low_rank", rank=9, objective="likelihood"), X),
-        (GaussianMixtureDensity(1), columns(c1=7.0)),
-        (GaussianMixtureDensity(50), X),
-        (GaussianMixtureDensity(1, covariance="low_rank", rank=9), X),
+        (MixtureDensity(1), columns(c1=7.0)),
+        (MixtureDensity(50), X),
+        (MixtureDensity(1, covariance="low_rank", rank=9), X),
     ],
     ids=lambda value: "" if isinstance(value, np.ndarray) else str(value),
 )

@@ -14,7 +14,6 @@ from mixtura.data import Scaling, Table
 from mixtura.datasets import make_lobes
 from mixtura.datasets.generators import LOBE_CENTRES
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
-from mixtura.progress import Progress
 from mixtura.testing import (
     check_valid,
     make_batch,
@@ -23,9 +22,10 @@ from mixtura.testing import (
     make_mixture,
     make_sequences,
 )
-from mixtura.trainers.boosting import _NEGLIGIBLE, Boosting, Learner
-from mixtura.trainers.em import EM
-from mixtura.trainers.start import Structure, cluster_start
+from mixtura.training.boosting import _NEGLIGIBLE, Boosting, Learner
+from mixtura.training.em import EM
+from mixtura.training.progress import Progress
+from mixtura.training.start import Structure, cluster_start
 
 METHODS = ["boosted", "boosted_generative", "adaboost"]
 FLOOR = 0.05

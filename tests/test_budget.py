@@ -16,11 +16,11 @@ from mixtura import (
     MixtureNetworkRegressor,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
-    progress,
 )
 from mixtura.data import Scaling, Table
-from mixtura.estimators.budget import Budget
-from mixtura.progress import Progress
+from mixtura.selection.budget import Budget
+from mixtura.training import progress
+from mixtura.training.progress import Progress
 
 #: Seconds that the clock of these tests takes to read a row.
 SECONDS_PER_ROW = 1e-5

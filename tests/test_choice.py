@@ -5,13 +5,13 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, make_classification
 
-from mixtura import GaussianMixtureDensity, MixtureClassifier, load
+from mixtura import MixtureClassifier, MixtureDensity, load
 from mixtura.data import Scaling, Table
 from mixtura.densities import DiagonalGaussian
 from mixtura.engines import LocalEngine, PunchedEngine, folds, some_rows
-from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.comparison import Contender, challenge, compare
-from mixtura.progress import Progress
+from mixtura.selection.calibration import Calibration, Unseen
+from mixtura.training.progress import Progress
 
 #: Nothing is left open, so that nothing is compared.
 FIXED = {"covariance": "diag", "reg_covar": 0.01, "tradeoff": 0.5, "n_components": 1}
@@ -213,10 +213,10 @@ def test_max_time_ends_a_fit(solver, clock):
 
 def test_max_time_of_the_density(wine, clock):
     """The unsupervised estimator has a clock too."""
-    model = GaussianMixtureDensity(5, max_time=0.2, tol=0.0, max_iter=10**6).fit(wine[0])
+    model = MixtureDensity(5, max_time=0.2, tol=0.0, max_iter=10**6).fit(wine[0])
     assert 0.2 <= clock.now < 0.4
     assert not model.converged_
-    assert model.score(wine[0]) > GaussianMixtureDensity(1).fit(wine[0]).score(wine[0])
+    assert model.score(wine[0]) > MixtureDensity(1).fit(wine[0]).score(wine[0])
 
 
 def test_the_clock_of_a_part(clock):

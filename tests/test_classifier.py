@@ -20,8 +20,8 @@ from mixtura import MixtureClassifier
 from mixtura.data import Table
 from mixtura.densities import STRUCTURES
 from mixtura.engines import merged
-from mixtura.estimators import calibration
 from mixtura.estimators.typicality import held_out_scores
+from mixtura.selection import calibration
 
 SOLVERS = ["em", "ebw", "adam", "lbfgs"]
 OBJECTIVES = ["likelihood", "conditional", "margin", "smooth_margin"]

@@ -11,13 +11,13 @@ from mixtura.data import (
     Scaling,
     Table,
     encode_labels,
-    is_memory_mapped,
     labelled_mask,
     read_labels,
     resolve_device,
 )
+from mixtura.data.sequences import SequenceTable
+from mixtura.data.tables import is_memory_mapped
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
-from mixtura.sequences import SequenceTable
 
 CPU = torch.device("cpu")
 

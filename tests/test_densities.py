@@ -18,7 +18,6 @@ from mixtura.densities import (
 )
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Likelihood
-from mixtura.progress import Progress
 from mixtura.testing import (
     DENSITY_CHECKS,
     GAUSSIAN_CHECKS,
@@ -31,10 +30,11 @@ from mixtura.testing import (
     make_engine,
     make_mixture,
 )
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.ebw import EBW
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS
+from mixtura.training.base import SpreadPrior
+from mixtura.training.ebw import EBW
+from mixtura.training.em import EM
+from mixtura.training.gradient import LBFGS
+from mixtura.training.progress import Progress
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 

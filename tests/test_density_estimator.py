@@ -1,4 +1,4 @@
-"""GaussianMixtureDensity from the outside."""
+"""MixtureDensity from the outside."""
 
 import warnings
 
@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from mixtura import GaussianMixtureDensity
+from mixtura import MixtureDensity
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
 COVARIANCES = ["auto", "full", "diag", "spherical", "low_rank"]
@@ -18,7 +18,7 @@ COVARIANCES = ["auto", "full", "diag", "spherical", "low_rank"]
 @pytest.fixture(scope="module")
 def model(iris):
     """Three components of iris."""
-    return GaussianMixtureDensity(3, random_state=0, tol=1e-6, max_iter=500).fit(iris[0])
+    return MixtureDensity(3, random_state=0, tol=1e-6, max_iter=500).fit(iris[0])
 
 
 def mixture_log_density(model, X):
@@ -32,7 +32,7 @@ def mixture_log_density(model, X):
 def test_scores_are_log_densities_of_the_published_parameters(covariance, iris):
     """In the user's units, for every structure."""
     X = iris[0] * [1.0, 100.0, 0.01, 1.0]
-    model = GaussianMixtureDensity(2, covariance=covariance, random_state=0).fit(X)
+    model = MixtureDensity(2, covariance=covariance, random_state=0).fit(X)
     joint = mixture_log_density(model, X)
     np.testing.assert_allclose(model.score_samples(X), logsumexp(joint, axis=1), 1e-6, 1e-6)
     proba = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
@@ -44,7 +44,7 @@ def test_scores_are_log_densities_of_the_published_parameters(covariance, iris):
 def test_one_component_has_the_moments_of_the_rows(iris):
     """Mean and maximum-likelihood covariance."""
     X = iris[0]
-    model = GaussianMixtureDensity(1).fit(X)
+    model = MixtureDensity(1).fit(X)
     np.testing.assert_allclose(model.means_[0], X.mean(0), 1e-9)
     np.testing.assert_allclose(model.covariances_[0], np.cov(X.T, bias=True), 1e-5, 1e-6)
 
@@ -70,9 +70,9 @@ def test_missing_entries(covariance, holey_iris):
     X = holey_iris[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = GaussianMixtureDensity(
-            2, covariance=covariance, random_state=0, max_iter=20, tol=0.0
-        ).fit(X)
+        model = MixtureDensity(2, covariance=covariance, random_state=0, max_iter=20, tol=0.0).fit(
+            X
+        )
     assert np.isfinite(model.score_samples(X)).all()
     losses = [record["objective"] for record in model.history_]
     assert (np.diff(losses) <= 1e-9).all()
@@ -92,14 +92,14 @@ def test_marginals_of_missing_entries(model, iris):
 def test_automatic_components(rng):
     """Three clumps get three components."""
     X = np.repeat([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]], 60, 0) + rng.normal(size=(180, 2))
-    assert GaussianMixtureDensity(random_state=0).fit(X).n_components_ == 3
+    assert MixtureDensity(random_state=0).fit(X).n_components_ == 3
 
 
 def test_weights_are_repetitions(iris, rng):
     """A row of weight three counts as three rows."""
     X, weight = iris[0], rng.integers(0, 4, size=150)
-    weighted = GaussianMixtureDensity(1).fit(X, sample_weight=weight)
-    repeated = GaussianMixtureDensity(1).fit(np.repeat(X, weight, 0))
+    weighted = MixtureDensity(1).fit(X, sample_weight=weight)
+    repeated = MixtureDensity(1).fit(np.repeat(X, weight, 0))
     np.testing.assert_allclose(weighted.means_, repeated.means_, 1e-9)
     np.testing.assert_allclose(weighted.covariances_, repeated.covariances_, 1e-6, 1e-9)
 
@@ -133,7 +133,7 @@ def test_services(model, iris, holey_iris):
 def test_warm_start(iris):
     """A second fit continues where the first one ended."""
     X = iris[0]
-    model = GaussianMixtureDensity(3, max_iter=3, tol=0.0, warm_start=True, random_state=0)
+    model = MixtureDensity(3, max_iter=3, tol=0.0, warm_start=True, random_state=0)
     with pytest.warns(ConvergenceWarning, match="max_iter=3"):
         model.fit(X)
     first = model.history_
@@ -145,9 +145,7 @@ def test_warm_start(iris):
 def test_more_starts_are_no_worse(wine):
     """The best of several starts has at least the likelihood of the first."""
     scores = [
-        GaussianMixtureDensity(4, covariance="diag", n_init=n, random_state=0)
-        .fit(wine[0])
-        .score(wine[0])
+        MixtureDensity(4, covariance="diag", n_init=n, random_state=0).fit(wine[0]).score(wine[0])
         for n in (1, 4)
     ]
     assert scores[1] >= scores[0] - 1e-2
@@ -155,7 +153,7 @@ def test_more_starts_are_no_worse(wine):
 
 def test_seeds(iris):
     """The same seed, the same model."""
-    first, second = (GaussianMixtureDensity(3, random_state=5).fit(iris[0]) for _ in range(2))
+    first, second = (MixtureDensity(3, random_state=5).fit(iris[0]) for _ in range(2))
     np.testing.assert_array_equal(first.means_, second.means_)
 
 
@@ -178,7 +176,7 @@ def test_degenerate_rows_give_finite_models(X, covariance):
     """Constant, duplicated, single, empty: never NaN."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = GaussianMixtureDensity(2, covariance=covariance, random_state=0).fit(X)
+        model = MixtureDensity(2, covariance=covariance, random_state=0).fit(X)
     assert np.isfinite(model.score_samples(X)).all()
     assert np.isfinite(model.impute(X)).all()
 
@@ -186,7 +184,7 @@ def test_degenerate_rows_give_finite_models(X, covariance):
 def test_more_components_than_rows(iris):
     """One a row, with a warning that names the remedy."""
     with pytest.warns(DegenerateDataWarning, match="Remedy: a smaller n_components"):
-        model = GaussianMixtureDensity(9, random_state=0).fit(iris[0][:4])
+        model = MixtureDensity(9, random_state=0).fit(iris[0][:4])
     assert model.n_components_ == 4
 
 
@@ -195,7 +193,7 @@ def test_float32_at_the_floor(covariance, rng):
     """Log densities of 200 features, some of no variance but the floor, are scipy's in float64."""
     latent = rng.normal(size=(400, 5)) @ rng.normal(size=(5, 200))
     X = (latent + 1e-4 * rng.normal(size=latent.shape)).astype(np.float32)
-    model = GaussianMixtureDensity(1, covariance=covariance, rank=5, random_state=0).fit(X)
+    model = MixtureDensity(1, covariance=covariance, rank=5, random_state=0).fit(X)
     normal = multivariate_normal(model.means_[0], model.covariances_[0], allow_singular=True)
     expected = normal.logpdf(X.astype(np.float64))
     np.testing.assert_allclose(model.score_samples(X), expected, atol=0.06, rtol=1e-6)

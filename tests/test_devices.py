@@ -18,12 +18,12 @@ from mixtura.data import Scaling, Table
 from mixtura.densities import KINDS
 from mixtura.engines import LocalEngine
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
-from mixtura.progress import Progress
 from mixtura.testing import check_valid, make_batch, make_density, make_mixture, toy_sequences
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.ebw import EBW
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS, Adam
+from mixtura.training.base import SpreadPrior
+from mixtura.training.ebw import EBW
+from mixtura.training.em import EM
+from mixtura.training.gradient import LBFGS, Adam
+from mixtura.training.progress import Progress
 
 CLOSED_FORM = [key for key, (kind, _) in KINDS.items() if kind.closed_form]
 OBJECTIVES = {

@@ -16,9 +16,8 @@ from mixtura.datasets import make_spirals
 from mixtura.densities import STRUCTURES, DiagonalGaussian
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import UnsupportedError
-from mixtura.mixture import Layout, Mixture
+from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
-from mixtura.progress import Progress
 from mixtura.testing import (
     check_trainer,
     check_valid,
@@ -27,10 +26,11 @@ from mixtura.testing import (
     make_mixture,
     penalised_loss,
 )
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.ebw import EBW, _grow, _Place, _Walk
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS
+from mixtura.training.base import SpreadPrior
+from mixtura.training.ebw import EBW, _grow, _Place, _Walk
+from mixtura.training.em import EM
+from mixtura.training.gradient import LBFGS
+from mixtura.training.progress import Progress
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 COUNTS = [2, 1, 3]

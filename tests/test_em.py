@@ -13,13 +13,13 @@ from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
 from mixtura.densities import STRUCTURES, DiagonalGaussian, FullGaussian
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.progress import Progress
 from mixtura.testing import check_trainer, check_valid, make_density, make_engine, make_mixture
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.em import EM
-from mixtura.trainers.start import Structure, cluster_start
+from mixtura.training.base import SpreadPrior
+from mixtura.training.em import EM
+from mixtura.training.progress import Progress
+from mixtura.training.start import Structure, cluster_start
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 COUNTS = [2, 1]

@@ -18,8 +18,8 @@ import mixtura
 from mixtura import (
     BoostedMixtureClassifier,
     FisherScores,
-    GaussianMixtureDensity,
     MixtureClassifier,
+    MixtureDensity,
     SequenceMixtureClassifier,
 )
 from mixtura.datasets import make_hmm_sequences
@@ -40,7 +40,7 @@ def sequences():
 
 MODELS = {
     "classifier": MixtureClassifier([2, 1, 1], covariance="full", objective="likelihood"),
-    "density": GaussianMixtureDensity(3, covariance="low_rank", rank=1, random_state=0),
+    "density": MixtureDensity(3, covariance="low_rank", rank=1, random_state=0),
     "one component": MixtureClassifier(1, covariance="diag", objective="likelihood"),
     "boosted": BoostedMixtureClassifier(covariance="diag", n_stages=2, **PLAIN),
     "hidden Markov": ML,

@@ -14,13 +14,12 @@ from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
 from mixtura.densities import STRUCTURES, DiagonalGaussian
 from mixtura.engines import LocalEngine, PunchedEngine
-from mixtura.mixture import Layout, Mixture
+from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
-from mixtura.progress import Progress
 from mixtura.testing import check_trainer, make_density, make_engine, make_mixture, penalised_loss
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import (
+from mixtura.training.base import SpreadPrior
+from mixtura.training.em import EM
+from mixtura.training.gradient import (
     LBFGS,
     SCHEDULES,
     Adam,
@@ -30,6 +29,7 @@ from mixtura.trainers.gradient import (
     evaluate,
     make_step,
 )
+from mixtura.training.progress import Progress
 
 COUNTS = [2, 1]
 TRAINERS = {

@@ -8,15 +8,13 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from mixtura import chains
-from mixtura.chains import LEAST, Packing
 from mixtura.data import Scaling
-from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov
+from mixtura.data.sequences import SequenceBatch, SequenceTable
+from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, chains
+from mixtura.densities.chains import LEAST, Packing
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, HingeMargin, Likelihood
-from mixtura.progress import Progress
-from mixtura.sequences import SequenceBatch, SequenceTable
 from mixtura.testing import (
     SEQUENCE_DENSITY_CHECKS,
     check_chances,
@@ -28,10 +26,11 @@ from mixtura.testing import (
     make_sequence_engine,
     make_sequences,
 )
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.ebw import EBW
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS, Adam
+from mixtura.training.base import SpreadPrior
+from mixtura.training.ebw import EBW
+from mixtura.training.em import EM
+from mixtura.training.gradient import LBFGS, Adam
+from mixtura.training.progress import Progress
 
 TOPOLOGIES = {"ergodic": False, "left to right": True}
 STRUCTURES = ["diag", "full", "low_rank"]

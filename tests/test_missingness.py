@@ -17,7 +17,7 @@ from mixtura import (
 )
 from mixtura.data import Batch
 from mixtura.densities import HolePattern
-from mixtura.estimators.calibration import clear_gain
+from mixtura.selection.calibration import clear_gain
 
 pd = pytest.importorskip("pandas")
 

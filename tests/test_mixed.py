@@ -18,7 +18,6 @@ from mixtura.densities import STRUCTURES, Categorical, Product, add_statistics
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
-from mixtura.progress import Progress
 from mixtura.testing import (
     MIXED_CHECKS,
     check_frequencies,
@@ -35,10 +34,11 @@ from mixtura.testing import (
     slow_hole_counts,
     slow_log_prob,
 )
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.ebw import EBW
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS, Adam
+from mixtura.training.base import SpreadPrior
+from mixtura.training.ebw import EBW
+from mixtura.training.em import EM
+from mixtura.training.gradient import LBFGS, Adam
+from mixtura.training.progress import Progress
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 CPU = torch.device("cpu")

@@ -14,7 +14,6 @@ from sklearn.model_selection import cross_val_score
 
 from mixtura import (
     BoostedMixtureClassifier,
-    GaussianMixtureDensity,
     MixtureClassifier,
     MixtureDensity,
 )
@@ -138,11 +137,6 @@ def test_votes_know_categories():
     assert made.score(FRESH, FRESH_Y) > 0.7
     with pytest.raises(UnsupportedError, match="votes"):
         made.category_proba(FRESH, "colour")
-
-
-def test_the_old_name_stays():
-    """The name it had while it took numbers alone."""
-    assert GaussianMixtureDensity is MixtureDensity
 
 
 def test_scikit_learn_splits_frames():

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 
 from mixtura.data import Batch
 from mixtura.densities import STRUCTURES
-from mixtura.mixture import Layout, Mixture
+from mixtura.models.mixture import Layout, Mixture
 from mixtura.testing import dense_conditional, make_batch, make_density, make_mixture
 
 COUNTS = [2, 1, 3]

@@ -17,20 +17,20 @@ from sklearn.mixture import GaussianMixture
 from mixtura import MixtureNetworkClassifier
 from mixtura.data import Batch
 from mixtura.engines import local
-from mixtura.estimators.calibration import Unseen
 from mixtura.estimators.typicality import run_over
-from mixtura.network import EMBEDDINGS, Network, RegressionNetwork
+from mixtura.models.network import EMBEDDINGS, Network, RegressionNetwork
 from mixtura.objectives import Regression
-from mixtura.progress import Progress
+from mixtura.selection.calibration import Unseen
 from mixtura.testing import make_batch, make_density, make_engine, make_mixed, make_mixture
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.linked import (
+from mixtura.training.base import SpreadPrior
+from mixtura.training.linked import (
     ElasticNet,
     Linked,
     cross_entropy,
     squared_error,
     with_class_shares,
 )
+from mixtura.training.progress import Progress
 
 PUBLISHED = {
     "embedding": "posterior",

@@ -10,7 +10,7 @@ from sklearn.metrics import balanced_accuracy_score
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor, load
 from mixtura.densities import categorical, product
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
-from mixtura.network import EMBEDDINGS
+from mixtura.models.network import EMBEDDINGS
 
 PUBLISHED = {
     "embedding": "posterior",

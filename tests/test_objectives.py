@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import (
     Conditional,
     HingeMargin,

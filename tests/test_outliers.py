@@ -22,9 +22,9 @@ from mixtura.estimators.typicality import (
     log_density,
     typical_scores,
 )
-from mixtura.mixture import Mixture
-from mixtura.progress import Progress
-from mixtura.trainers.base import SpreadPrior
+from mixtura.models.mixture import Mixture
+from mixtura.training.base import SpreadPrior
+from mixtura.training.progress import Progress
 
 
 @pytest.mark.parametrize("prior_rows", [0.0, 7.0])

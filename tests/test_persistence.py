@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 import mixtura
 from mixtura import (
     BoostedMixtureClassifier,
-    GaussianMixtureDensity,
     MixtureClassifier,
+    MixtureDensity,
     PairwiseClassifier,
     SequenceMixtureClassifier,
 )
@@ -90,7 +90,7 @@ def test_every_structure_comes_back(structure, holey_iris, tmp_path):
 @pytest.mark.parametrize("covariance", ["full", "diag", "spherical", "low_rank"])
 def test_densities_come_back(covariance, holey_iris, tmp_path):
     """The unsupervised estimator too."""
-    model = GaussianMixtureDensity(2, covariance=covariance, random_state=0, tol=0.1)
+    model = MixtureDensity(2, covariance=covariance, random_state=0, tol=0.1)
     model.fit(holey_iris[0])
     model.save(str(tmp_path / "model"))
     again = mixtura.load(str(tmp_path / "model"))

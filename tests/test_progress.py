@@ -6,8 +6,9 @@ import warnings
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from mixtura import GaussianMixtureDensity, MixtureClassifier, progress
-from mixtura.progress import Progress, describe
+from mixtura import MixtureClassifier, MixtureDensity
+from mixtura.training import progress
+from mixtura.training.progress import Progress, describe
 
 STAGES = {"em": "EM", "ebw": "EBW", "adam": "Adam", "lbfgs": "L-BFGS"}
 
@@ -81,15 +82,15 @@ def test_a_callback_can_stop(solver, iris):
 
 def test_a_callback_can_stop_em(iris):
     """In the unsupervised estimator as well; only True itself stops."""
-    quiet = GaussianMixtureDensity(3, random_state=0, max_iter=20, tol=0.0)
+    quiet = MixtureDensity(3, random_state=0, max_iter=20, tol=0.0)
     with pytest.warns(ConvergenceWarning):
         quiet.fit(iris[0])
     with pytest.warns(ConvergenceWarning):
-        model = GaussianMixtureDensity(
+        model = MixtureDensity(
             3, random_state=0, max_iter=20, tol=0.0, callbacks=[lambda r: r["iteration"]]
         ).fit(iris[0])
     assert model.n_iter_ == quiet.n_iter_
-    model = GaussianMixtureDensity(
+    model = MixtureDensity(
         3, random_state=0, max_iter=20, tol=0.0, callbacks=[lambda r: r["iteration"] == 3]
     ).fit(iris[0])
     assert model.n_iter_ == 3
@@ -147,7 +148,7 @@ def test_an_error_takes_the_bar_down(iris):
         fit("lbfgs", iris, verbose=1, callbacks=[fail])
     assert not console._live_stack
     with pytest.raises(RuntimeError, match="the callback failed"):
-        GaussianMixtureDensity(2, verbose=1, callbacks=[fail]).fit(iris[0])
+        MixtureDensity(2, verbose=1, callbacks=[fail]).fit(iris[0])
     assert not console._live_stack
 
 

@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import estimator_checks
 from sklearn.utils.validation import validate_data
 
+from mixtura.data.schema import Schema, is_untold
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
-from mixtura.schema import Schema, is_untold
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")

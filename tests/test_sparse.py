@@ -167,7 +167,7 @@ def test_three_classes_may_swap_their_names(form, names, wine):
 
 
 def test_names_do_not_matter_where_training_begins_with_some_rows(ripley, monkeypatch):
-    monkeypatch.setattr("mixtura.trainers.sparse_bayes._FIRST_ROWS", 90)
+    monkeypatch.setattr("mixtura.training.sparse_bayes._FIRST_ROWS", 90)
     settings = {"form": "primal", "random_state": 0}
     assert_names_do_not_matter(settings, *ripley[:3], np.array([1, 0]))
 

@@ -9,10 +9,10 @@ from scipy.integrate import quad
 from sklearn.linear_model import LogisticRegression, OrthogonalMatchingPursuit
 from torch.func import hessian
 
-from mixtura.mixture import Layout
-from mixtura.progress import Progress
-from mixtura.trainers import sparse_bayes
-from mixtura.trainers.sparse_bayes import (
+from mixtura.models.mixture import Layout
+from mixtura.training import sparse_bayes
+from mixtura.training.progress import Progress
+from mixtura.training.sparse_bayes import (
     Examples,
     Laplace,
     SparseBayes,

@@ -24,12 +24,11 @@ from mixtura.densities import (
 from mixtura.densities.student import LEAST, MOST
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import UnsupportedError
-from mixtura.mixture import Mixture
-from mixtura.network import Network
+from mixtura.models.mixture import Mixture
+from mixtura.models.network import Network
 from mixtura.nn import MixtureHead
 from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood
 from mixtura.persistence import _Packer, _unpack
-from mixtura.progress import Progress
 from mixtura.testing import (
     DENSITY_CHECKS,
     REFERENCE_CHECKS,
@@ -45,12 +44,13 @@ from mixtura.testing import (
     make_mixture,
     penalised_loss,
 )
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.ebw import EBW
-from mixtura.trainers.em import EM, online_em_step
-from mixtura.trainers.gradient import LBFGS, Adam
-from mixtura.trainers.linked import tied
-from mixtura.trainers.start import Structure, cluster_start
+from mixtura.training.base import SpreadPrior
+from mixtura.training.ebw import EBW
+from mixtura.training.em import EM, online_em_step
+from mixtura.training.gradient import LBFGS, Adam
+from mixtura.training.linked import tied
+from mixtura.training.progress import Progress
+from mixtura.training.start import Structure, cluster_start
 
 COUNTS = [2, 1]
 

@@ -19,7 +19,7 @@ from optuna.logging import get_verbosity
 from optuna.pruners import NopPruner, ThresholdPruner
 from optuna.trial import TrialState
 
-from mixtura import GaussianMixtureDensity, MixtureClassifier
+from mixtura import MixtureClassifier, MixtureDensity
 from mixtura.exceptions import InvalidInputError
 from mixtura.tuning import tune
 
@@ -246,7 +246,7 @@ def test_density_search(flowers):
     X, _ = flowers
     folds = [(np.arange(0, 75, 2), np.arange(1, 75, 2))]
     best, study = tune(
-        GaussianMixtureDensity(1, covariance="spherical", max_iter=20),
+        MixtureDensity(1, covariance="spherical", max_iter=20),
         X,
         n_trials=10,
         cv=folds,

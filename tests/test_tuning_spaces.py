@@ -18,8 +18,8 @@ from optuna.trial import FixedTrial
 
 from mixtura import (
     BoostedMixtureClassifier,
-    GaussianMixtureDensity,
     MixtureClassifier,
+    MixtureDensity,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
@@ -92,7 +92,7 @@ def test_bounds_follow_the_data(flowers):
     assert many.distributions["n_components"].high == 20
     assert "learning_rate" in many.params
     narrow = FixedTrial(GIVEN)
-    assert set(density_space(narrow, GaussianMixtureDensity(), X[:, :1])) == {
+    assert set(density_space(narrow, MixtureDensity(), X[:, :1])) == {
         "n_components",
         "reg_covar",
     }
@@ -240,7 +240,7 @@ CLASSIFIER = SHARED | {
     "holes": [0.0, 0.3],
     "max_time": [None, 10.0],
 }
-STARTS = [(quick(), CLASSIFIER), (GaussianMixtureDensity(1, max_iter=2), DENSITY)]
+STARTS = [(quick(), CLASSIFIER), (MixtureDensity(1, max_iter=2), DENSITY)]
 LOW_RANK, ADAM = {"covariance": "low_rank"}, {"solver": "adam"}
 #: What gives a parameter something to do.
 NEEDED = {

@@ -10,8 +10,8 @@ from sklearn.datasets import load_wine
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, load
 from mixtura.data import Scaling, Table
 from mixtura.engines import fewer_unlabelled
-from mixtura.estimators.calibration import Unseen
 from mixtura.exceptions import AmbiguousDataWarning
+from mixtura.selection.calibration import Unseen
 
 LIKELIHOOD = {"n_components": 1, "covariance": "diag", "objective": "likelihood", "random_state": 0}
 MARGIN = {"n_components": 1, "covariance": "diag", "max_iter": 10, "random_state": 0}

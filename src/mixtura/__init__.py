@@ -15,9 +15,6 @@ from mixtura.estimators import (
 )
 from mixtura.persistence import load
 
-#: The name it had while it took numbers alone.
-GaussianMixtureDensity = MixtureDensity
-
 try:
     __version__ = version("mixtura")
 except PackageNotFoundError:  # run from a source tree that was not installed
@@ -26,7 +23,6 @@ except PackageNotFoundError:  # run from a source tree that was not installed
 __all__ = [
     "BoostedMixtureClassifier",
     "FisherScores",
-    "GaussianMixtureDensity",
     "MixtureClassifier",
     "MixtureDensity",
     "MixtureNetworkClassifier",

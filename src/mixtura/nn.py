@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, softplus
 
-from mixtura.columns import Products
 from mixtura.data import Batch
 from mixtura.densities import Density, DiagonalGaussian, FullGaussian, Gaussian
 from mixtura.exceptions import InvalidInputError, UnsupportedError
-from mixtura.mixture import Layout, Mixture, padded_slots
+from mixtura.models.columns import Products
+from mixtura.models.mixture import Layout, Mixture, padded_slots
 from mixtura.numerics import lower_inverse
 
 #: The structures of covariances, and what phi is made of.

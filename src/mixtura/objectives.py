@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.numerics import logsumexp
 
 

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from mixtura import densities
 from mixtura.data import Scaling
+from mixtura.data.schema import Schema
 from mixtura.densities import Density
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
-from mixtura.mixture import Layout, Mixture
-from mixtura.schema import Schema
+from mixtura.models.mixture import Layout, Mixture
 
 FORMAT_VERSION = 2
 #: What a model is asked when it is read, and where another one may be inside it.

@@ -9,9 +9,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from mixtura.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
+from mixtura.data.sequences import SequenceBatch
 from mixtura.densities.base import Density, Statistics, VectorDensity, keep_valid
-from mixtura.sequences import SequenceBatch
+from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
 
 _INNER = "emission."
 

@@ -23,6 +23,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
+from mixtura.data.schema import Schema, as_table
 from mixtura.densities import Categorical, Product, numeric_part
 from mixtura.estimators.typicality import (
     filled_log_density,
@@ -31,11 +32,10 @@ from mixtura.estimators.typicality import (
     typical_scores,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn, warning_once
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.persistence import save_estimator
-from mixtura.progress import Progress
-from mixtura.schema import Schema, as_table
-from mixtura.trainers.base import SpreadPrior
+from mixtura.training.base import SpreadPrior
+from mixtura.training.progress import Progress
 
 #: What a matrix of numbers must be like.
 _NUMBERS: dict[str, Any] = {

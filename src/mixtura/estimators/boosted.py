@@ -14,15 +14,15 @@ from mixtura.data import Table, resolve_device
 from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine, merged
 from mixtura.estimators.base import TABLE_CONSTRAINTS, resolve_rank
-from mixtura.estimators.calibration import Unseen
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, grow
 from mixtura.estimators.plan import Rows, component_counts, labelled_rows, read_rows
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.persistence import storable
-from mixtura.progress import Progress
-from mixtura.trainers.boosting import Learner
-from mixtura.trainers.em import EM
-from mixtura.trainers.start import Structure, cluster_start
+from mixtura.selection.calibration import Unseen
+from mixtura.training.boosting import Learner
+from mixtura.training.em import EM
+from mixtura.training.progress import Progress
+from mixtura.training.start import Structure, cluster_start
 
 
 @storable

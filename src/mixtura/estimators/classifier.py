@@ -26,8 +26,6 @@ from mixtura.engines import (
     some_rows,
 )
 from mixtura.estimators.base import TABLE_CONSTRAINTS, run_over
-from mixtura.estimators.budget import Budget, Outcome, warn_if_cut_short
-from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.comparison import (
     Contender,
     Solve,
@@ -59,7 +57,7 @@ from mixtura.estimators.plan import (
 from mixtura.estimators.predicting import DensityClassifier
 from mixtura.estimators.streaming import StreamingClassifier
 from mixtura.exceptions import InvalidInputError, warn
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import (
     DISCRIMINATIVE,
     Likelihood,
@@ -69,12 +67,14 @@ from mixtura.objectives import (
     resolve_margin,
 )
 from mixtura.persistence import storable
-from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult, SpreadPrior
-from mixtura.trainers.ebw import EBW
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS, SCHEDULES, Adam, evaluate
-from mixtura.trainers.selection import fit_groups
+from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
+from mixtura.selection.calibration import Calibration, Unseen
+from mixtura.training.base import FitResult, SpreadPrior
+from mixtura.training.ebw import EBW
+from mixtura.training.em import EM
+from mixtura.training.gradient import LBFGS, SCHEDULES, Adam, evaluate
+from mixtura.training.progress import Progress
+from mixtura.training.selection import fit_groups
 
 #: Parts that rows are held back in, to choose and to calibrate; and iterations of a trial there
 #: where the model itself is trained by Adam.

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 
 from mixtura.engines import LocalEngine
-from mixtura.estimators.calibration import Unseen
 from mixtura.estimators.plan import Plan
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
+from mixtura.selection.calibration import Unseen
 
 Fold = tuple[LocalEngine, LocalEngine]
 #: Trains a plan on some rows.

@@ -26,17 +26,17 @@ from mixtura.estimators.base import (
     log_density,
     resolve_rank,
 )
-from mixtura.estimators.budget import Budget, Outcome, warn_if_cut_short
-from mixtura.estimators.calibration import HOLES, clear_gain
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.persistence import ESTIMATORS, storable
-from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import evaluate
-from mixtura.trainers.selection import Recipe, fit_groups
+from mixtura.persistence import storable
+from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
+from mixtura.selection.calibration import HOLES, clear_gain
+from mixtura.training.base import FitResult
+from mixtura.training.em import EM
+from mixtura.training.gradient import evaluate
+from mixtura.training.progress import Progress
+from mixtura.training.selection import Recipe, fit_groups
 
 #: With fewer rows, held-back ones decide nothing; more are not needed.
 _FEWEST, _TRIED = 50, 10_000
@@ -290,7 +290,3 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         )
         rows = self._drawn(self.mixture_.density.sample(component, generator))
         return rows, component.numpy()
-
-
-#: Files written while it took numbers alone have its old name.
-ESTIMATORS["GaussianMixtureDensity"] = MixtureDensity

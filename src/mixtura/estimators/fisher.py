@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mixtura.estimators.base import Saveable
 from mixtura.exceptions import UnsupportedError
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.persistence import storable
 
 #: Rows at a time, and numbers they may need: each meets the copies of the model of all others.

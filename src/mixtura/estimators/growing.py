@@ -15,17 +15,17 @@ from torch import Tensor
 from mixtura.data import Table
 from mixtura.engines import LocalEngine, folds, merged, some_rows
 from mixtura.estimators.base import MixtureEstimator, run_over
-from mixtura.estimators.budget import Budget, Outcome, warn_if_cut_short
-from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.plan import SMALL
 from mixtura.estimators.predicting import DensityClassifier
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError, warn
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional
-from mixtura.progress import Progress
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.boosting import Ballot, Boosting, Learner, adaboost
-from mixtura.trainers.gradient import evaluate
+from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
+from mixtura.selection.calibration import Calibration, Unseen
+from mixtura.training.base import SpreadPrior
+from mixtura.training.boosting import Ballot, Boosting, Learner, adaboost
+from mixtura.training.gradient import evaluate
+from mixtura.training.progress import Progress
 
 #: Methods that grow a classifier, for `grow`.
 GROWING = ("boosted", "boosted_generative", "adaboost")

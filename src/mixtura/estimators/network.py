@@ -18,18 +18,18 @@ from mixtura.estimators.base import (
     resolve_rank,
     run_over,
 )
-from mixtura.estimators.budget import Budget, warn_if_cut_short
 from mixtura.estimators.plan import adam_epochs, batch_rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, warn
-from mixtura.mixture import Mixture
-from mixtura.network import N_DRAWS, RELATIVE, Network
+from mixtura.models.mixture import Mixture
+from mixtura.models.network import N_DRAWS, RELATIVE, Network
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS, Adam, evaluate
-from mixtura.trainers.linked import ElasticNet, Linked, LinkedResult, NetworkPrior
-from mixtura.trainers.selection import Recipe, effective_rows, fit_groups
+from mixtura.selection.budget import Budget, warn_if_cut_short
+from mixtura.training.base import SpreadPrior
+from mixtura.training.em import EM
+from mixtura.training.gradient import LBFGS, Adam, evaluate
+from mixtura.training.linked import ElasticNet, Linked, LinkedResult, NetworkPrior
+from mixtura.training.progress import Progress
+from mixtura.training.selection import Recipe, effective_rows, fit_groups
 
 #: Embeddings that "auto" compares, and how far the mixtures of classes then keep to their own rows.
 _COMPARED = {"posterior": 0.0, "log_density": 1.0}

@@ -18,7 +18,6 @@ from mixtura.data import UNLABELED, Batch, Table, labelled_mask, read_labels, re
 from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine, fewer_unlabelled, labelled_only, merged, some_rows
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
-from mixtura.estimators.calibration import Calibration, Unseen
 from mixtura.estimators.growing import Candidate, choose
 from mixtura.estimators.network import TRIAL_DRAWS, MixtureNetwork, Variant
 from mixtura.estimators.plan import (
@@ -37,7 +36,7 @@ from mixtura.estimators.plan import (
 )
 from mixtura.estimators.predicting import DensityClassifier
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError, warn
-from mixtura.network import EMBEDDINGS
+from mixtura.models.network import EMBEDDINGS
 from mixtura.objectives import (
     DISCRIMINATIVE,
     Objective,
@@ -46,8 +45,9 @@ from mixtura.objectives import (
     resolve_margin,
 )
 from mixtura.persistence import storable
-from mixtura.progress import Progress
-from mixtura.trainers.linked import LinkedResult, with_class_shares
+from mixtura.selection.calibration import Calibration, Unseen
+from mixtura.training.linked import LinkedResult, with_class_shares
+from mixtura.training.progress import Progress
 
 #: Scores of a read-out are no log densities: a smaller margin is enough.
 _HINGE_MARGIN = 5.0

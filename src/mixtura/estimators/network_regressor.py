@@ -19,15 +19,15 @@ from torch import Tensor
 from mixtura.data import Batch, Table, resolve_device
 from mixtura.engines import PunchedEngine, is_copy
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
-from mixtura.estimators.calibration import HOLES, clear_gain
 from mixtura.estimators.network import TRIAL_DRAWS, MixtureNetwork, Variant
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.estimators.plan import SMALL
 from mixtura.exceptions import InvalidInputError
-from mixtura.network import Network, RegressionNetwork
+from mixtura.models.network import Network, RegressionNetwork
 from mixtura.objectives import Objective, Regression, likelihood_share
 from mixtura.persistence import storable
-from mixtura.progress import Progress
+from mixtura.selection.calibration import HOLES, clear_gain
+from mixtura.training.progress import Progress
 
 #: Parts that rows are held back in for a choice, and rows that are too few.
 _FOLDS, _FEWEST = 4, 50

@@ -24,9 +24,9 @@ from mixtura.exceptions import (
     UnsupportedError,
     warn,
 )
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.em import EM
-from mixtura.trainers.selection import Recipe
+from mixtura.training.base import SpreadPrior
+from mixtura.training.em import EM
+from mixtura.training.selection import Recipe
 
 #: Up to so many rows (by weight), L-BFGS on all of them is as fast as Adam, and repeatable.
 SMALL = 3_000

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mixtura.data import encode_labels, labelled_mask, read_labels
 from mixtura.estimators.base import check_count, check_weight
-from mixtura.estimators.calibration import Calibration
 from mixtura.exceptions import InvalidInputError
 from mixtura.objectives import log_margin
+from mixtura.selection.calibration import Calibration
 
 
 class LabelledScore(ClassifierMixin):

@@ -16,8 +16,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
-from mixtura.chains import Packing
 from mixtura.data import UNLABELED, resolve_device
+from mixtura.data.packing import Packing
+from mixtura.data.schema import check_names
+from mixtura.data.sequences import SequenceTable
 from mixtura.engines import LocalEngine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, log_density, resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, choose, grow
@@ -25,18 +27,16 @@ from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.plan import Rows, labelled_rows, read_rows
 from mixtura.estimators.sequence_input import Sequences, per_sequence, read_sequences
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import DISCRIMINATIVE, build_objective, resolve_margin
 from mixtura.persistence import storable
-from mixtura.progress import Progress
-from mixtura.schema import check_names
-from mixtura.sequences import SequenceTable
-from mixtura.trainers.base import SpreadPrior, Trainer
-from mixtura.trainers.boosting import Learner
-from mixtura.trainers.ebw import EBW
-from mixtura.trainers.em import EM
-from mixtura.trainers.gradient import LBFGS, Adam
-from mixtura.trainers.start import Structure, chain_start
+from mixtura.training.base import SpreadPrior, Trainer
+from mixtura.training.boosting import Learner
+from mixtura.training.ebw import EBW
+from mixtura.training.em import EM
+from mixtura.training.gradient import LBFGS, Adam
+from mixtura.training.progress import Progress
+from mixtura.training.start import Structure, chain_start
 
 #: What "auto" compares: methods, and numbers of states.
 _METHODS = ("boosted", "conditional")

@@ -17,18 +17,18 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from torch import Tensor
 
-from mixtura.columns import Kernels, Products
 from mixtura.data import Table, resolve_device
 from mixtura.estimators.base import Trainable
-from mixtura.estimators.budget import warn_if_cut_short
 from mixtura.estimators.plan import SMALL, Rows, component_counts, labelled_rows, read_rows
 from mixtura.estimators.predicting import LabelledScore
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
-from mixtura.mixture import Layout
+from mixtura.models.columns import Kernels, Products
+from mixtura.models.mixture import Layout
 from mixtura.persistence import storable
-from mixtura.progress import Progress, Record
-from mixtura.trainers.sparse_bayes import Examples, SparseBayes, SparseFit
-from mixtura.trainers.start import cluster
+from mixtura.selection.budget import warn_if_cut_short
+from mixtura.training.progress import Progress, Record
+from mixtura.training.sparse_bayes import Examples, SparseBayes, SparseFit
+from mixtura.training.start import cluster
 
 #: By how much a start from one component a class must beat those from several, whose evidence is
 #: a few units too low.

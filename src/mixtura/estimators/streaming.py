@@ -21,11 +21,11 @@ from mixtura.estimators.plan import (
     warn_of_rows_set_aside,
 )
 from mixtura.exceptions import InvalidInputError
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult
-from mixtura.trainers.em import online_em_step
+from mixtura.training.base import FitResult
+from mixtura.training.em import online_em_step
+from mixtura.training.progress import Progress
 
 
 class StreamingClassifier(MixtureEstimator):

@@ -13,10 +13,10 @@ from torch import Tensor
 from mixtura.data import UNLABELED, Batch, Table
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import LocalEngine, merged
-from mixtura.mixture import Mixture
-from mixtura.progress import Progress
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.em import em_update
+from mixtura.models.mixture import Mixture
+from mixtura.training.base import SpreadPrior
+from mixtura.training.em import em_update
+from mixtura.training.progress import Progress
 
 #: Parts of the rows that are left out in turn.
 _FOLDS = 10

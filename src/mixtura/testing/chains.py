@@ -11,12 +11,12 @@ from scipy.linalg import block_diag
 from scipy.special import logsumexp, softmax
 from torch import Tensor
 
-from mixtura.chains import Packing
 from mixtura.data import Scaling
+from mixtura.data.packing import Packing
+from mixtura.data.sequences import SequenceBatch, SequenceTable
 from mixtura.densities import Density, HiddenMarkov
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
-from mixtura.sequences import SequenceBatch, SequenceTable
+from mixtura.models.mixture import Mixture
 from mixtura.testing.densities import (
     check_moments,
     same_where_observed,

@@ -12,7 +12,7 @@ import torch
 
 from mixtura.data import Batch
 from mixtura.densities import Categorical, Density, HolePattern, Product, VectorDensity
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.testing.densities import (
     check_gradient,
     check_moments,

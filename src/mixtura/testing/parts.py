@@ -11,7 +11,7 @@ from torch import Tensor
 from mixtura.data import Batch, Scaling, Table
 from mixtura.densities import KINDS, Density, VectorDensity
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Layout, Mixture
+from mixtura.models.mixture import Layout, Mixture
 
 EXACT = 1e-9
 DRAWS = 20_000

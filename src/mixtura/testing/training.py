@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
 from mixtura.testing.parts import (
     EXACT,
     make_density,
@@ -19,7 +18,8 @@ from mixtura.testing.parts import (
     rand,
     randn,
 )
-from mixtura.trainers.base import FitResult, SpreadPrior, Trainer, penalty
+from mixtura.training.base import FitResult, SpreadPrior, Trainer, penalty
+from mixtura.training.progress import Progress
 
 # -- objectives --------------------------------------------------------------------------------
 

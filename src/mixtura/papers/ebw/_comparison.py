@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart, Recipe, accuracy, choose
 from mixtura.papers.ebw._rivals import Score, hidden_layer, support_vector_machine

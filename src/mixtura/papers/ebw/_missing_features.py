@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.papers.ebw._one_start import OneStart, accuracy
 from mixtura.papers.report import Report
 from mixtura.papers.tables import punch

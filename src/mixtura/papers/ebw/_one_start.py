@@ -12,13 +12,13 @@ from sklearn.model_selection import train_test_split
 from mixtura.data import Scaling, Table, resolve_device
 from mixtura.engines import LocalEngine
 from mixtura.estimators import MixtureClassifier
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Objective
 from mixtura.papers.report import Report
-from mixtura.progress import Callback, Progress, Record
-from mixtura.trainers.base import Trainer
-from mixtura.trainers.ebw import EBW
-from mixtura.trainers.gradient import evaluate
+from mixtura.training.base import Trainer
+from mixtura.training.ebw import EBW
+from mixtura.training.gradient import evaluate
+from mixtura.training.progress import Callback, Progress, Record
 
 _HELD_OUT = 0.25
 

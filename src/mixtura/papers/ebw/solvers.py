@@ -28,9 +28,9 @@ from mixtura.papers.ebw.spirals import (
     start_on_spirals,
 )
 from mixtura.papers.report import Report
-from mixtura.trainers.base import Trainer
-from mixtura.trainers.ebw import EBW
-from mixtura.trainers.gradient import LBFGS, Adam, evaluate
+from mixtura.training.base import Trainer
+from mixtura.training.ebw import EBW
+from mixtura.training.gradient import LBFGS, Adam, evaluate
 
 _STEPS, _QUICK_STEPS = (3e-3, 1e-2, 3e-2, 1e-1), (3e-2,)
 #: What the classifier takes for 10 000 rows and less.

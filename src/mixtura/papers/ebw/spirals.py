@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mixtura.datasets import make_spirals, spirals_bayes_rate
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart, accuracy
 from mixtura.papers.report import Report
-from mixtura.trainers.ebw import EBW
+from mixtura.training.ebw import EBW
 
 MARGIN = 1.0
 #: F with one D for all components.

@@ -19,7 +19,7 @@ import torch
 from mixtura.data import Scaling, Table, resolve_device
 from mixtura.densities import FullGaussian, Gaussian
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid.figure1 import train_hybrid
 from mixtura.papers.hybrid.table1 import error_rate, load, train_cell
 from mixtura.papers.images import Images

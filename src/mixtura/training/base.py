@@ -12,9 +12,9 @@ from mixtura.data import Batch
 from mixtura.densities import Density, Statistics, scale_statistics
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import UnsupportedError
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
+from mixtura.training.progress import Progress
 
 
 @dataclass(frozen=True)

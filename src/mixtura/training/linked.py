@@ -27,11 +27,11 @@ from mixtura.densities import (
     with_numeric_part,
 )
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Layout, Mixture
-from mixtura.network import Network, RegressionNetwork
-from mixtura.progress import Progress
-from mixtura.trainers.base import SpreadPrior, penalty
-from mixtura.trainers.em import em_update
+from mixtura.models.mixture import Layout, Mixture
+from mixtura.models.network import Network, RegressionNetwork
+from mixtura.training.base import SpreadPrior, penalty
+from mixtura.training.em import em_update
+from mixtura.training.progress import Progress
 
 #: Loss of scores (n, C) a row, and its derivative by them.
 Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]

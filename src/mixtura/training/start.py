@@ -23,11 +23,11 @@ from mixtura.densities import (
     randn,
 )
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult, with_masses
-from mixtura.trainers.em import EM
+from mixtura.training.base import FitResult, with_masses
+from mixtura.training.em import EM
+from mixtura.training.progress import Progress
 
 _MOST_ROWS = 20_000
 _MOST_FRAMES = 1_000_000

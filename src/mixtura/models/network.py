@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities import Density, Even, Product
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 
 
 def _posterior(mixture: Mixture, log_joint: Tensor) -> Tensor:

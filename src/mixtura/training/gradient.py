@@ -14,10 +14,10 @@ from torch import Tensor
 from mixtura.data import Batch, Table
 from mixtura.densities import add_statistics
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult, Penalty
+from mixtura.training.base import FitResult, Penalty
+from mixtura.training.progress import Progress
 
 Free = dict[str, Tensor]
 

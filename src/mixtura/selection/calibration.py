@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
 from mixtura.engines import LocalEngine, PunchedEngine, is_copy
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 
 _LARGEST_DOUBT = 0.5
 _LOG_TEMPERATURES, _FADES = (-3.0, 8.0), (0.0, 3.0)

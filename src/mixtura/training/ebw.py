@@ -24,15 +24,15 @@ from mixtura.densities import (
     scale_statistics,
 )
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
-from mixtura.trainers.base import (
+from mixtura.training.base import (
     FitResult,
     SpreadPrior,
     penalty,
     require_closed_form,
 )
+from mixtura.training.progress import Progress
 
 _MOST_DOUBLINGS = 60
 

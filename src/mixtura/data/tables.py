@@ -9,16 +9,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.utils import column_or_1d
 from torch import Tensor
 
+from mixtura.data.schema import is_untold
 from mixtura.exceptions import (
-    AmbiguousDataWarning,
     DegenerateDataWarning,
     InvalidInputError,
     warn,
 )
-from mixtura.schema import is_missing, is_untold
 
 UNLABELED = -1
 _SCAN_ROWS = 16_384
@@ -397,83 +395,3 @@ def resolve_device(device: str | torch.device, size: int) -> torch.device:
             "use device='cpu' or 'auto'."
         ) from error
     return resolved
-
-
-def read_labels(y: Any) -> np.ndarray:
-    """(n,) labels as they are: what stands beside text in a list does not become text."""
-    if isinstance(y, list | tuple) and 0 < sum(isinstance(label, str) for label in y) < len(y):
-        y = np.array(y, dtype=object)
-    return column_or_1d(y, warn=True)
-
-
-def resolve_unlabeled(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None = None) -> Any:
-    """What marks unlabelled entries of y beside None and NaN; None for nothing.
-
-    "auto" is -1, unless that is a class: one of the `classes` where these are known, and otherwise
-    a label beside which y has less than two others.
-    """
-    if not isinstance(unlabeled, str) or unlabeled != "auto":
-        return unlabeled
-    if classes is not None:
-        return None if UNLABELED in classes.tolist() else UNLABELED
-    marked = _equals(y, UNLABELED)
-    others = set(y[~marked & ~_is_nothing(y)].tolist()) if marked.any() else ()
-    return UNLABELED if len(others) > 1 else None
-
-
-def labelled_mask(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None = None) -> np.ndarray:
-    """Which entries of y carry a label: not None, not NaN, and not what marks unlabelled rows."""
-    return ~_is_nothing(y) & ~_equals(y, resolve_unlabeled(y, unlabeled, classes))
-
-
-def find_labelled(y: np.ndarray, unlabeled: Any) -> np.ndarray:
-    """`labelled_mask` of training labels; a warning says if "auto" took -1 for unlabelled."""
-    labelled = labelled_mask(y, unlabeled)
-    marked = int((~labelled & ~_is_nothing(y)).sum())
-    if marked and isinstance(unlabeled, str) and unlabeled == "auto":
-        warn(
-            f"{marked} row(s) with the label -1 are taken for unlabelled, since y has two other "
-            "labels or more. If -1 is a class, set unlabeled=None; if it is none, unlabeled=-1 "
-            "says so, and this warning goes.",
-            AmbiguousDataWarning,
-        )
-    return labelled
-
-
-def _is_nothing(y: np.ndarray) -> np.ndarray:
-    """Which entries are None, NaN or NA."""
-    return np.array([*map(is_missing, y)], dtype=bool) if y.dtype == object else y != y
-
-
-def _equals(y: np.ndarray, marker: Any) -> np.ndarray:
-    """Which entries are the marker; text and numbers never equal each other."""
-    if marker is None or (y.dtype != object and (y.dtype.kind in "US") != isinstance(marker, str)):
-        return np.zeros(len(y), dtype=bool)
-    if y.dtype == object:
-        return np.array([not is_missing(label) and label == marker for label in y], dtype=bool)
-    return y == marker
-
-
-def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndarray:
-    """Class indices of y, -1 for unlabelled entries; an unknown label is an error.
-
-    "auto" takes -1 for a label if it is among the classes.
-    """
-    labelled = labelled_mask(y, unlabeled, classes)
-    codes = np.full(len(y), UNLABELED, dtype=np.int64)
-    given = y[labelled]
-    if y.dtype == object:
-        given = np.array(given.tolist()) if len(given) else classes[:0]
-    same_kind = (given.dtype.kind in "US") == (np.array(classes.tolist()).dtype.kind in "US")
-    found = np.zeros(len(given), dtype=np.int64)
-    unknown = np.ones(len(given), dtype=bool)
-    if same_kind:
-        found = np.searchsorted(classes, given).clip(max=len(classes) - 1)
-        unknown = classes[found] != given
-    if unknown.any():
-        raise InvalidInputError(
-            f"y contains labels that are not among the classes {classes.tolist()}: "
-            f"{np.unique(given[unknown])[:5].tolist()}."
-        )
-    codes[labelled] = found
-    return codes

@@ -21,12 +21,12 @@ from mixtura.densities import (
     with_numeric_part,
 )
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.progress import Progress
-from mixtura.trainers.base import FitResult, SpreadPrior
-from mixtura.trainers.em import EM
-from mixtura.trainers.start import Structure, cluster_start, fit_single
+from mixtura.training.base import FitResult, SpreadPrior
+from mixtura.training.em import EM
+from mixtura.training.progress import Progress
+from mixtura.training.start import Structure, cluster_start, fit_single
 
 _COUNTS = (2, 3, 4, 6, 8, 12, 16)
 _ROWS_A_COMPONENT = 10

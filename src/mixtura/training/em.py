@@ -14,17 +14,17 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.densities import Density, Statistics, add_statistics, keep_valid, scale_statistics
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
-from mixtura.trainers.base import (
+from mixtura.training.base import (
     FitResult,
     SpreadPrior,
     occupancies,
     penalty,
     with_masses,
 )
-from mixtura.trainers.gradient import Free, Packed, gradient_of
+from mixtura.training.gradient import Free, Packed, gradient_of
+from mixtura.training.progress import Progress
 
 #: Steps of L-BFGS in an M step that has no closed form.
 _STEPS = 5

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.chains import Packing
-from mixtura.data import Batch, Scaling, Table, hashed, odd_factors
+from mixtura.data.packing import Packing
+from mixtura.data.tables import Batch, Scaling, Table, hashed, odd_factors
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from mixtura.data import Table
 from mixtura.engines import LocalEngine
-from mixtura.mixture import Mixture
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Likelihood, Objective
-from mixtura.progress import Progress
-from mixtura.trainers.base import SpreadPrior
-from mixtura.trainers.em import EM
-from mixtura.trainers.start import fit_single
+from mixtura.training.base import SpreadPrior
+from mixtura.training.em import EM
+from mixtura.training.progress import Progress
+from mixtura.training.start import fit_single
 
 #: A single-class mixture for EM to begin with.
 Begin = Callable[[LocalEngine, torch.Generator], Mixture]

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mixtura.mixture import Layout
+from mixtura.models.mixture import Layout
 from mixtura.numerics import floor_spectrum, log_det_lower, logsumexp, lower_inverse
-from mixtura.progress import Progress
+from mixtura.training.progress import Progress
 
 Chunks = Iterable[tuple[slice, Tensor]]
 

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from mixtura.data import Table
 from mixtura.exceptions import warn
-from mixtura.progress import Progress
+from mixtura.training.progress import Progress
 
 Model = TypeVar("Model")
 

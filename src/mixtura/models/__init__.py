@@ -1,0 +1,1 @@
+"""What has a class log-joint: mixtures, networks, products of columns."""

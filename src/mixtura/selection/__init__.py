@@ -1,0 +1,1 @@
+"""Choices on held-out rows, and what they say of probabilities."""
