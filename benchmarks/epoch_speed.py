@@ -17,7 +17,7 @@ from mixtura.data import Scaling, Table
 from mixtura.densities import LowRankGaussian
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Layout, Mixture
-from mixtura.objectives import build_objective
+from mixtura.objectives import Margin, beside_likelihood
 from mixtura.training.gradient import Adam
 from mixtura.training.progress import Progress
 
@@ -53,7 +53,7 @@ def ours(x: Tensor, y: Tensor, mixture: Mixture, epochs: int) -> float:
         marks.append(time.perf_counter())
 
     trainer = Adam(torch.Generator().manual_seed(0), max_epochs=epochs + 1)
-    objective = build_objective("margin", tradeoff=TRADEOFF, margin=MARGIN, smoothness=SMOOTHNESS)
+    objective = beside_likelihood(Margin(MARGIN, SMOOTHNESS), TRADEOFF)
     trainer.run(mixture, objective, LocalEngine(table), Progress([mark]))
     return (marks[-1] - marks[0]) / epochs
 

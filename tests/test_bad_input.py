@@ -19,6 +19,7 @@ from mixtura.exceptions import (
     InvalidInputError,
     UnsupportedError,
 )
+from mixtura.objectives import Margin
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 3)) + np.repeat(np.arange(3), 10)[:, None] * 3.0
@@ -105,10 +106,8 @@ BAD_PARAMETERS = {
     "covariance": ["round", None],
     "rank": [0, "low", 1.5],
     "parameterization": ["cholesky"],
-    "objective": ["hinge", None],
+    "objective": ["hinge", None, Margin],
     "tradeoff": [-0.1, 1.1, np.nan, "half"],
-    "margin": [0.0, -1.0, np.nan, np.inf],
-    "smoothness": [0.0, -1.0, np.nan, np.inf],
     "unlabeled_weight": [-0.1, 1.1],
     "solver": ["sgd"],
     "holes": [-0.1, 0.6, np.nan],
@@ -138,6 +137,7 @@ BAD_PARAMETERS = {
     "verbose": [-1],
 }
 BAD_GROWTH = {
+    "margin": [0.0, -1.0, np.nan, np.inf],
     "n_states": [0, -1, 1.5, "many", None],
     "method": ["mcmc", None],
     "multiclass": ["one_vs_rest"],

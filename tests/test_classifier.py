@@ -21,6 +21,8 @@ from mixtura.data import Table
 from mixtura.densities import STRUCTURES
 from mixtura.engines import merged
 from mixtura.estimators.typicality import held_out_scores
+from mixtura.objectives import OBJECTIVES as NAMED
+from mixtura.objectives import LogMargin
 from mixtura.selection import calibration
 
 SOLVERS = ["em", "ebw", "adam", "lbfgs"]
@@ -409,14 +411,11 @@ def test_margin_bound(data, objective, request, rng):
     else:
         X, y = request.getfixturevalue(data)
     for margin, smoothness in ((0.5, 1.0), (5.0, 10.0)):
+        term = NAMED[objective]()
+        if isinstance(term, LogMargin):
+            term.set_params(margin=margin, smoothness=smoothness)
         model = MixtureClassifier(
-            1,
-            covariance="diag",
-            objective=objective,
-            margin=margin,
-            smoothness=smoothness,
-            max_iter=3,
-            calibrate=False,
+            1, covariance="diag", objective=term, max_iter=3, calibrate=False
         ).fit(X, y)
         assert model.margin_bound_ >= (model.predict(X) != y).sum() - 1e-9
 

@@ -17,7 +17,7 @@ from mixtura import (
 from mixtura.data import Scaling, Table
 from mixtura.densities import KINDS
 from mixtura.engines import LocalEngine
-from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
+from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.testing import check_valid, make_batch, make_density, make_mixture, toy_sequences
 from mixtura.training.base import SpreadPrior
 from mixtura.training.ebw import EBW
@@ -29,7 +29,7 @@ CLOSED_FORM = [key for key, (kind, _) in KINDS.items() if kind.closed_form]
 OBJECTIVES = {
     "likelihood": Likelihood(),
     "conditional": Conditional(),
-    "hybrid": Hybrid(Likelihood(), HingeMargin(3.0), 0.5),
+    "hybrid": Hybrid(Likelihood(), Margin(3.0), 0.5),
     "smooth margin": SmoothMargin(3.0),
 }
 

@@ -17,7 +17,7 @@ from mixtura.densities import STRUCTURES, DiagonalGaussian
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Layout, Mixture
-from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
+from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.testing import (
     check_trainer,
     check_valid,
@@ -36,9 +36,9 @@ CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 COUNTS = [2, 1, 3]
 OBJECTIVES = {
     "conditional": Conditional(),
-    "margin": HingeMargin(3.0),
+    "margin": Margin(3.0),
     "smooth margin": SmoothMargin(3.0),
-    "hybrid": Hybrid(Likelihood(), HingeMargin(3.0), 0.2),
+    "hybrid": Hybrid(Likelihood(), Margin(3.0), 0.2),
 }
 
 

@@ -15,7 +15,7 @@ from mixtura.data import Scaling, Table
 from mixtura.densities import STRUCTURES, DiagonalGaussian
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.models.mixture import Layout, Mixture
-from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
+from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.testing import check_trainer, make_density, make_engine, make_mixture, penalised_loss
 from mixtura.training.base import SpreadPrior
 from mixtura.training.em import EM
@@ -39,7 +39,7 @@ TRAINERS = {
 OBJECTIVES = {
     "likelihood": Likelihood(),
     "conditional": Conditional(),
-    "hybrid": Hybrid(Likelihood(), HingeMargin(3.0), 0.5),
+    "hybrid": Hybrid(Likelihood(), Margin(3.0), 0.5),
     "smooth margin": SmoothMargin(3.0),
 }
 

@@ -14,7 +14,7 @@ from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, chai
 from mixtura.densities.chains import LEAST, Packing
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Mixture
-from mixtura.objectives import Conditional, HingeMargin, Likelihood
+from mixtura.objectives import Conditional, Likelihood, Margin
 from mixtura.testing import (
     SEQUENCE_DENSITY_CHECKS,
     check_chances,
@@ -288,7 +288,7 @@ TRAINERS = {
 def test_trainers_improve(trainer, left_to_right, generator):
     """A valid model no worse than the start, the same every time, with the topology's zeros."""
     start, engine = problem("full", generator, left_to_right, holes=True)
-    result = check_trainer(TRAINERS[trainer], HingeMargin(3.0), start, engine)
+    result = check_trainer(TRAINERS[trainer], Margin(3.0), start, engine)
     check_chances(result.mixture.density)
 
 

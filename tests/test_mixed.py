@@ -17,7 +17,7 @@ from mixtura.data import Batch, Scaling, Table
 from mixtura.densities import STRUCTURES, Categorical, Product, add_statistics
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.exceptions import UnsupportedError
-from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood, SmoothMargin
+from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.testing import (
     MIXED_CHECKS,
     check_frequencies,
@@ -373,9 +373,9 @@ def test_em_never_goes_down(structure, informative, rows):
 NAMES = ("covariance", "parameterization")
 OBJECTIVES = {
     "conditional": Conditional(),
-    "margin": HingeMargin(3.0),
+    "margin": Margin(3.0),
     "smooth margin": SmoothMargin(3.0),
-    "hybrid": Hybrid(Likelihood(), HingeMargin(3.0), 0.2),
+    "hybrid": Hybrid(Likelihood(), Margin(3.0), 0.2),
 }
 
 

@@ -8,16 +8,16 @@ import torch
 from scipy.special import logsumexp, softmax
 
 from mixtura.models.mixture import Mixture
+from mixtura.objectives import OBJECTIVES as OBJECTIVES_BY_NAME
 from mixtura.objectives import (
     Conditional,
-    HingeMargin,
     Hybrid,
     Likelihood,
+    Margin,
     SmoothMargin,
-    build_objective,
+    beside_likelihood,
     likelihood_share,
     log_margin,
-    resolve_margin,
     tradeoff_of_share,
 )
 from mixtura.testing import check_objective, make_density, make_mixture
@@ -30,10 +30,10 @@ OBJECTIVES = {
     "likelihood": (Likelihood(), False),
     "semi-supervised likelihood": (Likelihood(0.3), True),
     "conditional": (Conditional(), True),
-    "margin": (HingeMargin(2.0, 5.0), True),
-    "narrow margin": (HingeMargin(0.1, 100.0), True),
+    "margin": (Margin(2.0, 5.0), True),
+    "narrow margin": (Margin(0.1, 100.0), True),
     "smooth margin": (SmoothMargin(2.0, 5.0), True),
-    "hybrid": (Hybrid(Likelihood(), HingeMargin(2.0), 0.3), False),
+    "hybrid": (Hybrid(Likelihood(), Margin(2.0), 0.3), False),
     "smooth hybrid": (Hybrid(Likelihood(), SmoothMargin(3.0), 0.9), False),
     "semi-supervised hybrid": (Hybrid(Likelihood(0.4), Conditional(), 0.7), True),
 }
@@ -110,7 +110,7 @@ def smooth_table(J, y, margin=2.0, smoothness=5.0):
         (Likelihood(), likelihood_table, True),
         (Likelihood(1.0), unlabelled_table, False),
         (Conditional(), conditional_table, True),
-        (HingeMargin(2.0, 5.0), hinge_table, True),
+        (Margin(2.0, 5.0), hinge_table, True),
         (SmoothMargin(2.0, 5.0), smooth_table, True),
     ],
     ids=["likelihood", "unlabelled", "conditional", "margin", "smooth margin"],
@@ -134,9 +134,10 @@ def test_hybrid_semi_supervised_occupancies(name, mixture, rng):
     }
     J, y = 2.0 * rng.normal(size=(N, 6)), rng.integers(3, size=N)
     has_label = rng.random(N) < 0.6
-    objective = build_objective(
-        name, tradeoff=0.3, margin=2.0, smoothness=5.0, unlabeled_weight=0.2
-    )
+    term = OBJECTIVES_BY_NAME[name]()
+    if name != "conditional":
+        term.set_params(margin=2.0, smoothness=5.0)
+    objective = beside_likelihood(term, 0.3, unlabeled_weight=0.2)
     labels = torch.from_numpy(np.where(has_label, y, -1))
     _, occupancy = objective.occupancy(
         mixture, torch.from_numpy(J), labels, torch.ones(N, dtype=torch.float64)
@@ -151,7 +152,7 @@ def test_hybrid_semi_supervised_occupancies(name, mixture, rng):
 def test_a_trade_off_weighs_the_likelihood_per_value(n_values, rng):
     """Whatever the number of values, up to one factor for all rows."""
     J, y = torch.from_numpy(rng.normal(size=(N, 3))), torch.from_numpy(rng.integers(3, size=N))
-    objective = build_objective("conditional", tradeoff=0.3, margin=1.0, n_values=n_values)
+    objective = beside_likelihood(Conditional(), 0.3, n_values=n_values)
     own = J.numpy()[np.arange(N), y.numpy()]
     conditional = logsumexp(J.numpy(), axis=1) - own
     expected = -0.3 * own / n_values + 0.7 * conditional
@@ -202,7 +203,7 @@ def test_margin_losses_at_their_corners():
     beta = torch.tensor([-1000.0, 0.0, margin - 1e-9, margin, 1000.0], dtype=torch.float64)
     joint = torch.stack([beta, torch.zeros_like(beta)], 1)
     y = torch.zeros(5, dtype=torch.long)
-    hinge = HingeMargin(margin).loss(joint, y).numpy()
+    hinge = Margin(margin).loss(joint, y).numpy()
     np.testing.assert_allclose(hinge, [1003.0, 3.0, 0.0, 0.0, 0.0], atol=1e-8)
     smooth = SmoothMargin(margin).loss(joint, y).numpy()
     expected = [math.log(4.0), math.log(2.0 / 1.5), 0.0, 0.0, 0.0]
@@ -222,15 +223,15 @@ def test_conditional_is_cross_entropy(rng):
     [
         ("likelihood", 0.0, Likelihood),
         ("margin", 1.0, Likelihood),
-        ("margin", 0.0, HingeMargin),
+        ("margin", 0.0, Margin),
         ("smooth_margin", 0.0, SmoothMargin),
         ("conditional", 0.0, Conditional),
         ("margin", 0.5, Hybrid),
     ],
 )
-def test_build_objective(name, tradeoff, kind):
+def test_beside_the_likelihood(name, tradeoff, kind):
     """The ends of the trade-off are the pure objectives."""
-    assert type(build_objective(name, tradeoff=tradeoff, margin=1.0)) is kind
+    assert type(beside_likelihood(OBJECTIVES_BY_NAME[name](), tradeoff)) is kind
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -245,7 +246,4 @@ def test_extreme_joints_stay_finite(name):
 
 def test_each_objective_has_a_margin_of_its_own():
     """The hinge asks for more than the smooth hinge, whose loss is flat a few margins away."""
-    assert resolve_margin("auto", "margin") == 20.0
-    assert resolve_margin("auto", "margin", hinge=5.0) == 5.0
-    assert resolve_margin("auto", "smooth_margin", hinge=5.0) == 1.0
-    assert resolve_margin(3.0, "smooth_margin") == 3.0
+    assert (Margin().margin, SmoothMargin().margin) == (20.0, 1.0)

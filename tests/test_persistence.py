@@ -19,6 +19,7 @@ from mixtura import (
 )
 from mixtura.densities import STRUCTURES
 from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.objectives import Conditional, Margin
 from mixtura.persistence import ESTIMATORS
 from mixtura.testing import toy_sequences
 
@@ -206,7 +207,8 @@ def test_feature_names_come_back(iris, tmp_path):
         {"random_state": 3},
         {"device": torch.device("cpu")},
         {"unlabeled": None},
-        {"margin": np.float32(2.0)},
+        {"objective": Margin(np.float32(2.0))},
+        {"objective": Conditional()},
     ],
     ids=str,
 )

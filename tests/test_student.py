@@ -27,7 +27,7 @@ from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.nn import MixtureHead
-from mixtura.objectives import Conditional, HingeMargin, Hybrid, Likelihood
+from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
 from mixtura.persistence import _Packer, _unpack
 from mixtura.testing import (
     DENSITY_CHECKS,
@@ -518,7 +518,7 @@ def test_ebw_improves(structure, holes, generator):
     """Negative occupancies move degrees of freedom too, damped by the model's own statistics."""
     start, engine = problem(structure, generator, holes)
     prior = SpreadPrior(5.0, start.density.spread[0])
-    for objective in (Conditional(), Hybrid(Likelihood(), HingeMargin(3.0), 0.5)):
+    for objective in (Conditional(), Hybrid(Likelihood(), Margin(3.0), 0.5)):
         found = check_trainer(lambda _: EBW(12, prior=prior), objective, start, engine, prior=prior)
         assert not torch.equal(found.mixture.density.dof, start.density.dof)
     published = EBW(5, per_component=False).run(start, Conditional(), engine, Progress())

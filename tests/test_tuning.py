@@ -21,6 +21,7 @@ from optuna.trial import TrialState
 
 from mixtura import MixtureClassifier, MixtureDensity
 from mixtura.exceptions import InvalidInputError
+from mixtura.objectives import Margin
 from mixtura.tuning import tune
 
 QUICK = {"max_iter": 2, "init_max_iter": 2, "prior_rows": 0.0, "calibrate": False}
@@ -313,7 +314,7 @@ def test_fits_that_fail(flowers):
     assert states == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED]
     assert "reg_covar" in study.trials[2].user_attrs["error"]
     with pytest.raises(ValueError, match=r"each of the 2 trials failed.*'margin' parameter"):
-        tune(quick(margin=-1.0), X, y, n_trials=2, cv=2, space=REG_COVAR)
+        tune(quick(objective=Margin(-1.0)), X, y, n_trials=2, cv=2, space=REG_COVAR)
     with pytest.raises(ValueError, match="the score is nan"):
         tune(quick(), X, y, n_trials=1, cv=2, scoring=lambda *_: np.nan)
     with pytest.raises(ValueError, match="raise timeout"):

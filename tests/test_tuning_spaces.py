@@ -25,6 +25,7 @@ from mixtura import (
 )
 from mixtura.datasets import make_hmm_sequences
 from mixtura.exceptions import InvalidInputError
+from mixtura.objectives import Margin
 from mixtura.tuning import (
     SPACES,
     boosted_space,
@@ -219,8 +220,8 @@ CLASSIFIER = SHARED | {
     "parameterization": ["covariance", "precision"],
     "objective": ["conditional", "likelihood"],
     "tradeoff": [0.0, 0.9],
-    "margin": [1.0, 10.0],
-    "smoothness": [1.0, 10.0],
+    "objective__margin": [1.0, 10.0],
+    "objective__smoothness": [1.0, 10.0],
     "unlabeled_weight": [0.2, 0.8],
     "solver": ["ebw", "adam"],
     "class_prior": ["uniform", [0.2, 0.3, 0.5]],
@@ -244,6 +245,8 @@ STARTS = [(quick(), CLASSIFIER), (MixtureDensity(1, max_iter=2), DENSITY)]
 LOW_RANK, ADAM = {"covariance": "low_rank"}, {"solver": "adam"}
 #: What gives a parameter something to do.
 NEEDED = {
+    "objective__margin": {"objective": Margin()},
+    "objective__smoothness": {"objective": Margin()},
     "rank": LOW_RANK,
     "parameterization": LOW_RANK,
     "init": LOW_RANK,
@@ -258,7 +261,7 @@ NEEDED = {
 EVERY_PARAMETER = [
     pytest.param(start, name, values, id=f"{type(start).__name__}-{name}")
     for start, values in STARTS
-    for name in start.get_params()
+    for name in [*start.get_params(), *(name for name in values if "__" in name)]
 ]
 
 

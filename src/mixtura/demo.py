@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mixtura.estimators import MixtureClassifier
+from mixtura.objectives import Margin
 from mixtura.papers.report import writable_folder
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
@@ -27,12 +28,12 @@ HYBRID = "mixtura, hybrid margin"
 def contestants(seed: int) -> dict[str, Any]:
     """The classifiers, ours first."""
     ours: dict[str, Any] = {"n_components": 1, "rank": 16, "reg_covar": 0.05, "random_state": seed}
-    trained = {**ours, "margin": 50.0, "solver": "lbfgs", "max_iter": 30}
+    trained = {**ours, "solver": "lbfgs", "max_iter": 30}
     return {
         "mixtura, likelihood": MixtureClassifier(objective="likelihood", **ours),
         "mixtura, conditional": MixtureClassifier(objective="conditional", tradeoff=0.0, **trained),
-        "mixtura, margin": MixtureClassifier(objective="margin", tradeoff=0.0, **trained),
-        HYBRID: MixtureClassifier(objective="margin", tradeoff=0.98, **trained),
+        "mixtura, margin": MixtureClassifier(objective=Margin(50.0), tradeoff=0.0, **trained),
+        HYBRID: MixtureClassifier(objective=Margin(50.0), tradeoff=0.98, **trained),
         "logistic regression, mean imputation": make_pipeline(
             SimpleImputer(), StandardScaler(), LogisticRegression(max_iter=1000)
         ),

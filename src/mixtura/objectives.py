@@ -1,7 +1,7 @@
 """Objectives: differentiable functions of the class log-joints and the labels.
 
-Each gives a loss a row, to be minimised. What a trainer needs beyond the value is its derivative
-by the component log-joint: the signed occupancies.
+Each gives one loss per row, to be minimized. What a trainer needs beyond the value is its
+derivative by the component log-joint: the signed occupancies.
 """
 
 from __future__ import annotations
@@ -10,17 +10,23 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
+from typing import Any, ClassVar
 
 import torch
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import logsumexp
+from mixtura.parts import Part
 
 
-class Objective(ABC):
-    """A loss a row from class log-joints (n, C) and labels (n,), -1 where there is none."""
+class Objective(Part, ABC):
+    """One loss per row from class log-joints (n, C) and labels (n,), -1 where there is none.
+
+    A new objective is a dataclass with a `loss`; its fields are its parameters.
+    """
 
     @abstractmethod
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
@@ -87,7 +93,7 @@ def log_margin(class_log_joint: Tensor, y: Tensor, smoothness: float = math.inf)
     return _own(class_log_joint, y) - best
 
 
-@dataclass(frozen=True)
+@dataclass
 class Likelihood(Objective):
     """-log p(x, c); -log p(x) for unlabelled rows.
 
@@ -120,7 +126,7 @@ class Likelihood(Objective):
         return loss, share.mul_(weight[:, None] / total)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Conditional(Objective):
     """-log p(c | x)."""
 
@@ -134,12 +140,23 @@ class Conditional(Objective):
         )
 
 
-@dataclass(frozen=True)
-class _Margin(Objective):
-    """A function of how far the log-margin falls short of the desired one."""
+@dataclass
+class LogMargin(Objective):
+    """A function of how far the log-margin falls short of the desired one.
 
-    margin: float
+    Attributes
+    ----------
+    margin : the desired log-margin; rows that reach it cost nothing.
+    smoothness : sharpness of the smooth maximum over rival classes.
+    """
+
+    margin: float = 20.0
     smoothness: float = 10.0
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "margin": [Interval(Real, 0, None, closed="neither")],
+        "smoothness": [Interval(Real, 0, None, closed="neither")],
+    }
 
     @abstractmethod
     def _of_shortfall(self, short: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,21 +180,24 @@ class _Margin(Objective):
         return loss * labelled, share.mul_(slope).scatter_add_(1, own, -slope)
 
 
-@dataclass(frozen=True)
-class HingeMargin(_Margin):
+@dataclass
+class Margin(LogMargin):
     """How far the log-margin falls short of the desired one."""
 
     def _of_shortfall(self, short: Tensor) -> tuple[Tensor, Tensor]:
         return short.clamp_min(0.0), (short > 0.0).to(short.dtype)
 
 
-@dataclass(frozen=True)
-class SmoothMargin(_Margin):
+@dataclass
+class SmoothMargin(LogMargin):
     """-log h(y) + log 2 with y = exp(kappa * log-margin) and the smooth hinge h.
 
     h(y) = y + 1/2 up to 1, 2 - (y - 2)^2 / 2 up to 2, and 2 above: a row costs nothing once its
-    log-margin is `margin` = log 2 / kappa, and hopeless rows cost a bounded amount.
+    log-margin is `margin` = log 2 / kappa, and hopeless rows cost a bounded amount, so that a row
+    which falls short by several margins is given up.
     """
+
+    margin: float = 1.0
 
     @property
     def kappa(self) -> float:
@@ -190,7 +210,7 @@ class SmoothMargin(_Margin):
         return math.log(2.0) - height.log(), self.kappa * steepness
 
 
-@dataclass(frozen=True)
+@dataclass
 class Hybrid(Objective):
     """tradeoff * likelihood + (1 - tradeoff) * a discriminative term."""
 
@@ -217,7 +237,7 @@ class Hybrid(Objective):
         return loss, slope.mul_(rest).scatter_(1, own, -self.tradeoff, reduce="add")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Regression(Objective):
     """tradeoff * -log p(x) + (1 - tradeoff) * half the squared error; no target is NaN.
 
@@ -247,44 +267,30 @@ def tradeoff_of_share(share: float, n_values: float) -> float:
     return share / (share + (1.0 - share) / n_values)
 
 
-#: The discriminative terms by name, made from (margin, smoothness).
-DISCRIMINATIVE: dict[str, Callable[[float, float], Objective]] = {
-    "conditional": lambda margin, smoothness: Conditional(),
-    "margin": HingeMargin,
+#: What the names of objectives are shorthand for.
+OBJECTIVES: dict[str, Callable[[], Objective]] = {
+    "likelihood": Likelihood,
+    "conditional": Conditional,
+    "margin": Margin,
     "smooth_margin": SmoothMargin,
 }
 
 
-#: Log-margins that "auto" asks for: the hinge, where class log-joints are log densities, and the
-#: smooth hinge, which forgets a row that falls short by a few times its margin.
-HINGE_MARGIN, SMOOTH_MARGIN = 20.0, 1.0
-
-
-def resolve_margin(margin: Any, objective: str, hinge: float = HINGE_MARGIN) -> float:
-    """The desired log-margin; "auto" is each objective's own."""
-    if margin != "auto":
-        return float(margin)
-    return SMOOTH_MARGIN if objective == "smooth_margin" else hinge
-
-
-def build_objective(
-    name: str,
-    *,
+def beside_likelihood(
+    term: Objective,
     tradeoff: float,
-    margin: float,
-    smoothness: float = 10.0,
+    *,
     unlabeled_weight: float | None = None,
     n_values: float = 1.0,
 ) -> Objective:
-    """The objective a user names.
+    """A discriminative term and the likelihood, weighed against each other.
 
     `tradeoff` weighs the likelihood per value, of which a row has `n_values`.
     `unlabeled_weight` (None when all rows are labelled) is the share of unlabelled rows in the
     likelihood term; the labelled ones get the rest.
     """
     likelihood = Likelihood(unlabeled_weight)
-    if name == "likelihood" or tradeoff == 1.0:
+    if isinstance(term, Likelihood) or tradeoff == 1.0:
         return likelihood
-    term = DISCRIMINATIVE[name](margin, smoothness)
     share = likelihood_share(tradeoff, n_values)
     return term if share == 0.0 else Hybrid(likelihood, term, share)

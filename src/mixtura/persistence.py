@@ -27,6 +27,7 @@ from mixtura.data.schema import Schema
 from mixtura.densities import Density
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Layout, Mixture
+from mixtura.parts import Part, find_class, import_path
 
 FORMAT_VERSION = 2
 #: What a model is asked when it is read, and where another one may be inside it.
@@ -87,6 +88,9 @@ class _Packer:
             return {"kind": type(value).__name__, "items": items}
         if value is None or isinstance(value, bool | int | float | str):
             return value
+        if isinstance(value, Part):
+            settings = self.pack(value.get_params(deep=False), name)
+            return {"kind": "part", "path": import_path(value), "settings": settings}
         if isinstance(value, BaseEstimator):
             raise InvalidInputError(
                 f"{name} holds a {type(value).__name__}, and a model file stores estimators of "
@@ -193,7 +197,15 @@ def _unpack_fields(value: dict, tensors: dict[str, Tensor]) -> dict[str, Any]:
     return {k: _unpack(v, tensors) for k, v in value.items() if k != "kind"}
 
 
+def _unpack_part(value: dict, tensors: dict[str, Tensor]) -> Part:
+    kind = find_class(value["path"])
+    if kind is None:
+        raise ModuleNotFoundError(f"{value['path']} cannot be imported here")
+    return kind(**_unpack(value["settings"], tensors))
+
+
 _UNPACKERS: dict[str, Any] = {
+    "part": _unpack_part,
     "mixture": _unpack_mixture,
     "density": _unpack_density,
     "estimator": _unpack_estimator,

@@ -36,6 +36,7 @@ from mixtura.estimators import (
 from mixtura.estimators.base import check_weight
 from mixtura.estimators.plan import SMALL
 from mixtura.exceptions import InvalidInputError
+from mixtura.objectives import Margin
 
 try:
     import optuna
@@ -287,7 +288,7 @@ def _discriminative(trial: Trial, solver: str, n_rows: int) -> Parameters:
     odds = trial.suggest_float("tradeoff_odds", 1e-3, 1e3, log=True)
     chosen = {"objective": objective, "tradeoff": odds / (1.0 + odds)}
     if objective == "margin":
-        chosen["margin"] = trial.suggest_float("margin", 1e-2, 1e2, log=True)
+        chosen["objective"] = Margin(trial.suggest_float("margin", 1e-2, 1e2, log=True))
     if solver == "adam" or (solver == "auto" and n_rows > SMALL):
         chosen["learning_rate"] = trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True)
     return chosen

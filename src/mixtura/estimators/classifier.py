@@ -59,13 +59,15 @@ from mixtura.estimators.streaming import StreamingClassifier
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import (
-    DISCRIMINATIVE,
+    OBJECTIVES,
     Likelihood,
+    LogMargin,
+    Margin,
     Objective,
-    build_objective,
+    beside_likelihood,
     log_margin,
-    resolve_margin,
 )
+from mixtura.parts import resolve
 from mixtura.persistence import storable
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.calibration import Calibration, Unseen
@@ -121,16 +123,12 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         Rank of the low-rank part; "auto" compares a quarter of the features (25 at most) and 3.
     parameterization : "covariance" or "precision"
         Which of the two is diagonal plus low rank.
-    objective : "margin", "conditional", "smooth_margin" or "likelihood"
-        The discriminative term.
+    objective : "margin", "conditional", "smooth_margin", "likelihood", or an `Objective`
+        The discriminative term; a name is shorthand for an object of `mixtura.objectives` with its
+        own settings, such as `Margin(margin=20.0)`.
     tradeoff : "auto" or float in [0, 1]
         Share of the likelihood per observed value in the objective, so that one number serves few
         features and many: 1 is generative, 0 discriminative; "auto" compares 0.9 and 0.5.
-    margin : "auto" or float
-        Desired log-margin: rows that reach it cost nothing. "auto": 20, or 1 for "smooth_margin",
-        which gives up rows that fall short by much more.
-    smoothness : float
-        Sharpness of the smooth maximum over rival classes.
     unlabeled_weight : "auto" or float in [0, 1]
         Weight of unlabelled rows in the likelihood term, where there are any; labelled rows then
         weigh one minus it, and 0 sets unlabelled rows aside. "auto" is 0.5 if labels that are held
@@ -251,10 +249,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         "covariance": [StrOptions({"auto", *(name for name, _ in STRUCTURES)})],
         "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "parameterization": [StrOptions({"covariance", "precision"})],
-        "objective": [StrOptions({"likelihood", *DISCRIMINATIVE})],
+        "objective": [StrOptions(set(OBJECTIVES)), Objective],
         "tradeoff": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-        "margin": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
-        "smoothness": [Interval(Real, 0, None, closed="neither")],
         "unlabeled_weight": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
         "solver": [StrOptions({"auto", "em", "ebw", "adam", "lbfgs"})],
         "holes": [Interval(Real, 0, 0.5, closed="both")],
@@ -294,8 +290,6 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         parameterization: str = "covariance",
         objective: str = "margin",
         tradeoff: Any = "auto",
-        margin: Any = "auto",
-        smoothness: float = 10.0,
         unlabeled_weight: Any = "auto",
         solver: str = "auto",
         holes: float = 0.0,
@@ -334,8 +328,6 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.parameterization = parameterization
         self.objective = objective
         self.tradeoff = tradeoff
-        self.margin = margin
-        self.smoothness = smoothness
         self.unlabeled_weight = unlabeled_weight
         self.solver = solver
         self.holes = holes
@@ -410,8 +402,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return self
 
     @property
-    def _margin(self) -> float:
-        return resolve_margin(self.margin, self.objective)
+    def _term(self) -> Objective:
+        """The discriminative term."""
+        return resolve(self.objective, OBJECTIVES)
 
     def _decide(self, rows: Rows, progress: Progress) -> Decision:
         """What to train on which rows; unlabelled ones only if held-out labels say that they help.
@@ -495,9 +488,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
 
     def _typical_calibration(self) -> Calibration:
         """What calibration mostly finds, for want of rows to fit it on."""
-        return (
-            Calibration() if self.objective == "conditional" else Calibration.typical(self._margin)
-        )
+        term = self._term
+        return Calibration.typical(term.margin) if isinstance(term, LogMargin) else Calibration()
 
     def _choose(
         self, plans: list[Plan], table: Table, progress: Progress, settled: bool
@@ -646,11 +638,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return FitResult(joined, float("nan"), n_iter, converged, start.prior)
 
     def _objective(self, plan: Plan, table: Table) -> Objective:
-        return build_objective(
-            "likelihood" if plan.generative else self.objective,
-            tradeoff=plan.tradeoff,
-            margin=self._margin,
-            smoothness=self.smoothness,
+        return beside_likelihood(
+            Likelihood() if plan.generative else self._term,
+            plan.tradeoff,
             unlabeled_weight=plan.unlabelled or None,
             n_values=table.values_per_row,
         )
@@ -708,5 +698,6 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             return 0.0
         class_log_joint = run_over(mixture, table, lambda m, b: m.class_log_joint(b))
         y, weight = table.y.cpu(), table.weight.double().cpu()
-        short = (self._margin - log_margin(class_log_joint, y, self.smoothness)).clamp_min(0.0)
-        return float((short * weight)[y >= 0].sum() / self._margin)
+        term = self._term if isinstance(self._term, LogMargin) else Margin()
+        short = (term.margin - log_margin(class_log_joint, y, term.smoothness)).clamp_min(0.0)
+        return float((short * weight)[y >= 0].sum() / term.margin)

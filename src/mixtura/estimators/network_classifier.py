@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -38,19 +39,26 @@ from mixtura.estimators.predicting import DensityClassifier
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError, warn
 from mixtura.models.network import EMBEDDINGS
 from mixtura.objectives import (
-    DISCRIMINATIVE,
+    Conditional,
+    Margin,
     Objective,
-    build_objective,
+    SmoothMargin,
+    beside_likelihood,
     likelihood_share,
-    resolve_margin,
 )
+from mixtura.parts import resolve
 from mixtura.persistence import storable
 from mixtura.selection.calibration import Calibration, Unseen
 from mixtura.training.linked import LinkedResult, with_class_shares
 from mixtura.training.progress import Progress
 
-#: Scores of a read-out are no log densities: a smaller margin is enough.
-_HINGE_MARGIN = 5.0
+#: What names are shorthand for. Scores of a read-out are no log densities: a smaller margin than
+#: elsewhere is enough.
+_OBJECTIVES: dict[str, Callable[[], Objective]] = {
+    "conditional": Conditional,
+    "margin": partial(Margin, 5.0),
+    "smooth_margin": SmoothMargin,
+}
 #: Draws that rows of wanted classes are chosen from: at a time, and in all for each row.
 _POOL, _MOST_DRAWS = 1_000, 10_000
 
@@ -96,13 +104,12 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     end_to_end : bool
         Then train mixtures and read-out together by gradient, so that the read-out moves means and
         covariances too.
-    objective : "conditional", "margin" or "smooth_margin"
-        The discriminative term of that training.
+    objective : "conditional", "margin", "smooth_margin", or an `Objective`
+        The discriminative term of that training; a name is shorthand for an object of
+        `mixtura.objectives`, "margin" for `Margin(5.0)`.
     tradeoff : float in [0, 1]
         Share of the likelihood per observed value in it, so that one number serves few features and
         many.
-    margin : "auto" or float
-        Log-margin that a margin objective asks for. "auto": 5, or 1 for "smooth_margin".
     unlabeled_weight : "auto" or float in [0, 1]
         Weight of unlabelled rows in the likelihood; labelled rows then weigh one minus it. 0 sets
         them aside altogether; "auto" decides as in `MixtureClassifier`.
@@ -149,9 +156,8 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         "l2": [Interval(Real, 0, None, closed="left")],
         "annihilate": ["boolean"],
         "end_to_end": ["boolean"],
-        "objective": [StrOptions(set(DISCRIMINATIVE))],
+        "objective": [StrOptions(set(_OBJECTIVES)), Objective],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
-        "margin": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "unlabeled_weight": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
         "covariance": [StrOptions({name for name, _ in STRUCTURES})],
         "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -185,7 +191,6 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         end_to_end: bool = True,
         objective: str = "conditional",
         tradeoff: float = 0.2,
-        margin: Any = "auto",
         unlabeled_weight: Any = "auto",
         covariance: str = "low_rank",
         rank: Any = "auto",
@@ -218,7 +223,6 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         self.end_to_end = end_to_end
         self.objective = objective
         self.tradeoff = tradeoff
-        self.margin = margin
         self.unlabeled_weight = unlabeled_weight
         self.covariance = covariance
         self.rank = rank
@@ -272,6 +276,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
 
     def _fit_rows(self, rows: Rows) -> Self:
         self.classes_ = rows.classes
+        resolve(self.objective, _OBJECTIVES)  # refused before any work is done
         if not isinstance(self.n_components, str):
             read_counts(self.n_components, rows.classes if len(rows.classes) else np.zeros(1))
         with self._progress() as progress:
@@ -371,10 +376,9 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         return EVEN if self.unlabeled_weight == "auto" else self.unlabeled_weight
 
     def _objective(self, table: Table) -> Objective:
-        return build_objective(
-            self.objective,
-            tradeoff=self.tradeoff,
-            margin=resolve_margin(self.margin, self.objective, _HINGE_MARGIN),
+        return beside_likelihood(
+            resolve(self.objective, _OBJECTIVES),
+            self.tradeoff,
             unlabeled_weight=self._unlabelled_weight if bool((table.y < 0).any()) else None,
             n_values=table.values_per_row,
         )

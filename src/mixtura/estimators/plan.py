@@ -24,6 +24,8 @@ from mixtura.exceptions import (
     UnsupportedError,
     warn,
 )
+from mixtura.objectives import OBJECTIVES, Likelihood
+from mixtura.parts import resolve
 from mixtura.training.base import SpreadPrior
 from mixtura.training.em import EM
 from mixtura.training.selection import Recipe
@@ -347,9 +349,8 @@ def adam_epochs(steps_an_epoch: float) -> int:
 
 
 def _is_generative(estimator: Any, rows: Rows) -> bool:
-    return (
-        estimator.objective == "likelihood" or estimator.tradeoff == 1.0 or len(rows.classes) == 1
-    )
+    term = resolve(estimator.objective, OBJECTIVES)
+    return isinstance(term, Likelihood) or estimator.tradeoff == 1.0 or len(rows.classes) == 1
 
 
 def _refuse_contradictions(estimator: Any, generative: bool, precision: bool) -> None:

@@ -28,7 +28,7 @@ from mixtura.estimators.plan import Rows, labelled_rows, read_rows
 from mixtura.estimators.sequence_input import Sequences, per_sequence, read_sequences
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.mixture import Mixture
-from mixtura.objectives import DISCRIMINATIVE, build_objective, resolve_margin
+from mixtura.objectives import OBJECTIVES, LogMargin, beside_likelihood
 from mixtura.persistence import storable
 from mixtura.training.base import SpreadPrior, Trainer
 from mixtura.training.boosting import Learner
@@ -38,6 +38,8 @@ from mixtura.training.gradient import LBFGS, Adam
 from mixtura.training.progress import Progress
 from mixtura.training.start import Structure, chain_start
 
+#: Methods that train hidden Markov models on.
+_DISCRIMINATIVE = ("conditional", "margin", "smooth_margin")
 #: What "auto" compares: methods, and numbers of states.
 _METHODS = ("boosted", "conditional")
 _STATES = (3, 6, 12)
@@ -136,7 +138,7 @@ class SequenceMixtureClassifier(GrownClassifier):
 
     _parameter_constraints: dict = {
         "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "method": [StrOptions({"auto", "ml", *DISCRIMINATIVE, *GROWING})],
+        "method": [StrOptions({"auto", "ml", *_DISCRIMINATIVE, *GROWING})],
         "multiclass": [StrOptions({"direct", "pairwise"})],
         "covariance": [StrOptions({"diag", "full", "spherical", "low_rank"})],
         "topology": [StrOptions({"ergodic", "left_to_right"})],
@@ -364,7 +366,7 @@ class SequenceMixtureClassifier(GrownClassifier):
             return grow(method, learner, self.n_stages, table, generator, progress)
         mixture = learner.fit(table, generator, progress)
         mixtures = [mixture]
-        if method in DISCRIMINATIVE and len(self.classes_) > 1:
+        if method in _DISCRIMINATIVE and len(self.classes_) > 1:
             mixtures += self._discriminate(mixture, method, learner.em.prior, table, progress)
         return [Candidate(mixture, [1.0]) for mixture in mixtures]
 
@@ -377,12 +379,10 @@ class SequenceMixtureClassifier(GrownClassifier):
         progress: Progress,
     ) -> Iterator[Mixture]:
         """Legs of training, each twice as long as the one before, while they gain anything."""
-        objective = build_objective(
-            method,
-            tradeoff=self.tradeoff,
-            margin=resolve_margin(self.margin, method),
-            n_values=table.values_per_row,
-        )
+        term = OBJECTIVES[method]()
+        if self.margin != "auto" and isinstance(term, LogMargin):
+            term.set_params(margin=self.margin)
+        objective = beside_likelihood(term, self.tradeoff, n_values=table.values_per_row)
         leg, done, gain, loss = _LEG, 0, math.inf, math.inf
         while done < self.max_iter and gain > _GAIN and not progress.stopped:
             leg = min(leg, self.max_iter - done)

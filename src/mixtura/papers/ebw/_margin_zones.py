@@ -19,7 +19,7 @@ from mixtura.training.progress import Record
 ZONES = ("wrong", "within", "beyond")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _CountedMargin(SmoothMargin):
     """A smooth margin that notes the zone of every row whose loss it is asked for."""
 

@@ -23,7 +23,7 @@ from sklearn.model_selection import train_test_split
 
 from mixtura.estimators import MixtureClassifier
 from mixtura.exceptions import DegenerateDataWarning
-from mixtura.objectives import tradeoff_of_share
+from mixtura.objectives import Margin, tradeoff_of_share
 from mixtura.papers.images import Images, load_images
 from mixtura.papers.report import Report
 
@@ -231,7 +231,10 @@ def train(report: Report, X: np.ndarray, y: np.ndarray, chosen: Parameters) -> F
     defaults = {"n_iter_no_change": chosen["max_iter"], "random_state": report.seed}
     if "tradeoff" in chosen:  # the paper weighs the whole likelihood, the classifier that per value
         chosen = {**chosen, "tradeoff": tradeoff_of_share(chosen["tradeoff"], X.shape[1])}
-    model = MixtureClassifier(**{**defaults, **chosen}, device=report.device)
+    margin, settings = chosen.get("margin"), {k: v for k, v in chosen.items() if k != "margin"}
+    if chosen.get("objective") == "margin" and margin is not None:
+        settings["objective"] = Margin(margin)
+    model = MixtureClassifier(**{**defaults, **settings}, device=report.device)
     began = time.perf_counter()
     with warnings.catch_warnings():
         # Pixels at the rim are black in every image, and a draw of few labels may lack rows.

@@ -26,6 +26,7 @@ from sklearn.svm import SVC
 from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkClassifier
+from mixtura.objectives import Margin
 from mixtura.papers.report import Report
 from mixtura.papers.tables import (
     Parameters,
@@ -63,12 +64,18 @@ N_QUICK = 3
 
 
 def _specialists(
-    covariance: str, count: int, objective: str, tradeoff: float, **others: Any
+    covariance: str,
+    count: int,
+    objective: str,
+    tradeoff: float,
+    margin: float | None = None,
+    **others: Any,
 ) -> tuple[str, Parameters]:
     """Log-densities of the mixtures of each class's own rows."""
+    term = objective if margin is None else Margin(margin)
     return f"log-density, {covariance}, {count}, {objective} {tradeoff}", {
         **{"embedding": "log_density", "specialize": 1.0, "covariance": covariance},
-        **{"n_components": count, "objective": objective, "tradeoff": tradeoff, **others},
+        **{"n_components": count, "objective": term, "tradeoff": tradeoff, **others},
     }
 
 

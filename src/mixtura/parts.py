@@ -1,0 +1,53 @@
+"""Parts of an estimator that are objects: what a name is shorthand for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from sklearn.base import BaseEstimator
+
+from mixtura.exceptions import InvalidInputError
+
+AnyPart = TypeVar("AnyPart", bound="Part")
+
+
+class Part(BaseEstimator):
+    """Settings that are cloned, searched (`objective__margin`), printed and stored by name.
+
+    A part is a dataclass: its fields are its parameters. One from a user's own module can be stored
+    as well, by the path of its import.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+
+
+def resolve(given: str | AnyPart, names: Mapping[str, Callable[[], AnyPart]]) -> AnyPart:
+    """The part that a name is shorthand for, or the one that was given, with sound settings."""
+    if isinstance(given, str):
+        return names[given]()
+    given._validate_params()
+    return given
+
+
+def import_path(part: Part) -> str:
+    """Where the class of a part can be found again; an error where it cannot."""
+    kind = type(part)
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    if kind.__module__ == "__main__" or find_class(path) is not kind:
+        raise InvalidInputError(
+            f"{kind.__name__} cannot be found again by {path!r}, so that a model file cannot hold "
+            "it. Remedy: define it at the top level of a module that can be imported."
+        )
+    return path
+
+
+def find_class(path: str) -> type[Part] | None:
+    """The class at an import path; None where there is none, or another thing."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+    return found if isinstance(found, type) and issubclass(found, Part) else None
