@@ -1,8 +1,10 @@
 """Parts of estimators as objects: names are shorthand, users bring their own."""
 
+import importlib
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,21 +18,7 @@ from mixtura.exceptions import FileFormatError, InvalidInputError
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 
 SETTINGS = {"covariance": "diag", "max_iter": 5, "random_state": 0}
-#: A user's own file.
-FOCAL = '''
-from dataclasses import dataclass
-from mixtura.objectives import Objective
-
-@dataclass
-class Focal(Objective):
-    """Rows that are right already count for less."""
-
-    gamma: float = 2.0
-
-    def loss(self, class_log_joint, y):
-        chance = class_log_joint.log_softmax(1).gather(1, y.clamp_min(0)[:, None])[:, 0]
-        return -((1.0 - chance.exp()) ** self.gamma) * chance * (y >= 0)
-'''
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.mark.parametrize("model", [MixtureClassifier, MixtureNetworkClassifier])
@@ -65,14 +53,10 @@ def test_parts_are_cloned_printed_and_compared():
 
 
 @pytest.fixture
-def focal(tmp_path, monkeypatch):
+def focal(monkeypatch):
     """The module of a user."""
-    (tmp_path / "focal_objective.py").write_text(FOCAL)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "focal_objective", raising=False)
-    import focal_objective
-
-    return focal_objective
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("focal_objective")
 
 
 def test_an_objective_of_ones_own(focal, iris, tmp_path):
@@ -90,7 +74,7 @@ def test_an_objective_of_ones_own(focal, iris, tmp_path):
     assert again.objective == plain.objective
     np.testing.assert_array_equal(again.predict_proba(X), plain.predict_proba(X))
     read = f"import mixtura; print(mixtura.load({str(path)!r}).objective.gamma)"
-    for folder, ends in ((tmp_path, 0), (tmp_path.parent, 1)):
+    for folder, ends in ((EXAMPLES, 0), (tmp_path, 1)):
         found = subprocess.run([sys.executable, "-c", read], cwd=folder, capture_output=True)
         assert found.returncode == ends
 
