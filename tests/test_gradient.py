@@ -299,7 +299,7 @@ def test_class_weights_count_whatever_the_minibatch(rng):
     X = np.concatenate([rng.normal(0, 1, (90, 1)), rng.normal(1, 1, (30, 1))])
     y = np.repeat([0, 1], [90, 30])
     shares = []
-    for batch_size, epochs in ((1, 15), (5, 60), (120, 600)):
+    for batch_size, epochs in ((1, 8), (5, 30), (120, 400)):
         model = MixtureClassifier(
             1,
             covariance="diag",

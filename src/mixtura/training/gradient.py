@@ -317,7 +317,7 @@ class LBFGS:
             options={"maxiter": self.max_iter, "ftol": self.tol, "gtol": 1e-8, "maxcor": 20},
         )
         settled = iteration < self.max_iter and not progress.stopped
-        return FitResult(best.mixture, float(outcome.fun), iteration, settled)
+        return FitResult(best.mixture, float(outcome.fun), max(1, iteration), settled)
 
 
 def gradient_of(loss: Callable[[Free], Tensor], free: Free) -> Free:
