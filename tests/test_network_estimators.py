@@ -337,8 +337,8 @@ def test_class_densities_integrate_to_one(embedding, n_features):
     X = random.normal(size=(400, n_features)) + 1.5 * y[:, None]
     shown = np.where(np.arange(400) < 10, y, -1)
     shown[np.flatnonzero(y == 1)[:6]] = 1
-    model = MixtureNetworkClassifier(3, embedding=embedding, calibrate=False, random_state=0)
-    model.fit(X, shown)
+    settings = {"calibrate": False, "unlabeled_weight": 0.5, "random_state": 0}
+    model = MixtureNetworkClassifier(3, embedding=embedding, **settings).fit(X, shown)
     side = np.linspace(-8, 10, 1500 if n_features == 1 else 150)
     grid = np.stack(np.meshgrid(*[side] * n_features), -1).reshape(-1, n_features)
     total = np.exp(model.class_log_density(grid)).sum(0) * (side[1] - side[0]) ** n_features

@@ -42,7 +42,7 @@ LONGER = LONG | {
     "check_n_features_in",
 }
 #: Estimators for which almost all checks are long.
-SLOW = {"Moments", "MixtureNetworkRegressor"}
+SLOW = {"Moments", "MixtureNetworkClassifier", "MixtureNetworkRegressor"}
 #: For them there is less to choose, in the few iterations that scikit-learn's own estimators are
 #: checked with; `make fuzz` leaves all as they come.
 BRIEF = {"n_components": 1, "covariance": "diag", "max_iter": 5, "calibrate": False}
