@@ -133,8 +133,9 @@ def test_labelled_rows_first(way):
     model = MixtureClassifier(**LIKELIHOOD)
     if way == "partial_fit":
         model.partial_fit(X[labelled], shown[labelled], classes=[0, 1])
-        with pytest.warns(AmbiguousDataWarning, match="set aside: the first part of this stream"):
-            model.partial_fit(X, shown)
+        for part in (shown < 0, np.full(len(X), True)):  # whatever classes a part shows
+            with pytest.warns(AmbiguousDataWarning, match="set aside: the first part of this str"):
+                model.partial_fit(X[part], shown[part])
     else:
         model.set_params(warm_start=True).fit(X[labelled], shown[labelled])
         with pytest.warns(AmbiguousDataWarning, match="set aside: they did not clearly help"):

@@ -76,7 +76,7 @@ class StreamingClassifier(MixtureEstimator):
         decided = self.unlabeled_weight
         if decided == "auto":
             decided = self.unlabeled_weight_
-        if decided is None and rows.may_do_without_unlabelled:
+        if decided is None and rows.has_unlabelled:
             warn_of_rows_set_aside(rows, STREAMED)
             decided = 0.0
         if decided == 0.0:
