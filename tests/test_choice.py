@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, make_classification
 
-from mixtura import MixtureClassifier, MixtureDensity, load
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+    load,
+)
 from mixtura.data import Scaling, Table
 from mixtura.densities import DiagonalGaussian
 from mixtura.engines import LocalEngine, PunchedEngine, folds, some_rows
@@ -194,6 +201,37 @@ def test_the_temperature_fades_with_the_features():
     found = Calibration(4.0, 0.0, 1.0).log_proba(joint, np.array([0.0, 0.5, 1.0]))
     expected = [8.0 / 4.0, 8.0 / 2.0, 8.0]
     np.testing.assert_allclose(found[:, 1] - found[:, 0], expected)
+
+
+# -- what must not matter --------------------------------------------------------------------
+
+
+HOLDS_OUT = {
+    "mixture": MixtureClassifier(1, covariance="diag", max_iter=10, random_state=0),
+    "boosted": BoostedMixtureClassifier(n_stages=3, max_iter=20, random_state=0),
+    "network": MixtureNetworkClassifier(
+        2, embedding="log_density", end_to_end=False, max_iter=10, random_state=0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS_OUT)
+def test_copies_and_order_of_rows_do_not_matter(name, iris, rng):
+    """Also where rows are held out: copies of a row are one row of their weight."""
+    rows = np.unique(np.column_stack(iris), axis=0)[::2]
+    X, y = rows[:, :-1], rows[:, -1].astype(int)
+    count, order = rng.integers(1, 4, len(y)), rng.permutation(len(y))
+    weighted, repeated, permuted = (
+        clone(HOLDS_OUT[name]).fit(*data, sample_weight=weight)
+        for data, weight in (
+            ((X, y), count),
+            ((X.repeat(count, 0), y.repeat(count)), None),
+            ((X[order], y[order]), count[order]),
+        )
+    )
+    assert weighted.temperature_ != 1.0  # held-out rows had a say
+    for other in (repeated, permuted):
+        np.testing.assert_allclose(other.predict_proba(X), weighted.predict_proba(X), atol=1e-6)
 
 
 # -- the clock ---------------------------------------------------------------------------------

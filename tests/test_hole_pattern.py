@@ -200,3 +200,14 @@ def test_stacking_and_adding(density):
     )
     alone = density.select(torch.tensor([1])).log_prob(rows)[:, 0]
     np.testing.assert_allclose(alone, density.log_prob(rows)[:, 1], 1e-12)
+
+
+def test_parts_of_a_pattern_move_the_rest(density):
+    """So draws are made given them, not made to agree with them."""
+    drawn = density.sample(torch.zeros(2, dtype=torch.long), torch.Generator().manual_seed(0))
+    told = torch.ones_like(drawn, dtype=torch.bool)
+    rows = Batch(drawn, told, torch.zeros(2, dtype=torch.long), torch.ones(2))
+    assert density.agree(rows, rows.y, drawn) is rows.x
+    told[0, 0] = False
+    with pytest.raises(NotImplementedError, match="parts of them"):
+        density.agree(rows, rows.y, drawn)

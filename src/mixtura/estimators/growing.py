@@ -131,12 +131,12 @@ def choose(
     beats: Callable[[Unseen, Unseen], bool] = Unseen.beats,
     until: float = 0.5,
 ) -> Choice:
-    """Try every way on parts of the rows; the parts that it was not shown decide.
+    """Try every way on parts of different rows; the parts that it was not shown decide.
 
     `to_the_end` looks at what each way ends with alone; `beats` tells when a later way is better.
     No trial begins once a share `until` of the allowed time has gone.
     """
-    best, table = Choice(trains[0]), merged(table)
+    best = Choice(trains[0])
     if _too_few(table):
         return best
     seed = int(torch.randint(2**31, (1,), generator=generator))
@@ -176,20 +176,22 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
         is better.
         """
         generator = self._generator()
+        different = merged(some_rows(table, SMALL, generator) if progress.limited else table)
         choice = Choice(trains[0])
         if len(trains) > 1 or self.calibrate or (self.early_stopping and in_steps):
             to_the_end = not self.early_stopping
-            some = some_rows(table, SMALL, generator) if progress.limited else table
-            choice = choose(trains, some, generator, progress, to_the_end=to_the_end, beats=beats)
+            choice = choose(
+                trains, different, generator, progress, to_the_end=to_the_end, beats=beats
+            )
         outcome = self._train_in_time(choice, table, generator, progress)
         warn_if_cut_short(progress, outcome.n_rows, len(table))
         chosen = outcome.model
         calibration = Calibration()
         if self.calibrate and choice.unseen is not None:
             calibration = choice.unseen.calibrate()
-        elif self.calibrate and _too_few(merged(table)):
+        elif self.calibrate and _too_few(different):
             warn(
-                f"{len(merged(table))} different labelled rows are too few to hold some back: "
+                f"{len(different)} different labelled rows are too few to hold some back: "
                 "probabilities are not calibrated, and first choices are taken. Remedy: "
                 f"{_FEWEST} rows or more, and {_FEWEST_OF_CLASS} per class, or calibrate=False.",
                 DegenerateDataWarning,

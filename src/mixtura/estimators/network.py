@@ -125,11 +125,11 @@ class MixtureNetwork(MixtureEstimator):
         penalties = NetworkPrior(linked.net, self._supervision(table), prior)
         network = found.network
         for trainer in self._gradient_trainers(engine, penalties, generator):
-            rows = engine
-            if table.may_have_missing and isinstance(trainer, LBFGS):
-                rows = PreparedEngine(table, network.completed)
-            if not progress.stopped:
-                network = trainer.run(network, self._objective(table), rows, progress).mixture
+            if progress.stopped:
+                break
+            stay = table.may_have_missing and isinstance(trainer, LBFGS)
+            rows = PreparedEngine(table, network.completed) if stay else engine
+            network = trainer.run(network, self._objective(table), rows, progress).mixture
         return self._finished(replace(found, network=network), table, progress)
 
     def _follows_gradients(self, network: Network, table: Table) -> bool:

@@ -20,7 +20,7 @@ from mixtura.data import UNLABELED, resolve_device
 from mixtura.data.packing import Packing
 from mixtura.data.schema import check_names
 from mixtura.data.sequences import SequenceTable
-from mixtura.engines import LocalEngine
+from mixtura.engines import LocalEngine, merged
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, log_density, resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, choose, grow
 from mixtura.estimators.pairwise import PairwiseClassifier
@@ -339,7 +339,7 @@ class SequenceMixtureClassifier(GrownClassifier):
             return int(self.n_states)
         trains: list[Any] = [partial(self._train, count, "ml") for count in _STATES]
         generator = self._generator()
-        choice = choose(trains, table, generator, progress, to_the_end=True, until=0.25)
+        choice = choose(trains, merged(table), generator, progress, to_the_end=True, until=0.25)
         return _STATES[trains.index(choice.train)]
 
     def _train(

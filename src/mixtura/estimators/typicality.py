@@ -67,7 +67,7 @@ def typical_scores(
     """
     rows = merged(table, _MOST)
     if progress.limited:
-        few, began = merged(table, _FEW), progress.seconds
+        few, began = merged(rows, _FEW), progress.seconds
         scores = run_over(mixture, few, score)
         pace = (progress.seconds - began) / len(few)
         allowed = max(progress.seconds_left, _SHARE * progress.max_time)
