@@ -181,7 +181,7 @@ def jobs(tables: list[str], ours: dict[str, Any], wanted: list[str], n_splits: i
                 yield delayed(measure)(table, name, model, split, n_splits)
 
 
-def summarise(records: list[dict[str, Any]]) -> None:
+def summarize(records: list[dict[str, Any]]) -> None:
     """Means over tables, ranks by error on complete rows, and the errors table by table."""
     models = sorted({r["model"] for r in records}, key=lambda name: (name != OURS, name))
     tables = list(dict.fromkeys(r["table"] for r in records))
@@ -232,7 +232,7 @@ def main() -> None:
             writer.writerows(part)
             file.flush()
             records += part
-    summarise(records)
+    summarize(records)
 
 
 if __name__ == "__main__":

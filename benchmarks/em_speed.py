@@ -115,8 +115,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     rng = np.random.default_rng(0)
     for kind, (n_rows, size, count) in CASES.items():
-        centres = 1.5 * rng.normal(size=(count, size))
-        X = rng.normal(size=(n_rows, size)) + centres[rng.integers(0, count, n_rows)]
+        centers = 1.5 * rng.normal(size=(count, size))
+        X = rng.normal(size=(n_rows, size)) + centers[rng.integers(0, count, n_rows)]
         table = Table(X, scaling=Scaling.identity(size), device=torch.device("cpu"))
         generator = torch.Generator().manual_seed(0)
         start = cluster_start(LocalEngine(table), count, Structure(kind, floor=1e-9), generator)

@@ -1,10 +1,10 @@
-"""Few labels: what an estimator gains or loses by the unlabelled rows, on many open tables.
+"""Few labels: what an estimator gains or loses by the unlabeled rows, on many open tables.
 
     MIXTURA_DATA=... python benchmarks/few_labels.py [--draws 3] [--jobs 2] [--folder few_labels]
 
-Of 70 % of the rows (2,000 rows of a table at most) a share of each class is labelled, the others
-are not; the rest is test rows. Every estimator is fitted to all rows and to the labelled ones
-alone; where it sets the unlabelled rows aside, the two are one model (tests/test_unlabelled.py) and
+Of 70 % of the rows (2,000 rows of a table at most) a share of each class is labeled, the others
+are not; the rest is test rows. Every estimator is fitted to all rows and to the labeled ones
+alone; where it sets the unlabeled rows aside, the two are one model (tests/test_unlabeled.py) and
 are fitted once. Writes one CSV line per fit as it ends (a run that was broken off goes on from
 there), and prints and writes a table of errors in per cent.
 """
@@ -58,7 +58,7 @@ class Job(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Errors (in per cent) with all rows and with the labelled ones alone, and seconds to fit."""
+    """Errors (in per cent) with all rows and with the labeled ones alone, and seconds to fit."""
 
     table: str
     model: str
@@ -97,7 +97,7 @@ def _features(frames: np.ndarray, name: str) -> np.ndarray:
 
 
 def run(job: Job) -> Result:
-    """Fit to all rows, and to the labelled ones alone where that is another model."""
+    """Fit to all rows, and to the labeled ones alone where that is another model."""
     table = load_table(job.table)
     ((train, test),) = halves(table.target, 1, job.draw, TEST_SHARE)
     rows, labels = table.data[train], hide_labels(table.target[train], job.share, job.draw)
@@ -119,7 +119,7 @@ def run(job: Job) -> Result:
     return Result(*job, int(known.sum()), model.unlabeled_weight_, found, alone, seconds)
 
 
-def summarise(results: list[Result]) -> str:
+def summarize(results: list[Result]) -> str:
     """Per table and in all: errors alone and with all rows, by model and share of labels."""
     heads = [
         f"{model} {share:.0%}"
@@ -136,7 +136,7 @@ def summarise(results: list[Result]) -> str:
 
 
 def _cell(results: list[Result]) -> str:
-    """Error on the labelled rows alone, with all rows, and how often these were used."""
+    """Error on the labeled rows alone, with all rows, and how often these were used."""
     if not results:
         return ""
     alone, found = (np.mean([getattr(r, k) for r in results]) for k in ("error_alone", "error"))
@@ -187,8 +187,8 @@ def main() -> None:
         for table in chosen.tables
     ]
     results = complete(jobs, chosen.folder / "few_labels.csv", chosen.jobs)
-    (chosen.folder / "few_labels.md").write_text(summarise(results) + "\n")
-    print(summarise(results))
+    (chosen.folder / "few_labels.md").write_text(summarize(results) + "\n")
+    print(summarize(results))
 
 
 if __name__ == "__main__":

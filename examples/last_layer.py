@@ -51,7 +51,7 @@ def train(model: nn.Sequential, X: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def accuracy(model: nn.Module, X: torch.Tensor, y: torch.Tensor) -> float:
-    """Share of rows that are recognised."""
+    """Share of rows that are recognized."""
     return float((model(X).argmax(1) == y).float().mean())
 
 

@@ -13,10 +13,10 @@ def make_frame(n=120, seed=0, holes=0.15):
     """Two classes that every column but the last tells a little of."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % 2
-    colour = np.where(rng.random(n) < 0.1 + 0.7 * y, "red", rng.choice(["blue", "green"], n))
+    color = np.where(rng.random(n) < 0.1 + 0.7 * y, "red", rng.choice(["blue", "green"], n))
     frame = pd.DataFrame(
         {
-            "colour": colour.astype(object),
+            "color": color.astype(object),
             "size": 1.5 * y + rng.normal(size=n),
             "member": pd.Series([bool(v) for v in rng.random(n) < 0.2 + 0.6 * y], dtype=object),
             "weight": 100.0 + 10.0 * rng.normal(size=n),

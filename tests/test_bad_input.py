@@ -64,8 +64,8 @@ REFUSED = {
     "lengths": (X, Y[:-1], {}, "inconsistent numbers of samples"),
     "2-D y": (X, np.stack([Y, Y], 1), {}, "1d array"),
     "y None": (X, None, {}, "requires y"),
-    "all NaN": (X, np.full(30, np.nan), {}, "no labelled row.*unlabeled=None"),
-    "all None": (X, np.full(30, None), {}, "no labelled row"),
+    "all NaN": (X, np.full(30, np.nan), {}, "no labeled row.*unlabeled=None"),
+    "all None": (X, np.full(30, None), {}, "no labeled row"),
     "continuous y": (X, np.linspace(0, 1, 30), {}, "Unknown label type"),
     "infinite label": (X, np.where(Y == 0, np.inf, Y), {}, "infinity"),
     "negative weight": (X, Y, {"sample_weight": np.where(Y == 0, -1.0, 1.0)}, "not negative"),
@@ -218,7 +218,7 @@ def test_grown_classifiers_refuse_too(parameters, error, message, no_work):
 
 QUESTIONS = {
     "unknown label": (lambda m: m.log_margin(X[:1], [7]), "not among the classes"),
-    "unlabelled margin": (lambda m: m.log_margin(X[:1], [-1]), "label for every row"),
+    "unlabeled margin": (lambda m: m.log_margin(X[:1], [-1]), "label for every row"),
     "missing labels": (lambda m: m.log_margin(X[:2], [0]), "1 entries.*2 rows"),
     "no labels": (lambda m: m.log_margin(X[:2], None), "label for every row"),
     "unknown sample": (lambda m: m.sample(2, y=7), "not among the classes"),
@@ -363,7 +363,7 @@ POOR = {
     "outlier": (with_value(1e12), Y, None),
     "string labels": (X, np.array(["a", "b", "c"])[Y], None),
     "object labels": (X, np.array(["a", "b", None], dtype=object)[Y], None),
-    "some unlabelled": (X, np.where(np.arange(30) % 2, Y, -1), None),
+    "some unlabeled": (X, np.where(np.arange(30) % 2, Y, -1), None),
     "wide": (RNG.normal(size=(6, 40)), np.array([0, 1] * 3), None),
     "fortran": (np.asfortranarray(X), Y, None),
     "lists": (X.tolist(), Y.tolist(), None),
@@ -428,7 +428,7 @@ def test_poor_data_give_sound_boosted_models(name):
         return
     known = np.array([label is not None and label != -1 for label in np.asarray(y)])
     if not known.all():
-        expected = "unlabelled row"
+        expected = "unlabeled row"
     assert_sound(fit_quietly(model, rows, y, expected), rows)
 
 
@@ -455,7 +455,7 @@ def test_poor_data_with_every_structure(name, covariance):
 
 
 @pytest.mark.parametrize("name", ["tiny and huge columns", "large offset", "float32 offset"])
-def test_poor_data_without_standardising(name):
+def test_poor_data_without_standardizing(name):
     """The user's units as they are, however unfortunate."""
     rows, y, _ = POOR[name]
     model = MixtureClassifier(standardize=False, max_iter=3, random_state=0)
@@ -475,7 +475,7 @@ def test_units_do_not_cost_accuracy(name):
 def test_more_components_than_rows():
     """One component a row, with a warning that names the remedy."""
     model = MixtureClassifier([20, 2, 1], objective="likelihood", random_state=0)
-    fit_quietly(model, X, Y, "more components than distinct labelled rows")
+    fit_quietly(model, X, Y, "more components than distinct labeled rows")
     assert model.n_components_ == [10, 2, 1]
     assert_sound(model, X)
 
@@ -571,7 +571,7 @@ def test_a_failed_fit_leaves_the_old_model(iris):
 
 
 def test_a_marker_that_may_be_a_class_is_noticed(iris):
-    """If unlabelled rows leave one class, we say so."""
+    """If unlabeled rows leave one class, we say so."""
     X, y = iris
     with pytest.warns(DegenerateDataWarning, match="unlabeled=None"):
         MixtureClassifier(1, unlabeled=-1, random_state=0).fit(X, np.where(y == 1, 1, -1))

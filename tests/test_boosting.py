@@ -273,7 +273,7 @@ def test_stages(method, lobes):
 
 
 def test_boosting_gains_with_holes(lobes):
-    """Rows with holes are trained on, marginalised, imputed and sampled."""
+    """Rows with holes are trained on, marginalized, imputed and sampled."""
     rng = np.random.default_rng(0)
     X, y, _ = lobes
     X = np.c_[X, rng.normal(size=X.shape) + y[:, None]]
@@ -345,12 +345,12 @@ def test_refits_forget(iris):
     assert np.isfinite(model.score_samples(iris[0])).all()
 
 
-def test_unlabelled_rows_are_left_out_with_a_warning(iris):
+def test_unlabeled_rows_are_left_out_with_a_warning(iris):
     """They cannot be weighted by what they are mistaken for."""
     X, y = iris
     some = np.where(np.arange(150) % 3 == 0, -1, y)
     model = BoostedMixtureClassifier(n_stages=2, **PLAIN)
-    with pytest.warns(DegenerateDataWarning, match="unlabelled row"):
+    with pytest.warns(DegenerateDataWarning, match="unlabeled row"):
         found = model.fit(X, some).predict_proba(X)
     expected = model.fit(X[some >= 0], y[some >= 0]).predict_proba(X)
     np.testing.assert_allclose(found, expected, 1e-9, 1e-12)

@@ -77,8 +77,8 @@ def test_training_with_holes_changes_the_model(solver, wine):
 # -- rows held back ----------------------------------------------------------------------------
 
 
-def test_folds_hold_every_labelled_row_back_once(iris, generator):
-    """Disjoint, complete, in proportion to the classes; unlabelled rows always train."""
+def test_folds_hold_every_labeled_row_back_once(iris, generator):
+    """Disjoint, complete, in proportion to the classes; unlabeled rows always train."""
     X, y = iris
     some = np.where(np.arange(len(y)) % 5 == 0, -1, y)
     table = table_of(np.column_stack([X, np.arange(len(X))]), some)
@@ -101,7 +101,7 @@ def test_a_class_with_one_row_always_trains(generator):
 
 
 def test_some_rows_keep_rare_classes(generator):
-    """A part of a large table has its rare classes and as many unlabelled rows as labelled."""
+    """A part of a large table has its rare classes and as many unlabeled rows as labeled."""
     y = np.concatenate([np.zeros(5000), np.ones(20), np.full(3000, -1)]).astype(np.int64)
     part = some_rows(table_of(np.arange(8020.0)[:, None], y), 500, generator)
     assert (part.y == 1).sum() >= 2
@@ -171,7 +171,7 @@ def test_a_warm_start_from_a_generative_fit_discriminates(iris):
     assert model.tradeoff_ == 0.9
 
 
-def test_few_labelled_rows_are_not_held_back(iris):
+def test_few_labeled_rows_are_not_held_back(iris):
     """With a handful of labels first choices are taken, and probabilities stay modest."""
     X, y = iris
     few = np.where(np.arange(len(y)) % 10 == 0, y, -1)

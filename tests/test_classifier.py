@@ -262,11 +262,11 @@ def test_max_iter_limits_the_solver(iris):
     assert max(record["iteration"] for record in model.history_) <= 2
 
 
-# -- labels and unlabelled rows ----------------------------------------------------------------
+# -- labels and unlabeled rows ----------------------------------------------------------------
 
 
-def test_unlabelled_rows_help(rng):
-    """Few labels, many rows: the unlabelled ones show where the classes are."""
+def test_unlabeled_rows_help(rng):
+    """Few labels, many rows: the unlabeled ones show where the classes are."""
     X = np.repeat([[-2.0, 0.0], [2.0, 0.0]], 300, 0) + rng.normal(size=(600, 2)) * [0.7, 5.0]
     y = np.repeat([0, 1], 300)
     few = np.full(600, -1)
@@ -280,7 +280,7 @@ def test_unlabelled_rows_help(rng):
 
 @pytest.mark.parametrize("solver", ["ebw", "adam", "lbfgs"])
 @pytest.mark.parametrize("objective", ["margin", "conditional", "smooth_margin"])
-def test_unlabelled_rows_do_not_break_training(objective, solver, holey_iris, iris):
+def test_unlabeled_rows_do_not_break_training(objective, solver, holey_iris, iris):
     """Labels and entries missing at once, for every solver.
 
     With the default objective they are also calibrated, and the default solver chooses a structure.
@@ -304,7 +304,7 @@ def test_unlabelled_rows_do_not_break_training(objective, solver, holey_iris, ir
 
 
 @pytest.mark.parametrize("labels", [["a", "b", "c"], [10, 20, 30], [True, False, "x"]])
-def test_none_marks_unlabelled_rows_in_object_arrays(labels, iris):
+def test_none_marks_unlabeled_rows_in_object_arrays(labels, iris):
     """Any labels that can be sorted; None among them is no label."""
     X, y = iris
     if len({type(label) for label in labels}) > 1:
@@ -324,7 +324,7 @@ def test_string_marker(iris):
     assert model.classes_.tolist() == ["one", "two"]
 
 
-def test_minus_one_is_a_class_where_nothing_is_unlabelled(iris):
+def test_minus_one_is_a_class_where_nothing_is_unlabeled(iris):
     """`unlabeled=None` takes labels as they come."""
     X, y = iris
     model = MixtureClassifier(1, covariance="diag", unlabeled=None, max_iter=5).fit(X, y - 1)
@@ -388,7 +388,7 @@ def test_densities_are_in_the_users_units(standardize, iris):
 
 
 def test_units_do_not_change_predictions(iris):
-    """Metres or micrometres, with an offset or without."""
+    """Metres or micrometers, with an offset or without."""
     X, y = iris
     other = X * [1e6, 1.0, 1e-6, 1.0] + [0.0, 100.0, 0.0, 0.0]
     settings = {"tradeoff": 0.5, "max_iter": 5, "random_state": 0}
@@ -459,7 +459,7 @@ def test_calibration_does_not_hurt_on_held_back_rows(wine, monkeypatch, rng):
 
 
 def test_a_few_surprises_do_not_set_the_temperature(iris, rng):
-    """Mislabelled rows far from their class leave the other probabilities sharp."""
+    """Mislabeled rows far from their class leave the other probabilities sharp."""
     X, y = np.tile(iris[0], (3, 1)) + rng.normal(scale=0.05, size=(450, 4)), np.tile(iris[1], 3)
     wrong = rng.random(450) < 0.05
     noisy = np.where(wrong, (y + 1) % 3, y)

@@ -11,7 +11,7 @@ from mixtura.data import (
     Scaling,
     Table,
     encode_labels,
-    labelled_mask,
+    labeled_mask,
     read_labels,
     resolve_device,
 )
@@ -118,7 +118,7 @@ def test_batches_are_the_rows(mapped, rng, memory_mapped):
     check(part.batch(slice(5, 15)), order[5:15])
     again = part.subset(np.array([3, 1, 7]))
     check(again.batch(slice(None)), order[[3, 1, 7]])
-    check(table.labelled_as(1).batch(slice(None)), np.flatnonzero(y == 1))
+    check(table.labeled_as(1).batch(slice(None)), np.flatnonzero(y == 1))
     sizes = [len(batch) for batch in table.chunks(16)]
     assert sizes == [16, 16, 16, 2]
 
@@ -164,7 +164,7 @@ def test_values_per_row(mapped, rng, memory_mapped):
 
 
 def test_offsets_do_not_eat_the_digits(rng):
-    """Float32 rows are centred in float64, and only then rounded."""
+    """Float32 rows are centered in float64, and only then rounded."""
     X = (1e4 + rng.normal(size=(1000, 1))).astype(np.float32)
     scaling = Scaling.measure(X, np.ones(1000))
     table = Table(X, scaling=scaling, device=CPU, dtype=torch.float32)
@@ -172,7 +172,7 @@ def test_offsets_do_not_eat_the_digits(rng):
     np.testing.assert_allclose(table.batch(slice(None)).x, expected, 1e-5, 1e-5)
 
 
-def test_memory_maps_are_recognised(rng, memory_mapped):
+def test_memory_maps_are_recognized(rng, memory_mapped):
     """Also behind views and plain array wrappers."""
     X = rng.normal(size=(5, 2))
     mapped = memory_mapped(X)
@@ -220,9 +220,9 @@ def test_taking_rows_of_a_batch(rng):
         (np.array(["?", "b", np.nan], dtype=object), "?", [False, True, False]),
     ],
 )
-def test_labelled_mask(y, unlabeled, expected):
+def test_labeled_mask(y, unlabeled, expected):
     """None, NaN and the marker; -1 beside two others, where the marker is left open."""
-    assert labelled_mask(y, unlabeled).tolist() == expected
+    assert labeled_mask(y, unlabeled).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_labels_become_indices(classes, y):
     ids=str,
 )
 def test_unknown_labels_are_named(classes, y):
-    """A label that is not among the classes is an error, never a neighbour or a prefix."""
+    """A label that is not among the classes is an error, never a neighbor or a prefix."""
     with pytest.raises(InvalidInputError, match="not among the classes"):
         encode_labels(y, classes, -1)
 

@@ -198,8 +198,8 @@ def test_lobes_defeat_one_gaussian_per_class():
     single = QuadraticDiscriminantAnalysis().fit(bunch.data, bunch.target)
     wrong = single.predict(bunch.data) != bunch.target
     assert wrong[bunch.lobe == 2].mean() > 0.9
-    centres = np.outer([1, -1], generators.LOBE_CENTRES)
-    scaled = (bunch.data[:, :, None] - centres) / generators.LOBE_DEVIATIONS
+    centers = np.outer([1, -1], generators.LOBE_CENTRES)
+    scaled = (bunch.data[:, :, None] - centers) / generators.LOBE_DEVIATIONS
     weights = generators.LOBE_WEIGHTS / generators.LOBE_DEVIATIONS
     joint = (weights * np.exp(-0.5 * scaled**2)).sum(-1)
     assert np.mean(joint.argmax(1) != bunch.target) < 0.01
@@ -250,10 +250,10 @@ def test_waveform_has_breimans_means():
 
 @pytest.fixture
 def few_digits(folders):
-    """A file in the layout of MNIST: bright ellipses off the centre."""
+    """A file in the layout of MNIST: bright ellipses off the center."""
     rows, columns = np.mgrid[:28, :28]
-    centre = 13.5 + 3 * np.random.default_rng(0).normal(size=(120, 2, 1, 1))
-    distance = ((rows - centre[:, 0]) / 3) ** 2 + ((columns - centre[:, 1]) / 5) ** 2
+    center = 13.5 + 3 * np.random.default_rng(0).normal(size=(120, 2, 1, 1))
+    distance = ((rows - center[:, 0]) / 3) ** 2 + ((columns - center[:, 1]) / 5) ** 2
     images = (255 * np.exp(-distance)).astype(np.uint8)
     y = np.arange(120) % 10
     write(folders[0], "mnist", X_train=images[:100], y_train=y[:100], X_test=images, y_test=y)
@@ -358,14 +358,14 @@ def test_what_a_set_comes_with():
 
 
 def jpeg(shade):
-    """A JPEG file of one colour, and its pixel."""
+    """A JPEG file of one color, and its pixel."""
     image = pytest.importorskip("PIL.Image")
     file = io.BytesIO()
     image.new("RGB", (32, 32), shade).save(file, "JPEG", quality=95)
     return np.frombuffer(file.getvalue(), dtype=np.uint8)
 
 
-def test_jpeg_images_become_colour_planes(folders):
+def test_jpeg_images_become_color_planes(folders):
     """Red, green and blue one after the other; training rows first."""
     files = [jpeg((250, 10, 10)), jpeg((10, 250, 10))]
     arrays = {}
@@ -380,7 +380,7 @@ def test_jpeg_images_become_colour_planes(folders):
 
 
 def test_first_real_photographs(tmp_path, monkeypatch):
-    """The first images of the real file decode to the colours CIFAR-10 has."""
+    """The first images of the real file decode to the colors CIFAR-10 has."""
     with np.load(given_file("cifar10")) as real:
         arrays = {"class_names": real["class_names"]}
         for part in ("train", "test"):
@@ -488,7 +488,7 @@ def openml(folders, monkeypatch):
         def fetch(*, data_id, **kwargs):
             asked.append(data_id)
             labels = pandas.Series(target, dtype="category")
-            return Bunch(data=pandas.DataFrame(data), target=labels, details={"licence": "Public"})
+            return Bunch(data=pandas.DataFrame(data), target=labels, details={"license": "Public"})
 
         monkeypatch.setattr(loading, "fetch_openml", fetch)
         return asked
@@ -500,9 +500,9 @@ def test_openml_frame_becomes_our_layout(openml, folders):
     """Codes, levels, missing values of both kinds; fetched once, then read from the cache."""
     import pandas
 
-    colours = pandas.Categorical(["red", None, "blue"], categories=["red", "blue"])
+    colors = pandas.Categorical(["red", None, "blue"], categories=["red", "blue"])
     asked = openml(
-        {"size": [1.5, np.nan, 3.0], "colour": colours, "made": ["x", "y", None], "n": [1, 2, 3]},
+        {"size": [1.5, np.nan, 3.0], "color": colors, "made": ["x", "y", None], "n": [1, 2, 3]},
         ["good", "bad", "good"],
     )
     for _ in range(2):
@@ -519,8 +519,8 @@ def test_openml_frame_becomes_our_layout(openml, folders):
         ]
         assert bunch.target.tolist() == [1, 0, 1]
         assert bunch.target_names.tolist() == ["bad", "good"]
-        assert bunch.feature_names == ["size", "colour", "made", "n"]
-        assert bunch.source == "OpenML data set 4, licence: Public."
+        assert bunch.feature_names == ["size", "color", "made", "n"]
+        assert bunch.source == "OpenML data set 4, license: Public."
         assert bunch.splits == []
     assert asked == [4]
     assert [path.name for path in folders[1].rglob("*") if path.is_file()] == ["labor.npz"]

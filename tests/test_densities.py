@@ -240,7 +240,7 @@ def test_spherical_shares_one_variance(generator):
     density = make_density("spherical", "covariance", generator)
     batch = make_batch(density, 40, generator, holes=True)
     share = torch.rand(40, 3, dtype=torch.float64, generator=generator)
-    updated, _ = density.maximise(density.statistics(batch, share))
+    updated, _ = density.maximize(density.statistics(batch, share))
     for variance in (density.variance, updated.variance):
         assert torch.equal(variance, variance[:, :1].expand_as(variance))
 
@@ -315,7 +315,7 @@ def test_updates_respect_the_floor(structure, generator):
     density = make_density(*structure, generator, floor=1e-2)
     x = torch.ones(20, density.n_features, dtype=torch.float64)
     batch = Batch(x, None, torch.zeros(20), torch.ones(20))
-    updated, valid = density.maximise(density.statistics(batch, torch.ones(20, 3).double()))
+    updated, valid = density.maximize(density.statistics(batch, torch.ones(20, 3).double()))
     assert valid.all()
     smallest = torch.linalg.eigvalsh(updated.covariances()).min()
     assert smallest >= 1e-2 * (1.0 - 1e-9)
@@ -329,7 +329,7 @@ def test_impossible_statistics_are_reported(structure, generator):
     mass, second = statistics["mass"].clone(), statistics["second"].clone()
     mass[0] = -1.0
     second[1] -= 100.0 * (second[1].abs() + 1.0)
-    _, valid = density.maximise({**statistics, "mass": mass, "second": second})
+    _, valid = density.maximize({**statistics, "mass": mass, "second": second})
     assert valid.tolist() == [False, False, True]
 
 
@@ -339,7 +339,7 @@ def test_precision_has_no_closed_form(generator):
     batch = make_batch(density, 6, generator)
     for refused in (
         lambda: density.statistics(batch, torch.ones(6, 3)),
-        lambda: density.maximise({}),
+        lambda: density.maximize({}),
         density.own_statistics,
     ):
         with pytest.raises(UnsupportedError, match="lbfgs"):

@@ -70,7 +70,7 @@ def test_densities(structure, holes, device, generator):
         assert all(value.device.type == device.type for value in found.values())
         for name, value in statistics.items():
             close(found[name], value)
-        updated, updated_there = density.maximise(statistics)[0], there.maximise(found)[0]
+        updated, updated_there = density.maximize(statistics)[0], there.maximize(found)[0]
         for name, value in updated.tensors().items():
             close(updated_there.tensors()[name], value, 1e-6)
 

@@ -24,7 +24,7 @@ from mixtura.testing import (
     make_density,
     make_engine,
     make_mixture,
-    penalised_loss,
+    penalized_loss,
 )
 from mixtura.training.base import SpreadPrior
 from mixtura.training.ebw import EBW, _grow, _Place, _Walk
@@ -79,7 +79,7 @@ def test_improves(structure, name, holes, generator):
     objective = OBJECTIVES[name]
     result = check_trainer(lambda _: EBW(10), objective, start, engine)
     before, after = (
-        penalised_loss(mixture, objective, engine) for mixture in (start, result.mixture)
+        penalized_loss(mixture, objective, engine) for mixture in (start, result.mixture)
     )
     assert after < before - (0.2 * before if name != "hybrid" else 1e-3)
 
@@ -265,7 +265,7 @@ def test_the_best_iterate_is_kept(structure, generator):
     seen = [record["objective"] for record in progress.history]
     assert max(np.diff(seen)) > 0.0
     assert result.objective == min(seen) < seen[0]
-    reached = penalised_loss(result.mixture, Conditional(), engine)
+    reached = penalized_loss(result.mixture, Conditional(), engine)
     assert reached == pytest.approx(result.objective, rel=1e-9)
 
 
@@ -293,7 +293,7 @@ def test_a_vanishing_weight_does_not_leap():
 def test_keeps_up_with_lbfgs_on_the_spirals(objective, spirals_start):
     """In as many passes over the rows, of which it needs one an iteration."""
     start, engine = spirals_start
-    first = penalised_loss(start, objective, engine)
+    first = penalized_loss(start, objective, engine)
     lbfgs = LBFGS(100, tol=0.0).run(start, objective, engine, Progress()).objective
     ours, published = (
         EBW(100, per_component=adaptive).run(start, objective, engine, Progress()).objective

@@ -25,30 +25,30 @@ CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 COUNTS = [2, 1]
 
 
-def problem(structure, generator, holes, unlabelled=False):
+def problem(structure, generator, holes, unlabeled=False):
     """A start, and rows that it does not fit yet."""
     truth, start = (
         make_mixture(make_density(*structure, generator, n_features=4), COUNTS, generator)
         for _ in range(2)
     )
     engine = make_engine(truth, 120, generator, holes=holes)
-    if unlabelled:
+    if unlabeled:
         engine.table.y[::2] = -1
     return start, engine
 
 
 @pytest.mark.parametrize("prior_rows", [0.0, 7.0, 300.0], ids="{:g} imagined rows".format)
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
-@pytest.mark.parametrize("unlabelled", [False, True], ids=["labelled", "unlabelled"])
+@pytest.mark.parametrize("unlabeled", [False, True], ids=["labeled", "unlabeled"])
 @pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
-def test_never_goes_down(structure, unlabelled, holes, prior_rows):
+def test_never_goes_down(structure, unlabeled, holes, prior_rows):
     """Every iteration improves the likelihood, or the likelihood plus the log prior."""
     for seed in (0, 14):
         generator = torch.Generator().manual_seed(seed)
-        start, engine = problem(structure, generator, holes, unlabelled)
+        start, engine = problem(structure, generator, holes, unlabeled)
         prior = SpreadPrior(prior_rows, 0.5 * start.density.spread[0]) if prior_rows else None
         progress = Progress()
-        EM(15, -1.0, prior).run(start, Likelihood(0.4 if unlabelled else None), engine, progress)
+        EM(15, -1.0, prior).run(start, Likelihood(0.4 if unlabeled else None), engine, progress)
         losses = np.array([record["objective"] for record in progress.history])
         assert len(losses) == 15
         assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
@@ -152,7 +152,7 @@ def test_a_component_without_rows_stays(structure, generator):
 @pytest.mark.parametrize("prior_rows", [0.0, 7.0], ids="{:g} imagined rows".format)
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
 def test_an_m_step_by_gradients_never_goes_down(holes, prior_rows, generator):
-    """A low-rank precision has no closed form: each M step raises what it would maximise."""
+    """A low-rank precision has no closed form: each M step raises what it would maximize."""
     start, engine = problem(("low_rank", "precision"), generator, holes=holes)
     prior = SpreadPrior(prior_rows, 0.5 * start.density.spread[0]) if prior_rows else None
     progress = Progress()

@@ -57,7 +57,7 @@ def class_log_density(mixture, batch, vector):
         free[name], used = part.view_as(value), used + value.numel()
     changed = replace(mixture, density=mixture.density.from_free(free))
     if used < len(vector):
-        changed = replace(changed, log_weight=changed.normalise_weight(vector[used:]))
+        changed = replace(changed, log_weight=changed.normalize_weight(vector[used:]))
     return (changed.class_log_joint(batch) - changed.log_prior).sum(1)
 
 

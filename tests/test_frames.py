@@ -275,7 +275,7 @@ def test_sparse_matrices_are_their_dense_arrays(estimator, kind):
 def test_the_commonest_pipeline():
     """One-hot columns come as a sparse matrix, and may be selected and searched."""
     encode = make_column_transformer(
-        (OneHotEncoder(), ["colour", "member"]), remainder="passthrough", sparse_threshold=1.0
+        (OneHotEncoder(), ["color", "member"]), remainder="passthrough", sparse_threshold=1.0
     )
     table = FRAME.fillna({"size": 0.0, "weight": 0.0}).fillna("none").astype({"member": str})
     assert sparse.issparse(encode.fit_transform(table))
@@ -341,7 +341,7 @@ def test_a_search_does_not_flood():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         exec(compile(SCRIPT, "search.py", "exec"), {"__name__": "search"})
-    for words in ("taken for unlabelled", "constant"):
+    for words in ("taken for unlabeled", "constant"):
         said = [(each.filename, each.lineno) for each in caught if words in str(each.message)]
         assert said == [("search.py", 11), ("search.py", 12)]
 

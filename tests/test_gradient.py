@@ -16,7 +16,7 @@ from mixtura.densities import STRUCTURES, DiagonalGaussian
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
-from mixtura.testing import check_trainer, make_density, make_engine, make_mixture, penalised_loss
+from mixtura.testing import check_trainer, make_density, make_engine, make_mixture, penalized_loss
 from mixtura.training.base import SpreadPrior
 from mixtura.training.em import EM
 from mixtura.training.gradient import (
@@ -63,7 +63,7 @@ def test_improves(structure, name, trainer, generator):
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
 def test_improves_under_a_prior(structure, trainer, generator):
-    """The prior counts in what is minimised."""
+    """The prior counts in what is minimized."""
     start, engine = problem(structure, generator)
     prior = SpreadPrior(20.0, 0.5 * start.density.spread[0])
     make = partial(TRAINERS[trainer], prior=prior)
@@ -124,20 +124,20 @@ def test_conditional_training_is_logistic_regression(rng):
     engine = LocalEngine(table)
     result = LBFGS(300).run(start, Conditional(), engine, Progress())
     # Free variances make the logit quadratic, which contains the linear one.
-    assert penalised_loss(result.mixture, Conditional(), engine) <= best + 1e-4
+    assert penalized_loss(result.mixture, Conditional(), engine) <= best + 1e-4
 
 
-def test_evaluate_counts_errors_of_labelled_rows(generator):
+def test_evaluate_counts_errors_of_labeled_rows(generator):
     """Weighted share of wrong labels, and the mean loss of all rows."""
     start, engine = problem(("diag", "covariance"), generator)
     engine.table.y[::3] = -1
     error, loss = evaluate(start, Conditional(), engine)
     batch = engine.table.batch(slice(None))
     joint, y, weight = (v.numpy() for v in (start.class_log_joint(batch), batch.y, batch.weight))
-    labelled = y >= 0
+    labeled = y >= 0
     wrong = joint.argmax(1) != y
-    assert error == pytest.approx((weight * wrong)[labelled].sum() / weight[labelled].sum())
-    assert loss == pytest.approx(penalised_loss(start, Conditional(), engine))
+    assert error == pytest.approx((weight * wrong)[labeled].sum() / weight[labeled].sum())
+    assert loss == pytest.approx(penalized_loss(start, Conditional(), engine))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -139,7 +139,7 @@ def test_weighted_baum_welch_agrees_with_hmmlearn(stacked):
     """A weight of three is three sequences."""
     density, batch = stacked
     counts = np.array([[1, 2, 3], [2, 1, 1], [3, 1, 4], [1, 5, 1], [1, 1, 2]])
-    updated, valid = density.maximise(density.statistics(batch, torch.from_numpy(counts).double()))
+    updated, valid = density.maximize(density.statistics(batch, torch.from_numpy(counts).double()))
     assert valid.all()
     for component in range(3):
         repeated = [
@@ -309,7 +309,7 @@ def test_a_state_without_frames_stays(generator):
     lost = density.with_tensors({**density.tensors(), "emission.mean": location})
     batch = make_sequences(density, [6, 4], generator)
     statistics = lost.statistics(batch, torch.ones(2, 1).double())
-    updated, valid = lost.maximise(statistics)
+    updated, valid = lost.maximize(statistics)
     assert valid.all()
     np.testing.assert_allclose(updated.location[0, 1], location[0, 1])
     np.testing.assert_allclose(updated.log_transition[0, 1], density.log_transition[0, 1])
@@ -323,7 +323,7 @@ def test_impossible_statistics_are_reported(generator):
     statistics["start"][0, 0] = -1.0
     statistics["transition"][1, 0, 1] = -1.0
     statistics["emission.mass"][2, 0] = -1.0
-    _, valid = density.maximise(statistics)
+    _, valid = density.maximize(statistics)
     assert valid.tolist() == [False, False, False, True]
 
 

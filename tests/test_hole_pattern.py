@@ -120,7 +120,7 @@ def test_own_statistics_are_those_of_all_patterns(density):
         found = density.statistics(rows, chance)
         for name, value in own.items():
             np.testing.assert_allclose(found[name][k], value[k], 1e-10)
-    np.testing.assert_allclose(density.maximise(own)[0].log_chance, density.log_chance, 1e-10)
+    np.testing.assert_allclose(density.maximize(own)[0].log_chance, density.log_chance, 1e-10)
 
 
 def test_em_climbs_to_the_likeliest(density, rng):
@@ -130,7 +130,7 @@ def test_em_climbs_to_the_likeliest(density, rng):
     heights = []
     for _ in range(600):
         heights.append(float((weight * density.log_prob(rows)).sum()))
-        density = density.maximise(density.statistics(rows, weight))[0]
+        density = density.maximize(density.statistics(rows, weight))[0]
     assert (np.diff(heights) > -1e-12).all()
     logit = density.free()["logit"].clone().requires_grad_()
     (weight * density.from_free({"logit": logit}).log_prob(rows)).sum().backward()

@@ -1,4 +1,4 @@
-"""Which rows count as unlabelled: one rule for all classifiers."""
+"""Which rows count as unlabeled: one rule for all classifiers."""
 
 import warnings
 
@@ -19,7 +19,7 @@ from mixtura.exceptions import AmbiguousDataWarning, DegenerateDataWarning, Inva
 
 PLAIN = {"covariance": "diag", "max_iter": 3, "calibrate": False, "random_state": 0}
 SETTLED = PLAIN | {"missingness": "ignore"}
-#: Unlabelled rows take part: whether they should is another question.
+#: Unlabeled rows take part: whether they should is another question.
 TAKEN = {"unlabeled_weight": 0.5}
 GENERATIVE = SETTLED | TAKEN | {"objective": "likelihood", "reg_covar": 0.01}
 NETWORK = TAKEN | {"embedding": "log_density", "end_to_end": False}
@@ -63,8 +63,8 @@ def fitted(name, y, codes=None, **parameters):
 
 
 def said(messages):
-    """Those that tell how many rows were taken for unlabelled."""
-    return [message for message in messages if "taken for unlabelled" in message]
+    """Those that tell how many rows were taken for unlabeled."""
+    return [message for message in messages if "taken for unlabeled" in message]
 
 
 @EVERY
@@ -81,7 +81,7 @@ def test_two_labels_are_two_classes(name, pair):
 @EVERY
 @pytest.mark.parametrize("kind", [np.int64, np.int8, float, object])
 def test_minus_one_beside_two_labels(name, kind):
-    """-1 is unlabelled, and the fit says of how many rows and what to set."""
+    """-1 is unlabeled, and the fit says of how many rows and what to set."""
     y = (np.arange(N) % 3).astype(kind)
     y[:7] = -1
     model, messages = fitted(name, y)
@@ -112,7 +112,7 @@ NOTHING = {"None": None, "NaN": np.nan}
 @pytest.mark.parametrize("unlabeled", ["auto", "?"])
 @pytest.mark.parametrize("words", [False, True], ids=["numbers", "words"])
 def test_nothing_is_never_a_class(name, nothing, unlabeled, words):
-    """None and NaN are unlabelled whatever the marker, among numbers and among words."""
+    """None and NaN are unlabeled whatever the marker, among numbers and among words."""
     labels = ["no", "so", "yes"] if words else [0, 1, 2]
     y = [labels[code] for code in np.arange(N) % 3]
     y[4] = y[5] = NOTHING[nothing]
@@ -135,8 +135,8 @@ UNLABELLED = {
 }
 
 
-def partly_labelled(way, n_rows=N):
-    """Labels by turns, every fifth of them unlabelled; and which are labelled."""
+def partly_labeled(way, n_rows=N):
+    """Labels by turns, every fifth of them unlabeled; and which are labeled."""
     labels, marker = UNLABELLED[way]
     known = np.arange(n_rows) % 5 != 1
     y = [labels[at % 3] if known[at] else marker for at in range(n_rows)]
@@ -147,8 +147,8 @@ def partly_labelled(way, n_rows=N):
 @pytest.mark.parametrize("way", UNLABELLED)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_rows_without_a_label_have_no_part_in_a_score(name, way):
-    """The score is the share of labelled rows that are right, by hand, with weights too."""
-    y, known = partly_labelled(way)
+    """The score is the share of labeled rows that are right, by hand, with weights too."""
+    y, known = partly_labeled(way)
     model, _ = fitted(name, y)
     rng = np.random.default_rng(1)
     X, weight = rows_for(name, rng.integers(3, size=N)), rng.uniform(1.0, 2.0, size=N)
@@ -187,9 +187,9 @@ def test_a_class_called_minus_one_is_scored(name):
 @EVERY
 @pytest.mark.parametrize("way", UNLABELLED)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_partly_labelled_rows_are_cross_validated(name, way):
+def test_partly_labeled_rows_are_cross_validated(name, way):
     """As -1 with stratified folds, and in every way with plain ones."""
-    y, _ = partly_labelled(way, 60)
+    y, _ = partly_labeled(way, 60)
     X = rows_for(name, np.arange(60) % 3)
     ways = [KFold(3, shuffle=True, random_state=0)] + [3] * (way == "-1")
     for cv in ways:
@@ -244,13 +244,13 @@ def test_one_label_that_happens_to_be_minus_one(name):
     assert not said(messages)
 
 
-def test_the_labelled_rows_alone():
+def test_the_labeled_rows_alone():
     """What is left out for want of a label leaves the model of the others."""
     y = np.arange(N) % 3
     few = y.astype(float)
     few[::5] = np.nan
     for name in ("boosted", "sparse", "pairwise"):
-        with pytest.warns(DegenerateDataWarning, match="6 unlabelled row"):
+        with pytest.warns(DegenerateDataWarning, match="6 unlabeled row"):
             model = settled(name).fit(rows_for(name, y), few)
         kept = few == few
         other = settled(name).fit(rows_for(name, y)[kept], y[kept])
@@ -295,5 +295,5 @@ def test_a_stream_says_what_its_classes_are():
         np.testing.assert_allclose(two.class_count_.sum(), N)
         two.partial_fit(X[:5], [-1, 0, 0, -1, -1])
     assert two.classes_.tolist() == [0, 1]
-    with pytest.raises(InvalidInputError, match="unlabelled marker -1"):
+    with pytest.raises(InvalidInputError, match="unlabeled marker -1"):
         settled("mixture", unlabeled=-1).partial_fit(X, codes - 1, classes=[-1, 0, 1])

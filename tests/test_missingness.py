@@ -114,9 +114,9 @@ def test_holes_at_random_are_ignored(name):
 def make_blocks(n, seed):
     """Eight classes, two of which lack a block of columns: one always, one by halves."""
     rng = np.random.default_rng(seed)
-    centres = np.random.default_rng(0).normal(size=(8, 20))
+    centers = np.random.default_rng(0).normal(size=(8, 20))
     labels = np.arange(n) % 8
-    X = centres[labels] + rng.normal(size=(n, 20))
+    X = centers[labels] + rng.normal(size=(n, 20))
     X[np.ix_(labels == 0, range(10))] = np.nan
     half = (labels == 1)[:, None] & (rng.random((n, 10)) < 0.5)
     X[:, 5:15][half] = np.nan

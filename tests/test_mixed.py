@@ -28,7 +28,7 @@ from mixtura.testing import (
     make_categorical,
     make_mixed,
     make_mixture,
-    penalised_loss,
+    penalized_loss,
     plain,
     slow_fill,
     slow_hole_counts,
@@ -147,7 +147,7 @@ def test_updates_respect_the_floor(generator):
     density = replace(make_categorical(generator, (4,), n_components=1), floor=1e-3)
     codes = torch.tensor([[0.0]] * 3 + [[1.0]]).double()
     batch = Batch(codes, None, torch.zeros(4).long(), torch.ones(4).double())
-    updated, valid = density.maximise(density.statistics(batch, torch.ones(4, 1).double()))
+    updated, valid = density.maximize(density.statistics(batch, torch.ones(4, 1).double()))
     assert valid.all()
     expected = [0.75 * 0.998, 0.25 * 0.998, 1e-3, 1e-3]
     np.testing.assert_allclose(updated.spread[0], expected, 1e-9)
@@ -157,7 +157,7 @@ def test_raising_some_chances_does_not_sink_others(generator):
     """A chance just above the floor is raised as well once the others have taken their share."""
     density = replace(make_categorical(generator, (5,), n_components=1), floor=0.1)
     count = torch.tensor([[0.0, 0.0, 0.101, 0.4, 0.499]], dtype=torch.float64)
-    updated, _ = density.maximise({"mass": torch.ones(1).double(), "count": count})
+    updated, _ = density.maximize({"mass": torch.ones(1).double(), "count": count})
     chance = updated.spread[0].numpy()
     np.testing.assert_allclose(chance[:3], 0.1, 1e-9)
     np.testing.assert_allclose(chance[3:], 0.7 * np.array([0.4, 0.499]) / 0.899, 1e-9)
@@ -169,7 +169,7 @@ def test_impossible_counts_are_reported(generator):
     statistics = density.own_statistics()
     mass, count = statistics["mass"].clone(), statistics["count"].clone()
     mass[0], count[1, 2] = -1.0, -0.5
-    assert density.maximise({"mass": mass, "count": count})[1].tolist() == [False, False, True]
+    assert density.maximize({"mass": mass, "count": count})[1].tolist() == [False, False, True]
 
 
 def test_a_column_never_observed_stays(generator):
@@ -178,7 +178,7 @@ def test_a_column_never_observed_stays(generator):
     codes = torch.zeros(5, 2).double()
     observed = torch.tensor([[True, False]] * 5)
     batch = Batch(codes, observed, torch.zeros(5).long(), torch.ones(5).double())
-    updated, valid = density.maximise(density.statistics(batch, torch.ones(5, 2).double()))
+    updated, valid = density.maximize(density.statistics(batch, torch.ones(5, 2).double()))
     assert valid.all()
     np.testing.assert_allclose(updated.spread[:, 3:], density.spread[:, 3:], 1e-12)
     assert (updated.spread[:, 0] > 0.99).all()
@@ -229,8 +229,8 @@ def test_clusters_have_their_frequencies(rng):
 COUNTS = [2, 1]
 
 
-def problem(kind, generator, n=60, holes=True, unlabelled=False):
-    """A start, and labelled, weighted rows that it does not fit yet, some of them wholly empty."""
+def problem(kind, generator, n=60, holes=True, unlabeled=False):
+    """A start, and labeled, weighted rows that it does not fit yet, some of them wholly empty."""
     truth, start = (
         make_mixture(make_mixed(generator, **kind, n_components=3), COUNTS, generator)
         for _ in range(2)
@@ -241,12 +241,12 @@ def problem(kind, generator, n=60, holes=True, unlabelled=False):
         X[torch.rand(X.shape, generator=generator).numpy() < 0.25] = np.nan
         X[:4] = np.nan
     weight = 0.5 + torch.rand(n, generator=generator).double().numpy()
-    y = np.where(np.arange(n) % 3 == 0, -1, labels) if unlabelled else labels.numpy()
+    y = np.where(np.arange(n) % 3 == 0, -1, labels) if unlabeled else labels.numpy()
     table = Table(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=CPU)
     return start, LocalEngine(table)
 
 
-def slow_em_step(mixture, batch, rows=0.0, reference=None, unlabelled=None):
+def slow_em_step(mixture, batch, rows=0.0, reference=None, unlabeled=None):
     """Weights, prior, means, covariances, tables and chances of absence after one step of EM."""
     density, known = mixture.density, plain(mixture.density)
     owner, y, weight = mixture.owner.numpy(), batch.y.numpy(), batch.weight.numpy()
@@ -255,7 +255,7 @@ def slow_em_step(mixture, batch, rows=0.0, reference=None, unlabelled=None):
     share = np.zeros_like(log_joint)
     for i in range(len(y)):
         own = owner == y[i] if y[i] >= 0 else np.ones(len(owner), bool)
-        counts = 1.0 if unlabelled is None else (1.0 - unlabelled if y[i] >= 0 else unlabelled)
+        counts = 1.0 if unlabeled is None else (1.0 - unlabeled if y[i] >= 0 else unlabeled)
         share[i, own] = counts * weight[i] * softmax(log_joint[i, own])
     mass = share.sum(0)
     by_class = np.array([mass[owner == c].sum() for c in range(mixture.n_classes)])
@@ -342,11 +342,11 @@ def test_one_step_of_em_is_that_of_the_textbook(kind, holes, rows, generator):
         np.testing.assert_allclose(given[name], value, 1e-9, 1e-9, err_msg=name)
 
 
-def test_one_step_of_em_with_unlabelled_rows(generator):
+def test_one_step_of_em_with_unlabeled_rows(generator):
     """Rows without a label are shared among the components of all classes."""
-    start, engine = problem(KINDS["full covariance"], generator, unlabelled=True)
+    start, engine = problem(KINDS["full covariance"], generator, unlabeled=True)
     stepped = EM(1).run(start, Likelihood(0.3), engine, Progress()).mixture
-    expected = slow_em_step(start, engine.table.batch(slice(None)), unlabelled=0.3)
+    expected = slow_em_step(start, engine.table.batch(slice(None)), unlabeled=0.3)
     for name, value in expected.items():
         np.testing.assert_allclose(as_found(stepped)[name], value, 1e-9, 1e-9, err_msg=name)
 
@@ -389,7 +389,7 @@ def run_twice(trainer, objective, start, engine, prior=None):
     for name, value in first.mixture.free().items():
         assert torch.equal(value, second.mixture.free()[name])
     before, after = (
-        penalised_loss(each, objective, engine, prior) for each in (start, first.mixture)
+        penalized_loss(each, objective, engine, prior) for each in (start, first.mixture)
     )
     return before - after, before
 
@@ -443,7 +443,7 @@ def test_gradients_improve(kind, name, rows, generator):
 
 
 def test_gradients_with_punched_holes(generator):
-    """Holes that training punches are marginalised, and none that a row came with."""
+    """Holes that training punches are marginalized, and none that a row came with."""
     start, engine = problem(KINDS["informative"], generator)
     punched = PunchedEngine(engine.table, 0.3, generator)
     batch = next(punched.chunks(1000))
@@ -452,7 +452,7 @@ def test_gradients_with_punched_holes(generator):
     assert (~batch.observed).sum() > batch.lacks().sum()
     result = LBFGS(8).run(start, Conditional(), punched, Progress())
     check_mixed_valid(result.mixture)
-    before, after = (penalised_loss(m, Conditional(), engine) for m in (start, result.mixture))
+    before, after = (penalized_loss(m, Conditional(), engine) for m in (start, result.mixture))
     assert after < before
 
 
@@ -481,9 +481,9 @@ def make_frame(n=90, seed=0):
     """Two classes; text, truth values, numeric categories and numbers; a sixth is missing."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % 2
-    colour = np.where(rng.random(n) < 0.2 + 0.5 * y, "red", rng.choice(["blue", "green"], n))
+    color = np.where(rng.random(n) < 0.2 + 0.5 * y, "red", rng.choice(["blue", "green"], n))
     columns = {
-        "colour": colour.astype(object),
+        "color": color.astype(object),
         "size": 1.5 * y + rng.normal(size=n),
         "member": (rng.random(n) < 0.3 + 0.4 * y).astype(object),
         "weight": 100.0 + 10.0 * y * rng.normal(size=n),
@@ -568,15 +568,15 @@ def slow_share(model, batch):
 
 
 @pytest.mark.parametrize(
-    ("name", "labelled"),
-    [(name, labelled) for name in ESTIMATORS for labelled in (False, True)][:-1],
+    ("name", "labeled"),
+    [(name, labeled) for name in ESTIMATORS for labeled in (False, True)][:-1],
 )
-def test_imputed_values_are_conditional_expectations(name, labelled, fitted):
+def test_imputed_values_are_conditional_expectations(name, labeled, fitted):
     """By a loop over the components; categories are the likeliest ones, of the user."""
     model, (frame, y) = fitted[name], make_frame()
-    batch = batch_of(model, frame, y if labelled else None)
+    batch = batch_of(model, frame, y if labeled else None)
     filled = slow_fill(model.mixture_.density, batch, slow_share(model, batch))
-    given = model.impute(frame, y) if labelled else model.impute(frame)
+    given = model.impute(frame, y) if labeled else model.impute(frame)
     assert list(given.columns) == list(frame.columns)
     assert not given.isna().any().any()
     for at, column in enumerate(frame.columns):
@@ -591,7 +591,7 @@ def test_imputed_values_are_conditional_expectations(name, labelled, fitted):
             assert given[column].tolist() == expected
 
 
-@pytest.mark.parametrize("column", ["colour", "member", "grade"])
+@pytest.mark.parametrize("column", ["color", "member", "grade"])
 @pytest.mark.parametrize("name", ["classifier", "density", "boosted"])
 def test_chances_of_categories_by_enumeration(name, column, fitted):
     """Every category is put in the hole, and the densities of the rows are compared."""
@@ -627,20 +627,20 @@ def test_chances_of_categories_where_holes_tell(fitted):
         joint = joint + mixture.log_prior.numpy()[mixture.owner]
         scores.append(np.log(np.exp(joint).sum(1)))
     expected = softmax(np.array(scores).T, 1)
-    missing = frame["colour"].isna().to_numpy()
-    given = model.category_proba(frame, "colour")
+    missing = frame["color"].isna().to_numpy()
+    given = model.category_proba(frame, "color")
     np.testing.assert_allclose(given[missing], expected[missing], 1e-7, 1e-9)
 
 
 def test_draws_of_missing_entries(fitted):
     """Random completions have the chances of the categories, and keep what is observed."""
     model, (frame, _) = fitted["density"], make_frame()
-    row = frame[frame["colour"].isna() & frame["size"].notna()].iloc[[0]]
+    row = frame[frame["color"].isna() & frame["size"].notna()].iloc[[0]]
     many = row.loc[row.index.repeat(2000)].reset_index(drop=True)
     (drawn,) = model.impute(many, n_draws=1, random_state=0)
     categories = ["blue", "green", "red"]
-    codes = np.array([categories.index(value) for value in drawn["colour"]], dtype=float)
-    check_frequencies(codes, model.category_proba(row, "colour")[0])
+    codes = np.array([categories.index(value) for value in drawn["color"]], dtype=float)
+    check_frequencies(codes, model.category_proba(row, "color")[0])
     assert (drawn["size"] == row["size"].iloc[0]).all()
 
 
@@ -695,7 +695,7 @@ def test_scores_are_those_of_the_loops(fitted):
 
 
 @pytest.mark.parametrize("name", ["classifier", "informative"])
-def test_outliers_are_judged_in_their_favour(name, fitted):
+def test_outliers_are_judged_in_their_favor(name, fitted):
     """With holes filled, and nothing held against a row for having them."""
     model, (frame, _) = fitted[name], make_frame()
     batch, mixture = batch_of(model, frame), model.mixture_

@@ -136,7 +136,7 @@ def test_votes_know_categories():
     ).fit(FRAME, Y)  # fmt: skip
     assert made.score(FRESH, FRESH_Y) > 0.7
     with pytest.raises(UnsupportedError, match="votes"):
-        made.category_proba(FRESH, "colour")
+        made.category_proba(FRESH, "color")
 
 
 def test_scikit_learn_splits_frames():
@@ -172,13 +172,13 @@ def test_units_do_not_matter(objective):
 )
 def test_names_of_categories_do_not_matter(names, n_components):
     """Other names, in another order, or numbers that the user calls categories."""
-    renamed = FRAME.assign(colour=[names.get(value) for value in FRAME["colour"]])
-    settings = QUICK | {"random_state": 0, "categorical_features": ["colour"]}
+    renamed = FRAME.assign(color=[names.get(value) for value in FRAME["color"]])
+    settings = QUICK | {"random_state": 0, "categorical_features": ["color"]}
     one, other = (MixtureClassifier(n_components, **settings).fit(X, Y) for X in (FRAME, renamed))
     np.testing.assert_allclose(one.predict_proba(FRAME), other.predict_proba(renamed), 1e-9, 1e-9)
     np.testing.assert_allclose(one.score_samples(FRAME), other.score_samples(renamed), 1e-9)
-    filled = one.impute(FRAME)["colour"].map(names).tolist()
-    assert other.impute(renamed)["colour"].tolist() == filled
+    filled = one.impute(FRAME)["color"].map(names).tolist()
+    assert other.impute(renamed)["color"].tolist() == filled
 
 
 def test_order_of_columns_does_not_matter(model):
@@ -218,10 +218,10 @@ def test_forms_of_a_table_do_not_matter(model):
 # -- what the training rows did not have -------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["colour", "size"])
+@pytest.mark.parametrize("name", ["color", "size"])
 def test_an_absent_column_is_a_missing_one(name, model, boosted, density):
     """With a warning; nothing is told by the other columns' places."""
-    hidden = FRESH.assign(**{name: None if name == "colour" else np.nan})
+    hidden = FRESH.assign(**{name: None if name == "color" else np.nan})
     for fitted in (model, boosted, density):
         with pytest.warns(DegenerateDataWarning, match=f"lacks 1 column.*{name}"):
             given = fitted.predict_proba(FRESH.drop(columns=name))
@@ -234,14 +234,14 @@ def test_an_absent_column_is_a_missing_one(name, model, boosted, density):
 
 def test_an_unseen_category_is_a_missing_one(model, boosted, density):
     """With a warning that names it; the likeliest category is filled in."""
-    strange = FRESH.assign(colour=["octarine"] * len(FRESH))
-    hidden = FRESH.assign(colour=None)
+    strange = FRESH.assign(color=["octarine"] * len(FRESH))
+    hidden = FRESH.assign(color=None)
     for fitted in (model, boosted, density):
-        with pytest.warns(DegenerateDataWarning, match="'colour'.*'octarine'.*count as missing"):
+        with pytest.warns(DegenerateDataWarning, match="'color'.*'octarine'.*count as missing"):
             given = fitted.predict_proba(strange)
         np.testing.assert_array_equal(given, fitted.predict_proba(hidden))
         with pytest.warns(DegenerateDataWarning, match="octarine"):
-            assert set(fitted.impute(strange)["colour"]) <= {"blue", "green", "red"}
+            assert set(fitted.impute(strange)["color"]) <= {"blue", "green", "red"}
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_the_unexpected_is_refused_where_asked_for(estimator):
     with pytest.raises(InvalidInputError, match=r"(?s)now missing.*size"):
         fitted.predict(FRESH.drop(columns="size"))
     with pytest.raises(InvalidInputError, match="octarine"):
-        fitted.impute(FRESH.assign(colour="octarine"))
+        fitted.impute(FRESH.assign(color="octarine"))
     with pytest.raises(InvalidInputError, match=r"(?s)unseen at fit time.*price"):
         fitted.predict(FRESH.assign(price=1.0))
 
@@ -270,7 +270,7 @@ def test_the_unexpected_is_refused_where_asked_for(estimator):
 def test_where_holes_tell_an_absent_column_tells_nothing():
     """It is not absent in the way of the training rows; nor is a category that was never seen."""
     often = (np.arange(len(Y)) % 4 > 0) & (Y[0] == Y)
-    table = FRAME.assign(size=FRAME["size"].mask(often), colour=FRAME["colour"].mask(often))
+    table = FRAME.assign(size=FRAME["size"].mask(often), color=FRAME["color"].mask(often))
     made = MixtureClassifier(1, **QUICK | {"missingness": "informative"}).fit(table, Y)
     with pytest.warns(DegenerateDataWarning, match="lacks"):
         given = made.predict_proba(FRESH.drop(columns="size"))
@@ -283,14 +283,14 @@ def test_where_holes_tell_an_absent_column_tells_nothing():
     expected = made.mixture_.class_log_joint(told).softmax(1)
     np.testing.assert_allclose(given, expected, rtol=1e-9)
     with pytest.warns(DegenerateDataWarning, match="do not"):
-        strange = made.predict_proba(FRESH.assign(colour="ultraviolet"))
-    assert np.abs(strange - made.predict_proba(FRESH.assign(colour=None))).max() > 1e-3
+        strange = made.predict_proba(FRESH.assign(color="ultraviolet"))
+    assert np.abs(strange - made.predict_proba(FRESH.assign(color=None))).max() > 1e-3
 
 
 REFUSED = {
-    "text became numbers": (lambda: FRESH.assign(colour=1.0), "held text in training"),
+    "text became numbers": (lambda: FRESH.assign(color=1.0), "held text in training"),
     "numbers became text": (lambda: FRESH.assign(size="large"), "held numbers in training"),
-    "mixed types": (lambda: FRESH.assign(colour=[1, "red"] * 100), "mixes numbers.*and text"),
+    "mixed types": (lambda: FRESH.assign(color=[1, "red"] * 100), "mixes numbers.*and text"),
     "another column": (lambda: FRESH.assign(price=1.0), "unseen at fit time"),
     "infinity": (lambda: FRESH.assign(size=np.inf), "infinity"),
     "dates": (lambda: FRESH.assign(size=pd.Timestamp(0)), "neither numbers nor categories"),
@@ -313,8 +313,8 @@ def test_tables_that_changed_are_refused(name, model, density, boosted):
 def test_columns_of_several_types_are_refused_in_training(estimator):
     """Before any work, and nothing of a failed fit is left."""
     made = estimator()
-    with pytest.raises(InvalidInputError, match=r"'colour' mixes text.*and numbers"):
-        made.fit(FRAME.assign(colour=["red", 1] * 60), Y)
+    with pytest.raises(InvalidInputError, match=r"'color' mixes text.*and numbers"):
+        made.fit(FRAME.assign(color=["red", 1] * 60), Y)
     assert not hasattr(made, "mixture_")
     assert made.schema_.names is None
 
@@ -322,7 +322,7 @@ def test_columns_of_several_types_are_refused_in_training(estimator):
 def test_labels_must_be_there():
     """A classifier without any label says what to use instead."""
     for labels in (np.full(len(Y), np.nan), np.full(len(Y), None)):
-        with pytest.raises(InvalidInputError, match=r"no labelled row.*MixtureDensity"):
+        with pytest.raises(InvalidInputError, match=r"no labeled row.*MixtureDensity"):
             MixtureClassifier().fit(FRAME, labels)
 
 
@@ -341,25 +341,25 @@ def test_questions_about_columns_that_make_no_sense(model):
 @pytest.mark.filterwarnings("ignore:1 column.* are constant")
 def test_a_single_category_tells_nothing():
     """The rest of the table decides."""
-    one = FRAME.assign(colour="red")
+    one = FRAME.assign(color="red")
     made = MixtureClassifier(2, random_state=0, **QUICK).fit(one, Y)
-    without = MixtureClassifier(2, random_state=0, **QUICK).fit(one.drop(columns="colour"), Y)
+    without = MixtureClassifier(2, random_state=0, **QUICK).fit(one.drop(columns="color"), Y)
     np.testing.assert_allclose(
-        made.predict_proba(one), without.predict_proba(one.drop(columns="colour")), 1e-6
+        made.predict_proba(one), without.predict_proba(one.drop(columns="color")), 1e-6
     )
-    np.testing.assert_allclose(made.category_proba(one, "colour"), 1.0)
+    np.testing.assert_allclose(made.category_proba(one, "color"), 1.0)
 
 
 def test_only_categories():
     """A table without any number."""
-    table, fresh = FRAME[["colour", "member"]], FRESH[["colour", "member"]]
+    table, fresh = FRAME[["color", "member"]], FRESH[["color", "member"]]
     for covariance in ("auto", "full", "low_rank"):
         settings = QUICK | {"covariance": covariance}
         made = MixtureClassifier(2, random_state=0, **settings).fit(table, Y)
         assert made.score(fresh, FRESH_Y) > 0.65
     mass = [
-        np.exp(made.score_samples(pd.DataFrame({"colour": [colour], "member": [member]})))
-        for colour in ("blue", "green", "red")
+        np.exp(made.score_samples(pd.DataFrame({"color": [color], "member": [member]})))
+        for color in ("blue", "green", "red")
         for member in (False, True)
     ]
     np.testing.assert_allclose(np.sum(mass), 1.0, 1e-9)
@@ -406,18 +406,18 @@ def test_one_row():
 
 def test_columns_without_any_value():
     """They tell nothing, whatever their type, and a warning says so."""
-    empty = FRAME.assign(colour=pd.Series([None] * len(Y), dtype="category"), size=np.nan)
+    empty = FRAME.assign(color=pd.Series([None] * len(Y), dtype="category"), size=np.nan)
     with pytest.warns(DegenerateDataWarning, match="no observed value"):
         made = MixtureClassifier(1, **QUICK).fit(empty, Y)
     left = FRAME[["member", "weight"]]
     without = MixtureClassifier(1, **QUICK).fit(left, Y)
     np.testing.assert_allclose(made.predict_proba(empty), without.predict_proba(left), 1e-6)
     filled = made.impute(empty)
-    assert filled["colour"].isna().all()
+    assert filled["color"].isna().all()
     assert filled["size"].notna().all()
     rows, _ = made.sample(3, random_state=0)
     assert set(rows[:, 0]) == {None}
-    np.testing.assert_allclose(made.category_proba(empty, "colour"), 1.0)
+    np.testing.assert_allclose(made.category_proba(empty, "color"), 1.0)
 
 
 def test_rows_without_any_value(model):
@@ -428,7 +428,7 @@ def test_rows_without_any_value(model):
     assert model.score_samples(nothing)[0] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_unlabelled_rows_help():
+def test_unlabeled_rows_help():
     """Half a dozen labels and many rows without one."""
     table, truth = make_frame(200, seed=3, holes=0.1)
     labels = np.where(np.arange(200) < 6, truth, -1)
@@ -438,7 +438,7 @@ def test_unlabelled_rows_help():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateDataWarning)  # six rows lack a category
         assert both.score(FRESH, FRESH_Y) > alone.score(FRESH, FRESH_Y)
-    with pytest.warns(DegenerateDataWarning, match="194 unlabelled"):
+    with pytest.warns(DegenerateDataWarning, match="194 unlabeled"):
         BoostedMixtureClassifier(n_stages=1, calibrate=False, missingness="ignore").fit(
             table, labels
         )
@@ -481,14 +481,14 @@ def test_draws_of_a_class(model):
         rows, labels = model.sample(2000, label, random_state=0)
         assert (labels == label).all()
         drawn = np.mean(rows[:, 0] == "red")
-        seen = (FRAME["colour"][label == Y].dropna() == "red").mean()
+        seen = (FRAME["color"][label == Y].dropna() == "red").mean()
         assert abs(drawn - seen) < 0.08
 
 
 def test_imputing_pandas_gives_pandas(model):
     """Types, index and order are those of what was given."""
     given = FRESH.assign(
-        colour=FRESH["colour"].astype("category"), member=FRESH["member"].astype("boolean")
+        color=FRESH["color"].astype("category"), member=FRESH["member"].astype("boolean")
     ).set_index(pd.Index(range(7, 207), name="key"))
     filled = model.impute(given)
     assert isinstance(filled, pd.DataFrame)
@@ -516,7 +516,7 @@ def test_imputing_polars_gives_polars(density):
     for name in FRESH.columns:
         assert filled[name].to_list() == expected[name].tolist()
     made = MixtureDensity(1, missingness="ignore").fit(given)
-    assert made.impute(given)["colour"].dtype == pl.String
+    assert made.impute(given)["color"].dtype == pl.String
 
 
 def test_imputing_arrays_gives_arrays(model):
@@ -564,7 +564,7 @@ def test_a_warm_start_goes_on():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda frame: frame.assign(colour=frame["colour"].fillna("black")),
+        lambda frame: frame.assign(color=frame["color"].fillna("black")),
         lambda frame: frame.drop(columns="size"),
         lambda frame: frame[frame.columns[::-1]],
     ],
@@ -582,7 +582,7 @@ def test_a_warm_start_needs_the_same_table(change):
 def test_a_warm_start_needs_the_same_categories():
     """As many other categories are other categories: codes would change their meaning."""
     made = MixtureClassifier(1, warm_start=True, **QUICK).fit(FRAME, Y)
-    other = FRAME.assign(colour=FRAME["colour"].replace({"blue": "zinc"}))
+    other = FRAME.assign(color=FRAME["color"].replace({"blue": "zinc"}))
     with pytest.raises(InvalidInputError, match="warm_start"):
         made.fit(other, Y)
 
@@ -590,9 +590,9 @@ def test_a_warm_start_needs_the_same_categories():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda frame: frame.assign(colour=frame["colour"].fillna("black")),
-        lambda frame: frame.assign(colour=frame["colour"].replace({"blue": "red"})),
-        lambda frame: frame.assign(colour=frame["colour"].replace({"blue": "zinc"})),
+        lambda frame: frame.assign(color=frame["color"].fillna("black")),
+        lambda frame: frame.assign(color=frame["color"].replace({"blue": "red"})),
+        lambda frame: frame.assign(color=frame["color"].replace({"blue": "zinc"})),
         lambda frame: frame[frame.columns[::-1]],
     ],
     ids=["more categories", "fewer categories", "other categories", "other columns"],
@@ -637,7 +637,7 @@ def test_a_stream_may_bring_new_categories_and_lack_columns():
     """The first part says what there is; later surprises count as missing, with a warning."""
     made = MixtureClassifier(1, random_state=0, **QUICK)
     made.partial_fit(FRAME[:60], Y[:60], classes=[0, 1])
-    later = FRAME[60:].assign(colour="octarine")
+    later = FRAME[60:].assign(color="octarine")
     with pytest.warns(DegenerateDataWarning, match="octarine"):
         made.partial_fit(later, Y[60:])
     with pytest.warns(DegenerateDataWarning, match="lacks 1 column"):
@@ -645,7 +645,7 @@ def test_a_stream_may_bring_new_categories_and_lack_columns():
     assert made.schema_.categories[0].tolist() == ["blue", "green", "red"]
     assert made.score(FRESH, FRESH_Y) > 0.75
     with pytest.raises(InvalidInputError, match="held text"):
-        made.partial_fit(FRAME.assign(colour=1.0), Y)
+        made.partial_fit(FRAME.assign(color=1.0), Y)
 
 
 def test_discriminative_streams_take_mixed_frames():

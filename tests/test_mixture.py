@@ -49,7 +49,7 @@ def test_class_log_joint_sums_over_the_components_of_a_class(mixture, generator)
 
 
 def test_posterior_is_bayes_rule_within_the_class_where_it_is_known(mixture, generator):
-    """Labelled rows belong to components of their class only."""
+    """Labeled rows belong to components of their class only."""
     batch = make_batch(mixture.density, 12, generator)
     batch = replace(batch, y=torch.arange(12) % 4 - 1)
     joint = brute_log_joint(mixture, batch)
@@ -76,12 +76,12 @@ def test_nothing_observed_leaves_the_prior(mixture):
     np.testing.assert_allclose(joint, mixture.log_prior.expand(2, -1), 1e-12, 1e-12)
 
 
-def test_normalise_weight(generator):
+def test_normalize_weight(generator):
     """Weights sum to one in each class, and keep their ratios."""
     density = make_density("diag", "covariance", generator, n_components=6)
     mixture = make_mixture(density, COUNTS, generator)
     raw = torch.randn(6, dtype=torch.float64, generator=generator)
-    weight = mixture.normalise_weight(raw).exp().numpy()
+    weight = mixture.normalize_weight(raw).exp().numpy()
     for c in range(3):
         np.testing.assert_allclose(weight[c == OWNER], softmax(raw.numpy()[c == OWNER]), 1e-12)
 

@@ -85,7 +85,7 @@ def test_densities_are_those_of_scipy():
 
 
 def test_simplex_is_the_nearest_point():
-    """The projection agrees with a general optimiser."""
+    """The projection agrees with a general optimizer."""
     network = make_network(counts=(4, 1))
     batch = make_batch(network.density, 5, generator(1))
     joint = network.mixture.log_joint(batch)
@@ -121,7 +121,7 @@ def test_densities_are_shares_of_the_highest(informative):
 
 
 def make_fair_network(embedding, kind=Network, covariance="full", counts=(3, 2)):
-    """One whose classes are about even, and whose embedding has been standardised."""
+    """One whose classes are about even, and whose embedding has been standardized."""
     network = make_network(embedding, kind, covariance, counts)
     rows = make_batch(network.density, 500, generator(5))
     zero, one = torch.zeros_like(network.shift), torch.ones_like(network.scale)
@@ -141,11 +141,11 @@ def conditional_draws(mixture, row, seen, count):
         if seen.any():
             log_weight += multivariate_normal(mean[seen], inside).logpdf(row[seen])
         gain = covariance[np.ix_(~seen, seen)] @ np.linalg.inv(inside)
-        centre = mean[~seen] + gain @ (row[seen] - mean[seen])
+        center = mean[~seen] + gain @ (row[seen] - mean[seen])
         rest = covariance[np.ix_(~seen, ~seen)] - gain @ covariance[np.ix_(seen, ~seen)]
         whole = np.tile(row, (count, 1))
         if not seen.all():
-            whole[:, ~seen] = random.multivariate_normal(centre, rest, size=count, method="svd")
+            whole[:, ~seen] = random.multivariate_normal(center, rest, size=count, method="svd")
         joint.append(log_weight)
         parts.append(whole)
     return softmax(joint), parts
@@ -295,7 +295,7 @@ def test_gradients_with_holes(embedding, kind):
         assert torch.autograd.gradcheck(outputs, values)
 
 
-def test_draws_are_not_learnt():
+def test_draws_are_not_learned():
     """What training made of its own draws holds for others."""
     X, y = load_wine(return_X_y=True)
     X[np.random.default_rng(0).random(X.shape) < 0.5] = np.nan
@@ -343,7 +343,7 @@ def test_read_out_of_numbers_is_the_elastic_net():
     assert (weight == 0).any()
 
 
-def test_read_out_of_classes_is_penalised_logistic_regression():
+def test_read_out_of_classes_is_penalized_logistic_regression():
     """A class without components against one with all of them, with weights of rows."""
     random = np.random.default_rng(0)
     X, share = random.normal(size=(120, 5)), random.uniform(0.5, 1.5, size=120)

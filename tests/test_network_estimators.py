@@ -71,7 +71,7 @@ def test_end_to_end_training_moves_the_means(iris):
 
 
 def test_labels_do_not_move_unlinked_mixtures(iris):
-    """The mixtures learn from all rows, labelled or not, where these take part."""
+    """The mixtures learn from all rows, labeled or not, where these take part."""
     X, y = iris
     few = np.where(np.arange(150) % 5 == 0, y, -1)
     settings = {**PUBLISHED, "unlabeled_weight": 0.5}
@@ -416,7 +416,7 @@ def test_many_features_do_not_drown_the_labels():
 
 
 def test_what_auto_chose_is_told(flowers, diabetes):
-    """Embedding and how far mixtures specialise, and probabilities are calibrated on the way."""
+    """Embedding and how far mixtures specialize, and probabilities are calibrated on the way."""
     model = MixtureNetworkClassifier(2, max_iter=3, random_state=0).fit(*flowers)
     assert (model.embedding_, model.specialize_) in {("posterior", 0.0), ("log_density", 1.0)}
     assert model.temperature_ != 1.0

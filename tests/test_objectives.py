@@ -49,10 +49,10 @@ def mixture(generator):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_derivatives(name, generator):
     """Slopes, totals and occupancies are derivatives of the loss."""
-    objective, unlabelled = OBJECTIVES[name]
+    objective, unlabeled = OBJECTIVES[name]
     check_objective(objective, generator)
-    if unlabelled:
-        check_objective(objective, generator, unlabelled=True)
+    if unlabeled:
+        check_objective(objective, generator, unlabeled=True)
 
 
 # -- the table of occupancies ------------------------------------------------------------------
@@ -70,7 +70,7 @@ def likelihood_table(J, y):
     return gamma * own[:, OWNER]
 
 
-def unlabelled_table(J, y):
+def unlabeled_table(J, y):
     gamma, _, posterior, _ = parts(J, y)
     return gamma * posterior[:, OWNER]
 
@@ -105,28 +105,28 @@ def smooth_table(J, y, margin=2.0, smoothness=5.0):
 
 
 @pytest.mark.parametrize(
-    ("objective", "table", "labelled"),
+    ("objective", "table", "labeled"),
     [
         (Likelihood(), likelihood_table, True),
-        (Likelihood(1.0), unlabelled_table, False),
+        (Likelihood(1.0), unlabeled_table, False),
         (Conditional(), conditional_table, True),
         (Margin(2.0, 5.0), hinge_table, True),
         (SmoothMargin(2.0, 5.0), smooth_table, True),
     ],
-    ids=["likelihood", "unlabelled", "conditional", "margin", "smooth margin"],
+    ids=["likelihood", "unlabeled", "conditional", "margin", "smooth margin"],
 )
-def test_occupancies_are_those_of_the_table(objective, table, labelled, mixture, rng):
+def test_occupancies_are_those_of_the_table(objective, table, labeled, mixture, rng):
     """What each objective wants of each component, row by row."""
     J, y = 2.0 * rng.normal(size=(N, 6)), rng.integers(3, size=N)
     weight = rng.uniform(0.5, 2.0, size=N)
-    labels = torch.from_numpy(y if labelled else np.full(N, -1))
+    labels = torch.from_numpy(y if labeled else np.full(N, -1))
     _, occupancy = objective.occupancy(mixture, torch.from_numpy(J), labels, torch.tensor(weight))
     np.testing.assert_allclose(occupancy, weight[:, None] * table(J, y), 1e-9, 1e-12)
 
 
 @pytest.mark.parametrize("name", ["conditional", "margin", "smooth_margin"])
 def test_hybrid_semi_supervised_occupancies(name, mixture, rng):
-    """tradeoff (labelled (1 - u), unlabelled u) plus the rest of the discriminative term."""
+    """tradeoff (labeled (1 - u), unlabeled u) plus the rest of the discriminative term."""
     tables = {
         "conditional": conditional_table,
         "margin": hinge_table,
@@ -142,9 +142,9 @@ def test_hybrid_semi_supervised_occupancies(name, mixture, rng):
     _, occupancy = objective.occupancy(
         mixture, torch.from_numpy(J), labels, torch.ones(N, dtype=torch.float64)
     )
-    labelled = 0.3 * 0.8 * likelihood_table(J, y) + 0.7 * tables[name](J, y)
-    unlabelled = 0.3 * 0.2 * unlabelled_table(J, y)
-    expected = np.where(has_label[:, None], labelled, unlabelled)
+    labeled = 0.3 * 0.8 * likelihood_table(J, y) + 0.7 * tables[name](J, y)
+    unlabeled = 0.3 * 0.2 * unlabeled_table(J, y)
+    expected = np.where(has_label[:, None], labeled, unlabeled)
     np.testing.assert_allclose(occupancy, expected, 1e-9, 1e-12)
 
 
@@ -161,18 +161,18 @@ def test_a_trade_off_weighs_the_likelihood_per_value(n_values, rng):
     assert tradeoff_of_share(likelihood_share(0.3, n_values), n_values) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("unlabelled", [None, 0.3])
-def test_one_class_short_cut(unlabelled, generator, rng):
+@pytest.mark.parametrize("unlabeled", [None, 0.3])
+def test_one_class_short_cut(unlabeled, generator, rng):
     """With a single class the responsibilities are plain ones, and the loss is the same."""
     mixture = Mixture.single(make_density("diag", "covariance", generator, n_components=4))
     J = torch.from_numpy(5.0 * rng.normal(size=(N, 4)))
     y = torch.zeros(N, dtype=torch.long)
     share = 1.0
-    if unlabelled is not None:
+    if unlabeled is not None:
         y[::3] = -1
-        share = np.where(y.numpy() >= 0, 1.0 - unlabelled, unlabelled)[:, None]
+        share = np.where(y.numpy() >= 0, 1.0 - unlabeled, unlabeled)[:, None]
     weight = torch.from_numpy(rng.uniform(0.5, 2.0, size=N))
-    objective = Likelihood(unlabelled)
+    objective = Likelihood(unlabeled)
     loss, occupancy = objective.occupancy(mixture, J.clone(), y, weight)
     expected = weight.numpy()[:, None] * share * softmax(J.numpy(), axis=1)
     np.testing.assert_allclose(occupancy, expected, 1e-12)
@@ -211,7 +211,7 @@ def test_margin_losses_at_their_corners():
 
 
 def test_conditional_is_cross_entropy(rng):
-    """-log p(c | x), against torch's own; unlabelled rows cost nothing."""
+    """-log p(c | x), against torch's own; unlabeled rows cost nothing."""
     joint, y = torch.from_numpy(rng.normal(size=(N, 4))), torch.from_numpy(rng.integers(4, size=N))
     expected = torch.nn.functional.cross_entropy(joint, y, reduction="none")
     np.testing.assert_allclose(Conditional().loss(joint, y), expected, 1e-12)

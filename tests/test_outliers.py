@@ -42,7 +42,7 @@ def test_scores_are_those_of_a_fit_without_the_row(covariance, prior_rows, rng):
         imagined = prior.statistics(mixture.density, mixture.density.mean)
         own = mixture.density._statistics_complete(x, ones)
         total = {name: own[name] + imagined[name] for name in own}
-        mixture = Mixture.single(mixture.density.maximise(total)[0])
+        mixture = Mixture.single(mixture.density.maximize(total)[0])
     found = held_out_scores(mixture, table, log_density, prior if prior_rows else None)
     reference = 2.0 * np.cov(X.T, bias=True)
     for row in range(43):

@@ -65,7 +65,7 @@ def test_consistent_pairs_give_their_probabilities_back(n_classes, spread, rng):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 4, 7])
-def test_coupling_minimises_the_divergence(n_classes, rng):
+def test_coupling_minimizes_the_divergence(n_classes, rng):
     """SciPy finds the same minimum, slowly."""
     r, weights = complete(rng.random((8, n_classes, n_classes))), pair_weights(n_classes, rng)
     found = couple(r, weights)
@@ -187,7 +187,7 @@ def test_two_classes_are_the_classifier_itself(iris):
 
 
 def test_log_probabilities_without_the_classifiers_help(iris):
-    """k nearest neighbours know none, and some of their probabilities are zero."""
+    """k nearest neighbors know none, and some of their probabilities are zero."""
     X, y = iris[0][50:], iris[1][50:]
     model = PairwiseClassifier(KNeighborsClassifier()).fit(X, y)
     with warnings.catch_warnings():
@@ -318,9 +318,9 @@ REFUSED = {
     "lengths": (GaussianNB(), {"y": [0, 1]}, "inconsistent numbers of samples"),
     "continuous y": (GaussianNB(), {"y": np.linspace(0, 1, 150)}, "Unknown label type"),
     "infinite label": (GaussianNB(), {"y": np.r_[np.inf, np.ones(149)]}, "infinity"),
-    "no label": (GaussianNB(), {"y": np.full(150, np.nan)}, "no labelled row"),
+    "no label": (GaussianNB(), {"y": np.full(150, np.nan)}, "no labeled row"),
     "2-D y": (GaussianNB(), {"y": np.zeros((150, 2))}, "1d array"),
-    "unlabelled": (
+    "unlabeled": (
         make_pipeline(MixtureClassifier(1, objective="likelihood", tol=1.0, unlabeled=-1)),
         {"y": np.repeat([-1, 0, 1], 50)},
         r"classes \[-1, 0\] and found \[0\]",

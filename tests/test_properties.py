@@ -98,7 +98,7 @@ CHAINS = {
 #: What the clock stops is not repeated to the bit.
 BY_THE_CLOCK = {"mixture", "boosted mixture", "network", "regressor", "sparse", "sequences"}
 #: Pairs of classes are as many as they are: no more of them than a minute allows.
-FEW_CLASSES = {"two", "three", "one", "text", "signs", "some unlabelled"}
+FEW_CLASSES = {"two", "three", "one", "text", "signs", "some unlabeled"}
 
 
 def kinds(table, plain):

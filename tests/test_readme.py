@@ -75,7 +75,7 @@ QUICK = {
 
 
 def claims():
-    """Estimator, columns, missing values, unlabelled rows, density: the cells of the table."""
+    """Estimator, columns, missing values, unlabeled rows, density: the cells of the table."""
     (table,) = re.findall(r"\| estimator \| columns .*?\n\n", README.read_text(), re.DOTALL)
     for line in table.strip().splitlines()[2:]:
         names, *cells = (cell.strip() for cell in line.strip("|").split("|"))
@@ -97,8 +97,8 @@ def fit_claimed(name, rows, labels):
 
 @pytest.mark.parametrize("claim", list(claims()), ids=lambda claim: claim[0])
 def test_what_the_readme_says_of_each_estimator(claim):
-    """Kinds of columns, missing values, unlabelled rows and a density, or not."""
-    name, columns, missing, unlabelled, density = claim
+    """Kinds of columns, missing values, unlabeled rows and a density, or not."""
+    name, columns, missing, unlabeled, density = claim
     attempts = {
         "categories": (MIXED, "categories" in columns),
         "holes": (HOLED, "refused" not in missing),
@@ -110,10 +110,10 @@ def test_what_the_readme_says_of_each_estimator(claim):
             with pytest.raises((InvalidInputError, ValueError)):
                 fit_claimed(name, rows, LABELS)
     assert hasattr(fit_claimed(name, ROWS, LABELS), "score_samples") == density.startswith("yes")
-    if "left out" in unlabelled:
+    if "left out" in unlabeled:
         with pytest.warns(DegenerateDataWarning, match="left out"):
             fit_claimed(name, ROWS, FEW)
-    elif "take part" in unlabelled:
+    elif "take part" in unlabeled:
         known = ~np.isnan(FEW)
         alone, helped = fit_claimed(name, ROWS[known], FEW[known]), fit_claimed(name, ROWS, FEW)
         assert not np.allclose(np.sort(alone.means_, 0), np.sort(helped.means_, 0))

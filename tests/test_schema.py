@@ -20,7 +20,7 @@ pl = pytest.importorskip("polars")
 
 NAN = np.nan
 CODES = np.array([[1.5, 1, 1, 0], [NAN, 0, 0, NAN], [3.0, NAN, 1, 1], [-2.0, 1, 1, 1]])
-NAMES = ("size", "colour", "round", "grade")
+NAMES = ("size", "color", "round", "grade")
 MATCH = "The feature names should match those that were passed during fit.\n"
 
 
@@ -28,7 +28,7 @@ def columns():
     """A column of numbers, of text, of booleans and of categories, most with a hole."""
     return {
         "size": [1.5, None, 3.0, -2.0],
-        "colour": ["red", "blue", None, "red"],
+        "color": ["red", "blue", None, "red"],
         "round": [True, False, True, True],
         "grade": ["a", None, "b", "b"],
     }
@@ -454,7 +454,7 @@ def test_frames_of_numbers_are_aligned_as_frames():
 
 def test_absent_columns_count_as_missing(frame):
     schema = Schema.learn(frame)
-    with pytest.warns(DegenerateDataWarning, match=r"2 column\(s\).*\('colour', 'size'\)") as seen:
+    with pytest.warns(DegenerateDataWarning, match=r"2 column\(s\).*\('color', 'size'\)") as seen:
         found = schema.encode(frame[["grade", "round"]])
     assert len(seen) == 1
     np.testing.assert_array_equal(found[:, 2:], CODES[:, 2:])
@@ -462,7 +462,7 @@ def test_absent_columns_count_as_missing(frame):
     with pytest.raises(InvalidInputError) as error:
         schema.encode(frame[["size", "round"]], "error")
     assert str(error.value) == (
-        MATCH + "Feature names seen at fit time, yet now missing:\n- colour\n- grade\n"
+        MATCH + "Feature names seen at fit time, yet now missing:\n- color\n- grade\n"
     )
 
 
@@ -478,16 +478,16 @@ def test_strange_columns_are_refused(unexpected):
         schema.encode(pd.DataFrame(np.eye(7), columns=list("abcdefg")), unexpected)
     assert str(error.value).startswith(
         MATCH + "Feature names unseen at fit time:\n- a\n- b\n- c\n- d\n- e\n- ...\n"
-        "Feature names seen at fit time, yet now missing:\n- colour\n- grade\n- round\n- size\n"
+        "Feature names seen at fit time, yet now missing:\n- color\n- grade\n- round\n- size\n"
     )
 
 
 def test_unseen_categories(table):
     schema = Schema.learn(table)
     other = pandas_frame().reset_index(drop=True)
-    other["colour"] = ["red", "pink", "blue", "jade"]
+    other["color"] = ["red", "pink", "blue", "jade"]
     other["grade"] = ["c", "a", None, "b"]
-    wrong = r"\(column (1|'colour'): 'jade', 'pink'; column (3|'grade'): 'c'\)"
+    wrong = r"\(column (1|'color'): 'jade', 'pink'; column (3|'grade'): 'c'\)"
     with pytest.warns(DegenerateDataWarning, match=wrong) as seen:
         found = schema.encode(other)
     assert len(seen) == 1
@@ -521,7 +521,7 @@ def test_another_number_of_columns(frame):
         with pytest.raises(InvalidInputError, match=r"has 3 features, but .* fitted with 4"):
             schema.encode(objects()[:, :3])
     with pytest.raises(InvalidInputError, match=r"has 3 features, but .* fitted with 4"):
-        Schema.learn(objects()).encode(frame[["size", "colour", "grade"]])
+        Schema.learn(objects()).encode(frame[["size", "color", "grade"]])
 
 
 @pytest.mark.parametrize("unexpected", ["missing", "error"])
@@ -627,7 +627,7 @@ def test_like_has_the_training_columns_in_their_order(frame):
     assert tuple(found.columns) == NAMES
     assert type(found) is type(frame)
     assert list(found["size"])[2:] == [3.0, -2.0]
-    assert list(found["colour"])[:2] == ["red", "blue"]
+    assert list(found["color"])[:2] == ["red", "blue"]
     assert list(found["round"]) == [True, False, True, True]
     assert found["grade"].dtype == frame["grade"].dtype
 

@@ -312,11 +312,11 @@ def test_single_precision(data):
     assert model.impute(single)[0].dtype == np.float32
 
 
-def test_unlabelled_sequences_are_left_out(data):
+def test_unlabeled_sequences_are_left_out(data):
     """With a warning that names the remedy."""
     X, y = data
     some = np.where(np.arange(len(y)) % 3 == 0, -1, y)
-    with pytest.warns(DegenerateDataWarning, match=r"unlabelled row.*Remedy"):
+    with pytest.warns(DegenerateDataWarning, match=r"unlabeled row.*Remedy"):
         model = clone(THOROUGH["ml"]).fit(X, some)
     kept = np.flatnonzero(some >= 0)
     expected = clone(THOROUGH["ml"]).fit([X[place] for place in kept], y[kept])

@@ -179,11 +179,11 @@ def columns_of(model, X):
     """The columns of the fitted weights, by other means."""
     x = (X - model.scaling_.location) / model.scaling_.scale
     if model.form_ == "dual":
-        centres = (model.relevance_vectors_ - model.scaling_.location) / model.scaling_.scale
+        centers = (model.relevance_vectors_ - model.scaling_.location) / model.scaling_.scale
         if model.kernel == "rbf":
-            values = rbf_kernel(x, centres, gamma=1 / (2 * X.shape[1]))
+            values = rbf_kernel(x, centers, gamma=1 / (2 * X.shape[1]))
         else:
-            values = polynomial_kernel(x, centres, degree=2, gamma=1.0, coef0=1.0)
+            values = polynomial_kernel(x, centers, degree=2, gamma=1.0, coef0=1.0)
         return np.column_stack([np.ones(len(x)), values])
     values = dict(zip(["x0", "x1"], x.T, strict=True))
     terms = [term.replace(" ", "*").replace("^", "**") for term in model.terms_]
@@ -408,7 +408,7 @@ def test_constant_column_changes_nothing(form, constant, ripley):
         assert not any("x2" in term for term in model.terms_)
 
 
-def test_other_units_without_standardising(ripley):
+def test_other_units_without_standardizing(ripley):
     X, y, X_test, y_test = ripley
     for unit in (1e-5, 1e5):
         model = SparseMixtureClassifier(form="primal", standardize=False, random_state=0)
@@ -447,7 +447,7 @@ def test_one_row_a_component(rng):
     X, y = rng.normal(size=(6, 2)), np.repeat([0, 1], 3)
     model = SparseMixtureClassifier(3, random_state=0).fit(X, y)
     assert np.isfinite(model.predict_proba(X)).all()
-    with pytest.warns(DegenerateDataWarning, match="more components than distinct labelled rows"):
+    with pytest.warns(DegenerateDataWarning, match="more components than distinct labeled rows"):
         SparseMixtureClassifier(9, random_state=0).fit(X, y)
 
 
@@ -456,10 +456,10 @@ def test_one_class(rng):
     np.testing.assert_array_equal(model.predict_proba(rng.normal(size=(3, 2))), np.ones((3, 1)))
 
 
-def test_unlabelled_rows_are_left_out_and_said_so(ripley):
+def test_unlabeled_rows_are_left_out_and_said_so(ripley):
     X, y = ripley[:2]
     some = np.where(np.arange(len(y)) % 5 == 0, -1, y)
-    with pytest.warns(DegenerateDataWarning, match="50 unlabelled row.*MixtureClassifier"):
+    with pytest.warns(DegenerateDataWarning, match="50 unlabeled row.*MixtureClassifier"):
         model = SparseMixtureClassifier(n_init=1, random_state=0).fit(X, some)
     alone = SparseMixtureClassifier(n_init=1, random_state=0).fit(X[some >= 0], y[some >= 0])
     np.testing.assert_allclose(model.predict_proba(X), alone.predict_proba(X))

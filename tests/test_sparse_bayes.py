@@ -130,8 +130,8 @@ def test_evidence_is_the_integral_over_the_weight(rng):
             0.7 / (2 * np.pi)
         )
 
-    centre = model.weight.item()
-    integral = quad(integrand, centre - 3, centre + 3)[0]
+    center = model.weight.item()
+    integral = quad(integrand, center - 3, center + 3)[0]
     exact = np.log(integral) + curved.value.item()
     assert laplace.evidence(model, curved.value).item() == pytest.approx(exact, abs=5e-3)
 

@@ -42,7 +42,7 @@ from mixtura.testing import (
     make_density,
     make_engine,
     make_mixture,
-    penalised_loss,
+    penalized_loss,
 )
 from mixtura.training.base import SpreadPrior
 from mixtura.training.ebw import EBW
@@ -115,7 +115,7 @@ def test_other_sizes(structure, n_features, generator):
         against(density, generator, reference_of(density))
     batch = make_batch(density, 9, generator, holes=True)
     share = torch.rand(9, 2, dtype=torch.float64, generator=generator)
-    updated, valid = density.maximise(density.statistics(batch, share))
+    updated, valid = density.maximize(density.statistics(batch, share))
     assert valid.all()
     assert updated.log_prob(batch).isfinite().all()
 
@@ -325,10 +325,10 @@ def test_impossible_statistics_are_reported(density):
     mass, tail = statistics["mass"].clone(), statistics["tail"].clone()
     second = statistics["scale.second"].clone()
     mass[0], tail[1] = -1.0, -0.1
-    _, valid = density.maximise({**statistics, "mass": mass, "tail": tail})
+    _, valid = density.maximize({**statistics, "mass": mass, "tail": tail})
     assert valid.tolist() == [False, False, True]
     second[2] -= 100.0 * (second[2].abs() + 1.0)
-    _, valid = density.maximise({**statistics, "scale.second": second})
+    _, valid = density.maximize({**statistics, "scale.second": second})
     assert valid.tolist() == [True, True, False]
 
 
@@ -367,7 +367,7 @@ def test_an_update_is_that_of_a_loop(generator):
     density = make_student(("student_full", "covariance"), generator)
     batch = make_batch(density, 200, generator, holes=True)
     weight = torch.rand(200, 3, dtype=torch.float64, generator=generator)
-    updated, valid = density.maximise(density.statistics(batch, weight))
+    updated, valid = density.maximize(density.statistics(batch, weight))
     assert valid.all()
     rows = torch.where(batch.observed, batch.x, torch.nan).numpy()
     for k in range(3):
@@ -459,7 +459,7 @@ def test_heavy_tails_are_found_and_pay(kind, generator):
     for name in (kind, f"student_{kind}"):
         start = cluster_start(train, 1, Structure(name, 1e-6), torch.Generator().manual_seed(0))
         fits[name] = EM(200, 1e-7).run(start, Likelihood(), train, Progress()).mixture
-    ours, normal = (penalised_loss(fits[n], Likelihood(), held_out) for n in reversed(fits))
+    ours, normal = (penalized_loss(fits[n], Likelihood(), held_out) for n in reversed(fits))
     assert ours < normal - 0.1
     found = fits[f"student_{kind}"].density
     if kind == "full":
@@ -488,7 +488,7 @@ def test_a_stream_moves_towards_its_rows(structure, generator):
     moved, total = online_em_step(start, Likelihood(), engine, seen)
     check_valid(moved)
     assert float(total.sum()) == pytest.approx(20.0 + engine.total_weight)
-    before, after = (penalised_loss(m, Likelihood(), engine) for m in (start, moved))
+    before, after = (penalized_loss(m, Likelihood(), engine) for m in (start, moved))
     assert after < before
 
 
@@ -548,9 +548,9 @@ def test_adam_in_single_precision(density, generator):
         adam = Adam(torch.Generator().manual_seed(0), max_epochs=5, learning_rate=5e-3)
         found = adam.run(mixture, Conditional(), LocalEngine(table), Progress()).mixture
         assert (torch.linalg.eigvalsh(found.density.covariances()) > 0).all()
-        losses.append(penalised_loss(found, Conditional(), engine))
+        losses.append(penalized_loss(found, Conditional(), engine))
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
-    assert losses[0] < penalised_loss(mixture, Conditional(), engine)
+    assert losses[0] < penalized_loss(mixture, Conditional(), engine)
 
 
 def test_em_and_lbfgs_end_at_the_same_maximum(generator):
@@ -582,7 +582,7 @@ def test_beside_categories(generator):
         np.testing.assert_allclose(whole[observed], x[observed], 1e-12)
         assert whole.isfinite().all()
     occupancy = mixture.posterior(batch)
-    moved, valid = density.maximise(density.statistics(batch, occupancy))
+    moved, valid = density.maximize(density.statistics(batch, occupancy))
     assert valid.all()
     before, after = ((d.log_prob(batch) * occupancy).sum() for d in (density, moved))
     assert after > before
@@ -601,7 +601,7 @@ def test_in_a_network(embedding, density, generator):
     assert (chance > 0.0).all()
     engine = make_engine(mixture, 60, generator, holes=True)
     found = LBFGS(3).run(network, Conditional(), engine, Progress())
-    assert found.objective < penalised_loss(network, Conditional(), engine)
+    assert found.objective < penalized_loss(network, Conditional(), engine)
 
 
 def test_as_frames_of_a_chain(generator):
@@ -610,7 +610,7 @@ def test_as_frames_of_a_chain(generator):
     counts = torch.ones(3, 3, dtype=torch.float64)
     chain = HiddenMarkov.from_states(emission, counts[0], counts)
     assert chain.closed_form
-    again, valid = chain.maximise(chain.own_statistics())
+    again, valid = chain.maximize(chain.own_statistics())
     assert valid.all()
     np.testing.assert_allclose(again.emission.dof, emission.dof, 1e-9)
 

@@ -200,7 +200,7 @@ def test_a_pipeline(wine):
     assert best["pca"].n_components in (3, study.best_params.get("pca__n_components"))
 
 
-def test_unlabelled_rows_train_and_are_never_scored(flowers):
+def test_unlabeled_rows_train_and_are_never_scored(flowers):
     """For numbers of folds and for given rows alike."""
     X, y = flowers
     y = np.where(np.arange(len(y)) % 3 == 0, -1, y)
@@ -221,7 +221,7 @@ def test_unlabelled_rows_train_and_are_never_scored(flowers):
 
 
 @pytest.mark.parametrize("names", [[0, 1, 2], ["a", "b", "c"]])
-def test_none_marks_unlabelled_rows_of_object_arrays(flowers, names):
+def test_none_marks_unlabeled_rows_of_object_arrays(flowers, names):
     """As in fit."""
     X, y = flowers
     labels = np.array([names[label] for label in y], dtype=object)
@@ -276,7 +276,7 @@ def test_a_data_frame(flowers):
     [
         ({"n_trials": 0}, "n_trials=0"),
         ({"n_jobs": 0}, "n_jobs=0"),
-        ({"cv": 26}, "class 0 has 25 labelled rows, too few for cv=26"),
+        ({"cv": 26}, "class 0 has 25 labeled rows, too few for cv=26"),
         ({"cv": 1}, "n_splits"),
         ({"scoring": "no_such_score"}, "no_such_score"),
         ({"scoring": ["accuracy"]}, "one name or one callable"),
@@ -299,7 +299,7 @@ def test_bad_input_is_refused_before_any_work(flowers, options, message):
 def test_bad_labels_are_refused(flowers):
     """Too few, none, or none that count."""
     X, y = flowers
-    for labels, message in ((y[:-1], "inconsistent"), (None, "needs y"), (y * np.nan, "labelled")):
+    for labels, message in ((y[:-1], "inconsistent"), (None, "needs y"), (y * np.nan, "labeled")):
         with pytest.raises(ValueError, match=message):
             tune(quick(), X, labels, n_trials=2)
 

@@ -329,7 +329,7 @@ class MixtureHead(nn.Module):
     def _component_logits(self, features: Tensor) -> Tensor:
         """w_k . phi + b_k, (..., K); in training, with the noise of w.
 
-        The noise is drawn for the sums and not for the weights (local reparameterisation): every
+        The noise is drawn for the sums and not for the weights (local reparameterization): every
         row gets its own at the price of one, and gradients vary far less.
         """
         bias = self.bias.to(self._dtype)

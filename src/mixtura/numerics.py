@@ -1,4 +1,4 @@
-"""Numerical ground: factorisations that cannot fail, constraints, sums in logs."""
+"""Numerical ground: factorizations that cannot fail, constraints, sums in logs."""
 
 from __future__ import annotations
 

@@ -95,20 +95,21 @@ def log_margin(class_log_joint: Tensor, y: Tensor, smoothness: float = math.inf)
 
 @dataclass
 class Likelihood(Objective):
-    """-log p(x, c); -log p(x) for unlabelled rows.
+    """-log p(x, c); -log p(x) for unlabeled rows.
 
     Attributes
     ----------
-    unlabelled : share of unlabelled rows, the labelled ones get the rest; None if all have labels.
+    unlabeled_weight : share of unlabeled rows, the labeled ones get the rest; None if all rows
+        have labels.
     """
 
-    unlabelled: float | None = None
+    unlabeled_weight: float | None = None
 
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
-        if self.unlabelled is None:
+        if self.unlabeled_weight is None:
             return -_own(class_log_joint, y)
-        labelled = (self.unlabelled - 1.0) * _own(class_log_joint, y)
-        return torch.where(y >= 0, labelled, -self.unlabelled * logsumexp(class_log_joint, 1))
+        labeled = (self.unlabeled_weight - 1.0) * _own(class_log_joint, y)
+        return torch.where(y >= 0, labeled, -self.unlabeled_weight * logsumexp(class_log_joint, 1))
 
     def occupancy(
         self, mixture: Mixture, log_joint: Tensor, y: Tensor, weight: Tensor
@@ -116,9 +117,9 @@ class Likelihood(Objective):
         """With one class these are plain responsibilities, and one exponential serves both."""
         if mixture.n_classes > 1:
             return super().occupancy(mixture, log_joint, y, weight)
-        if self.unlabelled is not None:
-            rest = 1.0 - self.unlabelled
-            weight = torch.where(y >= 0, rest * weight, self.unlabelled * weight)
+        if self.unlabeled_weight is not None:
+            rest = 1.0 - self.unlabeled_weight
+            weight = torch.where(y >= 0, rest * weight, self.unlabeled_weight * weight)
         largest = log_joint.amax(1, keepdim=True)
         share = (log_joint - largest).exp_()
         total = share.sum(1, keepdim=True)
@@ -175,9 +176,9 @@ class LogMargin(Objective):
             self.margin - class_log_joint.gather(1, own)[:, 0], best, alpha=1 / self.smoothness
         )
         loss, slope = self._of_shortfall(short)
-        labelled = y >= 0
-        slope = (slope * labelled)[:, None]
-        return loss * labelled, share.mul_(slope).scatter_add_(1, own, -slope)
+        labeled = y >= 0
+        slope = (slope * labeled)[:, None]
+        return loss * labeled, share.mul_(slope).scatter_add_(1, own, -slope)
 
 
 @dataclass
@@ -229,7 +230,7 @@ class Hybrid(Objective):
         return self.tradeoff * generative + (1.0 - self.tradeoff) * discriminative
 
     def loss_and_slope(self, class_log_joint: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        if self.likelihood.unlabelled is not None:
+        if self.likelihood.unlabeled_weight is not None:
             return super().loss_and_slope(class_log_joint, y)
         loss, slope = self.discriminative.loss_and_slope(class_log_joint, y)
         rest, own = 1.0 - self.tradeoff, y[:, None]
@@ -286,8 +287,8 @@ def beside_likelihood(
     """A discriminative term and the likelihood, weighed against each other.
 
     `tradeoff` weighs the likelihood per value, of which a row has `n_values`.
-    `unlabeled_weight` (None when all rows are labelled) is the share of unlabelled rows in the
-    likelihood term; the labelled ones get the rest.
+    `unlabeled_weight` (None when all rows are labeled) is the share of unlabeled rows in the
+    likelihood term; the labeled ones get the rest.
     """
     likelihood = Likelihood(unlabeled_weight)
     if isinstance(term, Likelihood) or tradeoff == 1.0:

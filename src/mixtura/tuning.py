@@ -22,7 +22,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, get_tags
 from sklearn.utils.validation import _num_samples, check_consistent_length
 
-from mixtura.data import find_labelled, labelled_mask, read_labels, resolve_unlabeled
+from mixtura.data import find_labeled, labeled_mask, read_labels, resolve_unlabeled
 from mixtura.densities import STRUCTURES
 from mixtura.estimators import (
     BoostedMixtureClassifier,
@@ -96,7 +96,7 @@ def tune(
     estimator : estimator of a type in `SPACES`, or a scikit-learn Pipeline that ends in one
         Any other estimator needs `space`. It is left as it is.
     X, y, sample_weight
-        As in the estimator's `fit`; weights count in fitting, not in scoring. Unlabelled rows
+        As in the estimator's `fit`; weights count in fitting, not in scoring. Unlabeled rows
         belong to every training part and are never scored.
     n_trials : int
         Trials wanted in all, together with those that `storage` already holds.
@@ -179,8 +179,8 @@ def classifier_space(
         tune(model, X, y, space=lambda trial: classifier_space(trial, model, X, y, per_class=True))
     """
     y = read_labels(y)
-    labelled = labelled_mask(y, estimator.unlabeled)
-    classes, counts = np.unique(_plain(y[labelled]), return_counts=True)
+    labeled = labeled_mask(y, estimator.unlabeled)
+    classes, counts = np.unique(_plain(y[labeled]), return_counts=True)
     chosen = _structure(trial, X.shape[1], estimator.parameterization)
     if per_class:
         chosen["n_components"] = [
@@ -189,7 +189,7 @@ def classifier_space(
         ]
     else:
         chosen["n_components"] = _components(trial, counts.min())
-    if not labelled.all():
+    if not labeled.all():
         chosen["unlabeled_weight"] = trial.suggest_float("unlabeled_weight", 0.05, 0.95)
     if len(classes) > 1 and estimator.solver != "em":
         chosen |= _discriminative(trial, estimator.solver, len(y))
@@ -339,35 +339,35 @@ class _Rows:
     X: Any
     y: np.ndarray | None
     weight: np.ndarray | None
-    labelled: np.ndarray
+    labeled: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.labelled)
+        return len(self.labeled)
 
     @classmethod
     def read(cls, estimator: Any, X: Any, y: Any, sample_weight: Any) -> _Rows:
         of_sequences = get_tags(_last_step(estimator)[1]).input_tags.three_d_array
         X = X if hasattr(X, "shape") or of_sequences else np.asarray(X)
-        labelled = np.ones(_num_samples(X), dtype=bool)
+        labeled = np.ones(_num_samples(X), dtype=bool)
         if is_classifier(estimator):
             if y is None:
                 raise InvalidInputError("a classifier needs y.")
             y = read_labels(y)
-            labelled = find_labelled(y, getattr(_last_step(estimator)[1], "unlabeled", None))
-            if not labelled.any():
-                raise InvalidInputError("y has no labelled row: there is nothing to score.")
+            labeled = find_labeled(y, getattr(_last_step(estimator)[1], "unlabeled", None))
+            if not labeled.any():
+                raise InvalidInputError("y has no labeled row: there is nothing to score.")
         check_consistent_length(X, y)
-        weight = None if sample_weight is None else check_weight(sample_weight, len(labelled))
-        return cls(X, None if y is None else column_or_1d(y), weight, labelled)
+        weight = None if sample_weight is None else check_weight(sample_weight, len(labeled))
+        return cls(X, None if y is None else column_or_1d(y), weight, labeled)
 
     def take(self, index: np.ndarray) -> tuple[Any, np.ndarray | None]:
         return _safe_indexing(self.X, index), None if self.y is None else self.y[index]
 
     def folds(self, cv: Any, seed: int, *, stratify: bool) -> Folds:
-        """Training and test rows; the unlabelled ones always train."""
-        # Splitters see labelled rows alone, for a marker is not a class to share out.
+        """Training and test rows; the unlabeled ones always train."""
+        # Splitters see labeled rows alone, for a marker is not a class to share out.
         by_splitter = isinstance(cv, Integral) or hasattr(cv, "split")
-        rows = np.flatnonzero(self.labelled) if by_splitter else np.arange(len(self))
+        rows = np.flatnonzero(self.labeled) if by_splitter else np.arange(len(self))
         X, y = self.take(rows)
         y = None if y is None or not by_splitter else _plain(y)
         if isinstance(cv, Integral):
@@ -376,16 +376,16 @@ class _Rows:
             kind = StratifiedKFold if stratify else KFold
             cv = kind(int(cv), shuffle=True, random_state=seed)
         pairs = [(rows[train], rows[test]) for train, test in check_cv(cv).split(X, y)]
-        apart = np.flatnonzero(~self.labelled)
+        apart = np.flatnonzero(~self.labeled)
         return [
-            (np.append(train[self.labelled[train]], apart), test[self.labelled[test]])
+            (np.append(train[self.labeled[train]], apart), test[self.labeled[test]])
             for train, test in pairs
         ]
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The objective that Optuna maximises."""
+    """The objective that Optuna maximizes."""
 
     start: Any
     rows: _Rows
@@ -448,7 +448,7 @@ def _free_seeds(estimator: Any, seed: int) -> Parameters:
 
 
 def _marker(estimator: Any, y: np.ndarray | None) -> Parameters:
-    """What marks unlabelled rows: the same for every fold, whatever labels it happens to hold."""
+    """What marks unlabeled rows: the same for every fold, whatever labels it happens to hold."""
     prefix, last = _last_step(estimator)
     if y is None or not hasattr(last, "unlabeled"):
         return {}
@@ -539,7 +539,7 @@ def _refuse_small_classes(y: np.ndarray, n_folds: int) -> None:
     classes, counts = np.unique(y, return_counts=True)
     if counts.min() < n_folds:
         raise InvalidInputError(
-            f"the class {classes[counts.argmin()].item()!r} has {counts.min()} labelled rows, too "
+            f"the class {classes[counts.argmin()].item()!r} has {counts.min()} labeled rows, too "
             f"few for cv={n_folds}: lower cv, drop the class, or pass a splitter."
         )
 

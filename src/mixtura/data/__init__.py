@@ -2,8 +2,8 @@
 
 from mixtura.data.labels import (
     encode_labels,
-    find_labelled,
-    labelled_mask,
+    find_labeled,
+    labeled_mask,
     read_labels,
     resolve_unlabeled,
 )
@@ -15,8 +15,8 @@ __all__ = [
     "Scaling",
     "Table",
     "encode_labels",
-    "find_labelled",
-    "labelled_mask",
+    "find_labeled",
+    "labeled_mask",
     "read_labels",
     "resolve_device",
     "resolve_unlabeled",

@@ -24,7 +24,7 @@ def read_labels(y: Any) -> np.ndarray:
 
 
 def resolve_unlabeled(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None = None) -> Any:
-    """What marks unlabelled entries of y beside None and NaN; None for nothing.
+    """What marks unlabeled entries of y beside None and NaN; None for nothing.
 
     "auto" is -1, unless that is a class: one of the `classes` where these are known, and otherwise
     a label beside which y has less than two others.
@@ -38,23 +38,23 @@ def resolve_unlabeled(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None 
     return UNLABELED if len(others) > 1 else None
 
 
-def labelled_mask(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None = None) -> np.ndarray:
-    """Which entries of y carry a label: not None, not NaN, and not what marks unlabelled rows."""
+def labeled_mask(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None = None) -> np.ndarray:
+    """Which entries of y carry a label: not None, not NaN, and not what marks unlabeled rows."""
     return ~_is_nothing(y) & ~_equals(y, resolve_unlabeled(y, unlabeled, classes))
 
 
-def find_labelled(y: np.ndarray, unlabeled: Any) -> np.ndarray:
-    """`labelled_mask` of training labels; a warning says if "auto" took -1 for unlabelled."""
-    labelled = labelled_mask(y, unlabeled)
-    marked = int((~labelled & ~_is_nothing(y)).sum())
+def find_labeled(y: np.ndarray, unlabeled: Any) -> np.ndarray:
+    """`labeled_mask` of training labels; a warning says if "auto" took -1 for unlabeled."""
+    labeled = labeled_mask(y, unlabeled)
+    marked = int((~labeled & ~_is_nothing(y)).sum())
     if marked and isinstance(unlabeled, str) and unlabeled == "auto":
         warn(
-            f"{marked} row(s) with the label -1 are taken for unlabelled, since y has two other "
+            f"{marked} row(s) with the label -1 are taken for unlabeled, since y has two other "
             "labels or more. If -1 is a class, set unlabeled=None; if it is none, unlabeled=-1 "
             "says so, and this warning goes.",
             AmbiguousDataWarning,
         )
-    return labelled
+    return labeled
 
 
 def _is_nothing(y: np.ndarray) -> np.ndarray:
@@ -72,13 +72,13 @@ def _equals(y: np.ndarray, marker: Any) -> np.ndarray:
 
 
 def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndarray:
-    """Class indices of y, -1 for unlabelled entries; an unknown label is an error.
+    """Class indices of y, -1 for unlabeled entries; an unknown label is an error.
 
     "auto" takes -1 for a label if it is among the classes.
     """
-    labelled = labelled_mask(y, unlabeled, classes)
+    labeled = labeled_mask(y, unlabeled, classes)
     codes = np.full(len(y), UNLABELED, dtype=np.int64)
-    given = y[labelled]
+    given = y[labeled]
     if y.dtype == object:
         given = np.array(given.tolist()) if len(given) else classes[:0]
     same_kind = (given.dtype.kind in "US") == (np.array(classes.tolist()).dtype.kind in "US")
@@ -92,5 +92,5 @@ def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndar
             f"y contains labels that are not among the classes {classes.tolist()}: "
             f"{np.unique(given[unknown])[:5].tolist()}."
         )
-    codes[labelled] = found
+    codes[labeled] = found
     return codes

@@ -21,7 +21,7 @@ class SequenceBatch:
     Attributes
     ----------
     frames : all frames by time, as `packing` says.
-    y : (n,) class index, -1 for unlabelled sequences.
+    y : (n,) class index, -1 for unlabeled sequences.
     weight : (n,) non-negative weights.
     kept : what a density wants to find again when it meets the same batch; it goes with the batch.
     """

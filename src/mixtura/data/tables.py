@@ -31,7 +31,7 @@ class Batch:
     ----------
     x : (n, D), zero where a feature is missing.
     observed : (n, D) bool, or None when nothing is missing.
-    y : (n,) class index, -1 for unlabelled rows.
+    y : (n,) class index, -1 for unlabeled rows.
     weight : (n,) non-negative weights.
     absent : (n, D) what the rows came without: 1 for absent, 0 for present, -1 for no telling.
         None: all that is not observed is absent. Holes that are punched into a row are none of its
@@ -328,7 +328,7 @@ class Table:
         factors = odd_factors(self.n_features)
         return np.concatenate([hashed(batch, factors) for batch in self.chunks(_SCAN_ROWS)])
 
-    def labelled_as(self, label: int) -> Self:
+    def labeled_as(self, label: int) -> Self:
         """The rows of one class."""
         return self.subset(torch.nonzero(self.y == label).flatten().cpu().numpy())
 

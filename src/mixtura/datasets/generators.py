@@ -112,8 +112,8 @@ def spirals_bayes_rate(radius: float = 13.0, noise: float = 1.0, turns: float = 
     axis = np.linspace(-reach, reach, int(np.clip(16.0 * reach / noise, 100, 1000)))
     length = 2.0 * np.pi * max(turns, 1.0) * radius
     n_steps = int(np.clip(8.0 * length / noise, 500, 8000))
-    centres = _spiral((np.arange(n_steps) + 0.5) / n_steps, radius, turns)
-    across, along = np.exp(-0.5 * ((axis[:, None] - centres.T[:, None, :]) / noise) ** 2)
+    centers = _spiral((np.arange(n_steps) + 0.5) / n_steps, radius, turns)
+    across, along = np.exp(-0.5 * ((axis[:, None] - centers.T[:, None, :]) / noise) ** 2)
     first = across @ along.T
     second = first[::-1, ::-1]  # the grid is symmetric and the arms are opposite
     return float(np.maximum(first, second).sum() / (2.0 * first.sum()))
@@ -165,8 +165,8 @@ def make_checkerboard(n_per_component: int = 20, *, random_state: Any = None) ->
     rng = check_random_state(random_state)
     component = np.repeat(np.arange(16), n_per_component)
     line, place = np.divmod(component, 4)
-    centre = np.stack([0.5 * place - 0.75, 0.75 - 0.5 * line], 1)
-    data = centre + 0.125 * rng.normal(size=centre.shape)
+    center = np.stack([0.5 * place - 0.75, 0.75 - 0.5 * line], 1)
+    data = center + 0.125 * rng.normal(size=center.shape)
     description = "Sixteen Gaussians on a board, of two classes that alternate like its fields."
     return _bunch(data, (line + place) % 2, description, component=component)
 
@@ -176,7 +176,7 @@ def make_lobes(n_per_class: int = 100, *, random_state: Any = None) -> Bunch:
 
     The central lobe of a class holds most of its rows. Of the two side lobes one lies far outside,
     where it does not matter, and the other on the far side of the boundary that one Gaussian per
-    class would draw, where it decides. The paper shows a figure and no numbers: centres
+    class would draw, where it decides. The paper shows a figure and no numbers: centers
     (∓3, ∓8, ±0.7), deviations (0.8, 0.4, 0.2) and weights (0.7, 0.15, 0.15) are ours.
 
     Parameters

@@ -153,7 +153,7 @@ def _from_sklearn(raw: Bunch) -> Arrays:
 
 def _from_openml(entry: Entry, fetched: Bunch) -> Arrays:
     """The arrays of a file of ours, from a data frame with categorical columns."""
-    frame, licence = fetched.data, fetched.details.get("licence", "not stated")
+    frame, license = fetched.data, fetched.details.get("license", "not stated")
     symbolic = frame.select_dtypes(exclude="number").astype("category")
     codes = symbolic.apply(lambda column: column.cat.codes.astype(float))
     X = frame.assign(**codes.where(codes >= 0)).to_numpy(dtype=float, na_value=np.nan)
@@ -165,7 +165,7 @@ def _from_openml(entry: Entry, fetched: Bunch) -> Arrays:
         "feature_names": np.array(frame.columns, dtype=str),
         "is_categorical": np.array([name in levels for name in frame.columns]),
         "levels": np.array([levels.get(name, "") for name in frame.columns]),
-        "source": np.array(f"OpenML data set {entry.openml}, licence: {licence}."),
+        "source": np.array(f"OpenML data set {entry.openml}, license: {license}."),
     }
 
 
@@ -218,7 +218,7 @@ def _rows(kind: str, arrays: Arrays, part: str) -> Any:
 
 
 def _decode(stream: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """JPEG files, one after the other, as rows of three colour planes each."""
+    """JPEG files, one after the other, as rows of three color planes each."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -229,7 +229,7 @@ def _decode(stream: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _labels(entry: Entry, arrays: Arrays, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Class indices, never the labels themselves: -1 would pass for an unlabelled row."""
+    """Class indices, never the labels themselves: -1 would pass for an unlabeled row."""
     names = arrays.get("class_names")
     if names is None:
         names, y = np.unique(y, return_inverse=True)

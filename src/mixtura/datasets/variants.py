@@ -70,7 +70,7 @@ def mnist_variant(
 
 
 def _rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """Each flattened image turned about its centre; what comes in from outside is black."""
+    """Each flattened image turned about its center; what comes in from outside is black."""
     turned = np.empty_like(images)
     for start in range(0, len(images), _CHUNK):
         rows = slice(start, start + _CHUNK)

@@ -37,7 +37,7 @@ class Density(ABC):
 
     A new kind writes `location`, `log_prob`, `sample`, `free` and `from_free`, and is trained by
     gradients; EM's M step goes by gradients too. Where statistics have a closed form, `statistics`,
-    `own_statistics` and `maximise` (and `closed_form = True`) make that step exact and allow
+    `own_statistics` and `maximize` (and `closed_form = True`) make that step exact and allow
     extended Baum-Welch. All else has a default that is right for every density, or that says what
     to write.
 
@@ -45,7 +45,7 @@ class Density(ABC):
     first dimension, which is all that stacking, selecting and storing need to know.
     """
 
-    #: Whether `statistics`, `own_statistics` and `maximise` exist.
+    #: Whether `statistics`, `own_statistics` and `maximize` exist.
     closed_form: ClassVar[bool] = False
 
     # -- what every kind writes ----------------------------------------------------------------
@@ -83,19 +83,19 @@ class Density(ABC):
     def own_statistics(self) -> Statistics:
         """What one row drawn from each component would contribute on average.
 
-        `maximise(own_statistics())` is the density itself: adding a multiple of it to the
+        `maximize(own_statistics())` is the density itself: adding a multiple of it to the
         statistics of the data damps an update, which is extended Baum-Welch.
         """
         raise self._no_closed_form()
 
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         """The density of highest likelihood, and whether each component's update is valid (K,)."""
         raise self._no_closed_form()
 
     def _no_closed_form(self) -> UnsupportedError:
         return UnsupportedError(
             f"{type(self).__name__} has no closed-form updates: use solver='adam' or 'lbfgs', or "
-            "write `statistics`, `own_statistics` and `maximise`."
+            "write `statistics`, `own_statistics` and `maximize`."
         )
 
     # -- sizes ---------------------------------------------------------------------------------
@@ -170,8 +170,8 @@ class Density(ABC):
         """Mean log density (up to a constant) of rows of that spread around each location, (K,)."""
         return self._no_spread().flatten(1).sum(1)
 
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
-        """What one row of spread `reference` around each `centre` would contribute."""
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
+        """What one row of spread `reference` around each `center` would contribute."""
         self._no_spread()
         return {name: torch.zeros_like(value) for name, value in self.own_statistics().items()}
 
@@ -181,7 +181,7 @@ class Density(ABC):
             raise self._unwritten("prior of its spread", "`spread_log_prob`, `spread_statistics`")
         return self.spread
 
-    def centre(self, statistics: Statistics) -> Tensor:
+    def center(self, statistics: Statistics) -> Tensor:
         """Where the rows of each component lie, as `location`; that itself where it has no rows."""
         return self.location
 

@@ -59,7 +59,7 @@ class Categorical(Density):
         start = cls(log_chance=blank, levels=levels, floor=floor)
         start = start.from_free(start.free())
         rows = Batch(codes, None, codes.new_zeros(len(codes)).long(), membership.sum(1))
-        return start.maximise(start.statistics(rows, membership))[0]
+        return start.maximize(start.statistics(rows, membership))[0]
 
     @property
     def n_parameters(self) -> int:
@@ -132,19 +132,19 @@ class Categorical(Density):
     def spread_log_prob(self, reference: Tensor) -> Tensor:
         return self.log_chance @ reference
 
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         return {
             "mass": self.log_chance.new_ones(self.n_components),
             "count": reference.expand(self.n_components, -1),
         }
 
-    def centre(self, statistics: Statistics) -> Tensor:
+    def center(self, statistics: Statistics) -> Tensor:
         return self.location
 
     def own_statistics(self) -> Statistics:
         return self.spread_statistics(self.spread, self.location)
 
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         """A column of which a component saw nothing stays as it is."""
         count, mass = statistics["count"], statistics["mass"]
         tiny = torch.finfo(count.dtype).tiny

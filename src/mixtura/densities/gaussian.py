@@ -40,7 +40,7 @@ class Gaussian(VectorDensity):
     """K Gaussians over D features: statistics are moments, and draws follow Matheron's rule.
 
     A kind writes what depends on the form of its covariances: log densities and statistics of rows
-    with and without holes, `expected`, `spread` and what is asked of it, `maximise`.
+    with and without holes, `expected`, `spread` and what is asked of it, `maximize`.
 
     Attributes
     ----------
@@ -115,14 +115,14 @@ class Gaussian(VectorDensity):
     @abstractmethod
     def expected(self, batch: Batch) -> Tensor: ...
 
-    def centre(self, statistics: Statistics) -> Tensor:
+    def center(self, statistics: Statistics) -> Tensor:
         mass = statistics["mass"][:, None]
         return torch.where(mass > 0, statistics["first"] / mass, self.mean)
 
     def own_statistics(self) -> Statistics:
         return self.spread_statistics(self.spread, self.mean)
 
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         raise self._no_closed_form()
 
     def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
@@ -134,9 +134,9 @@ class Gaussian(VectorDensity):
             return batch.x
         drawn = drawn.to(batch.x.dtype)
         missed = replace(batch, x=torch.where(batch.observed, batch.x - drawn, 0.0))
-        centred = self.at(torch.zeros_like(self.mean))
+        centered = self.at(torch.zeros_like(self.mean))
         return torch.where(
-            batch.observed, batch.x, drawn + own_expected(centred, missed, component)
+            batch.observed, batch.x, drawn + own_expected(centered, missed, component)
         )
 
 
@@ -185,7 +185,7 @@ class DiagonalGaussian(Gaussian):
     ) -> Self:
         blank = x.new_zeros(membership.shape[1], x.shape[1])
         start = cls(mean=blank, variance=blank + 1.0, floor=floor, **options)
-        return start.maximise(start._statistics_complete(x, membership))[0]
+        return start.maximize(start._statistics_complete(x, membership))[0]
 
     def _log_prob_complete(self, x: Tensor) -> Tensor:
         precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
@@ -229,14 +229,14 @@ class DiagonalGaussian(Gaussian):
     def spread_log_prob(self, reference: Tensor) -> Tensor:
         return -0.5 * (self.variance.log() + reference / self.variance).sum(1)
 
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         return {
-            "mass": torch.ones_like(centre[:, 0]),
-            "first": centre,
-            "second": reference + centre.square(),
+            "mass": torch.ones_like(center[:, 0]),
+            "first": center,
+            "second": reference + center.square(),
         }
 
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         mass = statistics["mass"][:, None]
         mean = statistics["first"] / mass
         variance = (statistics["second"] / mass - mean.square()) * weight_per_row(statistics)
@@ -295,7 +295,7 @@ class FullGaussian(Gaussian):
     ) -> Self:
         blank = x.new_zeros(membership.shape[1], x.shape[1])
         start = cls(mean=blank, factor=torch.diag_embed(blank + 1.0), floor=floor, **options)
-        return start.maximise(start._statistics_complete(x, membership))[0]
+        return start.maximize(start._statistics_complete(x, membership))[0]
 
     @cached_property
     def _whitening(self) -> Tensor:
@@ -321,8 +321,8 @@ class FullGaussian(Gaussian):
 
     def _residual(self, blocks: PatternBlocks, x: Tensor, seen: Tensor) -> Tensor:
         """Observed deviations from the means, (B, K, D, height)."""
-        centred = blocks.arrange(x)[:, None] - self.mean[:, None, :].to(x.dtype)
-        return (centred * seen[:, None, None]).mT
+        centered = blocks.arrange(x)[:, None] - self.mean[:, None, :].to(x.dtype)
+        return (centered * seen[:, None, None]).mT
 
     def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
         blocks = PatternBlocks.of(observed)
@@ -366,14 +366,14 @@ class FullGaussian(Gaussian):
         trace = ((self._whitening @ reference) * self._whitening).sum((1, 2))
         return -0.5 * (log_det_lower(self.factor) + trace)
 
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         return {
-            "mass": torch.ones_like(centre[:, 0]),
-            "first": centre,
-            "second": reference + centre[:, :, None] * centre[:, None, :],
+            "mass": torch.ones_like(center[:, 0]),
+            "first": center,
+            "second": reference + center[:, :, None] * center[:, None, :],
         }
 
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         mass = statistics["mass"]
         mean = statistics["first"] / mass[:, None]
         second = statistics["second"] / mass[:, None, None]

@@ -132,9 +132,9 @@ class HiddenMarkov(Density):
     def spread_log_prob(self, reference: Tensor) -> Tensor:
         return self._by_state(self.emission.spread_log_prob(reference)).sum(1)
 
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         """One row is one frame of every state; starts and moves are not told."""
-        inner = self.emission.spread_statistics(reference, centre.flatten(0, 1))
+        inner = self.emission.spread_statistics(reference, center.flatten(0, 1))
         return {
             "mass": torch.ones_like(self.log_start[:, 0]),
             "start": torch.zeros_like(self.log_start),
@@ -142,8 +142,8 @@ class HiddenMarkov(Density):
             **self._outward(inner),
         }
 
-    def centre(self, statistics: Statistics) -> Tensor:
-        return self._by_state(self.emission.centre(self._inward(statistics)))
+    def center(self, statistics: Statistics) -> Tensor:
+        return self._by_state(self.emission.center(self._inward(statistics)))
 
     def own_statistics(self) -> Statistics:
         """Every state is visited equally often, so that damping holds the rare ones too."""
@@ -155,10 +155,10 @@ class HiddenMarkov(Density):
             **self._outward({name: self.visits * value for name, value in inner.items()}),
         }
 
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         """A state that has no frames stays as it is, and so do the moves from it."""
         inner, tiny = self._inward(statistics), torch.finfo(self.log_start.dtype).tiny
-        emission, valid = self.emission.maximise(inner)
+        emission, valid = self.emission.maximize(inner)
         empty = inner["mass"].abs() <= tiny
         emission = keep_valid(self.emission, emission, ~empty)
         start, transition = statistics["start"], statistics["transition"]
@@ -183,15 +183,15 @@ class HiddenMarkov(Density):
         """Probabilities in proportion to counts, none below `LEAST` but the forbidden ones."""
         first, moves = self._allowed
 
-        def normalised(counts: Tensor, allowed: Tensor) -> Tensor:
+        def normalized(counts: Tensor, allowed: Tensor) -> Tensor:
             counts = torch.where(allowed, counts.clamp_min(torch.finfo(counts.dtype).tiny), 0.0)
             shares = (counts / counts.sum(-1, keepdim=True)).clamp_min(LEAST)
             return torch.where(allowed, shares, 0.0).log()
 
         return replace(
             self,
-            log_start=normalised(start, first),
-            log_transition=normalised(transition, moves),
+            log_start=normalized(start, first),
+            log_transition=normalized(transition, moves),
         )
 
     def free(self) -> dict[str, Tensor]:
@@ -203,7 +203,7 @@ class HiddenMarkov(Density):
         }
 
     def from_free(self, free: dict[str, Tensor]) -> Self:
-        def normalised(free: Tensor, allowed: Tensor) -> Tensor:
+        def normalized(free: Tensor, allowed: Tensor) -> Tensor:
             logs = free.masked_fill(~allowed, -torch.inf).log_softmax(-1)
             return torch.where(allowed, logs.clamp_min(math.log(LEAST)), -torch.inf)
 
@@ -211,8 +211,8 @@ class HiddenMarkov(Density):
         return replace(
             self,
             emission=self.emission.from_free(self._inward(free)),
-            log_start=normalised(free["start"], first),
-            log_transition=normalised(free["transition"], moves),
+            log_start=normalized(free["start"], first),
+            log_transition=normalized(free["transition"], moves),
         )
 
     def covariances(self) -> Tensor:

@@ -201,8 +201,8 @@ class LowRankGaussian(_LowRankGaussian):
         variance = membership.mT @ x.square() / mass - mean.square()
         loading = torch.stack(
             [
-                _leading_directions((x - centre) * (share / total).sqrt()[:, None], rank, generator)
-                for centre, share, total in zip(mean, membership.mT, mass, strict=True)
+                _leading_directions((x - center) * (share / total).sqrt()[:, None], rank, generator)
+                for center, share, total in zip(mean, membership.mT, mass, strict=True)
             ]
         )
         rest = variance - loading.square().sum(2)
@@ -313,23 +313,23 @@ class LowRankGaussian(_LowRankGaussian):
     def spread_log_prob(self, reference: Tensor) -> Tensor:
         return -0.5 * (self.diagonal.log() + reference / self.diagonal).sum(1)
 
-    def centre(self, statistics: Statistics) -> Tensor:
+    def center(self, statistics: Statistics) -> Tensor:
         """As seen without the part that the latent factors explain."""
         explained = (self.loading @ statistics["latent"][..., None])[..., 0]
-        return super().centre({**statistics, "first": statistics["first"] - explained})
+        return super().center({**statistics, "first": statistics["first"] - explained})
 
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         """Rows whose part outside the low rank has the given variances."""
         return {
-            "mass": torch.ones_like(centre[:, 0]),
-            "first": centre,
-            "second": reference + self.loading.square().sum(2) + centre.square(),
+            "mass": torch.ones_like(center[:, 0]),
+            "first": center,
+            "second": reference + self.loading.square().sum(2) + center.square(),
             "latent": torch.zeros_like(self.loading[:, 0]),
             "latent_second": self._eye.expand(self.n_components, -1, -1),
             "cross": self.loading,
         }
 
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         """Regress every feature on the latent factors and a constant, all at once."""
         mass, latent = statistics["mass"][:, None, None], statistics["latent"][..., None]
         moments = torch.cat(

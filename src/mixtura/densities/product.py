@@ -144,31 +144,31 @@ class Product(Density):
             for piece, shape in zip(flat, shapes, strict=True)
         ]
 
-    def _centres(self, centre: Tensor) -> list[Tensor]:
-        found = [centre[:, _index(columns, centre.device)] for columns in self.columns]
-        return [*found, centre] if self.informative else found
+    def _centers(self, center: Tensor) -> list[Tensor]:
+        found = [center[:, _index(columns, center.device)] for columns in self.columns]
+        return [*found, center] if self.informative else found
 
     def spread_log_prob(self, reference: Tensor) -> Tensor:
         pairs = zip(self.parts, self._spreads(reference), strict=True)
         first, *rest = [part.spread_log_prob(spread) for part, spread in pairs]
         return sum(rest, first)
 
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
-        trios = zip(self.parts, self._spreads(reference), self._centres(centre), strict=True)
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
+        trios = zip(self.parts, self._spreads(reference), self._centers(center), strict=True)
         inner = [part.spread_statistics(spread, where) for part, spread, where in trios]
         return {"mass": torch.ones_like(inner[0]["mass"]), **self._outward(inner)}
 
-    def centre(self, statistics: Statistics) -> Tensor:
+    def center(self, statistics: Statistics) -> Tensor:
         pairs = zip(self.parts, self._inward(statistics), strict=True)
-        return self._placed([part.centre(inner) for part, inner in pairs])
+        return self._placed([part.center(inner) for part, inner in pairs])
 
     def own_statistics(self) -> Statistics:
         inner = [part.own_statistics() for part in self.parts]
         return {"mass": torch.ones_like(inner[0]["mass"]), **self._outward(inner)}
 
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         pairs = zip(self.parts, self._inward(statistics), strict=True)
-        parts, valid = zip(*(part.maximise(inner) for part, inner in pairs), strict=True)
+        parts, valid = zip(*(part.maximize(inner) for part, inner in pairs), strict=True)
         return replace(self, parts=parts), torch.stack(valid).all(0)
 
     def free(self) -> dict[str, Tensor]:

@@ -116,11 +116,11 @@ class StudentT(VectorDensity):
         these have ((n, K), or (1, K) where all have all), and squared distances from them (n, K).
         """
         patterns = _Patterns.of(batch)
-        peak = patterns.by_row(self._centred.log_prob(patterns.blank))
+        peak = patterns.by_row(self._centered.log_prob(patterns.blank))
         return patterns, peak, 2.0 * (peak - self.scale.log_prob(batch)).clamp_min(0.0)
 
     @cached_property
-    def _centred(self) -> Gaussian:
+    def _centered(self) -> Gaussian:
         return self.scale.at(torch.zeros_like(self.scale.mean))
 
     def log_prob(self, batch: Batch) -> Tensor:
@@ -142,7 +142,8 @@ class StudentT(VectorDensity):
         total = self.dof + patterns.size
         weight = patterns.by_row(total) / (self.dof + squared)
         tail = weight - 1.0 - weight.log() + patterns.by_row(_gap(total))
-        scatter = self._centred.statistics(patterns.blank, patterns.sum(occupancy * (1.0 - weight)))
+        spared = patterns.sum(occupancy * (1.0 - weight))
+        scatter = self._centered.statistics(patterns.blank, spared)
         scatter["mass"] = torch.zeros_like(scatter["mass"])
         inner = add_statistics(self.scale.statistics(batch, occupancy * weight), scatter)
         return {
@@ -154,18 +155,18 @@ class StudentT(VectorDensity):
     def own_statistics(self) -> Statistics:
         return self.spread_statistics(self.spread, self.location)
 
-    def spread_statistics(self, reference: Tensor, centre: Tensor) -> Statistics:
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         """Imagined rows have the tails that the components have."""
-        inner = self.scale.spread_statistics(reference, centre)
+        inner = self.scale.spread_statistics(reference, center)
         return {"mass": inner["mass"], "tail": _gap(self.dof), **_outward(inner)}
 
-    def maximise(self, statistics: Statistics) -> tuple[Self, Tensor]:
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         mass, tail = statistics["mass"], statistics["tail"]
-        scale, valid = self.scale.maximise({**_inward(statistics), "rows": mass})
+        scale, valid = self.scale.maximize({**_inward(statistics), "rows": mass})
         return replace(self, scale=scale, dof=_dof_of(tail / mass)), valid & (mass > 0) & (tail > 0)
 
-    def centre(self, statistics: Statistics) -> Tensor:
-        return self.scale.centre(_inward(statistics))
+    def center(self, statistics: Statistics) -> Tensor:
+        return self.scale.center(_inward(statistics))
 
     @property
     def spread(self) -> Tensor:

@@ -2,10 +2,10 @@
 
 from mixtura.engines.local import (
     LocalEngine,
-    fewer_unlabelled,
+    fewer_unlabeled,
     folds,
     hold_back,
-    labelled_only,
+    labeled_only,
     merged,
     some_rows,
 )
@@ -16,11 +16,11 @@ __all__ = [
     "LocalEngine",
     "PreparedEngine",
     "PunchedEngine",
-    "fewer_unlabelled",
+    "fewer_unlabeled",
     "folds",
     "hold_back",
     "is_copy",
-    "labelled_only",
+    "labeled_only",
     "merged",
     "some_rows",
 ]

@@ -88,23 +88,23 @@ class LocalEngine:
 def hold_back(
     table: Table, share: float, generator: torch.Generator
 ) -> tuple[LocalEngine, LocalEngine | None]:
-    """Rows to train on, and a share of the labelled rows of every class (None if that is none)."""
+    """Rows to train on, and a share of the labeled rows of every class (None if that is none)."""
     held = torch.zeros(len(table), dtype=torch.bool)
     for mine in _shuffled_by_class(table, generator):
         held[mine[: int(len(mine) * share)]] = True
     return _part(table, held) if held.any() else (LocalEngine(table), None)
 
 
-def labelled_only(engine: LocalEngine) -> LocalEngine:
+def labeled_only(engine: LocalEngine) -> LocalEngine:
     """The rows that have labels."""
     known = (engine.table.y >= 0).nonzero().flatten().cpu().numpy()
     return engine if len(known) == len(engine) else LocalEngine(engine.table.subset(known))
 
 
-def fewer_unlabelled(sample: Table, table: Table, most: int) -> Table:
-    """The sample with its first `most` unlabelled rows.
+def fewer_unlabeled(sample: Table, table: Table, most: int) -> Table:
+    """The sample with its first `most` unlabeled rows.
 
-    They weigh as much beside its labelled rows as all unlabelled rows do in the table.
+    They weigh as much beside its labeled rows as all unlabeled rows do in the table.
     """
     known = sample.y >= 0
     few = sample.subset((known | ((~known).cumsum(0) <= most)).nonzero().flatten().cpu().numpy())
@@ -113,20 +113,20 @@ def fewer_unlabelled(sample: Table, table: Table, most: int) -> Table:
 
 
 def _odds(table: Table) -> float:
-    """Weight of the unlabelled rows by that of the labelled ones."""
+    """Weight of the unlabeled rows by that of the labeled ones."""
     known = table.y >= 0
     return float(table.weight[~known].sum() / table.weight[known].sum())
 
 
 def some_rows(table: Table, most: int, generator: torch.Generator) -> Table:
-    """About `most` labelled rows, every class its share, and as many unlabelled ones."""
+    """About `most` labeled rows, every class its share, and as many unlabeled ones."""
     keep = []
     known = int((table.y >= 0).sum())
     for mine in _shuffled_by_class(table, generator):
         keep.append(mine[: max(2, math.ceil(len(mine) * most / known))])
-    unlabelled = (table.y.cpu() < 0).nonzero().flatten()
-    order = torch.randperm(len(unlabelled), generator=generator)[:most]
-    index = torch.cat([*keep, unlabelled[order]]).sort().values
+    unlabeled = (table.y.cpu() < 0).nonzero().flatten()
+    order = torch.randperm(len(unlabeled), generator=generator)[:most]
+    index = torch.cat([*keep, unlabeled[order]]).sort().values
     return table if len(index) == len(table) else table.subset(index.numpy())
 
 
@@ -154,7 +154,7 @@ def merged(table: Table, most: int | None = None) -> Table:
 def folds(
     table: Table, count: int, generator: torch.Generator
 ) -> Iterator[tuple[LocalEngine, LocalEngine]]:
-    """Rows to train on and rows held back, `count` times; each labelled row is held back once.
+    """Rows to train on and rows held back, `count` times; each labeled row is held back once.
 
     A class with a single row is never without it.
     """

@@ -333,7 +333,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         flagged where nothing has changed. With `parameterization="precision"` they count as they
         are, and more is flagged; so they do where `max_time` leaves no time for more.
 
-        A row with holes is judged in its favour: with the holes filled by their conditional means.
+        A row with holes is judged in its favor: with the holes filled by their conditional means.
         Sequences are judged by their log density per value.
         """
         check_is_fitted(self)

@@ -15,7 +15,7 @@ from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine, merged
 from mixtura.estimators.base import TABLE_CONSTRAINTS, resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, grow
-from mixtura.estimators.plan import Rows, component_counts, labelled_rows, read_rows
+from mixtura.estimators.plan import Rows, component_counts, labeled_rows, read_rows
 from mixtura.models.mixture import Mixture
 from mixtura.persistence import storable
 from mixtura.selection.calibration import Unseen
@@ -31,7 +31,7 @@ class BoostedMixtureClassifier(GrownClassifier):
 
     The first stage has the density of each class; every further one is fitted to the rows that the
     mixture so far gets wrong, and is added with the weight that a line search finds. The result is
-    an ordinary mixture: it marginalises what is missing, scores and samples.
+    an ordinary mixture: it marginalizes what is missing, scores and samples.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class BoostedMixtureClassifier(GrownClassifier):
         covariances sound where real rows are few; 0 is plain maximum likelihood.
     rank, reg_covar, standardize, class_weight, categorical_features, unexpected, missingness,
     unlabeled, max_time, device, callbacks
-        As in `MixtureClassifier`; unlabelled rows are left out, with a warning.
+        As in `MixtureClassifier`; unlabeled rows are left out, with a warning.
     max_iter, tol, n_init
         Of EM, in every stage.
     random_state, verbose : as in scikit-learn.
@@ -68,7 +68,7 @@ class BoostedMixtureClassifier(GrownClassifier):
     covariance_ : what "auto" chose
     stage_weights_ : weight of every stage, or of its vote
     n_stages_ : how many there are
-    mixture_ : the fitted model, in standardised units; with "adaboost" there are `voters_` instead
+    mixture_ : the fitted model, in standardized units; with "adaboost" there are `voters_` instead
     scaling_ : the map between units
     temperature_, doubt_, fade_ : calibration, as in `MixtureClassifier`
     history_ : the objective after every stage
@@ -159,7 +159,7 @@ class BoostedMixtureClassifier(GrownClassifier):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the model to the labelled rows.
+        """Fit the model to the labeled rows.
 
         Parameters
         ----------
@@ -170,7 +170,7 @@ class BoostedMixtureClassifier(GrownClassifier):
         with self._all_or_nothing():
             self._forget()
             X = self._check_X(X, reset=True)
-            return self._fit_rows(labelled_rows(read_rows(self, X, y, sample_weight)))
+            return self._fit_rows(labeled_rows(read_rows(self, X, y, sample_weight)))
 
     def _fit_rows(self, rows: Rows) -> Self:
         scaling = self._measure_scaling(rows.X, rows.weight)

@@ -18,10 +18,10 @@ from mixtura.densities import STRUCTURES, Categorical, numeric_part
 from mixtura.engines import (
     LocalEngine,
     PunchedEngine,
-    fewer_unlabelled,
+    fewer_unlabeled,
     folds,
     hold_back,
-    labelled_only,
+    labeled_only,
     merged,
     some_rows,
 )
@@ -83,7 +83,7 @@ from mixtura.training.selection import fit_groups
 _FOLDS, _TRIAL = 4, 40
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
 _MOST_TO_START = 30_000
-#: With fewer labelled rows (or fewer than one per class and fold), held-back ones decide nothing:
+#: With fewer labeled rows (or fewer than one per class and fold), held-back ones decide nothing:
 #: first choices are taken.
 _FEWEST = 50
 
@@ -109,7 +109,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     """One mixture a class, trained generatively, discriminatively, or both.
 
     Components are Gaussian in the columns that hold numbers, and categorical in the others. NaN and
-    None mean missing, in training and in prediction, and are marginalised exactly. Unlabelled rows
+    None mean missing, in training and in prediction, and are marginalized exactly. Unlabeled rows
     take part in the likelihood where that helps.
 
     Parameters
@@ -130,16 +130,16 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         Share of the likelihood per observed value in the objective, so that one number serves few
         features and many: 1 is generative, 0 discriminative; "auto" compares 0.9 and 0.5.
     unlabeled_weight : "auto" or float in [0, 1]
-        Weight of unlabelled rows in the likelihood term, where there are any; labelled rows then
-        weigh one minus it, and 0 sets unlabelled rows aside. "auto" is 0.5 if labels that are held
+        Weight of unlabeled rows in the likelihood term, where there are any; labeled rows then
+        weigh one minus it, and 0 sets unlabeled rows aside. "auto" is 0.5 if labels that are held
         out in turn are clearly better predicted then, and 0, with a warning, if they are not or
-        there are fewer than ten. In a stream the first part with unlabelled rows decides: those of
-        later parts are set aside too, or count like labelled ones in online EM.
+        there are fewer than ten. In a stream the first part with unlabeled rows decides: those of
+        later parts are set aside too, or count like labeled ones in online EM.
     solver : "auto", "em", "ebw", "adam" or "lbfgs"
         "auto": EM for the likelihood; L-BFGS on small data and Adam on large for the others.
     holes : float in [0, 0.5]
         Show the objective every row twice, whole and with so large a share of random holes (on
-        average; they are marginalised, as everywhere): good where features will be missing at
+        average; they are marginalized, as everywhere): good where features will be missing at
         prediction. 0 is off; the likelihood objective needs none.
     class_prior : "empirical", "uniform" or array
         "empirical" starts at the class frequencies and is trained; the others stay as given.
@@ -174,11 +174,11 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         Adam's step size, minibatch ("auto": a hundredth of the rows, 100 to 1000), course of the
         step size ("constant", "cosine", "linear"), and decay of the parameter average (0: off).
     early_stopping : "auto" or bool
-        Adam and L-BFGS: hold back `validation_fraction` of the labelled rows, keep the best
+        Adam and L-BFGS: hold back `validation_fraction` of the labeled rows, keep the best
         iterate on them, and stop after `n_iter_no_change` iterations without gain. "auto": with
         Adam only.
     validation_fraction, n_iter_no_change
-        The share of the labelled rows that early stopping holds back, and its patience.
+        The share of the labeled rows that early stopping holds back, and its patience.
     calibrate : bool
         Make probabilities honest by what the models of a comparison say of held-back rows, whole
         and with holes; the density is left alone. The likelihood objective needs none.
@@ -192,7 +192,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         where holes do), or, with "error", is refused, as are columns in another order. Columns
         that training did not have are refused, or, with "ignore", left aside with a warning.
     missingness : "auto", "ignore" or "informative"
-        Whether holes mean something. "ignore" marginalises them, which is right where entries are
+        Whether holes mean something. "ignore" marginalizes them, which is right where entries are
         missing at random; "informative" also models, for every component, how often it lacks each
         entry, for forms where "not measured" tells something. Further holes at random are part of
         that model, and patterns unlike all of training tell nothing. "auto" is "informative" if
@@ -202,7 +202,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     warm_start : bool
         Start from the model of the previous fit.
     unlabeled : "auto", None or a label
-        What marks unlabelled rows beside None and NaN, which always do. "auto": -1, where y has at
+        What marks unlabeled rows beside None and NaN, which always do. "auto": -1, where y has at
         least two other labels, and a warning says how many rows these are; otherwise -1 is a class.
         None: nothing else. After fitting, and with the `classes` of `partial_fit`, "auto" takes -1
         for a class if it is one of them.
@@ -216,7 +216,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     Attributes
     ----------
     classes_, class_prior_, n_components_ (a class), weights_, means_, covariances_
-    mixture_ : the fitted model, in standardised units
+    mixture_ : the fitted model, in standardized units
     scaling_ : the map between units
     temperature_, doubt_, fade_ : calibration of `predict_proba`: what class log-joints are divided
         by, the share of a plain guess mixed in, and how fast the temperature falls with the share
@@ -397,7 +397,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self._publish_scores(table, progress, result.prior)
         aside = len(rows.y) - len(table)
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(table), aside)
-        used = rows.labelled() if plan.unlabelled == 0.0 else rows
+        used = rows.labeled() if plan.unlabeled_weight == 0.0 else rows
         self.class_count_ = class_counts(used, self.class_prior_)
         return self
 
@@ -407,7 +407,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return resolve(self.objective, OBJECTIVES)
 
     def _decide(self, rows: Rows, progress: Progress) -> Decision:
-        """What to train on which rows; unlabelled ones only if held-out labels say that they help.
+        """What to train on which rows; unlabeled ones only if held-out labels say that they help.
 
         All else is chosen as it would be without them.
         """
@@ -415,21 +415,21 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         if weight == "auto" and self.warm_start and hasattr(self, "mixture_"):
             weight = "auto" if self.unlabeled_weight_ is None else self.unlabeled_weight_
         left_open = weight == "auto" and len(rows.classes) > 1
-        if not (left_open or weight == 0.0) or not rows.may_do_without_unlabelled:
+        if not (left_open or weight == 0.0) or not rows.may_do_without_unlabeled:
             return self._decide_on(rows, progress)
-        labelled = rows.labelled()
-        without = self._decide_on(labelled, progress)
-        without = without._replace(plan=replace(without.plan, unlabelled=0.0))
+        labeled = rows.labeled()
+        without = self._decide_on(labeled, progress)
+        without = without._replace(plan=replace(without.plan, unlabeled_weight=0.0))
         if not left_open:
             return without
         table = self._training_table(rows)
         better: Contender | str = TOO_FEW
-        if len(labelled.y) >= FEWEST_TRIED:
-            better = self._better_with_unlabelled(without.plan, table, progress)
+        if len(labeled.y) >= FEWEST_TRIED:
+            better = self._better_with_unlabeled(without.plan, table, progress)
         if isinstance(better, str):
             warn_of_rows_set_aside(rows, better)
             return without
-        plan = resized(self, replace(without.plan, unlabelled=EVEN), table)
+        plan = resized(self, replace(without.plan, unlabeled_weight=EVEN), table)
         unseen = None if without.unseen is None else Unseen.pool(better.parts)
         return Decision(plan, table, None, unseen)
 
@@ -449,19 +449,19 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         device = resolve_device(self.device, rows.X.size)
         return Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
 
-    def _better_with_unlabelled(
+    def _better_with_unlabeled(
         self, plan: Plan, table: Table, progress: Progress
     ) -> Contender | str:
-        """The plan with unlabelled rows, and what its models say of held-out ones; or why not."""
+        """The plan with unlabeled rows, and what its models say of held-out ones; or why not."""
         generator = self._generator()
-        some = fewer_unlabelled(some_rows(merged(table), SMALL, generator), table, TRIED)
+        some = fewer_unlabeled(some_rows(merged(table), SMALL, generator), table, TRIED)
         parts = list(folds(some, _FOLDS, generator))
         solve = self._trial(generator, progress, 0.5 / (2 * _FOLDS))
         in_time = (part for part in parts if progress.leaves_time(UNTIL))
         without = judge(shortened(plan), in_time, solve)
         if not without.parts or progress.time_spent >= UNTIL:
             return NO_TIME
-        others = [replace(without.plan, unlabelled=EVEN)]
+        others = [replace(without.plan, unlabeled_weight=EVEN)]
         best = clearly_better(without, others, parts, solve, Unseen.surely_beats)
         return NO_GAIN if best is without else best
 
@@ -575,8 +575,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         progress: Progress,
     ) -> FitResult:
         """Start anew or from the previous model, and train."""
-        if plan.unlabelled == 0.0:
-            engine = labelled_only(engine)
+        if plan.unlabeled_weight == 0.0:
+            engine = labeled_only(engine)
         few = self._rows_to_start(engine, plan, generator)
         if previous is None:
             start = self._start(few, plan, generator, progress)
@@ -584,11 +584,11 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             resumed = replace(previous.mixture, learn_prior=plan.learn_prior)
             start = replace(previous, mixture=resumed.to(engine.table.device))
         plan = replace(plan, prior=start.prior)
-        has_unlabelled = bool(plan.unlabelled)
-        if plan.solver == "em" and not has_unlabelled and previous is None:
+        has_unlabeled = bool(plan.unlabeled_weight)
+        if plan.solver == "em" and not has_unlabeled and previous is None:
             return start
-        if plan.solver != "em" and has_unlabelled and previous is None:
-            start = self._meet_unlabelled(start, few, plan, progress)
+        if plan.solver != "em" and has_unlabeled and previous is None:
+            start = self._meet_unlabeled(start, few, plan, progress)
         engine = self._engine(engine.table, plan, generator)
         objective = self._objective(plan, engine.table)
         trainer = self._trainer(plan, held_back, generator)
@@ -609,14 +609,14 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             return PunchedEngine(table, self.holes, generator)
         return LocalEngine(table)
 
-    def _meet_unlabelled(
+    def _meet_unlabeled(
         self, start: FitResult, engine: LocalEngine, plan: Plan, progress: Progress
     ) -> FitResult:
         """EM over all rows, so that discriminative training begins where the rows are."""
         if not start.mixture.density.closed_form:
             return start
         em = replace(plan.recipe.em, tol=self.tol, prior=plan.prior)
-        met = em.run(start.mixture, Likelihood(plan.unlabelled), engine, progress)
+        met = em.run(start.mixture, Likelihood(plan.unlabeled_weight), engine, progress)
         return replace(met, prior=start.prior)
 
     def _spread_prior(self) -> SpreadPrior | None:
@@ -627,8 +627,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     def _start(
         self, train: LocalEngine, plan: Plan, generator: torch.Generator, progress: Progress
     ) -> FitResult:
-        """EM on the labelled rows of every class; all rows stand in for a class not seen yet."""
-        by_class = [train.table.labelled_as(label) for label in range(len(self.classes_))]
+        """EM on the labeled rows of every class; all rows stand in for a class not seen yet."""
+        by_class = [train.table.labeled_as(label) for label in range(len(self.classes_))]
         engines = [LocalEngine((t if len(t) else train.table).single_class()) for t in by_class]
         start = fit_groups(engines, plan.counts, plan.recipe, generator, progress)
         parts = [result.mixture for result in start.results]
@@ -641,7 +641,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return beside_likelihood(
             Likelihood() if plan.generative else self._term,
             plan.tradeoff,
-            unlabeled_weight=plan.unlabelled or None,
+            unlabeled_weight=plan.unlabeled_weight or None,
             n_values=table.values_per_row,
         )
 
@@ -677,7 +677,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.covariance_ = plan.recipe.final_covariance(table.n_numbers)
         self.missingness_ = "informative" if plan.recipe.informative else "ignore"
         self.rank_, self.reg_covar_ = plan.recipe.rank, plan.recipe.floor
-        self.unlabeled_weight_ = plan.unlabelled
+        self.unlabeled_weight_ = plan.unlabeled_weight
         self.tradeoff_ = 1.0 if plan.generative else plan.tradeoff
         self.class_prior_ = self.mixture_.log_prior.exp().numpy()
         self.n_components_ = list(mixture.layout.counts)

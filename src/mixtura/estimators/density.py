@@ -44,7 +44,7 @@ _FEWEST, _TRIED = 50, 10_000
 
 @storable
 class MixtureDensity(DensityMixin, MixtureEstimator):
-    """A mixture fitted by EM, with missing values marginalised.
+    """A mixture fitted by EM, with missing values marginalized.
 
     Numbers are Gaussian, categories categorical; a component holds both.
 

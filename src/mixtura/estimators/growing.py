@@ -30,7 +30,7 @@ from mixtura.training.progress import Progress
 #: Methods that grow a classifier, for `grow`.
 GROWING = ("boosted", "boosted_generative", "adaboost")
 
-#: Parts that rows are held back in; with fewer labelled rows, in all or per class on average,
+#: Parts that rows are held back in; with fewer labeled rows, in all or per class on average,
 #: nothing is held back.
 _FOLDS, _FEWEST, _FEWEST_OF_CLASS = 4, 20, 3
 #: Rows per class and stage: fewer show no spread.
@@ -191,7 +191,7 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
             calibration = choice.unseen.calibrate()
         elif self.calibrate and _too_few(different):
             warn(
-                f"{len(different)} different labelled rows are too few to hold some back: "
+                f"{len(different)} different labeled rows are too few to hold some back: "
                 "probabilities are not calibrated, and first choices are taken. Remedy: "
                 f"{_FEWEST} rows or more, and {_FEWEST_OF_CLASS} per class, or calibrate=False.",
                 DegenerateDataWarning,

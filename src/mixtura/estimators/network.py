@@ -34,7 +34,7 @@ from mixtura.training.selection import Recipe, effective_rows, fit_groups
 #: Embeddings that "auto" compares, and how far the mixtures of classes then keep to their own rows.
 _COMPARED = {"posterior": 0.0, "log_density": 1.0}
 #: Up to so many rows L-BFGS trains end to end, with an iteration for every twenty of them; few rows
-#: would be learnt by heart, and many need the time to find what tells rare classes.
+#: would be learned by heart, and many need the time to find what tells rare classes.
 _SMALL, _ROWS_EACH, _ITERATIONS = 6_000, 20, (40, 150)
 _LEARNING_RATE = 5e-3
 #: Chances of categories that all components may have together, where their number is open.
@@ -144,7 +144,7 @@ class MixtureNetwork(MixtureEstimator):
         self, engine: LocalEngine, prior: NetworkPrior, generator: torch.Generator
     ) -> list[Any]:
         """One after the other. Draws of what is missing stay the same within a run of L-BFGS, or
-        every step would be one of another function; several runs keep them from being learnt."""
+        every step would be one of another function; several runs keep them from being learned."""
         if len(engine) <= _SMALL:
             rounds = _ROUNDS if engine.may_have_missing else 1
             iterations = int(np.clip(len(engine) / _ROWS_EACH, *_ITERATIONS))
@@ -178,7 +178,7 @@ class MixtureNetwork(MixtureEstimator):
         n_classes, everyone = self._n_mixtures, LocalEngine(table.single_class())
         engines = [everyone] * n_classes
         if variant.specialize > 0.5 and n_classes > 1:
-            own = (table.labelled_as(label) for label in range(n_classes))
+            own = (table.labeled_as(label) for label in range(n_classes))
             engines = [LocalEngine(rows.single_class()) if len(rows) else everyone for rows in own]
         counts = self._counts(engines, variant)
         alike = len({id(engine) for engine in engines}) == 1 and len(set(counts or [0])) == 1

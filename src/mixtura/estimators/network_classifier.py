@@ -15,9 +15,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
-from mixtura.data import UNLABELED, Batch, Table, labelled_mask, read_labels, resolve_device
+from mixtura.data import UNLABELED, Batch, Table, labeled_mask, read_labels, resolve_device
 from mixtura.densities import STRUCTURES
-from mixtura.engines import LocalEngine, fewer_unlabelled, labelled_only, merged, some_rows
+from mixtura.engines import LocalEngine, fewer_unlabeled, labeled_only, merged, some_rows
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
 from mixtura.estimators.growing import Candidate, choose
 from mixtura.estimators.network import TRIAL_DRAWS, MixtureNetwork, Variant
@@ -64,7 +64,7 @@ _POOL, _MOST_DRAWS = 1_000, 10_000
 
 
 def _shares(table: Table, n_classes: int) -> np.ndarray:
-    """(C,) shares of the classes in the weight of the labelled rows."""
+    """(C,) shares of the classes in the weight of the labeled rows."""
     y, weight = table.y.cpu().numpy(), table.weight.double().cpu().numpy()
     mass = np.bincount(y[y >= 0], weight[y >= 0], minlength=n_classes)
     return mass / max(mass.sum(), 1e-300)
@@ -74,8 +74,8 @@ def _shares(table: Table, n_classes: int) -> np.ndarray:
 class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     """Mixtures embed a row, one a class; a sparse log-linear read-out of the embedding decides.
 
-    Numbers, categories, holes and unlabelled rows are welcome: the mixtures learn from all rows,
-    the read-out from the labelled ones. Without any label it is a mixture: it embeds, clusters,
+    Numbers, categories, holes and unlabeled rows are welcome: the mixtures learn from all rows,
+    the read-out from the labeled ones. Without any label it is a mixture: it embeds, clusters,
     imputes, scores and samples.
 
     Parameters
@@ -111,7 +111,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         Share of the likelihood per observed value in it, so that one number serves few features and
         many.
     unlabeled_weight : "auto" or float in [0, 1]
-        Weight of unlabelled rows in the likelihood; labelled rows then weigh one minus it. 0 sets
+        Weight of unlabeled rows in the likelihood; labeled rows then weigh one minus it. 0 sets
         them aside altogether; "auto" decides as in `MixtureClassifier`.
     covariance : "full", "diag", "spherical" or "low_rank"
     equal_covariances : bool
@@ -128,7 +128,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     Attributes
     ----------
     classes_, class_prior_ : the labels; the mean of p(class | x) over p(x), the model's own prior:
-        trained end to end, the shares of the (weighted) labelled rows, as near as can be
+        trained end to end, the shares of the (weighted) labeled rows, as near as can be
     coef_, intercept_ : read-out; a weight a component, a bias a class
     mixture_, weights_, means_, covariances_, n_components_ : the mixtures, class by class
     embedding_, specialize_, missingness_ : what "auto" chose
@@ -267,7 +267,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
             check_consistent_length(X, y)
             if y.dtype.kind == "f" and np.isnan(y).all():
                 raise InvalidInputError("y holds NaN alone: pass y=None to fit without labels.")
-            if labelled_mask(y, self.unlabeled).any():
+            if labeled_mask(y, self.unlabeled).any():
                 return read_rows(self, X, y, sample_weight)
         weight = check_weight(sample_weight, len(X))
         keep = weight > 0
@@ -292,45 +292,45 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         return self
 
     def _decide(self, rows: Rows, progress: Progress) -> tuple[Variant, Table, Unseen | None]:
-        """What to train on which rows; unlabelled ones only if held-out labels say that they help.
+        """What to train on which rows; unlabeled ones only if held-out labels say that they help.
 
         All else is chosen as it would be without them.
         """
         table = self._training_table(rows)
-        self.unlabeled_weight_ = self._unlabelled_weight if rows.has_unlabelled else None
+        self.unlabeled_weight_ = self._unlabeled_weight if rows.has_unlabeled else None
         left_open = self.unlabeled_weight == "auto" and len(rows.classes) > 1
-        if not (left_open or self.unlabeled_weight == 0.0) or not rows.may_do_without_unlabelled:
+        if not (left_open or self.unlabeled_weight == 0.0) or not rows.may_do_without_unlabeled:
             variant, unseen = self._choose(table, progress)
             return variant, table, unseen
-        labelled = self._training_table(rows.labelled())
-        variant, unseen = self._choose(labelled, progress)
+        labeled = self._training_table(rows.labeled())
+        variant, unseen = self._choose(labeled, progress)
         better: Unseen | str = TOO_FEW
-        if left_open and len(labelled) >= FEWEST_TRIED:
-            better = self._better_with_unlabelled(variant, table, progress)
+        if left_open and len(labeled) >= FEWEST_TRIED:
+            better = self._better_with_unlabeled(variant, table, progress)
         if not isinstance(better, str):
             return variant, table, better
         if left_open:
             warn_of_rows_set_aside(rows, better)
         self.unlabeled_weight_ = 0.0
-        return variant, labelled, unseen
+        return variant, labeled, unseen
 
     def _training_table(self, rows: Rows) -> Table:
         scaling = self._measure_scaling(rows.X, rows.weight)
         device = resolve_device(self.device, rows.X.size)
         return Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
 
-    def _better_with_unlabelled(
+    def _better_with_unlabeled(
         self, variant: Variant, table: Table, progress: Progress
     ) -> Unseen | str:
-        """What networks that also learn from unlabelled rows say of held-out ones; or why not."""
+        """What networks that also learn from unlabeled rows say of held-out ones; or why not."""
 
         def without(table: Table, *args: Any) -> list[Candidate]:
-            return self._candidates(variant, labelled_only(LocalEngine(table)).table, *args)
+            return self._candidates(variant, labeled_only(LocalEngine(table)).table, *args)
 
         trains: list[Any] = [without, partial(self._candidates, variant)]
         found = choose(
             trains,
-            fewer_unlabelled(some_rows(merged(table), SMALL, self._generator()), table, TRIED),
+            fewer_unlabeled(some_rows(merged(table), SMALL, self._generator()), table, TRIED),
             self._generator(),
             progress,
             to_the_end=True,
@@ -371,20 +371,20 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         return first, unseen
 
     @property
-    def _unlabelled_weight(self) -> float:
-        """Weight of unlabelled rows in the likelihood, where they take part."""
+    def _unlabeled_weight(self) -> float:
+        """Weight of unlabeled rows in the likelihood, where they take part."""
         return EVEN if self.unlabeled_weight == "auto" else self.unlabeled_weight
 
     def _objective(self, table: Table) -> Objective:
         return beside_likelihood(
             resolve(self.objective, _OBJECTIVES),
             self.tradeoff,
-            unlabeled_weight=self._unlabelled_weight if bool((table.y < 0).any()) else None,
+            unlabeled_weight=self._unlabeled_weight if bool((table.y < 0).any()) else None,
             n_values=table.values_per_row,
         )
 
     def _finished(self, result: LinkedResult, table: Table, progress: Progress) -> LinkedResult:
-        """Classes get their shares of the labelled rows; the published weights are left alone."""
+        """Classes get their shares of the labeled rows; the published weights are left alone."""
         found = super()._finished(result, table, progress)
         if len(self.classes_) < 2 or not self.end_to_end:
             return found
@@ -403,11 +403,11 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     def _supervision(self, table: Table) -> float:
         if len(self.classes_) < 2:
             return 0.0
-        labelled = table.y >= 0
+        labeled = table.y >= 0
         share = 1.0
-        if not bool(labelled.all()):  # the likelihood holds labels too, where it looks at them
-            share -= likelihood_share(self.tradeoff, table.values_per_row) * self._unlabelled_weight
-        return share * float(table.weight[labelled].sum())
+        if not bool(labeled.all()):  # the likelihood holds labels too, where it looks at them
+            share -= likelihood_share(self.tradeoff, table.values_per_row) * self._unlabeled_weight
+        return share * float(table.weight[labeled].sum())
 
     @property
     def _n_mixtures(self) -> int:

@@ -39,7 +39,7 @@ _TRIAL = 0.05
 class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
     """A mixture embeds a row; a sparse linear read-out of the embedding predicts a number.
 
-    A radial basis function network whose centres and widths are a density of the rows, and, trained
+    A radial basis function network whose centers and widths are a density of the rows, and, trained
     end to end, serve the prediction too. Numbers, categories, holes and rows without a target (NaN)
     are welcome.
 
@@ -179,10 +179,10 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         share = weight[known] / weight[known].sum()
         largest = float(np.abs(y[known]).max()) or 1.0
         unit = y[known] / largest  # squares of any magnitude stay finite
-        centre = float(share @ unit)
-        deviation = float(np.sqrt(share @ (unit - centre) ** 2)) or 1.0
-        self.target_location_, self.target_scale_ = centre * largest, deviation * largest
-        return (y / largest - centre) / deviation, weight
+        center = float(share @ unit)
+        deviation = float(np.sqrt(share @ (unit - center) ** 2)) or 1.0
+        self.target_location_, self.target_scale_ = center * largest, deviation * largest
+        return (y / largest - center) / deviation, weight
 
     def _fit_rows(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Self:
         if (weight == 0).any():

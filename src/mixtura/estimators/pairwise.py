@@ -15,8 +15,8 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from mixtura.estimators.base import Saveable, check_weight
-from mixtura.estimators.plan import labelled_alone, read_classes
-from mixtura.estimators.predicting import LabelledScore
+from mixtura.estimators.plan import labeled_alone, read_classes
+from mixtura.estimators.predicting import LabeledScore
 from mixtura.exceptions import InvalidInputError, UnsupportedError, warning_once
 from mixtura.persistence import storable
 
@@ -30,7 +30,7 @@ _CHUNK = 2**21
 
 
 @storable
-class PairwiseClassifier(MetaEstimatorMixin, LabelledScore, Saveable):
+class PairwiseClassifier(MetaEstimatorMixin, LabeledScore, Saveable):
     """One classifier for each pair of classes, their probabilities joined by pairwise coupling.
 
     Unlike scikit-learn's `OneVsOneClassifier` it has probabilities (Hastie and Tibshirani,
@@ -87,9 +87,9 @@ class PairwiseClassifier(MetaEstimatorMixin, LabelledScore, Saveable):
             raise UnsupportedError(
                 f"{type(self.estimator).__name__} takes no sample_weight: leave it out."
             )
-        labelled = labelled_alone(codes)
-        if not labelled.all():
-            X, codes, weight = _safe_indexing(X, labelled), codes[labelled], weight[labelled]
+        labeled = labeled_alone(codes)
+        if not labeled.all():
+            X, codes, weight = _safe_indexing(X, labeled), codes[labeled], weight[labeled]
         count = np.bincount(codes, weight)
         if (count == 0).any():
             raise InvalidInputError(
@@ -166,7 +166,7 @@ def _fit_part(
         raise InvalidInputError(
             f"{type(estimator).__name__} was given the classes {wanted.tolist()} and found "
             f"{np.asarray(fitted.classes_).tolist()}: a label that it takes for something else, "
-            "as a marker of unlabelled rows, cannot be a class."
+            "as a marker of unlabeled rows, cannot be a class."
         )
     return fitted
 
@@ -178,13 +178,13 @@ def _predict_proba(estimator: Any, X: Any) -> np.ndarray:
 def couple(r: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Class probabilities that agree best with those of the pairs.
 
-    They minimise the Kullback-Leibler divergence of Hastie and Tibshirani (1998), the sum over
+    They minimize the Kullback-Leibler divergence of Hastie and Tibshirani (1998), the sum over
     pairs of `weights_ij KL(r_ij || p_i / (p_i + p_j))`.
 
     Parameters
     ----------
     r : (n, C, C), `r_ij = P(i | i or j)`; the diagonal does not matter.
-    weights : (C, C), symmetric: rows that each pair was learnt from.
+    weights : (C, C), symmetric: rows that each pair was learned from.
 
     Returns
     -------
@@ -213,7 +213,7 @@ def _couple(r: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Newton's method for theta = log p, from the theta that fit the log-odds by least squares.
 
     The paper's own iteration crawls where several classes are improbable together. The divergence
-    is generalised self-concordant in the differences of theta, so a step of range d shortened to
+    is generalized self-concordant in the differences of theta, so a step of range d shortened to
     log(1 + d) never overshoots (Sun and Tran-Dinh, 2019).
     """
     r = np.where(weights > 0, np.clip(r, _HAIR, 1.0 - _HAIR), 0.5)

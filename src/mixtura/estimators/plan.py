@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 from torch import Tensor
 
-from mixtura.data import Table, encode_labels, find_labelled, read_labels
+from mixtura.data import Table, encode_labels, find_labeled, read_labels
 from mixtura.estimators.base import check_weight, distinct_rows, resolve_rank, working_type
 from mixtura.exceptions import (
     AmbiguousDataWarning,
@@ -32,15 +32,15 @@ from mixtura.training.selection import Recipe
 
 #: Up to so many rows (by weight), L-BFGS on all of them is as fast as Adam, and repeatable.
 SMALL = 3_000
-#: Weight of unlabelled rows in the likelihood, where nothing else is said: that of any row.
+#: Weight of unlabeled rows in the likelihood, where nothing else is said: that of any row.
 EVEN = 0.5
-#: Whether unlabelled rows help is tried with so many of them and so many labelled ones at least,
+#: Whether unlabeled rows help is tried with so many of them and so many labeled ones at least,
 #: and so many iterations of EM and of other solvers at most.
 TRIED, FEWEST_TRIED = 1_000, 10
 _SHORT_EM, _SHORT = 30, 20
-#: Share of the allowed time after which nothing is compared with and without unlabelled rows.
+#: Share of the allowed time after which nothing is compared with and without unlabeled rows.
 UNTIL = 0.6
-#: Why unlabelled rows are set aside.
+#: Why unlabeled rows are set aside.
 NO_TIME = "max_time left too little time to tell whether they help"
 NO_GAIN = "they did not clearly help to predict held-out labels"
 TOO_FEW = "the labels are too few to tell whether they would help"
@@ -65,16 +65,16 @@ class Rows:
     classes: np.ndarray
 
     @property
-    def has_unlabelled(self) -> bool:
+    def has_unlabeled(self) -> bool:
         return bool((self.y < 0).any())
 
     @property
-    def may_do_without_unlabelled(self) -> bool:
-        """Whether there are unlabelled rows, and labelled ones of every class."""
+    def may_do_without_unlabeled(self) -> bool:
+        """Whether there are unlabeled rows, and labeled ones of every class."""
         known = len(np.unique(self.y[self.y >= 0]))
-        return self.has_unlabelled and 0 < known == len(self.classes)
+        return self.has_unlabeled and 0 < known == len(self.classes)
 
-    def labelled(self) -> Rows:
+    def labeled(self) -> Rows:
         """The rows that have labels."""
         known = self.y >= 0
         return Rows(self.X[known], self.y[known], self.weight[known], self.classes)
@@ -86,8 +86,8 @@ class Plan:
 
     Attributes
     ----------
-    unlabelled : weight of unlabelled rows in the likelihood, the labelled ones get the rest; 0 sets
-        them aside, None says that there are none.
+    unlabeled_weight : weight of unlabeled rows in the likelihood, the labeled ones get the rest; 0
+        sets them aside, None says that there are none.
     """
 
     solver: str
@@ -100,7 +100,7 @@ class Plan:
     log_prior: Tensor
     learn_prior: bool
     dtype: torch.dtype
-    unlabelled: float | None = None
+    unlabeled_weight: float | None = None
     prior: SpreadPrior | None = None
 
 
@@ -118,7 +118,7 @@ def read_rows(
     mass = np.bincount(codes[keep & (codes >= 0)], minlength=len(classes))
     if known is None and (mass == 0).any():
         raise InvalidInputError(
-            f"no labelled row with positive weight for the classes "
+            f"no labeled row with positive weight for the classes "
             f"{classes[mass == 0].tolist()}: drop these classes, or weigh their rows."
         )
     if keep.all():
@@ -129,7 +129,7 @@ def read_rows(
 def read_classes(
     estimator: Any, X: Any, y: Any, unlabeled: Any, known: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, `known` or those of y, and (n,) their indices, -1 for unlabelled rows."""
+    """The classes, `known` or those of y, and (n,) their indices, -1 for unlabeled rows."""
     if y is None:
         raise ValueError(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
@@ -143,26 +143,26 @@ def read_classes(
     return classes, encode_labels(y, classes, unlabeled)
 
 
-def labelled_rows(rows: Rows) -> Rows:
+def labeled_rows(rows: Rows) -> Rows:
     """The rows that have labels, for a model that cannot learn from others."""
     if len(rows.classes) == 1 and (rows.y < 0).any():
         raise InvalidInputError(
-            f"only the class {rows.classes.tolist()[0]!r} has labelled rows, and a discriminative "
-            "model needs two: label rows of another; if the marker of unlabelled rows is a class, "
+            f"only the class {rows.classes.tolist()[0]!r} has labeled rows, and a discriminative "
+            "model needs two: label rows of another; if the marker of unlabeled rows is a class, "
             "set unlabeled=None."
         )
-    known = labelled_alone(rows.y)
+    known = labeled_alone(rows.y)
     if known.all():
         return rows
-    return rows.labelled()
+    return rows.labeled()
 
 
-def labelled_alone(codes: np.ndarray) -> np.ndarray:
+def labeled_alone(codes: np.ndarray) -> np.ndarray:
     """Which rows have labels; a warning says how many have none and are left out."""
     known = codes >= 0
     if not known.all():
         warn(
-            f"{int((~known).sum())} unlabelled row(s) are left out: this model cannot learn from "
+            f"{int((~known).sum())} unlabeled row(s) are left out: this model cannot learn from "
             "them. Remedy: MixtureClassifier can; or drop them.",
             DegenerateDataWarning,
         )
@@ -171,17 +171,17 @@ def labelled_alone(codes: np.ndarray) -> np.ndarray:
 
 def _classes(y: np.ndarray, unlabeled: Any) -> np.ndarray:
     """The classes of training labels."""
-    labelled = find_labelled(y, unlabeled)
-    if not labelled.any():
+    labeled = find_labeled(y, unlabeled)
+    if not labeled.any():
         raise InvalidInputError(
-            f"y has no labelled row: all are None, NaN or the marker (unlabeled={unlabeled!r}). "
+            f"y has no labeled row: all are None, NaN or the marker (unlabeled={unlabeled!r}). "
             "Label some rows, set unlabeled=None if the marker is a class, or use MixtureDensity."
         )
-    classes = _distinct(y[labelled])
-    if len(classes) == 1 and not labelled.all():
+    classes = _distinct(y[labeled])
+    if len(classes) == 1 and not labeled.all():
         warn(
-            f"only the class {classes.tolist()[0]!r} has labelled rows, the others are unlabelled. "
-            "Remedy: label rows of another; if the marker of unlabelled rows is a class, set "
+            f"only the class {classes.tolist()[0]!r} has labeled rows, the others are unlabeled. "
+            "Remedy: label rows of another; if the marker of unlabeled rows is a class, set "
             "unlabeled=None.",
             DegenerateDataWarning,
         )
@@ -203,13 +203,13 @@ def _distinct(labels: np.ndarray) -> np.ndarray:
 def _class_weights(class_weight: Any, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
     factors = np.ones(len(codes))
     if class_weight is not None:
-        labelled = codes >= 0
-        factors[labelled] = compute_sample_weight(class_weight, classes[codes[labelled]])
+        labeled = codes >= 0
+        factors[labeled] = compute_sample_weight(class_weight, classes[codes[labeled]])
     return factors
 
 
 def class_counts(rows: Rows, class_prior: np.ndarray) -> np.ndarray:
-    """Weight of the rows of each class; unlabelled rows are shared out by the prior."""
+    """Weight of the rows of each class; unlabeled rows are shared out by the prior."""
     known = rows.y >= 0
     counted = np.bincount(rows.y[known], rows.weight[known], minlength=len(rows.classes))
     return counted + rows.weight[~known].sum() * class_prior
@@ -249,7 +249,9 @@ def make_plans(estimator: Any, rows: Rows) -> list[Plan]:
         log_prior=torch.from_numpy(np.log(_class_prior(prior, rows))),
         learn_prior=isinstance(prior, str) and prior == "empirical",
         dtype=working_type(rows.X.dtype, n_numbers, _first(estimator.reg_covar, _FLOORS)),
-        unlabelled=_first(estimator.unlabeled_weight, (EVEN,)) if rows.has_unlabelled else None,
+        unlabeled_weight=_first(estimator.unlabeled_weight, (EVEN,))
+        if rows.has_unlabeled
+        else None,
     )
     if generative:
         return [first]
@@ -294,16 +296,16 @@ def other_tradeoffs(estimator: Any, plan: Plan) -> list[Plan]:
 
 
 def shortened(plan: Plan) -> Plan:
-    """The plan with fewer iterations: enough to see whether unlabelled rows help."""
+    """The plan with fewer iterations: enough to see whether unlabeled rows help."""
     em = replace(plan.recipe.em, max_iter=min(plan.recipe.em.max_iter, _SHORT_EM))
     recipe = replace(plan.recipe, em=em)
     return replace(plan, recipe=recipe, max_iter=min(plan.max_iter, _SHORT))
 
 
 def warn_of_rows_set_aside(rows: Rows, reason: str) -> None:
-    """Say that unlabelled rows are not used, and why."""
+    """Say that unlabeled rows are not used, and why."""
     warn(
-        f"{int((rows.y < 0).sum())} unlabelled rows are set aside: {reason}. To use them all the "
+        f"{int((rows.y < 0).sum())} unlabeled rows are set aside: {reason}. To use them all the "
         "same, set unlabeled_weight=0.5; unlabeled_weight=0 sets them aside without this warning.",
         AmbiguousDataWarning,
     )
@@ -361,7 +363,7 @@ def _refuse_contradictions(estimator: Any, generative: bool, precision: bool) ->
         )
     if estimator.solver == "em" and not generative:
         raise UnsupportedError(
-            f"solver='em' maximises the likelihood, not objective={estimator.objective!r} with "
+            f"solver='em' maximizes the likelihood, not objective={estimator.objective!r} with "
             f"tradeoff={estimator.tradeoff}: use solver='ebw', 'adam' or 'lbfgs', or tradeoff=1."
         )
     if estimator.solver in ("em", "ebw") and precision:
@@ -405,7 +407,7 @@ def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
     available = np.maximum(found, 1)
     if (wanted > available).any():
         warn(
-            f"more components than distinct labelled rows in the classes "
+            f"more components than distinct labeled rows in the classes "
             f"{classes[wanted > available].tolist()}; these get one component per distinct row. "
             "Remedy: a smaller n_components.",
             DegenerateDataWarning,
@@ -416,8 +418,8 @@ def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
 def _class_prior(class_prior: Any, rows: Rows) -> np.ndarray:
     n_classes = len(rows.classes)
     if isinstance(class_prior, str):
-        labelled = rows.y >= 0
-        mass = np.bincount(rows.y[labelled], rows.weight[labelled], minlength=n_classes)
+        labeled = rows.y >= 0
+        mass = np.bincount(rows.y[labeled], rows.weight[labeled], minlength=n_classes)
         uniform = class_prior == "uniform" or mass.sum() == 0
         prior = np.ones(n_classes) if uniform else mass
         return np.maximum(prior / prior.sum(), _NEVER)

@@ -11,39 +11,39 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from torch import Tensor
 
-from mixtura.data import encode_labels, labelled_mask, read_labels
+from mixtura.data import encode_labels, labeled_mask, read_labels
 from mixtura.estimators.base import check_count, check_weight
 from mixtura.exceptions import InvalidInputError
 from mixtura.objectives import log_margin
 from mixtura.selection.calibration import Calibration
 
 
-class LabelledScore(ClassifierMixin):
+class LabeledScore(ClassifierMixin):
     """A classifier that is scored by the rows that have labels."""
 
     @property
     def _marker(self) -> Any:
-        """What marks unlabelled rows beside None and NaN."""
+        """What marks unlabeled rows beside None and NaN."""
         return self.unlabeled
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of the labelled rows, by weight, whose class is predicted.
+        """The share of the labeled rows, by weight, whose class is predicted.
 
-        Unlabelled rows are told as in `fit`.
+        Unlabeled rows are told as in `fit`.
         """
         predicted, labels = self.predict(X), read_labels(y)
         check_consistent_length(predicted, labels)
         weight = check_weight(sample_weight, len(labels))
-        known = labelled_mask(labels, self._marker, self.classes_) & (weight > 0)
+        known = labeled_mask(labels, self._marker, self.classes_) & (weight > 0)
         if not known.any():
             raise InvalidInputError(
-                "no row has a label and a weight above zero: a score needs labelled rows."
+                "no row has a label and a weight above zero: a score needs labeled rows."
             )
         given = np.array(labels[known].tolist())
         return accuracy_score(given, predicted[known], sample_weight=weight[known])
 
 
-class DensityClassifier(LabelledScore):
+class DensityClassifier(LabeledScore):
     """Answers of a fitted classifier; `MixtureEstimator` has those of its density."""
 
     def _class_log_joint(self, rows: Any) -> np.ndarray:

@@ -24,7 +24,7 @@ from mixtura.engines import LocalEngine, merged
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, log_density, resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, choose, grow
 from mixtura.estimators.pairwise import PairwiseClassifier
-from mixtura.estimators.plan import Rows, labelled_rows, read_rows
+from mixtura.estimators.plan import Rows, labeled_rows, read_rows
 from mixtura.estimators.sequence_input import Sequences, per_sequence, read_sequences
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.mixture import Mixture
@@ -53,7 +53,7 @@ _GAIN = 1e-3
 class SequenceMixtureClassifier(GrownClassifier):
     """Classifies sequences of unequal length by hidden Markov models with Gaussian emissions.
 
-    NaN means missing, in training and in prediction, and is marginalised exactly: single values,
+    NaN means missing, in training and in prediction, and is marginalized exactly: single values,
     whole frames, or a channel that drops out.
 
     Parameters
@@ -111,7 +111,7 @@ class SequenceMixtureClassifier(GrownClassifier):
     unexpected : "missing", "ignore" or "error"
         As in `MixtureClassifier`, of the channels of a data frame.
     class_weight, max_time, standardize, unlabeled, device, callbacks
-        As in `MixtureClassifier`; unlabelled sequences are left out, with a warning.
+        As in `MixtureClassifier`; unlabeled sequences are left out, with a warning.
     random_state, verbose : as in scikit-learn.
 
     Attributes
@@ -119,7 +119,7 @@ class SequenceMixtureClassifier(GrownClassifier):
     classes_, class_prior_, weights_, means_ (K, S, d), covariances_ (K, S, d, d)
     n_states_, method_ : what "auto" chose
     stage_weights_, n_stages_ : weight of every stage (or of its vote), and how many there are
-    mixture_ : the fitted model, in standardised units; with "adaboost" there are `voters_` instead
+    mixture_ : the fitted model, in standardized units; with "adaboost" there are `voters_` instead
     pairwise_ : the classifiers of all pairs, where `multiclass` asks for them and there are three
         classes or more; then there is no density
     scaling_ : the map between units
@@ -237,7 +237,7 @@ class SequenceMixtureClassifier(GrownClassifier):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the model to the labelled sequences.
+        """Fit the model to the labeled sequences.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class SequenceMixtureClassifier(GrownClassifier):
             self._forget()
             sequences = self._check_X(X, reset=True)
             y, weight = (per_sequence(each, X, self.id_column) for each in (y, sample_weight))
-            rows = labelled_rows(read_rows(self, sequences, y, weight))
+            rows = labeled_rows(read_rows(self, sequences, y, weight))
             if self.multiclass == "pairwise" and len(rows.classes) > 2:
                 return self._fit_pairs(rows)
             return self._fit_rows(rows)
@@ -436,7 +436,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         return log_density(mixture, batch) / values.clamp_min(1.0)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of the labelled sequences, by weight, whose class is predicted."""
+        """The share of the labeled sequences, by weight, whose class is predicted."""
         y, weight = (per_sequence(each, X, self.id_column) for each in (y, sample_weight))
         return super().score(X, y, weight)
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from mixtura.data import Table, resolve_device
 from mixtura.estimators.base import Trainable
-from mixtura.estimators.plan import SMALL, Rows, component_counts, labelled_rows, read_rows
-from mixtura.estimators.predicting import LabelledScore
+from mixtura.estimators.plan import SMALL, Rows, component_counts, labeled_rows, read_rows
+from mixtura.estimators.predicting import LabeledScore
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.columns import Kernels, Products
 from mixtura.models.mixture import Layout
@@ -33,7 +33,7 @@ from mixtura.training.start import cluster
 #: By how much a start from one component a class must beat those from several, whose evidence is
 #: a few units too low.
 _CLEARLY = 5.0
-#: Training rows that may become centres.
+#: Training rows that may become centers.
 _CENTRES = 1_000
 #: Columns of all rows are kept while they are no more numbers than this; a prediction makes arrays
 #: of about so many.
@@ -43,8 +43,8 @@ _FARTHEST = 1e70
 
 
 @storable
-class SparseMixtureClassifier(LabelledScore, Trainable):
-    """A sparse discriminative Gaussian mixture, trained by maximising the evidence.
+class SparseMixtureClassifier(LabeledScore, Trainable):
+    """A sparse discriminative Gaussian mixture, trained by maximizing the evidence.
 
     Every class is a mixture whose components are log-linear in products of features (primal form)
     or in kernels to training rows (dual form). Sparse Bayesian learning removes the weights and
@@ -60,7 +60,7 @@ class SparseMixtureClassifier(LabelledScore, Trainable):
         "auto" is primal for more than 3,000 rows with the kernel "poly2", unless there are more
         products than rows.
     kernel : "poly2", a name that scikit-learn's `pairwise_kernels` knows, or a function
-        Dual form; "poly2" is `(gamma x.x' + 1)^2`. A function takes two matrices of standardised
+        Dual form; "poly2" is `(gamma x.x' + 1)^2`. A function takes two matrices of standardized
         rows and gives the matrix of their kernels. It need not be positive definite.
     kernel_params : dict or None
         Parameters of the kernel. Where it takes a `gamma` that is not given, 2 / D is used for
@@ -85,7 +85,7 @@ class SparseMixtureClassifier(LabelledScore, Trainable):
         that explain its rows best: sixty at most, and thirty at least if that makes no more than
         900 in all. In dual form they are chosen among 1,000 rows.
     class_weight, standardize, unlabeled, device, callbacks, random_state, verbose
-        As in `MixtureClassifier`; unlabelled rows are left out, with a warning.
+        As in `MixtureClassifier`; unlabeled rows are left out, with a warning.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class SparseMixtureClassifier(LabelledScore, Trainable):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit the model to the labelled rows.
+        """Fit the model to the labeled rows.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class SparseMixtureClassifier(LabelledScore, Trainable):
         """
         with self._all_or_nothing():
             X = self._check_complete(X, reset=True)
-            rows = labelled_rows(read_rows(self, X, y, sample_weight))
+            rows = labeled_rows(read_rows(self, X, y, sample_weight))
             return self._fit_rows(rows, self._counts(rows))
 
     def _check_complete(self, X: Any, *, reset: bool) -> np.ndarray:
@@ -200,7 +200,7 @@ class SparseMixtureClassifier(LabelledScore, Trainable):
         if holes.any():
             raise InvalidInputError(
                 f"Input X contains NaN, in the column(s) {np.flatnonzero(holes)[:10].tolist()}, "
-                "and this model has no density to marginalise them with. Use MixtureClassifier, "
+                "and this model has no density to marginalize them with. Use MixtureClassifier, "
                 "or fill them first."
             )
         return X
@@ -313,7 +313,7 @@ class SparseMixtureClassifier(LabelledScore, Trainable):
         if isinstance(basis, Products):
             self.products_ = basis.pairs[used]
         else:
-            self.relevance_vectors_ = self.scaling_.invert(basis.centres[used[1:] - 1])
+            self.relevance_vectors_ = self.scaling_.invert(basis.centers[used[1:] - 1])
             self.kernel_, self.kernel_params_ = basis.kernel, basis.params
         if not self.n_weights_ and len(self.classes_) > 1:
             warn(
@@ -328,8 +328,8 @@ class SparseMixtureClassifier(LabelledScore, Trainable):
     def _fitted_basis(self) -> Products | Kernels:
         if self.form_ == "primal":
             return Products(self.products_)
-        centres = self.scaling_.apply(self.relevance_vectors_)
-        return Kernels(centres, self.kernel_, self.kernel_params_)
+        centers = self.scaling_.apply(self.relevance_vectors_)
+        return Kernels(centers, self.kernel_, self.kernel_params_)
 
     def _evaluate(self, X: Any, function: Callable[[_Answer, Tensor], Tensor]) -> np.ndarray:
         """`function` of the columns of every row, chunk by chunk."""
@@ -402,7 +402,7 @@ def _clusters(table: Table, counts: list[int], generator: torch.Generator) -> tu
     found: list[int] = []
     seed = int(torch.randint(2**31, (1,), generator=generator))
     for label, count in enumerate(counts):
-        own = table.labelled_as(label).batch(slice(None))
+        own = table.labeled_as(label).batch(slice(None))
         clusters = cluster(own.x, own.weight, count, torch.Generator().manual_seed(seed))
         start[table.y == label] = sum(found) + clusters
         found.append(int(clusters.max()) + 1)

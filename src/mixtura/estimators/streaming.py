@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from sklearn.base import _fit_context
 
-from mixtura.data import Table, labelled_mask, resolve_device
+from mixtura.data import Table, labeled_mask, resolve_device
 from mixtura.engines import LocalEngine
 from mixtura.estimators.base import MixtureEstimator, run_over, weighted_quantiles
 from mixtura.estimators.plan import (
@@ -59,9 +59,9 @@ class StreamingClassifier(MixtureEstimator):
                 )
             return self.classes_
         given = np.unique(classes)
-        if not labelled_mask(given, self.unlabeled, classes=given).all():
+        if not labeled_mask(given, self.unlabeled, classes=given).all():
             raise InvalidInputError(
-                f"classes={given.tolist()} contain the unlabelled marker {self.unlabeled!r}: "
+                f"classes={given.tolist()} contain the unlabeled marker {self.unlabeled!r}: "
                 "leave it out, or set unlabeled=None."
             )
         if not first and not np.array_equal(given, self.classes_):
@@ -76,11 +76,11 @@ class StreamingClassifier(MixtureEstimator):
         decided = self.unlabeled_weight
         if decided == "auto":
             decided = self.unlabeled_weight_
-        if decided is None and rows.has_unlabelled:
+        if decided is None and rows.has_unlabeled:
             warn_of_rows_set_aside(rows, STREAMED)
             decided = 0.0
         if decided == 0.0:
-            rows = rows.labelled()
+            rows = rows.labeled()
         if not len(rows.y):
             return self
         plan = self._resumed(make_plans(self, rows))
@@ -99,7 +99,7 @@ class StreamingClassifier(MixtureEstimator):
                 result = self._stream_epoch(mixture, plan, table, progress)
         result = replace(result, converged=True, prior=self._spread_prior())
         self._conclude(result, table, self.scaling_, progress, plan)
-        self.unlabeled_weight_ = plan.unlabelled if decided is None else decided
+        self.unlabeled_weight_ = plan.unlabeled_weight if decided is None else decided
         self.class_count_ = count
         past = np.full(len(before), seen / len(before))
         self.score_quantiles_ = weighted_quantiles(
@@ -110,7 +110,7 @@ class StreamingClassifier(MixtureEstimator):
     def _online_step(
         self, mixture: Mixture, rows: Rows, table: Table
     ) -> tuple[Mixture, np.ndarray]:
-        """Online EM; every row counts the same, labelled or not."""
+        """Online EM; every row counts the same, labeled or not."""
         share = None if (rows.y >= 0).all() else 0.5
         scale = 1.0 if share is None else share
         seen = scale * torch.from_numpy(self.class_count_).to(table.device)

@@ -46,10 +46,10 @@ def log_density(mixture: Mixture, batch: Batch) -> Tensor:
 
 def filled_log_density(mixture: Mixture, batch: Batch) -> Tensor:
     """log p of each row with its holes filled by their conditional means."""
-    unlabelled = torch.full_like(batch.y, UNLABELED)
+    unlabeled = torch.full_like(batch.y, UNLABELED)
     filled = batch.x
     if batch.observed is not None:
-        filled = mixture.impute(replace(batch, y=unlabelled))
+        filled = mixture.impute(replace(batch, y=unlabeled))
     untold = torch.full_like(batch.lacks(), -1)  # nor do holes make a row unlikely
     return log_density(mixture, replace(batch, x=filled, observed=None, absent=untold))
 

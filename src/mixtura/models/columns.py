@@ -62,38 +62,38 @@ class Products:
 
 @dataclass(frozen=True)
 class Kernels:
-    """A constant, and the kernel to each of a number of centres.
+    """A constant, and the kernel to each of a number of centers.
 
     Attributes
     ----------
-    centres : (R, D), in the units of the rows.
+    centers : (R, D), in the units of the rows.
     kernel : "poly2" for (gamma x.x' + 1)^2, a name scikit-learn knows, or a function of two
         matrices.
     params : what else the kernel takes.
     """
 
-    centres: np.ndarray
+    centers: np.ndarray
     kernel: str | Callable[..., Any]
     params: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return 1 + len(self.centres)
+        return 1 + len(self.centers)
 
     def values(self, x: Tensor, columns: Tensor) -> Tensor:
         """(n, len(columns)) for rows x (n, D)."""
         values = x.new_ones(len(x), len(columns))
         proper = columns > 0
         if proper.any():
-            centres = self.centres[(columns[proper] - 1).cpu().numpy()]
-            values[:, proper] = torch.as_tensor(self._evaluate(x.cpu().numpy(), centres)).to(x)
+            centers = self.centers[(columns[proper] - 1).cpu().numpy()]
+            values[:, proper] = torch.as_tensor(self._evaluate(x.cpu().numpy(), centers)).to(x)
         return values
 
-    def _evaluate(self, X: np.ndarray, centres: np.ndarray) -> np.ndarray:
-        values = self._pairs(X, centres)
-        if values.shape != (len(X), len(centres)):
+    def _evaluate(self, X: np.ndarray, centers: np.ndarray) -> np.ndarray:
+        values = self._pairs(X, centers)
+        if values.shape != (len(X), len(centers)):
             raise InvalidInputError(
                 f"the kernel gave an array of shape {values.shape} for {len(X)} and "
-                f"{len(centres)} rows: it must take two matrices and give one value a pair."
+                f"{len(centers)} rows: it must take two matrices and give one value a pair."
             )
         if not np.isfinite(values).all():
             raise InvalidInputError(
@@ -102,14 +102,14 @@ class Kernels:
             )
         return values
 
-    def _pairs(self, X: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    def _pairs(self, X: np.ndarray, centers: np.ndarray) -> np.ndarray:
         if callable(self.kernel):
-            return np.asarray(self.kernel(X, centres, **self.params), dtype=np.float64)
+            return np.asarray(self.kernel(X, centers, **self.params), dtype=np.float64)
         if self.kernel == "poly2":
-            return (self.params.get("gamma", 1.0) * X @ centres.T + 1.0) ** 2
-        if self.kernel.endswith("chi2") and min(X.min(), centres.min()) < 0.0:
+            return (self.params.get("gamma", 1.0) * X @ centers.T + 1.0) ** 2
+        if self.kernel.endswith("chi2") and min(X.min(), centers.min()) < 0.0:
             raise InvalidInputError(
                 f"kernel={self.kernel!r} takes rows without negative values: set "
                 "standardize=False, and give none."
             )
-        return pairwise_kernels(X, centres, metric=self.kernel, **self.params)
+        return pairwise_kernels(X, centers, metric=self.kernel, **self.params)

@@ -65,9 +65,9 @@ class Mixture:
     Attributes
     ----------
     density : K component densities.
-    log_weight : (K,), normalised within each class.
+    log_weight : (K,), normalized within each class.
     layout : the class that owns each component.
-    log_prior : (C,), normalised.
+    log_prior : (C,), normalized.
     learn_prior : whether training may move the class prior.
     """
 
@@ -122,7 +122,7 @@ class Mixture:
         """The components at `keep` (ascending, some of every class); weights fill up again."""
         layout = Layout(torch.bincount(self.owner[keep]).tolist(), keep.device)
         kept = replace(self, density=self.density.select(keep), layout=layout)
-        return replace(kept, log_weight=kept.normalise_weight(self.log_weight[keep]))
+        return replace(kept, log_weight=kept.normalize_weight(self.log_weight[keep]))
 
     def blend(self, other: Mixture, share: float) -> Mixture:
         """(1 - share) of this joint density and a share of another over the same classes."""
@@ -181,18 +181,18 @@ class Mixture:
         return free
 
     def from_free(self, free: dict[str, Tensor]) -> Mixture:
-        """The mixture of unconstrained parameters; weights and prior are normalised here."""
+        """The mixture of unconstrained parameters; weights and prior are normalized here."""
         prefix = "density."
         inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
         prior = free["log_prior"].log_softmax(0) if self.learn_prior else self.log_prior
         return replace(
             self,
             density=self.density.from_free(inner),
-            log_weight=self.normalise_weight(free["log_weight"]),
+            log_weight=self.normalize_weight(free["log_weight"]),
             log_prior=prior,
         )
 
-    def normalise_weight(self, log_weight: Tensor) -> Tensor:
+    def normalize_weight(self, log_weight: Tensor) -> Tensor:
         """Log weights that sum to one within each class."""
         return log_weight - self.layout.spread(self.by_class(log_weight[None])[0])
 

@@ -104,7 +104,7 @@ from mixtura.testing.training import (
     check_objective,
     check_trainer,
     check_valid,
-    penalised_loss,
+    penalized_loss,
 )
 
 __all__ = [
@@ -187,7 +187,7 @@ __all__ = [
     "make_mixture",
     "make_sequence_engine",
     "make_sequences",
-    "penalised_loss",
+    "penalized_loss",
     "plain",
     "same_distribution",
     "slow_fill",

@@ -90,7 +90,7 @@ def make_sequences(
 def make_sequence_engine(
     mixture: Mixture, lengths: list[int], generator: torch.Generator, *, holes: bool = False
 ) -> LocalEngine:
-    """Labelled, weighted sequences drawn from a mixture."""
+    """Labeled, weighted sequences drawn from a mixture."""
     count = torch.tensor(lengths)
     prior = mixture.log_prior.exp()
     labels = torch.multinomial(prior, len(count), replacement=True, generator=generator)
@@ -209,7 +209,7 @@ def check_chances(density: HiddenMarkov) -> None:
 
 def check_chain_own_statistics(density: HiddenMarkov, generator: torch.Generator) -> None:
     """The likeliest density for a model's own statistics is the model."""
-    again, valid = density.maximise(density.own_statistics())
+    again, valid = density.maximize(density.own_statistics())
     assert valid.all()
     for name in ("location", "log_start", "log_transition"):
         np.testing.assert_allclose(getattr(again, name), getattr(density, name), EXACT, EXACT)
@@ -355,8 +355,8 @@ def _path_moments(
         if k == component:
             for path, chance in zip(paths, softmax(log_joint), strict=True):
                 drawn = places, component * density.n_states + path
-                centre = means[drawn].ravel()
-                mean = mean + chance * centre
+                center = means[drawn].ravel()
+                mean = mean + chance * center
                 inside = block_diag(*covariances[drawn])
-                second = second + chance * (np.outer(centre, centre) + inside)
+                second = second + chance * (np.outer(center, center) + inside)
     return np.asarray(mean), second - np.outer(mean, mean)

@@ -124,7 +124,7 @@ def check_frequencies_of_draws(
 
 
 def _quadrature(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights (intervals, 20) that integrate between neighbouring edges."""
+    """Points and weights (intervals, 20) that integrate between neighboring edges."""
     nodes, weights = np.polynomial.legendre.leggauss(20)
     middle, half = (edges[1:] + edges[:-1]) / 2.0, np.diff(edges) / 2.0
     return middle[:, None] + half[:, None] * nodes, half[:, None] * weights
@@ -149,9 +149,9 @@ def check_conditional_draws(
 
 def _far_row(density: VectorDensity, generator: torch.Generator) -> Batch:
     """One row, three times as far from its component as it was drawn; some entries are missing."""
-    centre = density.location[-1:]
+    center = density.location[-1:]
     drawn = density.sample(torch.tensor([density.n_components - 1]), generator)
-    x = centre + 3.0 * (drawn - centre)
+    x = center + 3.0 * (drawn - center)
     observed = _pattern(density, generator)[None]
     return Batch(torch.where(observed, x, 0.0), observed, torch.tensor([-1]), torch.ones(1))
 
@@ -222,7 +222,7 @@ def check_own_statistics(density: VectorDensity, generator: torch.Generator) -> 
     """The likeliest density for a model's own statistics is the model."""
     if not density.closed_form:
         return
-    again, valid = density.maximise(density.own_statistics())
+    again, valid = density.maximize(density.own_statistics())
     assert valid.all()
     for name, value in density.tensors().items():
         np.testing.assert_allclose(again.tensors()[name], value, EXACT, EXACT)
@@ -260,7 +260,7 @@ def _move(density: VectorDensity, batch: Batch, occupancy: Tensor) -> float:
     """How far a strongly damped update moves the free parameters."""
     damping = torch.full((density.n_components,), _DAMPING * float(occupancy.abs().max()))
     own = scale_statistics(density.own_statistics(), damping)
-    moved, valid = density.maximise(add_statistics(density.statistics(batch, occupancy), own))
+    moved, valid = density.maximize(add_statistics(density.statistics(batch, occupancy), own))
     assert valid.all()
     pairs = zip(moved.free().values(), density.free().values(), strict=True)
     return max(float((after - before).abs().max()) for after, before in pairs)
@@ -413,9 +413,9 @@ def check_moments(rows: np.ndarray, mean: np.ndarray, covariance: np.ndarray) ->
     """Sample moments within five of their own standard deviations."""
     slack = SIGMAS * np.sqrt(np.diag(covariance) / len(rows))
     assert (np.abs(rows.mean(0) - mean) < slack).all(), "the mean of the draws is off"
-    centred = rows - mean
-    found = centred.T @ centred / len(rows)
-    slack = SIGMAS * np.sqrt(((centred**2).T @ centred**2 / len(rows) - found**2) / len(rows))
+    centered = rows - mean
+    found = centered.T @ centered / len(rows)
+    slack = SIGMAS * np.sqrt(((centered**2).T @ centered**2 / len(rows) - found**2) / len(rows))
     assert (np.abs(found - covariance) < slack).all(), "the covariance of the draws is off"
 
 

@@ -253,7 +253,7 @@ def check_mixed_own_statistics(density: Product, generator: torch.Generator) -> 
     """The likeliest density for a model's own statistics is the model."""
     if not density.closed_form:
         return
-    again, valid = density.maximise(density.own_statistics())
+    again, valid = density.maximize(density.own_statistics())
     assert valid.all()
     for before, after in zip(density.parts, again.parts, strict=True):
         np.testing.assert_allclose(after.location, before.location, EXACT, EXACT)

@@ -31,9 +31,9 @@ def make_density(
     """Components of a known structure, fitted to overlapping clouds of correlated rows."""
     n = 40 * n_components
     mixing = randn(generator, n_features, n_features)
-    centres = randn(generator, n_components, n_features)
+    centers = randn(generator, n_components, n_features)
     labels = torch.arange(n) % n_components
-    x = centres[labels] + randn(generator, n, n_features) @ mixing
+    x = centers[labels] + randn(generator, n, n_features) @ mixing
     membership = torch.nn.functional.one_hot(labels, n_components) + 0.1 * rand(
         generator, n, n_components
     )
@@ -48,7 +48,7 @@ def make_mixture(density: Density, counts: list[int], generator: torch.Generator
     layout = Layout(counts)
     prior = randn(generator, len(counts)).log_softmax(0)
     blank = Mixture(density, torch.zeros(layout.n_components).double(), layout, prior)
-    weight = blank.normalise_weight(randn(generator, layout.n_components))
+    weight = blank.normalize_weight(randn(generator, layout.n_components))
     return replace(blank, log_weight=weight)
 
 
@@ -69,7 +69,7 @@ def make_batch(
 def make_engine(
     mixture: Mixture, n: int, generator: torch.Generator, *, holes: bool = False
 ) -> LocalEngine:
-    """Labelled, weighted rows drawn from a mixture."""
+    """Labeled, weighted rows drawn from a mixture."""
     prior = mixture.log_prior.exp()
     labels = torch.multinomial(prior, n, replacement=True, generator=generator)
     X = mixture.sample(labels, generator).numpy()

@@ -200,7 +200,7 @@ def check_refusals(estimator: Any) -> None:
         model.predict([sequence[:, :1] for sequence in X])
     for labels, message in (
         (y[:-1], "inconsistent numbers of samples"),
-        (np.full(len(y), np.nan), "no labelled row"),
+        (np.full(len(y), np.nan), "no labeled row"),
         (np.linspace(0.0, 1.0, len(y)), "Unknown label type"),
         (None, "requires y"),
     ):

@@ -25,16 +25,16 @@ from mixtura.training.progress import Progress
 
 
 def check_objective(
-    objective: Objective, generator: torch.Generator, *, unlabelled: bool = False
+    objective: Objective, generator: torch.Generator, *, unlabeled: bool = False
 ) -> None:
     """Slopes, totals and occupancies are the derivatives of the loss, in two terms of one sign.
 
-    `unlabelled` includes rows without a label.
+    `unlabeled` includes rows without a label.
     """
     counts = [2, 1, 3]
     n, n_classes = 15, len(counts)
     y = torch.arange(n) % n_classes
-    if unlabelled:
+    if unlabeled:
         y[::4] = -1
     weight = 0.5 + rand(generator, n)
     class_log_joint = 3.0 * randn(generator, n, n_classes)
@@ -99,7 +99,7 @@ def check_trainer(
         for _ in range(2)
     )
     check_valid(first.mixture)
-    before, after = (penalised_loss(m, objective, engine, prior) for m in (mixture, first.mixture))
+    before, after = (penalized_loss(m, objective, engine, prior) for m in (mixture, first.mixture))
     assert after <= before + EXACT * abs(before), f"objective rose from {before} to {after}"
     for name, value in first.mixture.free().items():
         assert torch.equal(value, second.mixture.free()[name]), f"{name} differs between two runs"
@@ -116,7 +116,7 @@ def check_valid(mixture: Mixture) -> None:
     np.testing.assert_allclose(float(mixture.log_prior.exp().sum()), 1.0, EXACT)
 
 
-def penalised_loss(
+def penalized_loss(
     mixture: Mixture, objective: Objective, engine: LocalEngine, prior: SpreadPrior | None = None
 ) -> float:
     """The mean loss of all rows plus the prior's share, straight from the definitions."""

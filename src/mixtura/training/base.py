@@ -19,7 +19,7 @@ from mixtura.training.progress import Progress
 
 @dataclass(frozen=True)
 class SpreadPrior:
-    """A conjugate prior: imagined rows, around each component's own centre or of any category.
+    """A conjugate prior: imagined rows, around each component's own center or of any category.
 
     Attributes
     ----------
@@ -37,10 +37,10 @@ class SpreadPrior:
         reference = torch.tensordot((share / share.sum()).to(spreads), spreads, 1)
         return cls(densities[0].prior_rows if rows is None else rows, reference)
 
-    def statistics(self, density: Density, centre: Tensor) -> Statistics:
-        """What the imagined rows around each `centre` (K, D) add to those of the real ones."""
-        imagined = density.spread_statistics(self.reference.to(centre), centre)
-        return scale_statistics(imagined, centre.new_full((len(centre),), self.rows))
+    def statistics(self, density: Density, center: Tensor) -> Statistics:
+        """What the imagined rows around each `center` (K, D) add to those of the real ones."""
+        imagined = density.spread_statistics(self.reference.to(center), center)
+        return scale_statistics(imagined, center.new_full((len(center),), self.rows))
 
     def penalty(self, mixture: Mixture) -> Tensor:
         """Minus the log prior, up to a constant."""
@@ -97,7 +97,7 @@ def occupancies(mixture: Mixture, objective: Objective, batch: Batch) -> tuple[T
 def with_masses(mixture: Mixture, density: Density, mass: Tensor) -> Mixture:
     """The mixture whose weights and prior are proportional to non-negative masses (K,)."""
     tiny = torch.finfo(mass.dtype).tiny
-    weight = mixture.normalise_weight(mass.clamp_min(tiny).log())
+    weight = mixture.normalize_weight(mass.clamp_min(tiny).log())
     prior = mixture.log_prior
     if mixture.learn_prior:
         by_class = mixture.layout.sum(mass)

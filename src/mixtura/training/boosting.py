@@ -1,7 +1,7 @@
 """Mixtures grown one generative classifier at a time, each fitted to what the others leave.
 
 F = sum_m alpha_m f_m, and every f_m is a whole classifier: a class prior and a density a class. A
-new f maximises a weighted likelihood; its weights are the functional gradient of the objective, the
+new f maximizes a weighted likelihood; its weights are the functional gradient of the objective, the
 joint log-likelihood (BxML) or the conditional one (BxCML). AdaBoost with the same classifiers as
 voters is here too.
 """
@@ -105,7 +105,7 @@ class Learner:
         return Mixture.join(parts, (mass / mass.sum()).log(), learn_prior=True)
 
     def _engines(self, table: Table) -> list[LocalEngine]:
-        parts = (table.labelled_as(label).single_class() for label in range(self.n_classes))
+        parts = (table.labeled_as(label).single_class() for label in range(self.n_classes))
         return [LocalEngine(part) for part in parts]
 
 
@@ -232,7 +232,7 @@ class _Rows:
         return rivals.logsumexp(1) - joint.logsumexp(1)
 
     def surprises(self, joint: Tensor, generator: torch.Generator) -> list[Tensor]:
-        """Log weights to begin a generative stage with, where w itself favours no row.
+        """Log weights to begin a generative stage with, where w itself favors no row.
 
         The less likely half of every class; and, since they may be unlikely in several ways, single
         ones of them: the least likely, and a few at random.

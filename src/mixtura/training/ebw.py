@@ -46,7 +46,7 @@ _MOMENTUM = 0.9
 
 Attempt = Callable[[Tensor], tuple[Density, Tensor]]
 Free = dict[str, Tensor]
-#: log share, positive and negative occupancies -> new log share, not normalised.
+#: log share, positive and negative occupancies -> new log share, not normalized.
 Grow = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -62,7 +62,7 @@ class EBW:
         settle where gradients vanish; an own class's posterior is taken off its numerator before
         the two signs are told apart, which damps less. False is the published recipe, which is not
         monotone: one D for all, F fixed, and the robust derivative of the weights (positive and
-        negative terms, each normalised to one), which drifts off an optimum.
+        negative terms, each normalized to one), which drifts off an optimum.
     damping : a fixed D instead of the search; no momentum, and no step is taken back.
     patience : iterations without a gain of `tol` before training stops.
     """
@@ -124,7 +124,7 @@ class EBW:
         own = density.own_statistics()
 
         def attempt(damping: Tensor) -> tuple[Density, Tensor]:
-            return density.maximise(add_statistics(sums, scale_statistics(own, damping)))
+            return density.maximize(add_statistics(sums, scale_statistics(own, damping)))
 
         if self.damping is not None:
             damping = torch.full_like(negative, self.damping)
@@ -196,7 +196,7 @@ class _Walk:
         self.change = {name: move[name] + _MOMENTUM * self.change[name] for name in move}
         ahead = stepped.density.from_free({k: v + self.change[k] for k, v in before.items()})
         # Free parameters may leave a full covariance below the floor; closed forms do not.
-        return replace(stepped, density=ahead.maximise(ahead.own_statistics())[0])
+        return replace(stepped, density=ahead.maximize(ahead.own_statistics())[0])
 
 
 def _cosine(one: Free, other: Free) -> Tensor:
@@ -247,7 +247,7 @@ def _reweigh(mixture: Mixture, positive: Tensor, negative: Tensor, grow: Grow) -
     prior = mixture.log_prior
     if mixture.learn_prior:
         prior = grow(prior, layout.sum(positive), layout.sum(negative)).log_softmax(0)
-    return replace(mixture, log_weight=mixture.normalise_weight(weight), log_prior=prior)
+    return replace(mixture, log_weight=mixture.normalize_weight(weight), log_prior=prior)
 
 
 def _grow(
@@ -266,7 +266,7 @@ def _grow(
 
 
 def _grow_robustly(log_share: Tensor, positive: Tensor, negative: Tensor, damping: float) -> Tensor:
-    """log of p (g + D), g = positive part normalised to one - negative part normalised to one."""
+    """log of p (g + D), g = positive part normalized to one - negative part normalized to one."""
     tiny = torch.finfo(log_share.dtype).tiny
     robust = positive / positive.sum().clamp_min(tiny) - negative / negative.sum().clamp_min(tiny)
     return log_share + (robust + damping).clamp_min(tiny).log()

@@ -1,6 +1,6 @@
-"""Expectation-maximisation: occupancies, statistics, closed-form maximum; never goes down.
+"""Expectation-maximization: occupancies, statistics, closed-form maximum; never goes down.
 
-Where a density has no closed form, gradients raise what the M step would maximise.
+Where a density has no closed form, gradients raise what the M step would maximize.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class EM:
         for iteration in range(1, self.max_iter + 1):
             sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
             loss = float(sums.pop("loss")) / total_weight
-            penalised = loss + penalty(mixture, self.prior) / total_weight
+            penalized = loss + penalty(mixture, self.prior) / total_weight
             if mixture.density.closed_form:
                 mixture = em_update(mixture, sums, self.prior)
             else:
                 density = _ascended(mixture, objective, engine, self.prior)
                 mixture = with_masses(mixture, density, sums["mass"])
             stop = progress.step(
-                {"stage": self.stage, "iteration": iteration, "objective": penalised}
+                {"stage": self.stage, "iteration": iteration, "objective": penalized}
             )
-            if stop or previous - penalised < self.tol:
+            if stop or previous - penalized < self.tol:
                 return FitResult(mixture, loss, iteration, not stop)
-            previous = penalised
+            previous = penalized
         return FitResult(mixture, loss, self.max_iter, False)
 
 
@@ -74,15 +74,15 @@ def em_update(mixture: Mixture, sums: Statistics, prior: SpreadPrior | None = No
     old = mixture.density
     total = sums
     if prior is not None:
-        total = add_statistics(sums, prior.statistics(old, old.centre(sums)))
-    new, valid = old.maximise(total)
+        total = add_statistics(sums, prior.statistics(old, old.center(sums)))
+    new, valid = old.maximize(total)
     return with_masses(mixture, keep_valid(old, new, valid), sums["mass"])
 
 
 def _ascended(
     mixture: Mixture, objective: Objective, engine: LocalEngine, prior: SpreadPrior | None
 ) -> Density:
-    """The density after a few steps of L-BFGS on what an M step maximises."""
+    """The density after a few steps of L-BFGS on what an M step maximizes."""
     old = mixture.density
     packed = Packed(old.free())
 

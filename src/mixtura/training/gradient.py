@@ -30,20 +30,20 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def evaluate(mixture: Mixture, objective: Objective, engine: LocalEngine) -> tuple[float, float]:
-    """Error rate and mean loss over labelled rows, and over all rows."""
+    """Error rate and mean loss over labeled rows, and over all rows."""
 
     def sums(batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
             class_log_joint = mixture.class_log_joint(batch)
-        labelled = batch.weight * (batch.y >= 0)
+        labeled = batch.weight * (batch.y >= 0)
         return {
             "loss": (objective.loss(class_log_joint, batch.y) * batch.weight).sum(),
-            "wrong": (labelled * (class_log_joint.argmax(1) != batch.y)).sum(),
-            "labelled": labelled.sum(),
+            "wrong": (labeled * (class_log_joint.argmax(1) != batch.y)).sum(),
+            "labeled": labeled.sum(),
         }
 
     total = engine.sum(sums, mixture)
-    error = float(total["wrong"]) / max(float(total["labelled"]), 1e-300)
+    error = float(total["wrong"]) / max(float(total["labeled"]), 1e-300)
     return error, float(total["loss"]) / engine.total_weight
 
 
@@ -342,7 +342,7 @@ def _penalty_gradient(mixture: Mixture, prior: Penalty, leaves: Free) -> Free:
 
 @dataclass
 class Packed:
-    """Named tensors as one vector, for an optimiser that knows only vectors."""
+    """Named tensors as one vector, for an optimizer that knows only vectors."""
 
     template: Free
     shapes: dict[str, torch.Size] = field(init=False)

@@ -1,7 +1,7 @@
 """Mixture networks: one step of EM, one fit of the read-out, and the read-out moves the weights.
 
-Each class's mixture is fitted to all rows, labelled or not; an elastic net on what the mixtures
-make of the labelled rows decides. Its weights are the prior of the mixtures' (the link), and a
+Each class's mixture is fitted to all rows, labeled or not; an elastic net on what the mixtures
+make of the labeled rows decides. Its weights are the prior of the mixtures' (the link), and a
 component that it does not use may be erased.
 """
 
@@ -148,7 +148,7 @@ class Linked:
     link : how many rows the read-out's say in the mixtures' weights counts for.
     annihilate : whether a component whose weight the read-out sets to zero is erased.
     specialize : how much less the rows of other classes count for the mixture of a class; 0 is
-        not at all, 1 leaves it its own rows (unlabelled ones by what the read-out makes of them).
+        not at all, 1 leaves it its own rows (unlabeled ones by what the read-out makes of them).
     equal : whether all components of a class share one covariance.
     """
 
@@ -202,11 +202,11 @@ class Linked:
         whole = log_joint.new_ones(len(batch), network.n_classes)
         if self.specialize == 0.0 or network.n_classes == 1:
             return whole
-        labelled = batch.y[:, None] >= 0
+        labeled = batch.y[:, None] >= 0
         target = torch.nn.functional.one_hot(batch.y.clamp_min(0), network.n_classes).to(whole)
-        if not labelled.all():
+        if not labeled.all():
             guess = network.class_log_proba(batch, log_joint).exp()
-            target = torch.where(labelled, target, guess)
+            target = torch.where(labeled, target, guess)
         return whole - self.specialize * (1.0 - target)
 
     def _step(self, network: Network, sums: Statistics) -> Mixture:
@@ -220,7 +220,7 @@ class Linked:
         total = layout.spread(layout.sum(use))
         prior = self.link * torch.where(total > 0, use / total, 0.0)
         tiny = torch.finfo(prior.dtype).tiny
-        weight = mixture.normalise_weight((sums["mass"] + prior).clamp_min(tiny).log())
+        weight = mixture.normalize_weight((sums["mass"] + prior).clamp_min(tiny).log())
         return replace(mixture, log_weight=weight)
 
     def _read_out(self, network: Network, taught: LocalEngine | None) -> Network:
@@ -360,5 +360,5 @@ def tied(density: Density, rows: Tensor, layout: Layout) -> Density:
     own = [(layout.owner == label).nonzero().flatten() for label in range(layout.n_classes)]
     heaviest = torch.stack([mine[rows[mine].argmax()] for mine in own])
     alike = part.select(heaviest[layout.owner]).at(part.location)
-    again, valid = alike.maximise(alike.spread_statistics(pooled, part.location))
+    again, valid = alike.maximize(alike.spread_statistics(pooled, part.location))
     return with_numeric_part(density, keep_valid(part, again, valid))

@@ -5,7 +5,7 @@ The model is log-linear in given columns phi(x) of a row,
     p(c, m | x) = pi_cm exp(w_cm . phi(x)) / sum of the same over all classes and components,
 
 with a prior N(0, 1/a) for every weight. Training alternates between the most probable weights and
-the precisions `a` that maximise the evidence; weights that the evidence does not want, and
+the precisions `a` that maximize the evidence; weights that the evidence does not want, and
 components without weights or rows, die out.
 
 Every component has weights, so no class is set apart as the reference, and renaming the classes

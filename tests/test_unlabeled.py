@@ -1,4 +1,4 @@
-"""Unlabelled rows count only where held-out labels say that they help."""
+"""Unlabeled rows count only where held-out labels say that they help."""
 
 import warnings
 
@@ -9,7 +9,7 @@ from sklearn.datasets import load_wine
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, load
 from mixtura.data import Scaling, Table
-from mixtura.engines import fewer_unlabelled
+from mixtura.engines import fewer_unlabeled
 from mixtura.exceptions import AmbiguousDataWarning
 from mixtura.selection.calibration import Unseen
 
@@ -47,7 +47,7 @@ def clusters_are_not_classes(seed):
 
 
 def quietly(model, *data):
-    """The fitted model, and what it says of unlabelled rows."""
+    """The fitted model, and what it says of unlabeled rows."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(*data)
@@ -57,7 +57,7 @@ def quietly(model, *data):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_that_mislead_are_set_aside(name):
-    """The model is then that of the labelled rows alone, to the bit, and a warning says why."""
+    """The model is then that of the labeled rows alone, to the bit, and a warning says why."""
     kind, settings = MODELS[name]
     X, shown, X_test, _ = clusters_are_not_classes(0)
     model, messages = quietly(kind(**settings), X, shown)
@@ -65,7 +65,7 @@ def test_rows_that_mislead_are_set_aside(name):
     np.testing.assert_array_equal(model.predict_proba(X_test), alone.predict_proba(X_test))
     assert model.unlabeled_weight_ == 0.0
     assert len(messages) == 1
-    assert "360 unlabelled rows are set aside: they did not clearly help" in messages[0]
+    assert "360 unlabeled rows are set aside: they did not clearly help" in messages[0]
 
 
 def test_rows_that_help_are_used():
@@ -126,18 +126,18 @@ def test_a_stream_keeps_the_first_decision(weight):
 
 
 @pytest.mark.parametrize("way", ["partial_fit", "warm_start"])
-def test_labelled_rows_first(way):
-    """Unlabelled rows that come later are not taken without a comparison."""
+def test_labeled_rows_first(way):
+    """Unlabeled rows that come later are not taken without a comparison."""
     X, shown, _, _ = clusters_are_not_classes(0)
-    labelled = shown >= 0
+    labeled = shown >= 0
     model = MixtureClassifier(**LIKELIHOOD)
     if way == "partial_fit":
-        model.partial_fit(X[labelled], shown[labelled], classes=[0, 1])
+        model.partial_fit(X[labeled], shown[labeled], classes=[0, 1])
         for part in (shown < 0, np.full(len(X), True)):  # whatever classes a part shows
             with pytest.warns(AmbiguousDataWarning, match="set aside: the first part of this str"):
                 model.partial_fit(X[part], shown[part])
     else:
-        model.set_params(warm_start=True).fit(X[labelled], shown[labelled])
+        model.set_params(warm_start=True).fit(X[labeled], shown[labeled])
         with pytest.warns(AmbiguousDataWarning, match="set aside: they did not clearly help"):
             model.fit(X, shown)
     assert model.unlabeled_weight_ == 0.0
@@ -218,13 +218,13 @@ def test_surely_better():
     assert not poor.surely_beats(poor)
 
 
-def test_fewer_unlabelled_rows_weigh_as_much():
-    """A sample keeps the balance of unlabelled and labelled weight."""
+def test_fewer_unlabeled_rows_weigh_as_much():
+    """A sample keeps the balance of unlabeled and labeled weight."""
     y = np.where(np.arange(100) < 10, 0, -1)
     weight = np.linspace(1.0, 2.0, 100)
     scaling, device = Scaling.identity(1), torch.device("cpu")
     table = Table(np.arange(100.0)[:, None], y, weight, scaling=scaling, device=device)
-    few = fewer_unlabelled(table, table, 20)
+    few = fewer_unlabeled(table, table, 20)
     known = few.y >= 0
     assert (int(known.sum()), int((~known).sum())) == (10, 20)
     balance = float(few.weight[~known].sum() / few.weight[known].sum())
