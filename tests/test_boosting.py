@@ -13,6 +13,7 @@ from mixtura import BoostedMixtureClassifier, MixtureClassifier, SequenceMixture
 from mixtura.data import Scaling, Table
 from mixtura.datasets import make_lobes
 from mixtura.datasets.generators import LOBE_CENTRES
+from mixtura.engines import LocalEngine
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
 from mixtura.testing import (
     check_valid,
@@ -44,6 +45,7 @@ def grown(lobes, discriminative, n_stages=2, **options):
     """The mixtures after each stage, and their shares; components are single Gaussians."""
     X, y, weight = lobes
     table = Table(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+    engine = LocalEngine(table)
 
     def begin(engine, generator):
         return cluster_start(engine, 1, Structure("full", floor=FLOOR), generator)
@@ -51,7 +53,7 @@ def grown(lobes, discriminative, n_stages=2, **options):
     learner = Learner(begin, EM(20, 0.0), len(np.unique(y)))
     boosting = Boosting(learner, discriminative, n_stages, **options)
     progress = Progress()
-    stages = list(boosting.grow(table, torch.Generator().manual_seed(0), progress))
+    stages = list(boosting.grow(engine, torch.Generator().manual_seed(0), progress))
     return stages, progress
 
 

@@ -15,7 +15,7 @@ from mixtura import (
 )
 from mixtura.data import Scaling, Table
 from mixtura.densities import DiagonalGaussian
-from mixtura.engines import LocalEngine, PunchedEngine, folds, some_rows
+from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.estimators.comparison import Contender, challenge, compare
 from mixtura.selection.calibration import Calibration, Unseen
 from mixtura.training.progress import Progress
@@ -24,8 +24,9 @@ from mixtura.training.progress import Progress
 FIXED = {"covariance": "diag", "reg_covar": 0.01, "tradeoff": 0.5, "n_components": 1}
 
 
-def table_of(X, y):
-    return Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+def engine_of(X, y):
+    table = Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+    return LocalEngine(table)
 
 
 # -- rows with holes ---------------------------------------------------------------------------
@@ -34,7 +35,7 @@ def table_of(X, y):
 def test_every_row_stands_beside_a_copy_with_holes(iris, generator):
     """Whole rows first; copies lose the stated share; the two share the row's weight."""
     X, y = iris
-    engine = PunchedEngine(table_of(X, y), 0.3, generator)
+    engine = PunchedEngine(engine_of(X, y), 0.3, generator)
     (batch,) = engine.chunks(10**6)
     n = len(X)
     assert len(batch) == 2 * n
@@ -49,7 +50,7 @@ def test_every_row_stands_beside_a_copy_with_holes(iris, generator):
 
 def test_passes_repeat_their_holes_and_minibatches_do_not(iris, generator):
     """A sum over all rows is one function of the model; minibatches see ever new holes."""
-    engine = PunchedEngine(table_of(*iris), 0.3, generator)
+    engine = PunchedEngine(engine_of(*iris), 0.3, generator)
     first, second = (torch.cat([b.observed for b in engine.chunks(64)]) for _ in range(2))
     assert torch.equal(first, second)
     index = torch.arange(50)
@@ -59,7 +60,7 @@ def test_passes_repeat_their_holes_and_minibatches_do_not(iris, generator):
 def test_natural_holes_stay(holey_iris, generator):
     """What is missing already is missing in both copies."""
     X, y = holey_iris
-    (batch,) = PunchedEngine(table_of(X, y), 0.2, generator).chunks(10**6)
+    (batch,) = PunchedEngine(engine_of(X, y), 0.2, generator).chunks(10**6)
     missing = torch.from_numpy(np.isnan(X))
     assert not batch.observed[: len(X)][missing].any()
     assert not batch.observed[len(X) :][missing].any()
@@ -81,10 +82,10 @@ def test_folds_hold_every_labeled_row_back_once(iris, generator):
     """Disjoint, complete, in proportion to the classes; unlabeled rows always train."""
     X, y = iris
     some = np.where(np.arange(len(y)) % 5 == 0, -1, y)
-    table = table_of(np.column_stack([X, np.arange(len(X))]), some)
+    engine = engine_of(np.column_stack([X, np.arange(len(X))]), some)
     held = []
-    for train, back in folds(table, 4, generator):
-        rows, others = back.table.batch(slice(None)), train.table.batch(slice(None))
+    for train, back in engine.folds(4, generator):
+        rows, others = back.all_rows(), train.all_rows()
         assert (rows.y >= 0).all()
         assert len(rows) + len(others) == len(X)
         counts = np.bincount(rows.y)
@@ -96,14 +97,14 @@ def test_folds_hold_every_labeled_row_back_once(iris, generator):
 def test_a_class_with_one_row_always_trains(generator):
     """Otherwise a fold would have no model of it."""
     y = np.array([0] * 10 + [1])
-    for train, _ in folds(table_of(np.arange(11.0)[:, None], y), 3, generator):
-        assert 1 in train.table.y
+    for train, _ in engine_of(np.arange(11.0)[:, None], y).folds(3, generator):
+        assert 1 in train.y
 
 
 def test_some_rows_keep_rare_classes(generator):
     """A part of a large table has its rare classes and as many unlabeled rows as labeled."""
     y = np.concatenate([np.zeros(5000), np.ones(20), np.full(3000, -1)]).astype(np.int64)
-    part = some_rows(table_of(np.arange(8020.0)[:, None], y), 500, generator)
+    part = engine_of(np.arange(8020.0)[:, None], y).sample(500, generator)
     assert (part.y == 1).sum() >= 2
     assert 450 <= int((part.y >= 0).sum()) <= 550
     assert int((part.y < 0).sum()) == 500
@@ -127,7 +128,7 @@ def test_the_plan_with_the_smallest_loss_wins(monkeypatch, iris, generator):
         return unseen_with(quality[mixture])
 
     monkeypatch.setattr(Unseen, "judged", judged)
-    parts = list(folds(table_of(*iris), 4, generator))
+    parts = list(engine_of(*iris).folds(4, generator))
     best = compare(["poor", "good", "better"], parts, lambda engine, plan: plan)
     assert best.plan == "better"
     assert [met.count(name) for name in ("poor", "good", "better")] == [1, 2, 4]
@@ -270,12 +271,12 @@ def test_the_clock_of_a_part(clock):
 
 def test_engines_agree_where_nothing_is_punched(iris, generator):
     """A share of zero leaves every sum as it was."""
-    table = table_of(*iris)
+    plain = engine_of(*iris)
     density = DiagonalGaussian.from_clusters(
-        table.batch(slice(None)).x, torch.ones(150, 1).double(), 1e-3, generator
+        plain.all_rows().x, torch.ones(150, 1).double(), 1e-3, generator
     )
     sums = [
         engine.sum(lambda b: {"x": (b.x * b.weight[:, None]).sum(0)}, density)["x"]
-        for engine in (LocalEngine(table), PunchedEngine(table, 0.0, generator))
+        for engine in (plain, PunchedEngine(plain, 0.0, generator))
     ]
     torch.testing.assert_close(*sums)

@@ -101,7 +101,7 @@ def test_imagined_rows_keep_components_in_place(structure):
     """With a prior of the spread, means stay among the rows whatever the signs of the masses."""
     for seed in range(3):
         mixture, engine = problem(structure, torch.Generator().manual_seed(seed))
-        x = engine.table.batch(slice(None)).x
+        x = engine.all_rows().x
         reach = 10.0 * (x - x.mean(0)).abs().max()
         ebw = EBW(prior=SpreadPrior(5.0, mixture.density.spread[0]))
         for _ in range(15):
@@ -211,8 +211,7 @@ def test_refuses_a_density_without_closed_form(generator):
 def test_stops_when_nothing_is_gained(generator):
     """A solved problem ends after the patience, and says that it converged."""
     start, engine = problem(("diag", "covariance"), generator)
-    weight = torch.zeros_like(engine.table.weight)
-    engine.table.weight = weight + 1e-3
+    engine = engine.with_answers(weight=torch.full_like(engine.weight, 1e-3))
     result = EBW(200, patience=3, damping=1e15).run(start, Conditional(), engine, Progress())
     assert result.converged
     assert result.n_iter < 200

@@ -33,7 +33,7 @@ def problem(structure, generator, holes, unlabeled=False):
     )
     engine = make_engine(truth, 120, generator, holes=holes)
     if unlabeled:
-        engine.table.y[::2] = -1
+        engine.y[::2] = -1
     return start, engine
 
 

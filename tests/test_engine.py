@@ -6,7 +6,7 @@ import torch
 
 from mixtura.data import Scaling, Table
 from mixtura.densities import STRUCTURES
-from mixtura.engines import LocalEngine, local
+from mixtura.engines import LocalEngine, base
 from mixtura.testing import make_density, make_engine, make_mixture
 
 
@@ -31,7 +31,7 @@ def test_sums_do_not_depend_on_chunks(problem, tiny_chunks):
     def statistics(batch):
         return mixture.density.statistics(batch, batch.weight[:, None] * share)
 
-    expected = statistics(engine.table.batch(slice(None)))
+    expected = statistics(engine.all_rows())
     for name, value in engine.sum(statistics, mixture.density).items():
         np.testing.assert_allclose(value, expected[name], 1e-9, 1e-9)
 
@@ -40,7 +40,7 @@ def test_concat_keeps_the_order(problem, tiny_chunks):
     """Results of chunks come one after another."""
     mixture, engine = problem
     joined = engine.concat(lambda batch: batch.weight, mixture.density)
-    assert torch.equal(joined, engine.table.weight)
+    assert torch.equal(joined, engine.weight)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
@@ -52,7 +52,7 @@ def test_memory_of_a_chunk_is_bounded(structure, generator):
     holey = LocalEngine(Table(X, scaling=Scaling.identity(40), device=torch.device("cpu")))
     rows = [holey.chunk_rows(density) for density in (small, large)]
     assert 1 <= rows[1] <= rows[0]
-    assert rows[1] * large.row_cost(True) <= local._CHUNK_NUMBERS["cpu"]
+    assert rows[1] * large.row_cost(True) <= base._CHUNK_NUMBERS["cpu"]
 
 
 def test_minibatches_are_a_permutation(problem, generator):
@@ -69,16 +69,15 @@ def test_subsamples(problem, generator):
     """At most so many distinct rows, with their own labels and weights."""
     _, engine = problem
     assert engine.subsample(50, generator) is engine
-    part = engine.subsample(20, generator).table
-    whole = engine.table
-    places = [int((whole.weight == w).nonzero()) for w in part.weight]
+    part = engine.subsample(20, generator)
+    places = [int((engine.weight == w).nonzero()) for w in part.weight]
     assert len(set(places)) == 20
-    assert torch.equal(part.y, whole.y[places])
-    assert torch.equal(part.batch(slice(None)).x, whole.batch(slice(None)).x[places])
+    assert torch.equal(part.y, engine.y[places])
+    assert torch.equal(part.all_rows().x, engine.all_rows().x[places])
 
 
 def test_total_weight(problem):
     """What means are taken over."""
     _, engine = problem
-    assert engine.total_weight == pytest.approx(float(engine.table.weight.sum()))
+    assert engine.total_weight == pytest.approx(float(engine.weight.sum()))
     assert len(engine) == 50

@@ -76,7 +76,7 @@ def test_gradient_of_the_whole_objective(structure, generator):
     start, engine = problem(structure, generator, holes=True, n=20)
     prior = SpreadPrior(3.0, start.density.spread[0])
     packed = Packed(start.free())
-    batch = engine.table.batch(slice(None))
+    batch = engine.all_rows()
 
     def value_and_gradient(vector):
         leaves = packed.unpack(vector)
@@ -130,9 +130,9 @@ def test_conditional_training_is_logistic_regression(rng):
 def test_evaluate_counts_errors_of_labeled_rows(generator):
     """Weighted share of wrong labels, and the mean loss of all rows."""
     start, engine = problem(("diag", "covariance"), generator)
-    engine.table.y[::3] = -1
+    engine.y[::3] = -1
     error, loss = evaluate(start, Conditional(), engine)
-    batch = engine.table.batch(slice(None))
+    batch = engine.all_rows()
     joint, y, weight = (v.numpy() for v in (start.class_log_joint(batch), batch.y, batch.weight))
     labeled = y >= 0
     wrong = joint.argmax(1) != y
@@ -144,8 +144,8 @@ def test_evaluate_counts_errors_of_labeled_rows(generator):
 def test_the_best_iterate_on_validation_rows_is_kept(trainer, generator):
     """Its error and loss there are the smallest of the history, start included."""
     start, engine = problem(("full", "covariance"), generator)
-    held = LocalEngine(engine.table.subset(np.arange(30)))
-    train = LocalEngine(engine.table.subset(np.arange(30, 64)))
+    held = engine.take(np.arange(30))
+    train = engine.take(np.arange(30, 64))
     progress = Progress()
     made = TRAINERS[trainer](torch.Generator().manual_seed(0), validation=held)
     result = made.run(start, Conditional(), train, progress)
@@ -158,12 +158,10 @@ def test_the_best_iterate_on_validation_rows_is_kept(trainer, generator):
 def test_patience_ends_training(trainer, generator):
     """No gain on the validation rows for so many iterations is enough."""
     start, engine = problem(("diag", "covariance"), generator)
-    flipped = engine.table.subset(np.arange(40))
-    flipped.y = 1 - flipped.y
+    flipped = engine.take(np.arange(40))
+    flipped = flipped.with_answers(y=1 - flipped.y)
     progress = Progress()
-    made = TRAINERS[trainer](
-        torch.Generator().manual_seed(0), validation=LocalEngine(flipped), patience=2
-    )
+    made = TRAINERS[trainer](torch.Generator().manual_seed(0), validation=flipped, patience=2)
     made = replace(made, **{"max_epochs" if trainer == "adam" else "max_iter": 50})
     perfect = EM(50, 0.0).run(start, Likelihood(), engine, Progress()).mixture
     result = made.run(perfect, Conditional(), engine, progress)
@@ -185,7 +183,7 @@ def test_adam_survives_absurd_steps(structure, generator):
 def test_rows_a_world_away_are_survived(trainer, generator):
     """A row whose gradient overflows while its loss does not leaves the model finite."""
     start, engine = problem(("full", "covariance"), generator)
-    engine.table._x[0] = 1e150
+    engine.all_rows().x[0] = 1e150
     made = TRAINERS[trainer](torch.Generator().manual_seed(0))
     if trainer == "adam":
         made = replace(made, learning_rate=1e6, max_epochs=3, batch_size=64)
@@ -216,7 +214,7 @@ def test_adam_options(options, generator):
 def test_single_precision_training(generator):
     """Rows in float32 train in float32 and end close to where float64 does."""
     start, engine = problem(("diag", "covariance"), generator)
-    single = LocalEngine(engine.table.cast(torch.float32))
+    single = engine.cast(torch.float32)
     results = [
         TRAINERS["adam"](torch.Generator().manual_seed(0)).run(start, Conditional(), e, Progress())
         for e in (engine, single)
@@ -244,12 +242,12 @@ def losses_and_gradients(start, objective, engine, indices, prior=None):
 def test_minibatches_are_unbiased(name, size, generator):
     """The mean over all minibatches of a size is that of all rows by weight, prior included."""
     start, engine = problem(("diag", "covariance"), generator, holes=True, n=6)
-    engine.table.weight[:2] *= 10.0
+    engine.weight[:2] *= 10.0
     prior = SpreadPrior(3.0, start.density.spread[0])
     batches = [torch.tensor(index) for index in combinations(range(6), size)]
     losses, gradients = losses_and_gradients(start, OBJECTIVES[name], engine, batches, prior)
     leaves = {k: v.detach().clone().requires_grad_() for k, v in start.free().items()}
-    model, rows = start.from_free(leaves), engine.table.batch(slice(None))
+    model, rows = start.from_free(leaves), engine.all_rows()
     total = (OBJECTIVES[name].loss(model.class_log_joint(rows), rows.y) * rows.weight).sum()
     mean = (total + prior.penalty(model)) / rows.weight.sum()
     expected = torch.autograd.grad(mean, list(leaves.values()))
@@ -262,7 +260,7 @@ def test_minibatches_are_unbiased(name, size, generator):
 def test_punched_copies_share_the_weight_of_their_rows(generator):
     """With no holes in the copies, a minibatch says what it says without them."""
     start, engine = problem(("diag", "covariance"), generator)
-    punched, index = PunchedEngine(engine.table, 0.0, generator), torch.arange(7)
+    punched, index = PunchedEngine(engine, 0.0, generator), torch.arange(7)
     plain, doubled = (
         losses_and_gradients(start, Conditional(), each, [index])[1] for each in (engine, punched)
     )
@@ -271,11 +269,10 @@ def test_punched_copies_share_the_weight_of_their_rows(generator):
 
 def weighted_and_repeated(engine, times):
     """The same rows with whole weights, and each as often as its weight says."""
-    weighted = engine.table.subset(np.arange(len(engine)))
-    weighted.weight = torch.from_numpy(times).double()
-    repeated = engine.table.subset(np.repeat(np.arange(len(engine)), times))
-    repeated.weight = torch.ones(len(repeated), dtype=torch.float64)
-    return LocalEngine(weighted), LocalEngine(repeated)
+    weighted = engine.with_answers(weight=torch.from_numpy(times).double())
+    repeated = engine.take(np.repeat(np.arange(len(engine)), times))
+    ones = torch.ones(len(repeated), dtype=torch.float64)
+    return weighted, repeated.with_answers(weight=ones)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

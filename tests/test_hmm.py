@@ -378,17 +378,16 @@ def test_states_are_visited_as_often_as_they_should(generator):
 def test_chunks_add_up(generator):
     """Sums over chunks of any size are those over all sequences, and order is kept."""
     start, engine = problem("diag", generator, holes=True)
-    table = engine.table
-    whole = start.density.log_prob(table.batch(slice(None)))
+    whole = start.density.log_prob(engine.all_rows())
     for size in (1, 7, 40):
-        batches = list(table.chunks(size))
+        batches = list(engine.chunks(size))
         np.testing.assert_allclose(
             torch.cat([start.density.log_prob(batch) for batch in batches]), whole, 1e-12
         )
         assert len(batches) > 1
-        assert torch.equal(torch.cat([batch.y for batch in batches]), table.y)
+        assert torch.equal(torch.cat([batch.y for batch in batches]), engine.y)
     index = np.array([3, 0, 17])
-    part = LocalEngine(table.subset(index)).concat(start.density.log_prob, start.density)
+    part = engine.take(index).concat(start.density.log_prob, start.density)
     np.testing.assert_allclose(part, whole[index], 1e-12)
 
 

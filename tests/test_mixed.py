@@ -334,7 +334,7 @@ def test_one_step_of_em_is_that_of_the_textbook(kind, holes, rows, generator):
     reference = start.density.typical_spread
     prior = SpreadPrior(rows, reference) if rows else None
     stepped = EM(1, prior=prior).run(start, Likelihood(), engine, Progress()).mixture
-    batch = engine.table.batch(slice(None))
+    batch = engine.all_rows()
     expected = slow_em_step(start, batch, rows, reference if rows else None)
     given = as_found(stepped)
     assert given.keys() == expected.keys()
@@ -346,7 +346,7 @@ def test_one_step_of_em_with_unlabeled_rows(generator):
     """Rows without a label are shared among the components of all classes."""
     start, engine = problem(KINDS["full covariance"], generator, unlabeled=True)
     stepped = EM(1).run(start, Likelihood(0.3), engine, Progress()).mixture
-    expected = slow_em_step(start, engine.table.batch(slice(None)), unlabeled=0.3)
+    expected = slow_em_step(start, engine.all_rows(), unlabeled=0.3)
     for name, value in expected.items():
         np.testing.assert_allclose(as_found(stepped)[name], value, 1e-9, 1e-9, err_msg=name)
 
@@ -445,9 +445,9 @@ def test_gradients_improve(kind, name, rows, generator):
 def test_gradients_with_punched_holes(generator):
     """Holes that training punches are marginalized, and none that a row came with."""
     start, engine = problem(KINDS["informative"], generator)
-    punched = PunchedEngine(engine.table, 0.3, generator)
+    punched = PunchedEngine(engine, 0.3, generator)
     batch = next(punched.chunks(1000))
-    assert torch.equal(batch.lacks(), engine.table.batch(slice(None)).lacks().repeat(2, 1))
+    assert torch.equal(batch.lacks(), engine.all_rows().lacks().repeat(2, 1))
     assert (batch.lacks() & batch.observed).sum() == 0
     assert (~batch.observed).sum() > batch.lacks().sum()
     result = LBFGS(8).run(start, Conditional(), punched, Progress())

@@ -16,7 +16,7 @@ from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureNetworkClassifier
 from mixtura.data import Batch
-from mixtura.engines import local
+from mixtura.engines import base
 from mixtura.estimators.typicality import run_over
 from mixtura.models.network import EMBEDDINGS, Network, RegressionNetwork
 from mixtura.objectives import Regression
@@ -224,7 +224,7 @@ def test_chunks_of_rows_with_holes_leave_room_for_their_draws(monkeypatch):
     network = make_network("posterior")
     engine = make_engine(network.mixture, 50, generator(1), holes=True)
     room = 3 * network.row_cost(True)
-    monkeypatch.setitem(local._CHUNK_NUMBERS, "cpu", room)
+    monkeypatch.setitem(base._CHUNK_NUMBERS, "cpu", room)
     met, plain = [], Network.class_log_joint
 
     def watched(self, batch):
@@ -233,7 +233,7 @@ def test_chunks_of_rows_with_holes_leave_room_for_their_draws(monkeypatch):
 
     monkeypatch.setattr(Network, "class_log_joint", watched)
     monkeypatch.setattr(Network, "class_shares", lambda self: self.mixture.log_prior.exp())
-    run_over(network, engine.table, lambda n, b: n.class_log_joint(b))
+    run_over(network, engine, lambda n, b: n.class_log_joint(b))
     assert (max(met), sum(met)) == (3, 50)
     Unseen.judged(network, engine, generator())
     assert (max(met), sum(met)) == (3, 150)
@@ -368,7 +368,7 @@ def test_one_linked_step(link):
     """Responsibilities, means and weights as in a loop over rows, classes and components."""
     network = make_network(counts=(3, 2))
     engine = make_engine(network.mixture, 40, generator(3))
-    batch = engine.table.batch(slice(None))
+    batch = engine.all_rows()
     linked = Linked(ElasticNet(), link=link)
     sums = engine.sum(partial(linked._accumulate, network), network.density)
     found = linked._step(network, sums)
@@ -389,7 +389,7 @@ def test_specialists_look_at_their_own_rows():
     """All of them, and of the others as much as is left."""
     network = make_network()
     engine = make_engine(network.mixture, 30, generator(3))
-    batch = engine.table.batch(slice(None))
+    batch = engine.all_rows()
     batch = replace(batch, y=torch.where(torch.arange(30) < 3, -1, batch.y))
     joint = network.mixture.log_joint(batch)
     found = Linked(ElasticNet(), specialize=0.8)._attention(network, batch, joint)
@@ -404,7 +404,7 @@ def test_equal_covariances_are_the_likeliest(covariance):
     """Of all that share one, under a prior: any other scale of it makes the rows less likely."""
     network = make_network(covariance=covariance)
     engine = make_engine(network.mixture, 60, generator(3))
-    batch = engine.table.batch(slice(None))
+    batch = engine.all_rows()
     prior = SpreadPrior(10.0, 0.5 * network.density.typical_spread)
     linked = Linked(ElasticNet(), equal=True, prior=prior)
     sums = engine.sum(partial(linked._accumulate, network), network.density)

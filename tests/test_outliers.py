@@ -15,7 +15,7 @@ from mixtura import (
 )
 from mixtura.data import Scaling, Table
 from mixtura.densities import STRUCTURES
-from mixtura.engines import merged
+from mixtura.engines import LocalEngine
 from mixtura.estimators import base
 from mixtura.estimators.typicality import (
     held_out_scores,
@@ -32,8 +32,7 @@ from mixtura.training.progress import Progress
 def test_scores_are_those_of_a_fit_without_the_row(covariance, prior_rows, rng):
     """One component: every tenth row is judged by the moments of the others, prior included."""
     X = rng.normal(size=(43, 3)) @ rng.normal(size=(3, 3))
-    scaling = Scaling.identity(3)
-    table = Table(X, np.zeros(43, dtype=int), scaling=scaling, device=torch.device("cpu"))
+    engine = plain_engine(X, np.zeros(43, dtype=int))
     x, ones = torch.from_numpy(X), torch.ones(43, 1, dtype=torch.float64)
     kind, options = STRUCTURES[covariance, "covariance"]
     mixture = Mixture.single(kind.from_clusters(x, ones, 1e-9, torch.Generator(), **options))
@@ -43,7 +42,7 @@ def test_scores_are_those_of_a_fit_without_the_row(covariance, prior_rows, rng):
         own = mixture.density._statistics_complete(x, ones)
         total = {name: own[name] + imagined[name] for name in own}
         mixture = Mixture.single(mixture.density.maximize(total)[0])
-    found = held_out_scores(mixture, table, log_density, prior if prior_rows else None)
+    found = held_out_scores(mixture, engine, log_density, prior if prior_rows else None)
     reference = 2.0 * np.cov(X.T, bias=True)
     for row in range(43):
         rest = np.delete(X, np.arange(row % 10, 43, 10), axis=0)
@@ -51,7 +50,7 @@ def test_scores_are_those_of_a_fit_without_the_row(covariance, prior_rows, rng):
         spread = scatter / (len(rest) + prior_rows)
         spread = spread if covariance == "full" else np.diag(np.diag(spread))
         expected = multivariate_normal(rest.mean(0), spread).logpdf(X[row])
-        own = float(log_density(mixture, table.batch(slice(row, row + 1))))
+        own = float(log_density(mixture, engine.batch(slice(row, row + 1))))
         assert float(found[row]) == pytest.approx(min(expected, own), rel=1e-9)
 
 
@@ -132,8 +131,9 @@ def fitted_classes(X, y, weight=None):
     return model.fit(X, y, sample_weight=weight)
 
 
-def plain_table(X, y=None):
-    return Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+def plain_engine(X, y=None):
+    table = Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+    return LocalEngine(table)
 
 
 def test_the_order_of_rows_does_not_matter(rng):
@@ -164,13 +164,13 @@ def test_copies_are_merged(rng):
     told, counts = np.unique(
         np.column_stack([np.nan_to_num(X, nan=9.0), y]), axis=0, return_counts=True
     )
-    rows = merged(plain_table(X, y), 500)
-    batch = rows.batch(slice(None))
+    rows = plain_engine(X, y).merged(500)
+    batch = rows.all_rows()
     found = np.column_stack([batch.x.masked_fill(~batch.observed, 9.0).numpy(), batch.y])
     order = np.lexsort(found.T[::-1])
     np.testing.assert_array_equal(found[order], told)
     np.testing.assert_array_equal(batch.weight.numpy()[order], counts)
-    assert len(merged(plain_table(X, y), 20)) == 20
+    assert len(plain_engine(X, y).merged(20)) == 20
 
 
 def test_a_component_that_would_be_lost_stays_as_it_is(rng):
@@ -181,32 +181,32 @@ def test_a_component_that_would_be_lost_stays_as_it_is(rng):
     share = torch.from_numpy(np.column_stack([alone, ~alone]).astype(float))
     density = kind.from_clusters(torch.from_numpy(X), share, 1e-6, torch.Generator(), **options)
     mixture = Mixture.single(density)
-    table = plain_table(X)
-    found = held_out_scores(mixture, table, log_density)
-    expected = log_density(mixture, table.batch(slice(None)))
+    engine = plain_engine(X)
+    found = held_out_scores(mixture, engine, log_density)
+    expected = log_density(mixture, engine.all_rows())
     np.testing.assert_allclose(found[alone], expected[alone], 1e-9)
 
 
 def test_a_score_of_minus_infinity_counts_as_in_training(rng):
     """Where a model without the row cannot judge it."""
-    table = plain_table(rng.normal(size=(40, 2)))
+    engine = plain_engine(rng.normal(size=(40, 2)))
     kind, options = STRUCTURES["full", "covariance"]
-    x, ones = table.batch(slice(None)).x, torch.ones(40, 1, dtype=torch.float64)
+    x, ones = engine.all_rows().x, torch.ones(40, 1, dtype=torch.float64)
     mixture = Mixture.single(kind.from_clusters(x, ones, 1e-9, torch.Generator(), **options))
 
     def score(model, batch):
         same = torch.allclose(model.density.mean, mixture.density.mean)
         return log_density(model, batch) if same else torch.full((len(batch),), -torch.inf)
 
-    found = held_out_scores(mixture, table, score)
-    np.testing.assert_allclose(found, log_density(mixture, table.batch(slice(None))), 1e-9)
+    found = held_out_scores(mixture, engine, score)
+    np.testing.assert_allclose(found, log_density(mixture, engine.all_rows()), 1e-9)
 
 
 @pytest.mark.parametrize(("max_time", "most"), [(None, 4 * 3_000), (1e-9, 500)])
 def test_scores_are_those_of_a_sample(max_time, most, rng):
     """Of few rows where time is short; of no more than some thousands else."""
-    table, looked_at = plain_table(rng.normal(size=(20_000, 3))), []
-    x, ones = table.batch(slice(None)).x, torch.ones(20_000, 1, dtype=torch.float64)
+    engine, looked_at = plain_engine(rng.normal(size=(20_000, 3))), []
+    x, ones = engine.all_rows().x, torch.ones(20_000, 1, dtype=torch.float64)
     kind, options = STRUCTURES["full", "covariance"]
     mixture = Mixture.single(kind.from_clusters(x, ones, 1e-9, torch.Generator(), **options))
 
@@ -214,10 +214,10 @@ def test_scores_are_those_of_a_sample(max_time, most, rng):
         looked_at.append(len(batch))
         return log_density(model, batch)
 
-    scores, weight = typical_scores(mixture, table, score, None, Progress(max_time=max_time))
+    scores, weight = typical_scores(mixture, engine, score, None, Progress(max_time=max_time))
     assert sum(looked_at) <= most
     assert len(scores) == len(weight)
-    low = np.quantile(log_density(mixture, table.batch(slice(None))), 0.1)
+    low = np.quantile(log_density(mixture, engine.all_rows()), 0.1)
     assert np.quantile(scores, 0.1) == pytest.approx(low, abs=0.5)
 
 
@@ -234,9 +234,9 @@ def test_the_prior_of_training_holds_for_scores(model, wine, monkeypatch):
     """A model without a row would have been fitted with the same imagined rows."""
     priors = []
 
-    def noted(mixture, table, score, prior, progress):
+    def noted(mixture, engine, score, prior, progress):
         priors.append(prior)
-        return typical_scores(mixture, table, score, prior, progress)
+        return typical_scores(mixture, engine, score, prior, progress)
 
     monkeypatch.setattr(base, "typical_scores", noted)
     model.fit(*wine)

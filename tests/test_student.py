@@ -544,9 +544,8 @@ def test_adam_in_single_precision(density, generator):
     engine = make_engine(mixture, 200, generator, holes=True)
     losses = []
     for dtype in (torch.float32, torch.float64):
-        table = engine.table.cast(dtype)
         adam = Adam(torch.Generator().manual_seed(0), max_epochs=5, learning_rate=5e-3)
-        found = adam.run(mixture, Conditional(), LocalEngine(table), Progress()).mixture
+        found = adam.run(mixture, Conditional(), engine.cast(dtype), Progress()).mixture
         assert (torch.linalg.eigvalsh(found.density.covariances()) > 0).all()
         losses.append(penalized_loss(found, Conditional(), engine))
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -159,8 +160,7 @@ class SequenceTable(Table):
 
     def subset(self, index: np.ndarray) -> Self:
         """A table of the sequences at the integer positions `index`."""
-        part = object.__new__(type(self))
-        part.__dict__.update(self.__dict__)
+        part = copy(self)
         at = torch.as_tensor(index, device=self.device)
         part._x, part._observed, part.lengths, part.y, part.weight = self._part(at)
         return part

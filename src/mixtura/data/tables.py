@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -239,29 +240,9 @@ class Table:
         return len(self.scaling.location)
 
     @property
-    def levels(self) -> tuple[int, ...]:
-        """Number of categories of each column, 0 for numbers."""
-        return tuple(self.scaling.levels.tolist())
-
-    @property
-    def n_numbers(self) -> int:
-        """How many columns hold numbers."""
-        return self.levels.count(0)
-
-    @property
     def sizes(self) -> Tensor:
         """(n,) how many densities of single frames the density of each row is made of."""
         return torch.ones_like(self.weight)
-
-    @property
-    def values_per_row(self) -> float:
-        """Observed values of a row, in all its frames: their mean by weight, at least one."""
-        values = self.sizes.double() * self.n_features
-        if self.may_have_missing:
-            missing = torch.cat([batch.missing_share() for batch in self.chunks(_SCAN_ROWS)])
-            values = values * (1.0 - missing)
-        weight = self.weight.double()
-        return max(float(weight @ values / weight.sum()), 1.0)
 
     @property
     def may_have_missing(self) -> bool:
@@ -311,8 +292,7 @@ class Table:
 
     def subset(self, index: np.ndarray) -> Self:
         """A table of the rows at the integer positions `index`."""
-        part = object.__new__(type(self))
-        part.__dict__.update(self.__dict__)
+        part = copy(self)
         at = torch.as_tensor(index, device=self.device)
         part.y, part.weight = self.y[at], self.weight[at]
         if self._mapped is None:
@@ -328,28 +308,18 @@ class Table:
         factors = odd_factors(self.n_features)
         return np.concatenate([hashed(batch, factors) for batch in self.chunks(_SCAN_ROWS)])
 
-    def labeled_as(self, label: int) -> Self:
-        """The rows of one class."""
-        return self.subset(torch.nonzero(self.y == label).flatten().cpu().numpy())
-
-    def single_class(self) -> Self:
-        """The same rows, all counted as class 0: what an unsupervised model sees."""
-        part = self.subset(np.arange(len(self)))
-        part.y = torch.zeros_like(self.y)
-        return part
-
-    def weighted(self, weight: Tensor) -> Self:
-        """The rows that have a weight, with these weights (n,)."""
-        part = self.subset(weight.nonzero().flatten().cpu().numpy())
-        part.weight = weight[weight != 0].to(part.weight)
+    def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
+        """The same rows with other labels or weights, (n,)."""
+        part = copy(self)
+        part.y = self.y if y is None else y
+        part.weight = self.weight if weight is None else weight
         return part
 
     def cast(self, dtype: torch.dtype) -> Self:
         """The same rows in another floating type."""
         if dtype == self.dtype:
             return self
-        part = object.__new__(type(self))
-        part.__dict__.update(self.__dict__)
+        part = copy(self)
         part.dtype, part.weight = dtype, self.weight.to(dtype)
         if self._mapped is None:
             part._x = self._x.to(dtype)

@@ -1,26 +1,7 @@
-"""Engines answer one question: what is the sum of this over all rows?"""
+"""Engines hold the rows; what is above them sees sums, minibatches, samples and splits."""
 
-from mixtura.engines.local import (
-    LocalEngine,
-    fewer_unlabeled,
-    folds,
-    hold_back,
-    labeled_only,
-    merged,
-    some_rows,
-)
-from mixtura.engines.prepared import PreparedEngine
-from mixtura.engines.punched import PunchedEngine, is_copy
+from mixtura.engines.base import Engine
+from mixtura.engines.local import LocalEngine
+from mixtura.engines.wrapped import PreparedEngine, PunchedEngine, is_copy
 
-__all__ = [
-    "LocalEngine",
-    "PreparedEngine",
-    "PunchedEngine",
-    "fewer_unlabeled",
-    "folds",
-    "hold_back",
-    "is_copy",
-    "labeled_only",
-    "merged",
-    "some_rows",
-]
+__all__ = ["Engine", "LocalEngine", "PreparedEngine", "PunchedEngine", "is_copy"]

@@ -25,6 +25,7 @@ from torch import Tensor
 from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
 from mixtura.data.schema import Schema, as_table
 from mixtura.densities import Categorical, Product, numeric_part
+from mixtura.engines import Engine, LocalEngine
 from mixtura.estimators.typicality import (
     filled_log_density,
     log_density,
@@ -166,10 +167,10 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         self._n_features_out = mixture.n_components
 
     def _publish_scores(
-        self, table: Table, progress: Progress, prior: SpreadPrior | None = None
+        self, engine: Engine, progress: Progress, prior: SpreadPrior | None = None
     ) -> None:
         """What the published mixture would say of its training rows, had it not seen them."""
-        found = typical_scores(self.mixture_, table, self._typicality, prior, progress)
+        found = typical_scores(self.mixture_, engine, self._typicality, prior, progress)
         self.score_quantiles_ = weighted_quantiles(*(each.double().cpu().numpy() for each in found))
 
     @property
@@ -185,14 +186,10 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         check_is_fitted(self)
         return self.mixture_
 
-    def _table(self, X: np.ndarray, y: np.ndarray | None = None) -> Table:
-        return Table(
-            X,
-            np.full(len(X), UNLABELED) if y is None else y,
-            scaling=self.scaling_,
-            device=resolve_device(self.device, X.size),
-            dtype=self._working_type(X),
-        )
+    def _table(self, X: np.ndarray, y: np.ndarray | None = None) -> Engine:
+        y = np.full(len(X), UNLABELED) if y is None else y
+        device, dtype = resolve_device(self.device, X.size), self._working_type(X)
+        return LocalEngine(Table(X, y, scaling=self.scaling_, device=device, dtype=dtype))
 
     def _working_type(self, X: np.ndarray) -> torch.dtype:
         if "mixture_" not in self.__dict__:  # several models vote

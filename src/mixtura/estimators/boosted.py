@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Table, resolve_device
 from mixtura.densities import STRUCTURES
-from mixtura.engines import LocalEngine, merged
+from mixtura.engines import Engine, LocalEngine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, grow
 from mixtura.estimators.plan import Rows, component_counts, labeled_rows, read_rows
@@ -175,14 +175,14 @@ class BoostedMixtureClassifier(GrownClassifier):
     def _fit_rows(self, rows: Rows) -> Self:
         scaling = self._measure_scaling(rows.X, rows.weight)
         device = resolve_device(self.device, rows.X.size)
-        table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
+        engine = LocalEngine(Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device))
         self.classes_, self.scaling_ = rows.classes, scaling
-        self.covariance_, options = self._covariance(table), {}
+        self.covariance_, options = self._covariance(engine), {}
         if self.covariance_ == "low_rank":
-            options["rank"] = resolve_rank(self.rank, self.covariance_, table.n_numbers)
+            options["rank"] = resolve_rank(self.rank, self.covariance_, engine.n_numbers)
         counts = component_counts(self.n_components, rows)
         assert counts is not None  # only "auto" leaves them open
-        open_question = self.missingness == "auto" and table.has_holes
+        open_question = self.missingness == "auto" and engine.has_holes
         choices = [False, True] if open_question else [self.missingness == "informative"]
         structures = [
             Structure(self.covariance_, self.reg_covar, options, informative)
@@ -191,31 +191,31 @@ class BoostedMixtureClassifier(GrownClassifier):
         trains = [partial(self._train, min(counts), structure) for structure in structures]
         with self._progress() as progress:
             best, chosen = self._train_best(
-                trains, table, progress, in_steps=self.n_stages > 1, beats=Unseen.clearly_beats
+                trains, engine, progress, in_steps=self.n_stages > 1, beats=Unseen.clearly_beats
             )
         self.missingness_ = "informative" if choices[best] else "ignore"
         if "voters_" not in self.__dict__:
             self._publish(self.mixture_, scaling)
-            self._publish_scores(table, progress, chosen.prior)
+            self._publish_scores(engine, progress, chosen.prior)
         return self
 
-    def _covariance(self, table: Table) -> str:
+    def _covariance(self, engine: Engine) -> str:
         if self.covariance != "auto":
             return self.covariance
-        enough = table.n_numbers * len(self.classes_) <= len(merged(table))
+        enough = engine.n_numbers * len(self.classes_) <= len(engine.merged())
         return "full" if enough else "low_rank"
 
     def _train(
         self,
         n_components: int,
         structure: Structure,
-        table: Table,
+        engine: Engine,
         generator: torch.Generator,
         progress: Progress,
     ) -> list[Candidate]:
-        def begin(engine: LocalEngine, generator: torch.Generator) -> Mixture:
+        def begin(engine: Engine, generator: torch.Generator) -> Mixture:
             return cluster_start(engine, n_components, structure, generator)
 
         learner = Learner(begin, EM(self.max_iter, self.tol), len(self.classes_), self.n_init)
-        learner = learner.informed(table, self.prior_rows, generator)
-        return grow(self.method, learner, self.n_stages, table, generator, progress)
+        learner = learner.informed(engine, self.prior_rows, generator)
+        return grow(self.method, learner, self.n_stages, engine, generator, progress)

@@ -15,16 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Scaling, Table, resolve_device
 from mixtura.densities import STRUCTURES, Categorical, numeric_part
-from mixtura.engines import (
-    LocalEngine,
-    PunchedEngine,
-    fewer_unlabeled,
-    folds,
-    hold_back,
-    labeled_only,
-    merged,
-    some_rows,
-)
+from mixtura.engines import Engine, LocalEngine, PunchedEngine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, run_over
 from mixtura.estimators.comparison import (
     Contender,
@@ -92,7 +83,7 @@ class Decision(NamedTuple):
     """What to train, on what, from where on, and what such models said of held-out rows."""
 
     plan: Plan
-    table: Table
+    engine: Engine
     previous: FitResult | None
     unseen: Unseen | None
 
@@ -101,7 +92,7 @@ class Trained(NamedTuple):
     """What training gave, and the rows that it was not shown (None: it was shown all)."""
 
     result: FitResult
-    held_back: LocalEngine | None
+    held_back: Engine | None
 
 
 @storable
@@ -381,8 +372,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
 
     def _fit_rows(self, rows: Rows) -> Self:
         with self._progress() as progress:
-            plan, table, previous, unseen = self._decide(rows, progress)
-            outcome = self._train(plan, previous, table, progress)
+            plan, engine, previous, unseen = self._decide(rows, progress)
+            outcome = self._train(plan, previous, engine, progress)
         result, held_back = outcome.model
         calibration = Calibration()
         if self.calibrate and not plan.generative:
@@ -393,10 +384,10 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             calibration = self._typical_calibration() if unseen is None else unseen.calibrate()
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
-        self._conclude(result, table, table.scaling, progress, plan)
-        self._publish_scores(table, progress, result.prior)
-        aside = len(rows.y) - len(table)
-        self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(table), aside)
+        self._conclude(result, engine, progress, plan)
+        self._publish_scores(engine, progress, result.prior)
+        aside = len(rows.y) - len(engine)
+        self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine), aside)
         used = rows.labeled() if plan.unlabeled_weight == 0.0 else rows
         self.class_count_ = class_counts(used, self.class_prior_)
         return self
@@ -422,16 +413,16 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         without = without._replace(plan=replace(without.plan, unlabeled_weight=0.0))
         if not left_open:
             return without
-        table = self._training_table(rows)
+        engine = self._training_table(rows)
         better: Contender | str = TOO_FEW
         if len(labeled.y) >= FEWEST_TRIED:
-            better = self._better_with_unlabeled(without.plan, table, progress)
+            better = self._better_with_unlabeled(without.plan, engine, progress)
         if isinstance(better, str):
             warn_of_rows_set_aside(rows, better)
             return without
-        plan = resized(self, replace(without.plan, unlabeled_weight=EVEN), table)
+        plan = resized(self, replace(without.plan, unlabeled_weight=EVEN), engine)
         unseen = None if without.unseen is None else Unseen.pool(better.parts)
-        return Decision(plan, table, None, unseen)
+        return Decision(plan, engine, None, unseen)
 
     def _decide_on(self, rows: Rows, progress: Progress) -> Decision:
         """What to train on these rows."""
@@ -440,22 +431,22 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.classes_ = rows.classes
         if previous is not None:
             plans = [self._resumed(plans)]
-        table = self._training_table(rows, None if previous is None else self.scaling_)
-        plan, unseen = self._choose(plans, table, progress, settled=previous is not None)
-        return Decision(plan, table, previous, unseen)
+        engine = self._training_table(rows, None if previous is None else self.scaling_)
+        plan, unseen = self._choose(plans, engine, progress, settled=previous is not None)
+        return Decision(plan, engine, previous, unseen)
 
-    def _training_table(self, rows: Rows, scaling: Scaling | None = None) -> Table:
+    def _training_table(self, rows: Rows, scaling: Scaling | None = None) -> Engine:
         scaling = scaling or self._measure_scaling(rows.X, rows.weight)
         device = resolve_device(self.device, rows.X.size)
-        return Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
+        return LocalEngine(Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device))
 
     def _better_with_unlabeled(
-        self, plan: Plan, table: Table, progress: Progress
+        self, plan: Plan, engine: Engine, progress: Progress
     ) -> Contender | str:
         """The plan with unlabeled rows, and what its models say of held-out ones; or why not."""
         generator = self._generator()
-        some = fewer_unlabeled(some_rows(merged(table), SMALL, generator), table, TRIED)
-        parts = list(folds(some, _FOLDS, generator))
+        some = engine.merged().sample(SMALL, generator).fewer_unlabeled(engine, TRIED)
+        parts = list(some.folds(_FOLDS, generator))
         solve = self._trial(generator, progress, 0.5 / (2 * _FOLDS))
         in_time = (part for part in parts if progress.leaves_time(UNTIL))
         without = judge(shortened(plan), in_time, solve)
@@ -466,25 +457,25 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return NO_GAIN if best is without else best
 
     def _train(
-        self, plan: Plan, previous: FitResult | None, table: Table, progress: Progress
+        self, plan: Plan, previous: FitResult | None, engine: Engine, progress: Progress
     ) -> Outcome[Trained]:
         """Train on all rows, or on as many as time allows."""
 
-        def train(rows: Table, latest: Trained | None) -> Trained:
+        def train(rows: Engine, latest: Trained | None) -> Trained:
             generator, held_back = self._generator(), None
-            engine, sized = LocalEngine(rows), resized(self, plan, rows)
+            engine, sized = rows, resized(self, plan, rows)
             if self._stops_early(sized):
-                engine, held_back = hold_back(rows, self.validation_fraction, generator)
+                engine, held_back = rows.hold_out(self.validation_fraction, generator)
             begin = previous if latest is None else latest.result
             result = self._solve(engine, held_back, sized, begin, generator, progress)
             return Trained(result, held_back)
 
-        def loss(trained: Trained, rows: Table) -> float:
+        def loss(trained: Trained, rows: Engine) -> float:
             objective = self._objective(plan, rows)
-            return evaluate(trained.result.mixture, objective, LocalEngine(rows))[1]
+            return evaluate(trained.result.mixture, objective, rows)[1]
 
-        draw = partial(some_rows, table, generator=self._generator())
-        return Budget(progress, train, loss, draw).run(table)
+        draw = partial(engine.sample, generator=self._generator())
+        return Budget(progress, train, loss, draw).run(engine)
 
     def _typical_calibration(self) -> Calibration:
         """What calibration mostly finds, for want of rows to fit it on."""
@@ -492,7 +483,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return Calibration.typical(term.margin) if isinstance(term, LogMargin) else Calibration()
 
     def _choose(
-        self, plans: list[Plan], table: Table, progress: Progress, settled: bool
+        self, plans: list[Plan], engine: Engine, progress: Progress, settled: bool
     ) -> tuple[Plan, Unseen | None]:
         """The plan that does best on rows held back from it, and what it says of them.
 
@@ -501,13 +492,13 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         plan = plans[0]
         calibrates = self.calibrate and not plan.generative and not self._stops_early(plan)
         others = [] if settled else other_tradeoffs(self, plan)
-        informative = [] if settled else other_missingness(self, plan, table)
+        informative = [] if settled else other_missingness(self, plan, engine)
         if not (len(plans) > 1 or others or informative or calibrates):
             return plan, None
-        generator, different = self._generator(), merged(table)
+        generator, different = self._generator(), engine.merged()
         if int((different.y >= 0).sum()) < max(_FEWEST, _FOLDS * len(self.classes_)):
             return plan, None
-        parts = list(folds(some_rows(different, SMALL, generator), _FOLDS, generator))
+        parts = list(different.sample(SMALL, generator).folds(_FOLDS, generator))
         share = 0.5 / (_FOLDS * (len(plans) + len(others) + len(informative)))
 
         solve = self._trial(generator, progress, share)
@@ -516,13 +507,13 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         if best.parts and others and progress.leaves_time(0.5):
             best = challenge(best, other_tradeoffs(self, best.plan), parts, solve)
         if best.parts and informative and progress.leaves_time(0.5):
-            best = clearly_better(best, other_missingness(self, best.plan, table), parts, solve)
+            best = clearly_better(best, other_missingness(self, best.plan, engine), parts, solve)
         return best.plan, Unseen.pool(best.parts) if best.parts else None
 
     def _trial(self, generator: torch.Generator, progress: Progress, share: float) -> Solve:
         """Trains a plan on some rows, in a share of the time that is left."""
 
-        def solve(engine: LocalEngine, plan: Plan) -> Mixture:
+        def solve(engine: Engine, plan: Plan) -> Mixture:
             if plan.solver == "adam":
                 plan = replace(plan, solver="lbfgs", max_iter=_TRIAL)
             return self._solve(engine, None, plan, None, generator, progress.part(share)).mixture
@@ -567,8 +558,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
 
     def _solve(
         self,
-        engine: LocalEngine,
-        held_back: LocalEngine | None,
+        engine: Engine,
+        held_back: Engine | None,
         plan: Plan,
         previous: FitResult | None,
         generator: torch.Generator,
@@ -576,41 +567,41 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     ) -> FitResult:
         """Start anew or from the previous model, and train."""
         if plan.unlabeled_weight == 0.0:
-            engine = labeled_only(engine)
+            engine = engine.only(engine.labeled)
         few = self._rows_to_start(engine, plan, generator)
         if previous is None:
             start = self._start(few, plan, generator, progress)
         else:
             resumed = replace(previous.mixture, learn_prior=plan.learn_prior)
-            start = replace(previous, mixture=resumed.to(engine.table.device))
+            start = replace(previous, mixture=resumed.to(engine.device))
         plan = replace(plan, prior=start.prior)
         has_unlabeled = bool(plan.unlabeled_weight)
         if plan.solver == "em" and not has_unlabeled and previous is None:
             return start
         if plan.solver != "em" and has_unlabeled and previous is None:
             start = self._meet_unlabeled(start, few, plan, progress)
-        engine = self._engine(engine.table, plan, generator)
-        objective = self._objective(plan, engine.table)
+        engine = self._engine(engine, plan, generator)
+        objective = self._objective(plan, engine)
         trainer = self._trainer(plan, held_back, generator)
         result = trainer.run(start.mixture, objective, engine, progress)
         return replace(result, prior=start.prior)
 
     @staticmethod
-    def _rows_to_start(engine: LocalEngine, plan: Plan, generator: torch.Generator) -> LocalEngine:
+    def _rows_to_start(engine: Engine, plan: Plan, generator: torch.Generator) -> Engine:
         """The rows that the start is found from: all if it is also the end."""
         if plan.solver == "em" or len(engine) <= _MOST_TO_START:
             return engine
-        return LocalEngine(some_rows(engine.table, _MOST_TO_START, generator))
+        return engine.sample(_MOST_TO_START, generator)
 
-    def _engine(self, table: Table, plan: Plan, generator: torch.Generator) -> LocalEngine:
+    def _engine(self, engine: Engine, plan: Plan, generator: torch.Generator) -> Engine:
         """The rows as the solver is to meet them."""
-        table = table.cast(plan.dtype) if plan.solver == "adam" else table
+        engine = engine.cast(plan.dtype) if plan.solver == "adam" else engine
         if self.holes and not plan.generative:
-            return PunchedEngine(table, self.holes, generator)
-        return LocalEngine(table)
+            return PunchedEngine(engine, self.holes, generator)
+        return engine
 
     def _meet_unlabeled(
-        self, start: FitResult, engine: LocalEngine, plan: Plan, progress: Progress
+        self, start: FitResult, engine: Engine, plan: Plan, progress: Progress
     ) -> FitResult:
         """EM over all rows, so that discriminative training begins where the rows are."""
         if not start.mixture.density.closed_form:
@@ -625,29 +616,27 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         return SpreadPrior(self.prior_rows_, torch.from_numpy(self.prior_spread_))
 
     def _start(
-        self, train: LocalEngine, plan: Plan, generator: torch.Generator, progress: Progress
+        self, train: Engine, plan: Plan, generator: torch.Generator, progress: Progress
     ) -> FitResult:
         """EM on the labeled rows of every class; all rows stand in for a class not seen yet."""
-        by_class = [train.table.labeled_as(label) for label in range(len(self.classes_))]
-        engines = [LocalEngine((t if len(t) else train.table).single_class()) for t in by_class]
+        by_class = [train.labeled_as(label) for label in range(len(self.classes_))]
+        engines = [(rows if len(rows) else train).single_class() for rows in by_class]
         start = fit_groups(engines, plan.counts, plan.recipe, generator, progress)
         parts = [result.mixture for result in start.results]
-        joined = Mixture.join(parts, plan.log_prior.to(train.table.device), plan.learn_prior)
+        joined = Mixture.join(parts, plan.log_prior.to(train.device), plan.learn_prior)
         n_iter = max(result.n_iter for result in start.results)
         converged = all(result.converged for result in start.results)
         return FitResult(joined, float("nan"), n_iter, converged, start.prior)
 
-    def _objective(self, plan: Plan, table: Table) -> Objective:
+    def _objective(self, plan: Plan, engine: Engine) -> Objective:
         return beside_likelihood(
             Likelihood() if plan.generative else self._term,
             plan.tradeoff,
             unlabeled_weight=plan.unlabeled_weight or None,
-            n_values=table.values_per_row,
+            n_values=engine.values_per_row,
         )
 
-    def _trainer(
-        self, plan: Plan, held_back: LocalEngine | None, generator: torch.Generator
-    ) -> Any:
+    def _trainer(self, plan: Plan, held_back: Engine | None, generator: torch.Generator) -> Any:
         if plan.solver == "em":
             return EM(plan.max_iter, self.tol, plan.prior)
         if plan.solver == "ebw":
@@ -667,14 +656,12 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             prior=plan.prior,
         )
 
-    def _conclude(
-        self, result: FitResult, table: Table, scaling: Scaling, progress: Progress, plan: Plan
-    ) -> None:
+    def _conclude(self, result: FitResult, engine: Engine, progress: Progress, plan: Plan) -> None:
         mixture, prior = result.mixture, result.prior
-        self._publish(mixture, scaling)
+        self._publish(mixture, engine.scaling)
         self.prior_rows_ = 0.0 if prior is None else prior.rows
         self.prior_spread_ = None if prior is None else prior.reference.cpu().numpy()
-        self.covariance_ = plan.recipe.final_covariance(table.n_numbers)
+        self.covariance_ = plan.recipe.final_covariance(engine.n_numbers)
         self.missingness_ = "informative" if plan.recipe.informative else "ignore"
         self.rank_, self.reg_covar_ = plan.recipe.rank, plan.recipe.floor
         self.unlabeled_weight_ = plan.unlabeled_weight
@@ -683,7 +670,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.n_components_ = list(mixture.layout.counts)
         self.history_, self.n_iter_ = progress.history, result.n_iter
         self.converged_ = result.converged
-        self.margin_bound_ = self._margin_bound(mixture, table)
+        self.margin_bound_ = self._margin_bound(mixture, engine)
         unsettled = not result.converged and not progress.stopped
         if unsettled and plan.solver in ("em", "ebw"):
             warn(
@@ -692,12 +679,12 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
                 ConvergenceWarning,
             )
 
-    def _margin_bound(self, mixture: Mixture, table: Table) -> float:
+    def _margin_bound(self, mixture: Mixture, engine: Engine) -> float:
         """sum of hinge(margin - log-margin) / margin: no fewer than the training errors."""
         if mixture.n_classes == 1:
             return 0.0
-        class_log_joint = run_over(mixture, table, lambda m, b: m.class_log_joint(b))
-        y, weight = table.y.cpu(), table.weight.double().cpu()
+        class_log_joint = run_over(mixture, engine, lambda m, b: m.class_log_joint(b))
+        y, weight = engine.y.cpu(), engine.weight.double().cpu()
         term = self._term if isinstance(self._term, LogMargin) else Margin()
         short = (term.margin - log_margin(class_log_joint, y, term.smoothness)).clamp_min(0.0)
         return float((short * weight)[y >= 0].sum() / term.margin)

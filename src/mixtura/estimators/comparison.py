@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.estimators.plan import Plan
 from mixtura.models.mixture import Mixture
 from mixtura.selection.calibration import Unseen
 
-Fold = tuple[LocalEngine, LocalEngine]
+Fold = tuple[Engine, Engine]
 #: Trains a plan on some rows.
-Solve = Callable[[LocalEngine, Plan], Mixture]
+Solve = Callable[[Engine, Plan], Mixture]
 
 #: Rows, judged by models that had not seen them, that settle a comparison; and the folds that
 #: decide whether a challenger is worth more.

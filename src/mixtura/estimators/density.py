@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura.data import Table, resolve_device
 from mixtura.densities import HolePattern
-from mixtura.engines import LocalEngine, PunchedEngine, hold_back, is_copy, some_rows
+from mixtura.engines import Engine, LocalEngine, PunchedEngine, is_copy
 from mixtura.estimators.base import (
     TABLE_CONSTRAINTS,
     MixtureEstimator,
@@ -173,18 +173,18 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
             )
         scaling = self._measure_scaling(X, weight) if previous is None else self.scaling_
         device = resolve_device(self.device, X.size)
-        table = Table(X, weight=weight, scaling=scaling, device=device)
+        engine = LocalEngine(Table(X, weight=weight, scaling=scaling, device=device))
         with self._progress() as progress:
-            outcome = self._train(table, previous, progress)
+            outcome = self._train(engine, previous, progress)
         result = outcome.model
         self._publish(result.mixture, scaling)
-        self._publish_scores(table, progress)
+        self._publish_scores(engine, progress)
         informative = getattr(self.mixture_.density, "informative", False)
         self.missingness_ = "informative" if informative else "ignore"
         self.n_components_ = result.mixture.n_components
         self.history_, self.n_iter_ = progress.history, result.n_iter
         self.converged_ = result.converged
-        self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(table))
+        self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine))
         if not result.converged and not progress.stopped:
             warn(
                 f"EM stopped after max_iter={self.max_iter} iterations without settling; raise "
@@ -194,51 +194,51 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         return self
 
     def _train(
-        self, table: Table, previous: Mixture | None, progress: Progress
+        self, engine: Engine, previous: Mixture | None, progress: Progress
     ) -> Outcome[FitResult]:
         """Train on all rows, or on as many as time allows."""
         em = EM(self.max_iter, self.tol)
-        rank = resolve_rank(self.rank, self.covariance, table.n_numbers)
+        rank = resolve_rank(self.rank, self.covariance, engine.n_numbers)
         recipe = Recipe(self.covariance, rank, self.reg_covar, em, n_init=self.n_init)
-        if previous is None and self._holes_tell(LocalEngine(table), recipe, progress):
+        if previous is None and self._holes_tell(engine, recipe, progress):
             recipe = replace(recipe, informative=True)
 
-        def train(rows: Table, latest: FitResult | None) -> FitResult:
+        def train(rows: Engine, latest: FitResult | None) -> FitResult:
             begin = previous if latest is None else latest.mixture
             if begin is None:
-                return self._fit_recipe(LocalEngine(rows), recipe, progress)
-            return em.run(begin.to(rows.device), Likelihood(), LocalEngine(rows), progress)
+                return self._fit_recipe(rows, recipe, progress)
+            return em.run(begin.to(rows.device), Likelihood(), rows, progress)
 
-        def loss(result: FitResult, rows: Table) -> float:
-            return evaluate(result.mixture, Likelihood(), LocalEngine(rows))[1]
+        def loss(result: FitResult, rows: Engine) -> float:
+            return evaluate(result.mixture, Likelihood(), rows)[1]
 
-        draw = partial(some_rows, table, generator=self._generator())
-        return Budget(progress, train, loss, draw).run(table)
+        draw = partial(engine.sample, generator=self._generator())
+        return Budget(progress, train, loss, draw).run(engine)
 
-    def _fit_recipe(self, engine: LocalEngine, recipe: Recipe, progress: Progress) -> FitResult:
+    def _fit_recipe(self, engine: Engine, recipe: Recipe, progress: Progress) -> FitResult:
         counts = None if self.n_components == "auto" else [self._affordable(len(engine))]
         return fit_groups([engine], counts, recipe, self._generator(), progress).results[0]
 
-    def _holes_tell(self, engine: LocalEngine, recipe: Recipe, progress: Progress) -> bool:
+    def _holes_tell(self, engine: Engine, recipe: Recipe, progress: Progress) -> bool:
         """Whether components are to differ in which entries are absent.
 
         "auto": if held-back rows, with their holes, are clearly likelier then than with holes that
         come independently of everything, and no less likely with further holes at random.
         """
-        open_question = self.missingness == "auto" and engine.table.has_holes
+        open_question = self.missingness == "auto" and engine.has_holes
         if not open_question or len(engine) < _FEWEST:
             return self.missingness == "informative"
-        some = some_rows(engine.table, _TRIED, self._generator())
-        train, held_back = hold_back(some, 0.25, self._generator())
+        some = engine.sample(_TRIED, self._generator())
+        train, held_back = some.hold_out(0.25, self._generator())
         assert held_back is not None
         ignoring, telling = (
             self._fit_recipe(train, replace(recipe, informative=each), progress.part(0.25)).mixture
             for each in (False, True)
         )
-        seen = train.table.batch(slice(None))
+        seen = train.all_rows()
         ones, levels = seen.weight.double()[:, None], (2,) * seen.x.shape[1]
         holes = HolePattern.from_clusters(seen.lacks().double(), ones, levels)
-        engine, parts = PunchedEngine(held_back.table, HOLES, self._generator()), []
+        engine, parts = PunchedEngine(held_back, HOLES, self._generator()), []
         for batch in engine.chunks(engine.chunk_rows(telling.density)):
             met = batch.as_met()
             alone = holes.log_prob(replace(met, x=met.lacks().double(), observed=None))[:, 0]

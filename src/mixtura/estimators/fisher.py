@@ -100,13 +100,13 @@ class FisherScores(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstima
     def transform(self, X: Any) -> np.ndarray:
         """(n, P) gradients, in the units that the model works in."""
         check_is_fitted(self)
-        table = self.estimator_._table(self.estimator_._check_X(X, reset=False))
-        mixture = self.estimator_.mixture_.to(table.device)
-        cost = float(table.sizes.max()) * mixture.density.row_cost(table.may_have_missing)
+        engine = self.estimator_._table(self.estimator_._check_X(X, reset=False))
+        mixture = self.estimator_.mixture_.to(engine.device)
+        cost = float(engine.sizes.max()) * mixture.density.row_cost(engine.may_have_missing)
         height = int(np.clip((_MOST_NUMBERS / cost) ** 0.5, 1, _TOGETHER))
         parts = (
-            fisher_scores(mixture, table.batch(slice(start, start + height)))
-            for start in range(0, len(table), height)
+            fisher_scores(mixture, engine.batch(slice(start, start + height)))
+            for start in range(0, len(engine), height)
         )
         return torch.cat([part.cpu() for part in parts]).double().numpy()
 

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Table
-from mixtura.engines import LocalEngine, folds, merged, some_rows
+from mixtura.engines import Engine
 from mixtura.estimators.base import MixtureEstimator, run_over
 from mixtura.estimators.plan import SMALL
 from mixtura.estimators.predicting import DensityClassifier
@@ -71,27 +70,27 @@ class Candidate:
 
 
 #: Trains on some rows and gives candidates, the simplest first.
-Train = Callable[[Table, torch.Generator, Progress], list[Candidate]]
+Train = Callable[[Engine, torch.Generator, Progress], list[Candidate]]
 
 
 def grow(
     method: str,
     learner: Learner,
     n_stages: int,
-    table: Table,
+    engine: Engine,
     generator: torch.Generator,
     progress: Progress,
 ) -> list[Candidate]:
     """A candidate after every stage of a growing method; no more stages than rows can support."""
-    n_stages = min(n_stages, max(1, len(merged(table)) // (_STAGE_ROWS * learner.n_classes)))
+    n_stages = min(n_stages, max(1, len(engine.merged()) // (_STAGE_ROWS * learner.n_classes)))
     if method == "adaboost":
-        ballots = list(adaboost(learner, n_stages, table, generator, progress))
+        ballots = list(adaboost(learner, n_stages, engine, generator, progress))
         return [
             Candidate(Votes(ballots[:count]), [ballot.vote for ballot in ballots[:count]])
             for count in range(1, len(ballots) + 1)
         ]
     boosting = Boosting(learner, method == "boosted", n_stages)
-    mixtures, steps = zip(*boosting.grow(table, generator, progress), strict=True)
+    mixtures, steps = zip(*boosting.grow(engine, generator, progress), strict=True)
 
     def add(shares: list[float], step: float) -> list[float]:
         return [*(share * (1.0 - step) for share in shares), step]
@@ -116,14 +115,14 @@ class Choice(NamedTuple):
         return other if beats(other.unseen, self.unseen) else self
 
 
-def _too_few(table: Table) -> bool:
+def _too_few(engine: Engine) -> bool:
     """Whether what is left of the classes would be too little, were some rows held back."""
-    return len(table) < max(_FEWEST, _FEWEST_OF_CLASS * len(table.y.unique()))
+    return len(engine) < max(_FEWEST, _FEWEST_OF_CLASS * len(engine.y.unique()))
 
 
 def choose(
     trains: Sequence[Train],
-    table: Table,
+    engine: Engine,
     generator: torch.Generator,
     progress: Progress,
     *,
@@ -137,17 +136,17 @@ def choose(
     No trial begins once a share `until` of the allowed time has gone.
     """
     best = Choice(trains[0])
-    if _too_few(table):
+    if _too_few(engine):
         return best
     seed = int(torch.randint(2**31, (1,), generator=generator))
     share = until / (len(trains) * _FOLDS)
     for train in trains:
         again = torch.Generator().manual_seed(seed)
         judged = []
-        for part, held_back in folds(table, _FOLDS, again):
+        for part, held_back in engine.folds(_FOLDS, again):
             if not progress.leaves_time(until):
                 break
-            found = train(part.table, again, progress.part(share))
+            found = train(part, again, progress.part(share))
             found = found[-1:] if to_the_end else found
             judged.append([Unseen.judged(each.model, held_back, again) for each in found])
         stages = range(max(map(len, judged), default=0))
@@ -164,7 +163,7 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
     def _train_best(
         self,
         trains: Sequence[Train],
-        table: Table,
+        engine: Engine,
         progress: Progress,
         *,
         in_steps: bool = True,
@@ -176,15 +175,15 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
         is better.
         """
         generator = self._generator()
-        different = merged(some_rows(table, SMALL, generator) if progress.limited else table)
+        different = (engine.sample(SMALL, generator) if progress.limited else engine).merged()
         choice = Choice(trains[0])
         if len(trains) > 1 or self.calibrate or (self.early_stopping and in_steps):
             to_the_end = not self.early_stopping
             choice = choose(
                 trains, different, generator, progress, to_the_end=to_the_end, beats=beats
             )
-        outcome = self._train_in_time(choice, table, generator, progress)
-        warn_if_cut_short(progress, outcome.n_rows, len(table))
+        outcome = self._train_in_time(choice, engine, generator, progress)
+        warn_if_cut_short(progress, outcome.n_rows, len(engine))
         chosen = outcome.model
         calibration = Calibration()
         if self.calibrate and choice.unseen is not None:
@@ -212,19 +211,19 @@ class GrownClassifier(DensityClassifier, MixtureEstimator):
 
     @staticmethod
     def _train_in_time(
-        choice: Choice, table: Table, generator: torch.Generator, progress: Progress
+        choice: Choice, engine: Engine, generator: torch.Generator, progress: Progress
     ) -> Outcome[Candidate]:
         """What the chosen way gives on all rows, or on as many as time allows."""
 
-        def train(rows: Table, latest: Candidate | None) -> Candidate:
+        def train(rows: Engine, latest: Candidate | None) -> Candidate:
             found = choice.train(rows, generator, progress)
             return found[-1 if choice.stage is None else min(choice.stage, len(found) - 1)]
 
-        def loss(candidate: Candidate, rows: Table) -> float:
-            return evaluate(candidate.model, Conditional(), LocalEngine(rows))[1]
+        def loss(candidate: Candidate, rows: Engine) -> float:
+            return evaluate(candidate.model, Conditional(), rows)[1]
 
-        draw = partial(some_rows, table, generator=generator)
-        return Budget(progress, train, loss, draw, resumes=False).run(table)
+        draw = partial(engine.sample, generator=generator)
+        return Budget(progress, train, loss, draw, resumes=False).run(engine)
 
     def _forget(self) -> None:
         """Drop what an earlier fit left: not every method leaves the same."""

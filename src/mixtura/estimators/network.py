@@ -11,8 +11,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.data import UNLABELED, Batch, Table
-from mixtura.engines import LocalEngine, PreparedEngine
+from mixtura.data import UNLABELED, Batch
+from mixtura.engines import Engine, PreparedEngine
 from mixtura.estimators.base import (
     MixtureEstimator,
     resolve_rank,
@@ -69,31 +69,31 @@ class MixtureNetwork(MixtureEstimator):
             for embedding in (_COMPARED if self.embedding == "auto" else [self.embedding])
         ]
 
-    def _may_tell(self, table: Table) -> bool:
+    def _may_tell(self, engine: Engine) -> bool:
         """Whether it is left open if holes mean something."""
-        return self.missingness == "auto" and table.has_holes
+        return self.missingness == "auto" and engine.has_holes
 
     def _fit_in_time(
         self,
         variant: Variant,
-        table: Table,
-        draw: Callable[[int], Table],
+        engine: Engine,
+        draw: Callable[[int], Engine],
         progress: Progress,
         aside: int = 0,
     ) -> LinkedResult:
         """A network of all rows, or of as many as time allows; so many are set aside already."""
 
-        def train(rows: Table, latest: LinkedResult | None) -> LinkedResult:
+        def train(rows: Engine, latest: LinkedResult | None) -> LinkedResult:
             return self._fit_network(variant, rows, self._generator(), progress)
 
-        def loss(result: LinkedResult, rows: Table) -> float:
+        def loss(result: LinkedResult, rows: Engine) -> float:
             network: Any = replace(result.network, n_draws=TRIAL_DRAWS)
-            return evaluate(network, self._objective(rows), LocalEngine(rows))[1]
+            return evaluate(network, self._objective(rows), rows)[1]
 
-        found = Budget(progress, train, loss, draw, resumes=False).run(table)
-        if warn_if_cut_short(progress, found.n_rows, len(table), aside):
+        found = Budget(progress, train, loss, draw, resumes=False).run(engine)
+        if warn_if_cut_short(progress, found.n_rows, len(engine), aside):
             return replace(found.model, converged=False)
-        by_gradient = self._follows_gradients(found.model.network, table)
+        by_gradient = self._follows_gradients(found.model.network, engine)
         if not (found.model.converged or progress.stopped or by_gradient):
             warn(
                 f"linked EM stopped after max_iter={self.max_iter} iterations without settling; "
@@ -103,13 +103,12 @@ class MixtureNetwork(MixtureEstimator):
         return found.model
 
     def _fit_network(
-        self, variant: Variant, table: Table, generator: torch.Generator, progress: Progress
+        self, variant: Variant, engine: Engine, generator: torch.Generator, progress: Progress
     ) -> LinkedResult:
         """A start by EM, linked EM, and gradients through the whole network if they are wanted."""
-        engine = LocalEngine(table)
-        mixture, prior = self._start(variant, table, generator, progress)
+        mixture, prior = self._start(variant, engine, generator, progress)
         linked = Linked(
-            ElasticNet(*(each * self._rarity(table) for each in (self.l1, self.l2))),
+            ElasticNet(*(each * self._rarity(engine) for each in (self.l1, self.l2))),
             link=self.link,
             annihilate=self.annihilate,
             specialize=variant.specialize,
@@ -120,28 +119,28 @@ class MixtureNetwork(MixtureEstimator):
         )
         blank = self._network_class.blank(mixture, variant.embedding)
         found = linked.run(replace(blank, n_draws=_TRAINING_DRAWS), engine, progress)
-        if progress.stopped or not self._follows_gradients(found.network, table):
-            return self._finished(found, table, progress)
-        penalties = NetworkPrior(linked.net, self._supervision(table), prior)
+        if progress.stopped or not self._follows_gradients(found.network, engine):
+            return self._finished(found, engine, progress)
+        penalties = NetworkPrior(linked.net, self._supervision(engine), prior)
         network = found.network
         for trainer in self._gradient_trainers(engine, penalties, generator):
             if progress.stopped:
                 break
-            stay = table.may_have_missing and isinstance(trainer, LBFGS)
-            rows = PreparedEngine(table, network.completed) if stay else engine
-            network = trainer.run(network, self._objective(table), rows, progress).mixture
-        return self._finished(replace(found, network=network), table, progress)
+            stay = engine.may_have_missing and isinstance(trainer, LBFGS)
+            rows = PreparedEngine(engine, network.completed) if stay else engine
+            network = trainer.run(network, self._objective(engine), rows, progress).mixture
+        return self._finished(replace(found, network=network), engine, progress)
 
-    def _follows_gradients(self, network: Network, table: Table) -> bool:
+    def _follows_gradients(self, network: Network, engine: Engine) -> bool:
         """Whether mixtures and read-out are trained together, after linked EM."""
-        return self.end_to_end and self._supervision(table) > 0 and bool(network.weight.any())
+        return self.end_to_end and self._supervision(engine) > 0 and bool(network.weight.any())
 
-    def _finished(self, result: LinkedResult, table: Table, progress: Progress) -> LinkedResult:
+    def _finished(self, result: LinkedResult, engine: Engine, progress: Progress) -> LinkedResult:
         """The network as it will predict."""
         return replace(result, network=replace(result.network, n_draws=N_DRAWS))
 
     def _gradient_trainers(
-        self, engine: LocalEngine, prior: NetworkPrior, generator: torch.Generator
+        self, engine: Engine, prior: NetworkPrior, generator: torch.Generator
     ) -> list[Any]:
         """One after the other. Draws of what is missing stay the same within a run of L-BFGS, or
         every step would be one of another function; several runs keep them from being learned."""
@@ -160,32 +159,32 @@ class MixtureNetwork(MixtureEstimator):
         )
         return [adam]
 
-    def _rarity(self, table: Table) -> float:
+    def _rarity(self, engine: Engine) -> float:
         """What penalties of the read-out are multiplied by."""
         return 1.0
 
-    def _supervision(self, table: Table) -> float:
+    def _supervision(self, engine: Engine) -> float:
         """How many rows' losses of the read-out the objective of the gradients holds."""
         raise NotImplementedError
 
-    def _objective(self, table: Table) -> Objective:
+    def _objective(self, engine: Engine) -> Objective:
         raise NotImplementedError
 
     def _start(
-        self, variant: Variant, table: Table, generator: torch.Generator, progress: Progress
+        self, variant: Variant, engine: Engine, generator: torch.Generator, progress: Progress
     ) -> tuple[Mixture, SpreadPrior | None]:
         """EM on all rows, once for all classes; or on the rows of each, where that is its share."""
-        n_classes, everyone = self._n_mixtures, LocalEngine(table.single_class())
+        n_classes, everyone = self._n_mixtures, engine.single_class()
         engines = [everyone] * n_classes
         if variant.specialize > 0.5 and n_classes > 1:
-            own = (table.labeled_as(label) for label in range(n_classes))
-            engines = [LocalEngine(rows.single_class()) if len(rows) else everyone for rows in own]
+            own = (engine.labeled_as(label) for label in range(n_classes))
+            engines = [rows.single_class() if len(rows) else everyone for rows in own]
         counts = self._counts(engines, variant)
         alike = len({id(engine) for engine in engines}) == 1 and len(set(counts or [0])) == 1
         fitted = 1 if alike else n_classes
         recipe = Recipe(
             covariance=self.covariance,
-            rank=resolve_rank(self.rank, self.covariance, table.n_numbers),
+            rank=resolve_rank(self.rank, self.covariance, engine.n_numbers),
             floor=self.reg_covar,
             em=EM(self.max_iter, 10.0 * self.tol),
             n_init=self.n_init,
@@ -198,7 +197,7 @@ class MixtureNetwork(MixtureEstimator):
         even = mixtures[0].log_weight.new_full((n_classes,), 1.0 / n_classes).log()
         return Mixture.join(mixtures, even, learn_prior=True), start.prior
 
-    def _counts(self, engines: Sequence[LocalEngine], variant: Variant) -> list[int] | None:
+    def _counts(self, engines: Sequence[Engine], variant: Variant) -> list[int] | None:
         """Components of each mixture, no more than its rows; None lets a criterion decide.
 
         A read-out of posteriors wants more components than the density of the rows does; columns
@@ -209,7 +208,7 @@ class MixtureNetwork(MixtureEstimator):
             if variant.specialize > 0.5:
                 return None
             rows = np.array([effective_rows(engine) for engine in engines])
-            chances = sum(sum(engine.table.levels) for engine in engines)
+            chances = sum(sum(engine.levels) for engine in engines)
             most = np.minimum(most, max(2, _MOST_CHANCES // max(1, chances)))
             return np.clip(np.rint(2.0 * np.cbrt(rows)).astype(int), 1, most).tolist()
         wanted = read_counts(self.n_components, np.arange(len(engines)))
@@ -235,17 +234,17 @@ class MixtureNetwork(MixtureEstimator):
         return 1
 
     def _keep(
-        self, result: LinkedResult, variant: Variant, table: Table, progress: Progress
+        self, result: LinkedResult, variant: Variant, engine: Engine, progress: Progress
     ) -> None:
         """Fitted attributes."""
         network = result.network.to("cpu", torch.float64)
-        self._publish(result.network.mixture, table.scaling)
-        self._publish_scores(table, progress, result.prior)
+        self._publish(result.network.mixture, engine.scaling)
+        self._publish_scores(engine, progress, result.prior)
         self.n_iter_, self.converged_ = result.n_iter, result.converged
         self.coef_, self.intercept_ = network.weight.numpy(), network.bias.numpy()
         self.embedding_shift_, self.embedding_scale_ = network.shift.numpy(), network.scale.numpy()
         self.embedding_, self.specialize_ = variant.embedding, variant.specialize
-        if self.l1 > 0 and not self.coef_.any() and self._supervision(table):
+        if self.l1 > 0 and not self.coef_.any() and self._supervision(engine):
             warn(
                 "the read-out uses no component, and predicts the same for all rows. Remedy: a "
                 "smaller l1, or more components.",

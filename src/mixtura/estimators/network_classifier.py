@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Table, labeled_mask, read_labels, resolve_device
 from mixtura.densities import STRUCTURES
-from mixtura.engines import LocalEngine, fewer_unlabeled, labeled_only, merged, some_rows
+from mixtura.engines import Engine, LocalEngine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
 from mixtura.estimators.growing import Candidate, choose
 from mixtura.estimators.network import TRIAL_DRAWS, MixtureNetwork, Variant
@@ -63,9 +63,9 @@ _OBJECTIVES: dict[str, Callable[[], Objective]] = {
 _POOL, _MOST_DRAWS = 1_000, 10_000
 
 
-def _shares(table: Table, n_classes: int) -> np.ndarray:
+def _shares(engine: Engine, n_classes: int) -> np.ndarray:
     """(C,) shares of the classes in the weight of the labeled rows."""
-    y, weight = table.y.cpu().numpy(), table.weight.double().cpu().numpy()
+    y, weight = engine.y.cpu().numpy(), engine.weight.double().cpu().numpy()
     mass = np.bincount(y[y >= 0], weight[y >= 0], minlength=n_classes)
     return mass / max(mass.sum(), 1e-300)
 
@@ -280,57 +280,57 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         if not isinstance(self.n_components, str):
             read_counts(self.n_components, rows.classes if len(rows.classes) else np.zeros(1))
         with self._progress() as progress:
-            variant, table, unseen = self._decide(rows, progress)
-            draw = partial(some_rows, table, generator=self._generator())
-            aside = len(rows.y) - len(table)
-            result = self._fit_in_time(variant, table, draw, progress, aside)
+            variant, engine, unseen = self._decide(rows, progress)
+            draw = partial(engine.sample, generator=self._generator())
+            aside = len(rows.y) - len(engine)
+            result = self._fit_in_time(variant, engine, draw, progress, aside)
         calibration = unseen.calibrate() if self.calibrate and unseen else Calibration()
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
         self.class_prior_ = result.network.class_shares().cpu().numpy()[: len(rows.classes)]
-        self._keep(result, variant, table, progress)
+        self._keep(result, variant, engine, progress)
         return self
 
-    def _decide(self, rows: Rows, progress: Progress) -> tuple[Variant, Table, Unseen | None]:
+    def _decide(self, rows: Rows, progress: Progress) -> tuple[Variant, Engine, Unseen | None]:
         """What to train on which rows; unlabeled ones only if held-out labels say that they help.
 
         All else is chosen as it would be without them.
         """
-        table = self._training_table(rows)
+        engine = self._training_table(rows)
         self.unlabeled_weight_ = self._unlabeled_weight if rows.has_unlabeled else None
         left_open = self.unlabeled_weight == "auto" and len(rows.classes) > 1
         if not (left_open or self.unlabeled_weight == 0.0) or not rows.may_do_without_unlabeled:
-            variant, unseen = self._choose(table, progress)
-            return variant, table, unseen
+            variant, unseen = self._choose(engine, progress)
+            return variant, engine, unseen
         labeled = self._training_table(rows.labeled())
         variant, unseen = self._choose(labeled, progress)
         better: Unseen | str = TOO_FEW
         if left_open and len(labeled) >= FEWEST_TRIED:
-            better = self._better_with_unlabeled(variant, table, progress)
+            better = self._better_with_unlabeled(variant, engine, progress)
         if not isinstance(better, str):
-            return variant, table, better
+            return variant, engine, better
         if left_open:
             warn_of_rows_set_aside(rows, better)
         self.unlabeled_weight_ = 0.0
         return variant, labeled, unseen
 
-    def _training_table(self, rows: Rows) -> Table:
+    def _training_table(self, rows: Rows) -> Engine:
         scaling = self._measure_scaling(rows.X, rows.weight)
         device = resolve_device(self.device, rows.X.size)
-        return Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
+        return LocalEngine(Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device))
 
     def _better_with_unlabeled(
-        self, variant: Variant, table: Table, progress: Progress
+        self, variant: Variant, engine: Engine, progress: Progress
     ) -> Unseen | str:
         """What networks that also learn from unlabeled rows say of held-out ones; or why not."""
 
-        def without(table: Table, *args: Any) -> list[Candidate]:
-            return self._candidates(variant, labeled_only(LocalEngine(table)).table, *args)
+        def without(engine: Engine, *args: Any) -> list[Candidate]:
+            return self._candidates(variant, engine.only(engine.labeled), *args)
 
         trains: list[Any] = [without, partial(self._candidates, variant)]
         found = choose(
             trains,
-            fewer_unlabeled(some_rows(merged(table), SMALL, self._generator()), table, TRIED),
+            engine.merged().sample(SMALL, self._generator()).fewer_unlabeled(engine, TRIED),
             self._generator(),
             progress,
             to_the_end=True,
@@ -342,19 +342,19 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         return NO_TIME if progress.time_spent >= UNTIL else NO_GAIN
 
     def _candidates(
-        self, variant: Variant, table: Table, generator: torch.Generator, progress: Progress
+        self, variant: Variant, engine: Engine, generator: torch.Generator, progress: Progress
     ) -> list[Candidate]:
         """A network, as one of several ways to train."""
-        found = self._fit_network(variant, table, generator, progress)
+        found = self._fit_network(variant, engine, generator, progress)
         return [Candidate(replace(found.network, n_draws=TRIAL_DRAWS), [1.0])]
 
-    def _choose(self, table: Table, progress: Progress) -> tuple[Variant, Unseen | None]:
+    def _choose(self, engine: Engine, progress: Progress) -> tuple[Variant, Unseen | None]:
         """The variant that does best on held-back rows, and what it says of them."""
-        variants, open_question = self._variants(), self._may_tell(table)
+        variants, open_question = self._variants(), self._may_tell(engine)
         settled = len(variants) == 1 and not self.calibrate and not open_question
         if len(self.classes_) < 2 or settled:
             return variants[0], None
-        some = some_rows(merged(table), SMALL, self._generator())
+        some = engine.merged().sample(SMALL, self._generator())
         seed = self._generator().initial_seed()
 
         def best(variants: list[Variant], until: float) -> tuple[Variant, Unseen | None]:
@@ -375,39 +375,39 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         """Weight of unlabeled rows in the likelihood, where they take part."""
         return EVEN if self.unlabeled_weight == "auto" else self.unlabeled_weight
 
-    def _objective(self, table: Table) -> Objective:
+    def _objective(self, engine: Engine) -> Objective:
         return beside_likelihood(
             resolve(self.objective, _OBJECTIVES),
             self.tradeoff,
-            unlabeled_weight=self._unlabeled_weight if bool((table.y < 0).any()) else None,
-            n_values=table.values_per_row,
+            unlabeled_weight=self._unlabeled_weight if bool((engine.y < 0).any()) else None,
+            n_values=engine.values_per_row,
         )
 
-    def _finished(self, result: LinkedResult, table: Table, progress: Progress) -> LinkedResult:
+    def _finished(self, result: LinkedResult, engine: Engine, progress: Progress) -> LinkedResult:
         """Classes get their shares of the labeled rows; the published weights are left alone."""
-        found = super()._finished(result, table, progress)
+        found = super()._finished(result, engine, progress)
         if len(self.classes_) < 2 or not self.end_to_end:
             return found
-        shares = _shares(table, len(self.classes_))
+        shares = _shares(engine, len(self.classes_))
         return replace(found, network=with_class_shares(found.network, shares, progress))
 
-    def _rarity(self, table: Table) -> float:
+    def _rarity(self, engine: Engine) -> float:
         """The smallest class's share, of an even one: so much say its rows have in the loss.
 
         Penalties never vanish: they are lessened tenfold at most.
         """
         n_classes = len(self.classes_)
-        shares = _shares(table, n_classes)
+        shares = _shares(engine, n_classes)
         return max(0.1, n_classes * float(shares[shares > 0].min())) if shares.any() else 1.0
 
-    def _supervision(self, table: Table) -> float:
+    def _supervision(self, engine: Engine) -> float:
         if len(self.classes_) < 2:
             return 0.0
-        labeled = table.y >= 0
+        labeled = engine.y >= 0
         share = 1.0
         if not bool(labeled.all()):  # the likelihood holds labels too, where it looks at them
-            share -= likelihood_share(self.tradeoff, table.values_per_row) * self._unlabeled_weight
-        return share * float(table.weight[labeled].sum())
+            share -= likelihood_share(self.tradeoff, engine.values_per_row) * self._unlabeled_weight
+        return share * float(engine.weight[labeled].sum())
 
     @property
     def _n_mixtures(self) -> int:

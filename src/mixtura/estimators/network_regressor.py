@@ -17,7 +17,7 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length,
 from torch import Tensor
 
 from mixtura.data import Batch, Table, resolve_device
-from mixtura.engines import PunchedEngine, is_copy
+from mixtura.engines import Engine, LocalEngine, PunchedEngine, is_copy
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
 from mixtura.estimators.network import TRIAL_DRAWS, MixtureNetwork, Variant
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
@@ -189,21 +189,21 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
             X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
         scaling = self._measure_scaling(X, weight)
         device = resolve_device(self.device, X.size)
-        table = Table(X, y, weight, scaling=scaling, device=device)
+        engine = LocalEngine(Table(X, y, weight, scaling=scaling, device=device))
         with self._progress() as progress:
-            variant = self._choose(table, progress)
-            draw = partial(_some_targets, table, generator=self._generator())
-            result = self._fit_in_time(variant, table, draw, progress)
-        self._keep(result, variant, table, progress)
+            variant = self._choose(engine, progress)
+            draw = partial(engine.sample, generator=self._generator())
+            result = self._fit_in_time(variant, engine, draw, progress)
+        self._keep(result, variant, engine, progress)
         return self
 
-    def _choose(self, table: Table, progress: Progress) -> Variant:
+    def _choose(self, engine: Engine, progress: Progress) -> Variant:
         """The variant with the smallest squared error on held-back rows."""
-        variants, open_question = self._variants(), self._may_tell(table)
-        known = ~table.y.isnan().cpu()
+        variants, open_question = self._variants(), self._may_tell(engine)
+        known = ~engine.y.isnan().cpu()
         if int(known.sum()) < _FEWEST or (len(variants) == 1 and not open_question):
             return variants[0]
-        part = _some_targets(table, SMALL, self._generator())
+        part = engine.sample(SMALL, self._generator())
         weight = part.weight[~part.y.isnan()].double().cpu().numpy()
         squares = {variant: self._squares(variant, part, progress) for variant in variants}
         best = min(variants, key=lambda variant: float(weight @ squares[variant][0]))
@@ -214,29 +214,29 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
                 return other
         return best
 
-    def _squares(self, variant: Variant, table: Table, progress: Progress) -> np.ndarray:
+    def _squares(self, variant: Variant, engine: Engine, progress: Progress) -> np.ndarray:
         """(2, n) squared errors of the rows with a target, each held back once: as they are, and
         with random holes; infinite if time is up."""
-        known = (~table.y.isnan()).nonzero().flatten().cpu().numpy()
+        known = (~engine.y.isnan()).nonzero().flatten().cpu().numpy()
         found, generator = np.full((2, len(known)), np.inf), self._generator()
         for fold in range(_FOLDS):
             if not progress.leaves_time(0.5):
                 break
             held = known[fold::_FOLDS]
-            train = table.subset(np.setdiff1d(np.arange(len(table)), held))
-            test = table.subset(held)
+            train = engine.take(np.setdiff1d(np.arange(len(engine)), held))
+            test = engine.take(held)
             fitted = self._fit_network(variant, train, generator, progress.part(_TRIAL))
             holes = torch.Generator().manual_seed(fold)  # the same for all variants
             network = replace(fitted.network, n_draws=TRIAL_DRAWS)
             found[:, fold::_FOLDS] = _squares_met(network, test, holes)
         return found
 
-    def _supervision(self, table: Table) -> float:
-        share = likelihood_share(self.tradeoff, table.values_per_row)
-        return (1.0 - share) * float(table.weight[~table.y.isnan()].sum())
+    def _supervision(self, engine: Engine) -> float:
+        share = likelihood_share(self.tradeoff, engine.values_per_row)
+        return (1.0 - share) * float(engine.weight[~engine.y.isnan()].sum())
 
-    def _objective(self, table: Table) -> Objective:
-        return Regression(likelihood_share(self.tradeoff, table.values_per_row))
+    def _objective(self, engine: Engine) -> Objective:
+        return Regression(likelihood_share(self.tradeoff, engine.values_per_row))
 
     def predict(self, X: Any) -> np.ndarray:
         """The expected target of each row."""
@@ -267,9 +267,9 @@ def _clearly_smaller(before: np.ndarray, after: np.ndarray, weight: np.ndarray) 
     return clear_gain((before - after).ravel(), punched, np.tile(weight, 2))
 
 
-def _squares_met(network: Network, table: Table, generator: torch.Generator) -> np.ndarray:
+def _squares_met(network: Network, engine: Engine, generator: torch.Generator) -> np.ndarray:
     """(2, n) squared errors of rows as they are, and with random holes."""
-    moved, engine = network.to(table.device), PunchedEngine(table, HOLES, generator)
+    moved, engine = network.to(engine.device), PunchedEngine(engine, HOLES, generator)
 
     def errors(batch: Batch) -> Tensor:
         off = moved.class_log_joint(batch.as_met())[:, 1] - batch.y
@@ -277,11 +277,3 @@ def _squares_met(network: Network, table: Table, generator: torch.Generator) -> 
 
     square, copy = engine.concat(errors, moved).unbind(1)
     return torch.stack([square[copy == 0], square[copy == 1]]).numpy()
-
-
-def _some_targets(table: Table, most: int, generator: torch.Generator) -> Table:
-    """At most `most` rows with a target, and as many without."""
-    known = ~table.y.isnan().cpu()
-    order = torch.randperm(len(table), generator=generator)
-    some = torch.cat([order[known[order]][:most], order[~known[order]][:most]])
-    return table.subset(some.numpy())

@@ -15,7 +15,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 from torch import Tensor
 
-from mixtura.data import Table, encode_labels, find_labeled, read_labels
+from mixtura.data import encode_labels, find_labeled, read_labels
+from mixtura.engines import Engine
 from mixtura.estimators.base import check_weight, distinct_rows, resolve_rank, working_type
 from mixtura.exceptions import (
     AmbiguousDataWarning,
@@ -258,11 +259,11 @@ def make_plans(estimator: Any, rows: Rows) -> list[Plan]:
     return [replace(first, recipe=recipe) for recipe in _recipes(estimator, first.recipe, rows)]
 
 
-def resized(estimator: Any, plan: Plan, table: Table) -> Plan:
+def resized(estimator: Any, plan: Plan, engine: Engine) -> Plan:
     """The plan with the solver, minibatches and epochs that it would have for these rows."""
-    solver = _solver(estimator.solver, float(table.weight.sum()), plan.solver == "em")
-    batch_size = batch_rows(estimator.batch_size, len(table))
-    max_iter = _max_iter(estimator.max_iter, solver, len(table) / batch_size)
+    solver = _solver(estimator.solver, float(engine.weight.sum()), plan.solver == "em")
+    batch_size = batch_rows(estimator.batch_size, len(engine))
+    max_iter = _max_iter(estimator.max_iter, solver, len(engine) / batch_size)
     return replace(plan, solver=solver, batch_size=batch_size, max_iter=max_iter)
 
 
@@ -311,9 +312,9 @@ def warn_of_rows_set_aside(rows: Rows, reason: str) -> None:
     )
 
 
-def other_missingness(estimator: Any, plan: Plan, table: Table) -> list[Plan]:
+def other_missingness(estimator: Any, plan: Plan, engine: Engine) -> list[Plan]:
     """The plan that also models which entries are absent, where "auto" leaves that open."""
-    if estimator.missingness != "auto" or not table.has_holes:
+    if estimator.missingness != "auto" or not engine.has_holes:
         return []
     return [replace(plan, recipe=replace(plan.recipe, informative=True))]
 

@@ -20,7 +20,7 @@ from mixtura.data import UNLABELED, resolve_device
 from mixtura.data.packing import Packing
 from mixtura.data.schema import check_names
 from mixtura.data.sequences import SequenceTable
-from mixtura.engines import LocalEngine, merged
+from mixtura.engines import Engine, LocalEngine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, log_density, resolve_rank
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, choose, grow
 from mixtura.estimators.pairwise import PairwiseClassifier
@@ -291,13 +291,13 @@ class SequenceMixtureClassifier(GrownClassifier):
         by_frame = np.repeat(rows.weight, sequences.lengths)
         self.scaling_ = self._measure_scaling(sequences.frames, by_frame)
         self.classes_ = rows.classes
-        table = self._table(sequences, rows.y, rows.weight)
+        engine = self._table(sequences, rows.y, rows.weight)
         with self._progress() as progress:
-            self.n_states_ = self._count_states(table, progress)
+            self.n_states_ = self._count_states(engine, progress)
             methods = _METHODS if self.method == "auto" else (self.method,)
             trains = [partial(self._train, self.n_states_, method) for method in methods]
             in_steps = self.method != "ml"
-            best, _ = self._train_best(trains, table, progress, in_steps=in_steps)
+            best, _ = self._train_best(trains, engine, progress, in_steps=in_steps)
         self.method_ = methods[best]
         shares = np.linspace(0.0, 1.0, 101)
         self.length_quantiles_ = np.stack(
@@ -308,7 +308,7 @@ class SequenceMixtureClassifier(GrownClassifier):
         )
         if "voters_" not in self.__dict__:
             self._publish(self.mixture_, self.scaling_)
-            self._publish_scores(table, progress)
+            self._publish_scores(engine, progress)
         return self
 
     def _fit_pairs(self, rows: Rows) -> Self:
@@ -327,9 +327,9 @@ class SequenceMixtureClassifier(GrownClassifier):
         self.temperature_, self.doubt_, self.fade_ = 1.0, 0.0, 1.0  # pairs are calibrated
         return self
 
-    def _count_states(self, table: SequenceTable, progress: Progress) -> int:
+    def _count_states(self, engine: Engine, progress: Progress) -> int:
         if self.n_states != "auto":
-            frames = torch.bincount(table.y, table.lengths.double())
+            frames = torch.bincount(engine.y, engine.sizes.double())
             if (frames < self.n_states).any():
                 warn(
                     f"n_states={self.n_states} is more than the {int(frames.min())} frames of a "
@@ -339,35 +339,35 @@ class SequenceMixtureClassifier(GrownClassifier):
             return int(self.n_states)
         trains: list[Any] = [partial(self._train, count, "ml") for count in _STATES]
         generator = self._generator()
-        choice = choose(trains, merged(table), generator, progress, to_the_end=True, until=0.25)
+        choice = choose(trains, engine.merged(), generator, progress, to_the_end=True, until=0.25)
         return _STATES[trains.index(choice.train)]
 
     def _train(
         self,
         n_states: int,
         method: str,
-        table: SequenceTable,
+        engine: Engine,
         generator: torch.Generator,
         progress: Progress,
     ) -> list[Candidate]:
         options = {}
         if self.covariance == "low_rank":
-            options["rank"] = resolve_rank("auto", self.covariance, table.n_features)
+            options["rank"] = resolve_rank("auto", self.covariance, engine.n_features)
         begin = partial(
             chain_start,
             n_states=n_states,
             structure=Structure(self.covariance, self.reg_covar, options),
             left_to_right=self.topology == "left_to_right",
         )
-        em = EM(self.max_iter, self.tol * float(table.sizes.mean()))
+        em = EM(self.max_iter, self.tol * float(engine.sizes.mean()))
         learner = Learner(begin, em, len(self.classes_), self.n_init)
-        learner = learner.informed(table, self.prior_rows, generator)
+        learner = learner.informed(engine, self.prior_rows, generator)
         if method in GROWING:
-            return grow(method, learner, self.n_stages, table, generator, progress)
-        mixture = learner.fit(table, generator, progress)
+            return grow(method, learner, self.n_stages, engine, generator, progress)
+        mixture = learner.fit(engine, generator, progress)
         mixtures = [mixture]
         if method in _DISCRIMINATIVE and len(self.classes_) > 1:
-            mixtures += self._discriminate(mixture, method, learner.em.prior, table, progress)
+            mixtures += self._discriminate(mixture, method, learner.em.prior, engine, progress)
         return [Candidate(mixture, [1.0]) for mixture in mixtures]
 
     def _discriminate(
@@ -375,14 +375,14 @@ class SequenceMixtureClassifier(GrownClassifier):
         mixture: Mixture,
         method: str,
         prior: SpreadPrior | None,
-        table: SequenceTable,
+        engine: Engine,
         progress: Progress,
     ) -> Iterator[Mixture]:
         """Legs of training, each twice as long as the one before, while they gain anything."""
         term = OBJECTIVES[method]()
         if self.margin != "auto" and isinstance(term, LogMargin):
             term.set_params(margin=self.margin)
-        objective = beside_likelihood(term, self.tradeoff, n_values=table.values_per_row)
+        objective = beside_likelihood(term, self.tradeoff, n_values=engine.values_per_row)
         leg, done, gain, loss = _LEG, 0, math.inf, math.inf
         while done < self.max_iter and gain > _GAIN and not progress.stopped:
             leg = min(leg, self.max_iter - done)
@@ -393,7 +393,7 @@ class SequenceMixtureClassifier(GrownClassifier):
                 trainer = LBFGS(leg, prior=prior)
             else:
                 trainer = Adam(self._generator(), leg, prior=prior)
-            result = trainer.run(mixture, objective, LocalEngine(table), progress)
+            result = trainer.run(mixture, objective, engine, progress)
             mixture, gain, loss = result.mixture, loss - result.objective, result.objective
             yield mixture
             done, leg = done + leg, 2 * leg
@@ -402,14 +402,11 @@ class SequenceMixtureClassifier(GrownClassifier):
 
     def _table(
         self, X: Any, y: np.ndarray | None = None, weight: np.ndarray | None = None
-    ) -> SequenceTable:
-        return SequenceTable(
-            X.frames,
-            X.lengths,
-            np.full(len(X), UNLABELED) if y is None else y,
-            weight,
-            scaling=self.scaling_,
-            device=resolve_device(self.device, X.frames.size),
+    ) -> Engine:
+        y = np.full(len(X), UNLABELED) if y is None else y
+        device = resolve_device(self.device, X.frames.size)
+        return LocalEngine(
+            SequenceTable(X.frames, X.lengths, y, weight, scaling=self.scaling_, device=device)
         )
 
     def _class_log_joint(self, rows: Any) -> np.ndarray:

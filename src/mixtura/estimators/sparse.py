@@ -18,6 +18,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from torch import Tensor
 
 from mixtura.data import Table, resolve_device
+from mixtura.engines import Engine, LocalEngine
 from mixtura.estimators.base import Trainable
 from mixtura.estimators.plan import SMALL, Rows, component_counts, labeled_rows, read_rows
 from mixtura.estimators.predicting import LabeledScore
@@ -214,14 +215,14 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
         form, params = self._form(*rows.X.shape), self._kernel_params(rows.X.shape[1])
         scaling = self._measure_scaling(rows.X, rows.weight)
         device = resolve_device(self.device, rows.X.size)
-        table = Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device)
+        engine = LocalEngine(Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device))
         generator = self._generator()
         with self._progress() as progress:
-            basis = self._basis(form, params, table, generator)
-            fit, self.history_ = self._best_start(basis, table, counts, generator, progress)
+            basis = self._basis(form, params, engine, generator)
+            fit, self.history_ = self._best_start(basis, engine, counts, generator, progress)
         self.classes_, self.form_, self.scaling_ = rows.classes, form, scaling
         self._publish(basis, fit)
-        self.converged_ &= not warn_if_cut_short(progress, len(table), len(table))
+        self.converged_ &= not warn_if_cut_short(progress, len(engine), len(engine))
         if not fit.converged and not progress.stopped:
             warn(
                 f"the evidence had not settled after max_iter={self.max_iter} iterations; raise "
@@ -233,19 +234,19 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
     def _best_start(
         self,
         basis: Products | Kernels,
-        table: Table,
+        engine: Engine,
         counts: list[int],
         generator: torch.Generator,
         progress: Progress,
     ) -> tuple[SparseFit, list[Record]]:
         """The start that ends with the largest evidence, `_CLEARLY` more for a single component."""
         trainer = SparseBayes(self.max_iter, self.tol, self.ceiling, self.max_weights)
-        columns, single = _columns(basis, table), [1] * len(counts)
+        columns, single = _columns(basis, engine), [1] * len(counts)
         attempts: list[tuple[float, SparseFit, list[Record]]] = []
         for wanted in [counts] * self.n_init + [single] * (counts != single):
             before = len(progress.history)
-            start, layout = _clusters(table, wanted, generator)
-            examples = Examples(columns, len(basis), table.y, start, table.weight, layout)
+            start, layout = _clusters(engine, wanted, generator)
+            examples = Examples(columns, len(basis), engine.y, start, engine.weight, layout)
             fit = trainer.run(examples, progress)
             worth = fit.evidence - (_CLEARLY if wanted == single != counts else 0.0)
             attempts.append((worth, fit, progress.history[before:]))
@@ -288,12 +289,12 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
         return {"gamma": width / n_features, **params} if "gamma" in known else params
 
     def _basis(
-        self, form: str, params: dict[str, Any], table: Table, generator: torch.Generator
+        self, form: str, params: dict[str, Any], engine: Engine, generator: torch.Generator
     ) -> Products | Kernels:
         """All columns that a weight may belong to."""
         if form == "primal":
-            return Products.of(self.features, table.n_features)
-        distinct = np.unique(table.batch(slice(None)).x.cpu().numpy(), axis=0)
+            return Products.of(self.features, engine.n_features)
+        distinct = np.unique(engine.all_rows().x.cpu().numpy(), axis=0)
         order = torch.randperm(len(distinct), generator=generator)[:_CENTRES].numpy()
         return Kernels(distinct[order], self.kernel, params)
 
@@ -336,12 +337,12 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
         check_is_fitted(self)
         X = self._check_complete(X, reset=False)
         device = resolve_device(self.device, X.size)
-        table = Table(X, scaling=self.scaling_, device=device)
+        engine = LocalEngine(Table(X, scaling=self.scaling_, device=device))
         answer, basis = _Answer.of(self, device), self._fitted_basis()
         every = torch.arange(len(basis), device=device)
         n_classes = len(self.classes_)
         size = max(1, _CHUNK // (len(every) + n_classes * (1 + n_classes + self.n_weights_)))
-        columns = (basis.values(batch.x, every) for batch in table.chunks(size))
+        columns = (basis.values(batch.x, every) for batch in engine.chunks(size))
         parts = [function(answer, each.clamp(-_FARTHEST, _FARTHEST)) for each in columns]
         return torch.cat(parts).cpu().numpy()
 
@@ -380,33 +381,37 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
         return Products(self.products_).names(list(_check_feature_names_in(self)))
 
 
-def _columns(basis: Products | Kernels, table: Table) -> Callable[[slice | Tensor, Tensor], Tensor]:
+def _columns(
+    basis: Products | Kernels, engine: Engine
+) -> Callable[[slice | Tensor, Tensor], Tensor]:
     """Values by rows and columns: looked up where all of them are few enough to keep."""
 
     def values(rows: slice | Tensor, wanted: Tensor) -> Tensor:
-        return basis.values(table.batch(rows).x, wanted)
+        return basis.values(engine.batch(rows).x, wanted)
 
-    if len(table) * len(basis) > _KEPT:
+    if len(engine) * len(basis) > _KEPT:
         return values
-    kept = values(slice(None), torch.arange(len(basis), device=table.device))
+    kept = values(slice(None), torch.arange(len(basis), device=engine.device))
     return lambda rows, wanted: kept[rows][:, wanted]
 
 
-def _clusters(table: Table, counts: list[int], generator: torch.Generator) -> tuple[Tensor, Layout]:
+def _clusters(
+    engine: Engine, counts: list[int], generator: torch.Generator
+) -> tuple[Tensor, Layout]:
     """(n,) component from which each row starts, and the components of each class.
 
     A class has no more components than distinct rows. Its clusters depend on its own rows alone:
     all classes draw from the same seed.
     """
-    start = torch.zeros_like(table.y)
+    start = torch.zeros_like(engine.y)
     found: list[int] = []
     seed = int(torch.randint(2**31, (1,), generator=generator))
     for label, count in enumerate(counts):
-        own = table.labeled_as(label).batch(slice(None))
+        own = engine.labeled_as(label).all_rows()
         clusters = cluster(own.x, own.weight, count, torch.Generator().manual_seed(seed))
-        start[table.y == label] = sum(found) + clusters
+        start[engine.y == label] = sum(found) + clusters
         found.append(int(clusters.max()) + 1)
-    return start, Layout(found, table.device)
+    return start, Layout(found, engine.device)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import _fit_context
 
 from mixtura.data import Table, labeled_mask, resolve_device
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine, LocalEngine
 from mixtura.estimators.base import MixtureEstimator, run_over, weighted_quantiles
 from mixtura.estimators.plan import (
     STREAMED,
@@ -85,20 +85,22 @@ class StreamingClassifier(MixtureEstimator):
             return self
         plan = self._resumed(make_plans(self, rows))
         device = resolve_device(self.device, rows.X.size)
-        table = Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
+        engine = LocalEngine(
+            Table(rows.X, rows.y, rows.weight, scaling=self.scaling_, device=device)
+        )
         mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(device)
         seen, before = float(self.class_count_.sum()), self.score_quantiles_
-        scores = run_over(mixture, table, self._typicality).numpy()
+        scores = run_over(mixture, engine, self._typicality).numpy()
         if mixture.density.closed_form:
-            mixture, count = self._online_step(mixture, rows, table)
+            mixture, count = self._online_step(mixture, rows, engine)
         else:
             count = self.class_count_ + class_counts(rows, self.class_prior_)
         result = FitResult(mixture, float("nan"), 1, True)
         with self._progress() as progress:
             if not plan.generative:
-                result = self._stream_epoch(mixture, plan, table, progress)
+                result = self._stream_epoch(mixture, plan, engine, progress)
         result = replace(result, converged=True, prior=self._spread_prior())
-        self._conclude(result, table, self.scaling_, progress, plan)
+        self._conclude(result, engine, progress, plan)
         self.unlabeled_weight_ = plan.unlabeled_weight if decided is None else decided
         self.class_count_ = count
         past = np.full(len(before), seen / len(before))
@@ -108,17 +110,17 @@ class StreamingClassifier(MixtureEstimator):
         return self
 
     def _online_step(
-        self, mixture: Mixture, rows: Rows, table: Table
+        self, mixture: Mixture, rows: Rows, engine: Engine
     ) -> tuple[Mixture, np.ndarray]:
         """Online EM; every row counts the same, labeled or not."""
         share = None if (rows.y >= 0).all() else 0.5
         scale = 1.0 if share is None else share
-        seen = scale * torch.from_numpy(self.class_count_).to(table.device)
-        updated, total = online_em_step(mixture, Likelihood(share), LocalEngine(table), seen)
+        seen = scale * torch.from_numpy(self.class_count_).to(engine.device)
+        updated, total = online_em_step(mixture, Likelihood(share), engine, seen)
         return updated, (total / scale).cpu().numpy()
 
     def _stream_epoch(
-        self, mixture: Mixture, plan: Plan, table: Table, progress: Progress
+        self, mixture: Mixture, plan: Plan, engine: Engine, progress: Progress
     ) -> FitResult:
         plan, generator = (
             replace(plan, solver="adam", prior=self._spread_prior()),
@@ -126,5 +128,5 @@ class StreamingClassifier(MixtureEstimator):
         )
         trainer = self._trainer(plan, None, generator)
         steady = replace(trainer, max_epochs=1, schedule="constant", averaging=0.0)
-        objective = self._objective(plan, table)
-        return steady.run(mixture, objective, self._engine(table, plan, generator), progress)
+        objective = self._objective(plan, engine)
+        return steady.run(mixture, objective, self._engine(engine, plan, generator), progress)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import UNLABELED, Batch, Table
+from mixtura.data import UNLABELED, Batch
 from mixtura.densities import Statistics, add_statistics, scale_statistics
-from mixtura.engines import LocalEngine, merged
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.training.base import SpreadPrior
 from mixtura.training.em import em_update
@@ -32,10 +32,9 @@ _PASSES, _SHARE = 6.0, 0.1
 Score = Callable[[Mixture, Any], Tensor]
 
 
-def run_over(model: Any, table: Table, function: Callable[[Any, Batch], Tensor]) -> Tensor:
-    """`function` of every row of a table under the model, in double precision on the CPU."""
-    moved = model.to(table.device)
-    engine = LocalEngine(table)
+def run_over(model: Any, engine: Engine, function: Callable[[Any, Batch], Tensor]) -> Tensor:
+    """`function` of every row under the model, in double precision on the CPU."""
+    moved = model.to(engine.device)
     return engine.concat(lambda batch: function(moved, batch).double(), moved)
 
 
@@ -56,7 +55,7 @@ def filled_log_density(mixture: Mixture, batch: Batch) -> Tensor:
 
 def typical_scores(
     mixture: Mixture,
-    table: Table,
+    engine: Engine,
     score: Score,
     prior: SpreadPrior | None,
     progress: Progress,
@@ -65,21 +64,21 @@ def typical_scores(
 
     Where a limit of time leaves too little for that, the scores of a few rows as they are.
     """
-    rows = merged(table, _MOST)
+    rows = engine.merged(_MOST)
     if progress.limited:
-        few, began = merged(rows, _FEW), progress.seconds
+        few, began = rows.merged(_FEW), progress.seconds
         scores = run_over(mixture, few, score)
         pace = (progress.seconds - began) / len(few)
         allowed = max(progress.seconds_left, _SHARE * progress.max_time)
         if _PASSES * pace * len(rows) > allowed:
             return scores, few.weight
-    stand_for = float(table.weight.double().sum() / rows.weight.double().sum())
+    stand_for = float(engine.weight.double().sum() / rows.weight.double().sum())
     return held_out_scores(mixture, rows, score, prior, stand_for), rows.weight
 
 
 def held_out_scores(
     mixture: Mixture,
-    table: Table,
+    engine: Engine,
     score: Score,
     prior: SpreadPrior | None = None,
     stand_for: float = 1.0,
@@ -92,22 +91,22 @@ def held_out_scores(
     rows of training, of which one is left out. Densities without closed-form updates are scored
     as they are: their thresholds are in-sample.
     """
-    mixture = mixture.to(table.device)
-    scores = run_over(mixture, table, score)
+    mixture = mixture.to(engine.device)
+    scores = run_over(mixture, engine, score)
     if not mixture.density.closed_form:
         return scores
-    folds = [np.arange(fold, len(table), _FOLDS) for fold in range(min(_FOLDS, len(table)))]
-    parts = [_statistics(mixture, table.subset(index)) for index in folds]
+    folds = [np.arange(fold, len(engine), _FOLDS) for fold in range(min(_FOLDS, len(engine)))]
+    parts = [_statistics(mixture, engine.take(index)) for index in folds]
     whole = add_statistics(*parts)
     whole = scale_statistics(whole, torch.full_like(whole["mass"], stand_for))
-    lost = -run_over(em_update(mixture, whole, prior), table, score)
+    lost = -run_over(em_update(mixture, whole, prior), engine, score)
     for index, part in zip(folds, parts, strict=True):
         without = em_update(mixture, _without(whole, part), prior)
-        lost[index] += run_over(without, table.subset(index), score)
+        lost[index] += run_over(without, engine.take(index), score)
     return scores + lost.clamp_max(0.0).nan_to_num(0.0, neginf=0.0)
 
 
-def _statistics(mixture: Mixture, table: Table) -> Statistics:
+def _statistics(mixture: Mixture, engine: Engine) -> Statistics:
     """Expected statistics of all rows under the posterior of the components."""
 
     def statistics(batch: Any) -> Statistics:
@@ -115,7 +114,7 @@ def _statistics(mixture: Mixture, table: Table) -> Statistics:
             occupancy = mixture.posterior(batch) * batch.weight[:, None]
         return mixture.density.statistics(batch, occupancy)
 
-    return LocalEngine(table).sum(statistics, mixture.density)
+    return engine.sum(statistics, mixture.density)
 
 
 def _without(whole: Statistics, part: Statistics) -> Statistics:

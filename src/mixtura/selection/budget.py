@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from mixtura.data import Table
+from mixtura.engines import Engine
 from mixtura.exceptions import warn
 from mixtura.training.progress import Progress
 
@@ -47,24 +47,24 @@ class Budget(Generic[Model]):
     """
 
     progress: Progress
-    train: Callable[[Table, Model | None], Model]
-    loss: Callable[[Model, Table], float]
-    draw: Callable[[int], Table]
+    train: Callable[[Engine, Model | None], Model]
+    loss: Callable[[Model, Engine], float]
+    draw: Callable[[int], Engine]
     resumes: bool = True
 
-    def run(self, table: Table) -> Outcome[Model]:
+    def run(self, engine: Engine) -> Outcome[Model]:
         """The model of all rows if time allows; else the best of those of growing samples.
 
         They are compared on rows of which some are in the samples, too: none is withheld for that.
         """
         if not self.progress.limited:
-            return Outcome(self.train(table, None), len(table))
-        judged, size, latest = self.draw(_JUDGED), first_rows(table), None
+            return Outcome(self.train(engine, None), len(engine))
+        judged, size, latest = self.draw(_JUDGED), first_rows(engine), None
         found: list[Outcome[Model]] = []
         while not self.progress.stopped:
             began, sample = self.progress.seconds, self.draw(size)
-            whole = len(sample) == len(table)
-            model = self.train(table if whole else sample, latest)
+            whole = len(sample) == len(engine)
+            model = self.train(engine if whole else sample, latest)
             found.append(Outcome(model, len(sample)))
             growth = self._growth(self.progress.seconds - began)
             if whole or growth < (_TOO_LITTLE if self.resumes else _LEAST_GROWTH):
@@ -82,9 +82,9 @@ class Budget(Generic[Model]):
         return min(_MOST_GROWTH, _SHARE * self.progress.seconds_left / max(seconds, 1e-9))
 
 
-def first_rows(table: Table) -> int:
+def first_rows(engine: Engine) -> int:
     """Rows to begin with."""
-    return max(_FEWEST, int(_FIRST / float(table.sizes.double().mean())))
+    return max(_FEWEST, int(_FIRST / float(engine.sizes.double().mean())))
 
 
 def warn_if_cut_short(progress: Progress, used: int, n_rows: int, aside: int = 0) -> bool:

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
-from mixtura.engines import LocalEngine, PunchedEngine, is_copy
+from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.models.mixture import Mixture
 
 _LARGEST_DOUBT = 0.5
@@ -73,10 +73,10 @@ class Unseen:
     punched: np.ndarray
 
     @classmethod
-    def judged(cls, mixture: Mixture, held_back: LocalEngine, generator: torch.Generator) -> Unseen:
+    def judged(cls, mixture: Mixture, held_back: Engine, generator: torch.Generator) -> Unseen:
         """Held-back rows as the mixture would meet them, whole and with holes."""
-        mixture = mixture.to(held_back.table.device)
-        engine = PunchedEngine(held_back.table, HOLES, generator)
+        mixture = mixture.to(held_back.device)
+        engine = PunchedEngine(held_back, HOLES, generator)
         parts = []
         for batch in engine.chunks(engine.chunk_rows(mixture)):
             joint = mixture.class_log_joint(batch.as_met())

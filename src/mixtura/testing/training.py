@@ -120,7 +120,7 @@ def penalized_loss(
     mixture: Mixture, objective: Objective, engine: LocalEngine, prior: SpreadPrior | None = None
 ) -> float:
     """The mean loss of all rows plus the prior's share, straight from the definitions."""
-    batch = engine.table.batch(slice(None))
+    batch = engine.all_rows()
     with torch.no_grad():
         losses = objective.loss(mixture.class_log_joint(batch), batch.y)
     total = float((losses * batch.weight).sum()) + penalty(mixture, prior)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities import Density, Statistics, scale_statistics
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
@@ -74,7 +74,7 @@ class Trainer(Protocol):
     """Improves a mixture on an objective; all it needs of the data is sums over chunks."""
 
     def run(
-        self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
+        self, mixture: Mixture, objective: Objective, engine: Engine, progress: Progress
     ) -> FitResult: ...
 
 

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mixtura.data import Table
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Likelihood, Objective
 from mixtura.training.base import SpreadPrior
@@ -27,7 +26,7 @@ from mixtura.training.progress import Progress
 from mixtura.training.start import fit_single
 
 #: A single-class mixture for EM to begin with.
-Begin = Callable[[LocalEngine, torch.Generator], Mixture]
+Begin = Callable[[Engine, torch.Generator], Mixture]
 
 #: The lightest rows are left out, as long as they are no more than this share of the weight.
 _NEGLIGIBLE = 1e-9
@@ -54,11 +53,11 @@ class Learner:
     n_classes: int
     n_init: int = 1
 
-    def informed(self, table: Table, rows: float, generator: torch.Generator) -> Learner:
+    def informed(self, engine: Engine, rows: float, generator: torch.Generator) -> Learner:
         """The learner with a prior: so many rows of the spread that its starts show on average."""
         if rows == 0:
             return self
-        engines = self._engines(table)
+        engines = self._engines(engine)
         densities = [self.begin(engine, generator).density for engine in engines]
         share = torch.tensor([engine.total_weight for engine in engines])
         return replace(self, em=replace(self.em, prior=SpreadPrior.pooled(densities, share, rows)))
@@ -69,7 +68,7 @@ class Learner:
 
     def fit(
         self,
-        table: Table,
+        engine: Engine,
         generator: torch.Generator,
         progress: Progress,
         absent: Mixture | None = None,
@@ -79,34 +78,33 @@ class Learner:
         That class's prior is then as good as zero.
         """
 
-        def one(engine: LocalEngine, label: int) -> Mixture:
+        def one(engine: Engine, label: int) -> Mixture:
             if absent is not None and not len(engine):
                 return absent.of_class(label)
             start = partial(self.begin, engine, generator)
             return fit_single(start, engine, self.em, progress, self.n_init).mixture
 
-        return self._join(table, one)
+        return self._join(engine, one)
 
-    def improve(self, mixture: Mixture, table: Table, progress: Progress) -> Mixture:
+    def improve(self, mixture: Mixture, engine: Engine, progress: Progress) -> Mixture:
         """A classifier that a little EM reaches from another."""
         em = self.hasty().em
 
-        def one(engine: LocalEngine, label: int) -> Mixture:
+        def one(engine: Engine, label: int) -> Mixture:
             old = mixture.of_class(label)
             return em.run(old, Likelihood(), engine, progress).mixture if len(engine) else old
 
-        return self._join(table, one)
+        return self._join(engine, one)
 
-    def _join(self, table: Table, one: Callable[[LocalEngine, int], Mixture]) -> Mixture:
-        engines = self._engines(table)
+    def _join(self, engine: Engine, one: Callable[[Engine, int], Mixture]) -> Mixture:
+        engines = self._engines(engine)
         parts = [one(engine, label) for label, engine in enumerate(engines)]
         masses = [max(engine.total_weight, _ABSENT) for engine in engines]
         mass = parts[0].log_weight.new_tensor(masses)
         return Mixture.join(parts, (mass / mass.sum()).log(), learn_prior=True)
 
-    def _engines(self, table: Table) -> list[LocalEngine]:
-        parts = (table.labeled_as(label).single_class() for label in range(self.n_classes))
-        return [LocalEngine(part) for part in parts]
+    def _engines(self, engine: Engine) -> list[Engine]:
+        return [engine.labeled_as(label).single_class() for label in range(self.n_classes)]
 
 
 class Stage(NamedTuple):
@@ -147,12 +145,12 @@ class Boosting:
     tol: float = 1e-4
 
     def grow(
-        self, table: Table, generator: torch.Generator, progress: Progress
+        self, engine: Engine, generator: torch.Generator, progress: Progress
     ) -> Iterator[tuple[Mixture, float]]:
         """The mixture after each stage, and the share that the stage has in it."""
         progress.start("boosting", self.n_stages)
-        rows = _Rows(table, Conditional() if self.discriminative else Likelihood())
-        first = mixture = self.learner.fit(table, generator, progress.part(1.0))
+        rows = _Rows(engine, Conditional() if self.discriminative else Likelihood())
+        first = mixture = self.learner.fit(engine, generator, progress.part(1.0))
         joint = rows.joint(mixture)
         value = rows.value(joint)
         for number in range(1, self.n_stages + 1):
@@ -210,13 +208,13 @@ class Boosting:
 class _Rows:
     """What is to be explained, and how well it is."""
 
-    def __init__(self, table: Table, objective: Objective) -> None:
-        self.table, self._objective = table, objective
-        self._y, self._weight = table.y.cpu(), table.weight.double().cpu()
+    def __init__(self, engine: Engine, objective: Objective) -> None:
+        self._engine, self._objective = engine, objective
+        self._y, self._weight = engine.y.cpu(), engine.weight.double().cpu()
 
     def joint(self, mixture: Mixture) -> Tensor:
         """(n, C) class log-joint."""
-        return LocalEngine(self.table).concat(mixture.class_log_joint, mixture.density)
+        return self._engine.concat(mixture.class_log_joint, mixture.density)
 
     def value(self, joint: Tensor) -> float:
         """The objective's mean."""
@@ -237,7 +235,7 @@ class _Rows:
         The less likely half of every class; and, since they may be unlikely in several ways, single
         ones of them: the least likely, and a few at random.
         """
-        likely = self.own(joint) / self.table.sizes.cpu()
+        likely = self.own(joint) / self._engine.sizes.cpu()
         found = torch.full((1 + _SINGLES, len(likely)), -torch.inf, dtype=torch.float64)
         for label in self._y.unique():
             mine = (self._y == label).nonzero().flatten()
@@ -261,13 +259,13 @@ class _Rows:
         parts = [found[place].of_class(label) for label, place in zip(classes, best, strict=True)]
         return Mixture.join(parts, found[0].log_prior, learn_prior=True)
 
-    def weighted(self, log_weight: Tensor) -> Table:
+    def weighted(self, log_weight: Tensor) -> Engine:
         """The rows that matter, with weights of one at most."""
         weight = (log_weight - log_weight.max()).exp().nan_to_num(0.0) * self._weight
         ascending, order = weight.sort(stable=True)
         light = ascending.cumsum(0) <= _NEGLIGIBLE * weight.sum()
         weight[order[light]] = 0.0
-        return self.table.weighted(weight.to(self.table.weight))
+        return self._engine.weighted(weight.to(self._engine.weight))
 
     def added(self, joint: Tensor, addition: Mixture, share: float = _GLIMPSE) -> Stage:
         """A classifier added with a given share."""
@@ -304,7 +302,7 @@ class Ballot(NamedTuple):
 def adaboost(
     learner: Learner,
     n_stages: int,
-    table: Table,
+    engine: Engine,
     generator: torch.Generator,
     progress: Progress,
 ) -> Iterator[Ballot]:
@@ -314,8 +312,8 @@ def adaboost(
     errs on half of the weight, and its votes lack log(C - 1).
     """
     progress.start("AdaBoost", n_stages)
-    rows = _Rows(table, Likelihood())
-    y, given = table.y.cpu(), table.weight.double().cpu()
+    rows = _Rows(engine, Likelihood())
+    y, given = engine.y.cpu(), engine.weight.double().cpu()
     log_weight = torch.zeros_like(given)
     guess = 1.0 - 1.0 / learner.n_classes
     first: Mixture | None = None

@@ -23,7 +23,7 @@ from mixtura.densities import (
     keep_valid,
     scale_statistics,
 )
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
 from mixtura.training.base import (
@@ -77,7 +77,7 @@ class EBW:
     stage: str = "EBW"
 
     def run(
-        self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
+        self, mixture: Mixture, objective: Objective, engine: Engine, progress: Progress
     ) -> FitResult:
         require_closed_form(mixture.density, "ebw")
         progress.start(self.stage, self.max_iter)
@@ -97,7 +97,7 @@ class EBW:
             mixture = walk.on(_Place(mixture, sums, loss))
         return FitResult(best, best_loss, self.max_iter, False)
 
-    def sums(self, mixture: Mixture, objective: Objective, engine: LocalEngine) -> Statistics:
+    def sums(self, mixture: Mixture, objective: Objective, engine: Engine) -> Statistics:
         """What a pass over all rows says of a mixture: statistics, positive masses, and loss."""
         accumulate = partial(_accumulate, mixture, objective, netted=self.per_component)
         return engine.sum(accumulate, mixture.density)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities import Density, Statistics, add_statistics, keep_valid, scale_statistics
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
 from mixtura.training.base import (
@@ -40,7 +40,7 @@ class EM:
     stage: str = "EM"
 
     def run(
-        self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
+        self, mixture: Mixture, objective: Objective, engine: Engine, progress: Progress
     ) -> FitResult:
         progress.start(self.stage, self.max_iter)
         total_weight, previous = engine.total_weight, float("inf")
@@ -80,7 +80,7 @@ def em_update(mixture: Mixture, sums: Statistics, prior: SpreadPrior | None = No
 
 
 def _ascended(
-    mixture: Mixture, objective: Objective, engine: LocalEngine, prior: SpreadPrior | None
+    mixture: Mixture, objective: Objective, engine: Engine, prior: SpreadPrior | None
 ) -> Density:
     """The density after a few steps of L-BFGS on what an M step maximizes."""
     old = mixture.density
@@ -105,7 +105,7 @@ def _ascended(
 
 
 def online_em_step(
-    mixture: Mixture, objective: Objective, engine: LocalEngine, seen: Tensor
+    mixture: Mixture, objective: Objective, engine: Engine, seen: Tensor
 ) -> tuple[Mixture, Tensor]:
     """One step on new rows; the model itself stands for the rows `seen` of each class (C,).
 

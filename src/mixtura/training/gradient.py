@@ -11,9 +11,9 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from mixtura.data import Batch, Table
+from mixtura.data import Batch
 from mixtura.densities import add_statistics
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
 from mixtura.training.base import FitResult, Penalty
@@ -29,7 +29,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-def evaluate(mixture: Mixture, objective: Objective, engine: LocalEngine) -> tuple[float, float]:
+def evaluate(mixture: Mixture, objective: Objective, engine: Engine) -> tuple[float, float]:
     """Error rate and mean loss over labeled rows, and over all rows."""
 
     def sums(batch: Batch) -> dict[str, Tensor]:
@@ -83,16 +83,15 @@ class Adam:
     learning_rate: float = 2e-3
     schedule: str = "constant"
     averaging: float = 0.0
-    validation: LocalEngine | None = None
+    validation: Engine | None = None
     patience: int | None = None
     prior: Penalty | None = None
     stage: str = "Adam"
 
     def run(
-        self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
+        self, mixture: Mixture, objective: Objective, engine: Engine, progress: Progress
     ) -> FitResult:
-        table = engine.table
-        model = mixture.to(table.dtype)
+        model = mixture.to(engine.dtype)
         free = {k: v.detach().clone().requires_grad_() for k, v in model.free().items()}
         average = {k: v.detach().clone() for k, v in free.items()}
         step = make_step(model, objective, free, engine, self)
@@ -102,7 +101,7 @@ class Adam:
         progress.start(self.stage, self.max_epochs)
         n_batches = math.ceil(len(engine) / self.batch_size)
         for epoch in range(1, self.max_epochs + 1):
-            total, seen = torch.zeros((), dtype=table.dtype, device=table.device), 0
+            total, seen = torch.zeros((), dtype=engine.dtype, device=engine.device), 0
             indices = engine.minibatch_indices(self.batch_size, self.generator)
             for number, index in enumerate(indices):
                 done = max((epoch - 1 + number / n_batches) / self.max_epochs, progress.time_spent)
@@ -154,7 +153,7 @@ Step = Callable[[Tensor, float], Tensor]
 
 
 def make_step(
-    model: Mixture, objective: Objective, free: Free, engine: LocalEngine, settings: Adam
+    model: Mixture, objective: Objective, free: Free, engine: Engine, settings: Adam
 ) -> Step:
     """One update from the rows at an index: eager, or the whole of it as one CUDA graph.
 
@@ -162,7 +161,7 @@ def make_step(
     are divided by the weight that as many rows have on average. By their own weight would be
     wrong: in minibatches of one row, weights would then count for nothing.
     """
-    table, prior, total_weight = engine.table, settings.prior, engine.total_weight
+    prior, total_weight = settings.prior, engine.total_weight
     row_share = len(engine) / total_weight
 
     def loss_of(batch: Batch, scale: float | Tensor) -> Tensor:
@@ -170,12 +169,12 @@ def make_step(
         loss = objective.total(current.class_log_joint(batch), batch.y, batch.weight * scale)
         return loss if prior is None else loss + prior.penalty(current) / total_weight
 
-    on_cuda = table.device.type == "cuda"
-    rate = torch.tensor(settings.learning_rate, device=table.device) if on_cuda else 1.0
+    on_cuda = engine.device.type == "cuda"
+    rate = torch.tensor(settings.learning_rate, device=engine.device) if on_cuda else 1.0
     optimizer = torch.optim.Adam(free.values(), lr=rate, fused=True, capturable=on_cuda)
-    size = min(settings.batch_size, len(table))
-    if on_cuda and table.uniform and not engine.may_have_missing:
-        return GraphedStep(loss_of, table, optimizer, size, row_share)
+    size = min(settings.batch_size, len(engine))
+    if on_cuda and engine.uniform and not engine.may_have_missing:
+        return GraphedStep(loss_of, engine, optimizer, size, row_share)
 
     def step(index: Tensor, learning_rate: float) -> Tensor:
         _set_rate(optimizer, learning_rate)
@@ -206,27 +205,27 @@ class GraphedStep:
     def __init__(
         self,
         loss_of: Callable[[Batch, Tensor], Tensor],
-        table: Table,
+        engine: Engine,
         optimizer: torch.optim.Optimizer,
         size: int,
         row_share: float,
     ) -> None:
         self._row_share, self._optimizer, self._rate = row_share, optimizer, math.nan
-        self._index = torch.zeros(size, dtype=torch.long, device=table.device)
-        self._scale = torch.zeros(size, dtype=table.dtype, device=table.device)
+        self._index = torch.zeros(size, dtype=torch.long, device=engine.device)
+        self._scale = torch.zeros(size, dtype=engine.dtype, device=engine.device)
         self._fill(size)
 
         def update() -> Tensor:
             optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(table.batch(self._index), self._scale)
+            loss = loss_of(engine.batch(self._index), self._scale)
             loss.backward()
             optimizer.step()
             return loss.detach()
 
-        self._index.copy_(torch.arange(size, device=table.device))
+        self._index.copy_(torch.arange(size, device=engine.device))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         before = [p.detach().clone() for p in parameters]
-        with torch.cuda.device(table.device):
+        with torch.cuda.device(engine.device):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -269,13 +268,13 @@ class LBFGS:
 
     max_iter: int = 200
     tol: float = 1e-7
-    validation: LocalEngine | None = None
+    validation: Engine | None = None
     patience: int | None = None
     prior: Penalty | None = None
     stage: str = "L-BFGS"
 
     def run(
-        self, mixture: Mixture, objective: Objective, engine: LocalEngine, progress: Progress
+        self, mixture: Mixture, objective: Objective, engine: Engine, progress: Progress
     ) -> FitResult:
         progress.start(self.stage, self.max_iter)
         packed = Packed(mixture.free())

@@ -26,7 +26,7 @@ from mixtura.densities import (
     numeric_part,
     with_numeric_part,
 )
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.models.network import Network, RegressionNetwork
 from mixtura.training.base import SpreadPrior, penalty
@@ -162,7 +162,7 @@ class Linked:
     prior: SpreadPrior | None = None
     stage: str = "linked EM"
 
-    def run(self, network: Network, engine: LocalEngine, progress: Progress) -> LinkedResult:
+    def run(self, network: Network, engine: Engine, progress: Progress) -> LinkedResult:
         progress.start(self.stage, self.max_iter)
         taught = _rows_with_answers(network, engine)
         heeded = self._heeds_read_outs(engine)
@@ -181,9 +181,9 @@ class Linked:
         network = network if heeded else self._read_out(network, taught)
         return LinkedResult(network, iteration, settled and not stop, self.prior)
 
-    def _heeds_read_outs(self, engine: LocalEngine) -> bool:
+    def _heeds_read_outs(self, engine: Engine) -> bool:
         """Whether a read-out changes the next EM step; if not, only the last one is of use."""
-        guesses = self.specialize > 0.0 and bool((engine.table.y < 0).any())
+        guesses = self.specialize > 0.0 and bool((engine.y < 0).any())
         return self.link > 0.0 or self.annihilate or guesses
 
     def _accumulate(self, network: Network, batch: Batch) -> Statistics:
@@ -223,7 +223,7 @@ class Linked:
         weight = mixture.normalize_weight((sums["mass"] + prior).clamp_min(tiny).log())
         return replace(mixture, log_weight=weight)
 
-    def _read_out(self, network: Network, taught: LocalEngine | None) -> Network:
+    def _read_out(self, network: Network, taught: Engine | None) -> Network:
         """The best weights for the present embedding; unused components go, if they may."""
         if taught is None:
             return network
@@ -234,7 +234,7 @@ class Linked:
             return plain.embed(batch).double()
 
         embedded = taught.concat(embed, network).numpy()
-        weight, y = taught.table.weight.double().cpu().numpy(), taught.table.y.cpu().numpy()
+        weight, y = taught.weight.double().cpu().numpy(), taught.y.cpu().numpy()
         share = weight / weight.sum()
         shift, scale = np.zeros(embedded.shape[1]), np.ones(embedded.shape[1])
         if network.embedding != "posterior":
@@ -302,16 +302,13 @@ def _tilt(log_weight: np.ndarray, chances: np.ndarray, shares: np.ndarray) -> np
     return minimize(value_and_slope, np.zeros(len(shares)), jac=True, method="L-BFGS-B").x
 
 
-def _rows_with_answers(network: Network, engine: LocalEngine) -> LocalEngine | None:
+def _rows_with_answers(network: Network, engine: Engine) -> Engine | None:
     """The rows that a read-out can learn from; None where there is nothing to learn."""
-    y = engine.table.y
+    known = engine.labeled
     regression = isinstance(network, RegressionNetwork)
-    known = ~y.isnan() if regression else y >= 0
     if not known.any() or (network.n_classes == 1 and not regression):
         return None
-    if known.all():
-        return engine
-    return LocalEngine(engine.table.subset(known.nonzero().flatten().cpu().numpy()))
+    return engine.only(known)
 
 
 def _without_unused(network: Network) -> Network:

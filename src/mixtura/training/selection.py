@@ -20,7 +20,7 @@ from mixtura.densities import (
     numeric_part,
     with_numeric_part,
 )
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
 from mixtura.training.base import FitResult, SpreadPrior
@@ -112,7 +112,7 @@ class Start:
 
 
 def fit_groups(
-    engines: list[LocalEngine],
+    engines: list[Engine],
     counts: list[int] | None,
     recipe: Recipe,
     generator: torch.Generator,
@@ -122,11 +122,11 @@ def fit_groups(
 
     `counts` gives each group its number of components; None chooses them.
     """
-    structure = recipe.structure(engines[0].table.n_numbers)
+    structure = recipe.structure(engines[0].n_numbers)
     prior = _pooled_prior(engines, structure, recipe, generator, progress)
     em = replace(recipe.em, prior=prior)
 
-    def fit(engine: LocalEngine, count: int) -> FitResult:
+    def fit(engine: Engine, count: int) -> FitResult:
         start = partial(cluster_start, engine, count, structure, generator)
         return fit_single(start, engine, em, progress, recipe.n_init if count > 1 else 1)
 
@@ -137,7 +137,7 @@ def fit_groups(
     return recipe.finish(Start(results, prior))
 
 
-def _grow(engine: LocalEngine, fit: Callable[[LocalEngine, int], FitResult]) -> FitResult:
+def _grow(engine: Engine, fit: Callable[[Engine, int], FitResult]) -> FitResult:
     """More components while the Bayesian information criterion falls."""
     rows = effective_rows(engine)
 
@@ -155,22 +155,22 @@ def _grow(engine: LocalEngine, fit: Callable[[LocalEngine, int], FitResult]) -> 
     return best
 
 
-def effective_rows(engine: LocalEngine) -> float:
+def effective_rows(engine: Engine) -> float:
     """How much evidence the rows hold: no more than their weight.
 
     Rows of numbers that are repeated count once; where there are categories, repetition is what is
     to be expected.
     """
-    if any(engine.table.levels):
+    if any(engine.levels):
         return engine.total_weight
     rows = float(len(engine))
     if rows <= _MOST_COMPARED:
-        rows = len(torch.unique(engine.table.batch(slice(None)).x, dim=0))
+        rows = len(torch.unique(engine.all_rows().x, dim=0))
     return min(rows, engine.total_weight)
 
 
 def _pooled_prior(
-    engines: list[LocalEngine],
+    engines: list[Engine],
     structure: Structure,
     recipe: Recipe,
     generator: torch.Generator,

@@ -22,7 +22,7 @@ from mixtura.densities import (
     VectorDensity,
     randn,
 )
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
 from mixtura.training.base import FitResult, with_masses
@@ -83,11 +83,11 @@ class Structure:
 
 
 def cluster_start(
-    engine: LocalEngine, n_components: int, structure: Structure, generator: torch.Generator
+    engine: Engine, n_components: int, structure: Structure, generator: torch.Generator
 ) -> Mixture:
     """A single-class mixture with the moments of k-means clusters."""
-    batch = engine.subsample(_MOST_ROWS, generator).table.batch(slice(None)).to(torch.float64)
-    levels, weight = engine.table.levels, batch.weight
+    batch = engine.subsample(_MOST_ROWS, generator).all_rows().to(torch.float64)
+    levels, weight = engine.levels, batch.weight
     labels = cluster(_as_numbers(batch, levels), weight, n_components, generator)
     membership = torch.nn.functional.one_hot(labels, n_components).to(weight) * weight[:, None]
     membership = _share_with_empty(membership, weight)
@@ -174,7 +174,7 @@ def _share_with_empty(membership: Tensor, weight: Tensor) -> Tensor:
 
 
 def chain_start(
-    engine: LocalEngine,
+    engine: Engine,
     generator: torch.Generator,
     *,
     n_states: int,
@@ -182,8 +182,8 @@ def chain_start(
     left_to_right: bool,
 ) -> Mixture:
     """A single hidden Markov model: k-means clusters of frames, or equal stretches of time."""
-    most = max(1, int(_MOST_FRAMES / float(engine.table.sizes.mean())))
-    batch: Any = engine.subsample(most, generator).table.batch(slice(None))
+    most = max(1, int(_MOST_FRAMES / float(engine.sizes.mean())))
+    batch: Any = engine.subsample(most, generator).all_rows()
     frames, packing = batch.frames, batch.packing
     x = _fill_with_means(frames.x, frames.observed, frames.weight)
     moment = packing.moments()
@@ -220,7 +220,7 @@ def _nearest_of_some(x: Tensor, weight: Tensor, count: int, generator: torch.Gen
 
 def fit_single(
     start: Callable[[], Mixture],
-    engine: LocalEngine,
+    engine: Engine,
     em: EM,
     progress: Progress,
     n_init: int = 1,

@@ -75,7 +75,7 @@ class OneStart:
 
     def rows(self, X: np.ndarray, y: np.ndarray) -> LocalEngine:
         """Further rows in the units of the model, NaN where missing."""
-        device = self.engine.table.device
+        device = self.engine.device
         return LocalEngine(Table(X, y, np.ones(len(X)), scaling=self.scaling, device=device))
 
     def train(

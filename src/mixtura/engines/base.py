@@ -1,0 +1,293 @@
+"""What an engine is: it holds rows; what is above it sees sums, minibatches, samples, splits."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.data import Scaling
+
+Sums = dict[str, Tensor]
+
+#: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
+_CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
+#: Of more rows, a random sample is searched for copies.
+_SEARCHED = 100_000
+#: Rows that are looked at together where nothing but their holes matters.
+_SCAN_ROWS = 16_384
+
+
+class HasRowCost(Protocol):
+    """A model, or its density, that says what a row of it costs."""
+
+    def row_cost(self, missing: bool) -> int:
+        """Numbers held in memory for one row."""
+
+
+class Engine(ABC):
+    """Rows (or sequences), their labels and weights, and how to work through them.
+
+    A new engine writes the abstract members; all else follows from them.
+    """
+
+    #: Whether all batches of as many rows have tensors of the same shapes.
+    uniform: bool = True
+
+    # -- what every engine writes --------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def y(self) -> Tensor:
+        """(n,) class of each row, -1 where it has none; or its target, NaN where it has none."""
+
+    @property
+    @abstractmethod
+    def weight(self) -> Tensor:
+        """(n,) positive weights."""
+
+    @property
+    @abstractmethod
+    def scaling(self) -> Scaling:
+        """The map from the user's units into those of the rows."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Tensor:
+        """(n,) how many densities of single frames the density of each row is made of."""
+
+    @property
+    @abstractmethod
+    def may_have_missing(self) -> bool:
+        """Whether an entry may be missing."""
+
+    @property
+    @abstractmethod
+    def has_holes(self) -> bool:
+        """Whether an entry is missing: all rows are looked at, if need be."""
+
+    @property
+    @abstractmethod
+    def most_rows(self) -> int:
+        """Rows (or frames) that a chunk has at most."""
+
+    @abstractmethod
+    def batch(self, index: slice | Tensor) -> Any:
+        """The rows at `index`, to learn from."""
+
+    @abstractmethod
+    def chunks(self, n_rows: int) -> Iterator[Any]:
+        """All rows in order, `n_rows` at a time."""
+
+    @abstractmethod
+    def row_keys(self) -> np.ndarray:
+        """(n,) numbers as good as random, the same for copies of a row."""
+
+    @abstractmethod
+    def take(self, index: np.ndarray) -> Engine:
+        """The rows at the integer positions `index`."""
+
+    @abstractmethod
+    def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
+        """The same rows with other labels or weights, (n,)."""
+
+    @abstractmethod
+    def cast(self, dtype: torch.dtype) -> Self:
+        """The same rows in another floating type."""
+
+    # -- what follows --------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """(D,) number of categories of each column, 0 for numbers."""
+        return tuple(self.scaling.levels.tolist())
+
+    @property
+    def n_features(self) -> int:
+        return len(self.levels)
+
+    @property
+    def n_numbers(self) -> int:
+        """How many columns hold numbers."""
+        return self.levels.count(0)
+
+    @property
+    def total_weight(self) -> float:
+        return float(self.weight.sum())
+
+    @property
+    def values_per_row(self) -> float:
+        """Observed values of a row, in all its frames: their mean by weight, at least one."""
+        values = self.sizes.double() * self.n_features
+        if self.may_have_missing:
+            missing = torch.cat([batch.missing_share() for batch in self.chunks(_SCAN_ROWS)])
+            values = values * (1.0 - missing)
+        weight = self.weight.double()
+        return max(float(weight @ values / weight.sum()), 1.0)
+
+    def all_rows(self) -> Any:
+        """One batch of all rows: for samples, which are small."""
+        return self.batch(slice(None))
+
+    # -- sums ----------------------------------------------------------------------------------
+
+    def chunk_rows(self, model: HasRowCost) -> int:
+        """Rows per chunk, so that memory is bounded whatever the number of rows."""
+        cost = max(1, model.row_cost(self.may_have_missing))
+        kind = "cpu" if self.device.type == "cpu" else "cuda"
+        return max(1, min(self.most_rows, _CHUNK_NUMBERS[kind] // cost))
+
+    def sum(self, function: Callable[[Any], Sums], model: HasRowCost) -> Sums:
+        """The sum of what `function` gives for each chunk."""
+        total: Sums = {}
+        for batch in self.chunks(self.chunk_rows(model)):
+            for name, value in function(batch).items():
+                total[name] = value if name not in total else total[name].add_(value)
+        return total
+
+    def concat(self, function: Callable[[Any], Tensor], model: HasRowCost) -> Tensor:
+        """What `function` gives for each chunk, one after another, on the CPU."""
+        with torch.no_grad():
+            parts = [function(b).cpu() for b in self.chunks(self.chunk_rows(model))]
+        return torch.cat(parts)
+
+    def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """A random order of all rows, `size` at a time."""
+        order = torch.randperm(len(self), generator=generator).to(self.device)
+        yield from order.split(size)
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    @property
+    def labeled(self) -> Tensor:
+        """(n,) which rows have a label, or a target."""
+        return ~self.y.isnan() if self.y.is_floating_point() else self.y >= 0
+
+    def only(self, mask: Tensor) -> Engine:
+        """The rows of a mask (n,)."""
+        return self if bool(mask.all()) else self.take(_places(mask))
+
+    def labeled_as(self, label: int) -> Engine:
+        """The rows of one class."""
+        return self.take(_places(self.y == label))
+
+    def single_class(self) -> Self:
+        """The same rows, all counted as class 0: what an unsupervised model sees."""
+        return self.with_answers(y=torch.zeros_like(self.y))
+
+    def weighted(self, weight: Tensor) -> Engine:
+        """The rows that have a weight, with these weights (n,)."""
+        part = self.take(_places(weight != 0))
+        return part.with_answers(weight=weight[weight != 0].to(part.weight))
+
+    def subsample(self, most: int, generator: torch.Generator) -> Engine:
+        """At most `most` random rows."""
+        if len(self) <= most:
+            return self
+        keep = torch.randperm(len(self), generator=generator)[:most].sort().values
+        return self.take(keep.numpy())
+
+    def sample(self, most: int, generator: torch.Generator) -> Engine:
+        """About `most` labeled rows, every class its share, and as many unlabeled ones."""
+        if self.y.is_floating_point():
+            order = torch.randperm(len(self), generator=generator)
+            known = self.labeled.cpu()[order]
+            return self.take(torch.cat([order[known][:most], order[~known][:most]]).numpy())
+        n_labeled = int(self.labeled.sum())
+        keep = [
+            mine[: max(2, math.ceil(len(mine) * most / n_labeled))]
+            for mine in self._shuffled_by_class(generator)
+        ]
+        unlabeled = (self.y.cpu() < 0).nonzero().flatten()
+        order = torch.randperm(len(unlabeled), generator=generator)[:most]
+        index = torch.cat([*keep, unlabeled[order]]).sort().values
+        return self if len(index) == len(self) else self.take(index.numpy())
+
+    def fewer_unlabeled(self, whole: Engine, most: int) -> Engine:
+        """The first `most` of the unlabeled rows, beside the labeled ones.
+
+        They weigh as much beside these as all unlabeled rows do in the `whole` that this is a
+        sample of.
+        """
+        known = self.labeled
+        few = self.only(known | ((~known).cumsum(0) <= most))
+        factor = _odds(whole) / max(_odds(few), 1e-300)
+        return few.with_answers(weight=torch.where(few.labeled, few.weight, factor * few.weight))
+
+    def merged(self, most: int | None = None) -> Engine:
+        """Different rows, each with the weight of all its copies; at most so many of them.
+
+        Their order goes by class, is random within it, and is the same however often and in which
+        order rows are given: weights are repetitions. Of very many rows a random sample is merged.
+        """
+        if len(self) > _SEARCHED:
+            some = np.random.default_rng(0).choice(len(self), _SEARCHED, replace=False)
+            return self.take(np.sort(some)).merged(most)
+        key = self.row_keys()
+        label = np.zeros_like(key) if self.y.is_floating_point() else self.y.cpu().numpy()
+        order = np.lexsort((key, label))
+        differs = (np.diff(key[order]) != 0) | (np.diff(label[order]) != 0)
+        starts = np.flatnonzero(np.append(True, differs))
+        weight = np.add.reduceat(self.weight.cpu().numpy()[order], starts)
+        count = min(most or len(starts), len(starts))
+        kept = np.linspace(0, len(starts) - 1, count).astype(np.int64)
+        part = self.take(order[starts[kept]])
+        return part.with_answers(weight=torch.from_numpy(weight[kept]).to(part.weight))
+
+    # -- splits --------------------------------------------------------------------------------
+
+    def hold_out(self, share: float, generator: torch.Generator) -> tuple[Engine, Engine | None]:
+        """Rows to train on, and a share of the labeled rows of every class (None if none)."""
+        held = torch.zeros(len(self), dtype=torch.bool)
+        for mine in self._shuffled_by_class(generator):
+            held[mine[: int(len(mine) * share)]] = True
+        return self._split(held) if held.any() else (self, None)
+
+    def folds(self, count: int, generator: torch.Generator) -> Iterator[tuple[Engine, Engine]]:
+        """Rows to train on and rows held out, `count` times; each labeled row is held out once.
+
+        A class with a single row is never without it.
+        """
+        fold = torch.full((len(self),), -1)
+        first = 0
+        for mine in self._shuffled_by_class(generator):
+            if len(mine) > 1:
+                fold[mine] = torch.arange(first, first + len(mine)) % count
+                first += len(mine)
+        for number in fold[fold >= 0].unique():
+            yield self._split(fold == number)
+
+    def _shuffled_by_class(self, generator: torch.Generator) -> Iterator[Tensor]:
+        y = self.y.cpu()
+        order = torch.randperm(len(y), generator=generator)
+        for label in y[y >= 0].unique():
+            yield order[y[order] == label]
+
+    def _split(self, held: Tensor) -> tuple[Engine, Engine]:
+        return self.take(_places(~held)), self.take(_places(held))
+
+
+def _places(mask: Tensor) -> np.ndarray:
+    return mask.nonzero().flatten().cpu().numpy()
+
+
+def _odds(engine: Engine) -> float:
+    """Weight of the unlabeled rows by that of the labeled ones."""
+    known = engine.labeled
+    return float(engine.weight[~known].sum() / engine.weight[known].sum())

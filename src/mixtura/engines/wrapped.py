@@ -1,0 +1,129 @@
+"""Another engine's rows, met in another way: with holes, or as a model has prepared them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch, Scaling
+from mixtura.engines.base import Engine
+
+
+class Wrapped(Engine):
+    """The rows of another engine; subclasses say how they are met."""
+
+    def __init__(self, inner: Engine) -> None:
+        self._inner = inner
+
+    def _around(self, inner: Engine) -> Self:
+        other = copy(self)
+        other._inner = inner
+        return other
+
+    @property
+    def uniform(self) -> bool:  # type: ignore[override]
+        return self._inner.uniform
+
+    @property
+    def y(self) -> Tensor:
+        return self._inner.y
+
+    @property
+    def weight(self) -> Tensor:
+        return self._inner.weight
+
+    @property
+    def scaling(self) -> Scaling:
+        return self._inner.scaling
+
+    @property
+    def sizes(self) -> Tensor:
+        return self._inner.sizes
+
+    @property
+    def may_have_missing(self) -> bool:
+        return self._inner.may_have_missing
+
+    @property
+    def has_holes(self) -> bool:
+        return self._inner.has_holes
+
+    @property
+    def most_rows(self) -> int:
+        return self._inner.most_rows
+
+    @property
+    def values_per_row(self) -> float:
+        return self._inner.values_per_row
+
+    def batch(self, index: slice | Tensor) -> Any:
+        return self._inner.batch(index)
+
+    def chunks(self, n_rows: int) -> Iterator[Any]:
+        return self._inner.chunks(n_rows)
+
+    def row_keys(self) -> np.ndarray:
+        return self._inner.row_keys()
+
+    def take(self, index: np.ndarray) -> Self:
+        return self._around(self._inner.take(index))
+
+    def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
+        return self._around(self._inner.with_answers(y, weight))
+
+    def cast(self, dtype: torch.dtype) -> Self:
+        return self._around(self._inner.cast(dtype))
+
+
+def is_copy(batch: Batch) -> Tensor:
+    """(n,) which rows of a punched batch are the copies with holes."""
+    return torch.arange(len(batch), device=batch.y.device) >= len(batch) // 2
+
+
+class PunchedEngine(Wrapped):
+    """Every row stands beside a copy of itself with random holes: as rows will be met.
+
+    Minibatches draw fresh holes; passes over all rows always meet the same ones, so that a sum
+    stays one function of the model.
+    """
+
+    def __init__(self, inner: Engine, share: float, generator: torch.Generator) -> None:
+        super().__init__(inner)
+        self._share, self._generator = share, generator
+        self._seed = int(torch.randint(2**31, (1,), generator=generator))
+
+    @property
+    def may_have_missing(self) -> bool:
+        return True
+
+    def batch(self, index: slice | Tensor) -> Any:
+        return super().batch(index).with_punched(self._share, self._generator)
+
+    def chunks(self, n_rows: int) -> Iterator[Any]:
+        generator = torch.Generator().manual_seed(self._seed)
+        for batch in super().chunks(max(1, n_rows // 2)):
+            yield batch.with_punched(self._share, generator)
+
+
+class PreparedEngine(Wrapped):
+    """Passes over all rows meet chunks as `prepare` makes them, once: those of the first pass."""
+
+    def __init__(self, inner: Engine, prepare: Callable[[Batch], Batch]) -> None:
+        super().__init__(inner)
+        self._prepare = prepare
+        self._kept: list[Batch] = []
+
+    def _around(self, inner: Engine) -> Self:
+        other = super()._around(inner)
+        other._kept = []
+        return other
+
+    def chunks(self, n_rows: int) -> Iterator[Any]:
+        if not self._kept:
+            self._kept = [self._prepare(batch) for batch in super().chunks(n_rows)]
+        return iter(self._kept)
