@@ -1,4 +1,4 @@
-"""Densities: stacks of components of one kind. A new kind is one new file and one entry below."""
+"""Densities: what components are (`Full`, `LowRank`, ...), and the stacks they are trained as."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ from mixtura.densities.hmm import HiddenMarkov
 from mixtura.densities.hole_pattern import HolePattern
 from mixtura.densities.low_rank import LowRankGaussian, LowRankPrecision
 from mixtura.densities.product import Product, numeric_part, with_numeric_part
+from mixtura.densities.structures import (
+    DENSITIES,
+    Auto,
+    Diagonal,
+    Full,
+    LowRank,
+    Spherical,
+    Structure,
+    Student,
+)
 from mixtura.densities.student import StudentT
 
 #: (covariance, parameterization) -> class and the options it is built with: Gaussians.
@@ -39,21 +49,29 @@ STUDENTS: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
 KINDS = STRUCTURES | STUDENTS
 
 __all__ = [
+    "DENSITIES",
     "KINDS",
     "STRUCTURES",
     "STUDENTS",
+    "Auto",
     "Categorical",
     "Density",
+    "Diagonal",
     "DiagonalGaussian",
     "Even",
+    "Full",
     "FullGaussian",
     "Gaussian",
     "HiddenMarkov",
     "HolePattern",
+    "LowRank",
     "LowRankGaussian",
     "LowRankPrecision",
     "Product",
+    "Spherical",
     "Statistics",
+    "Structure",
+    "Student",
     "StudentT",
     "VectorDensity",
     "add_statistics",

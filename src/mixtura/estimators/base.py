@@ -32,11 +32,11 @@ from mixtura.estimators.typicality import (
     run_over,
     typical_scores,
 )
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn, warning_once
+from mixtura.exceptions import InvalidInputError, warning_once
 from mixtura.models.mixture import Mixture
 from mixtura.persistence import save_estimator
-from mixtura.training.base import SpreadPrior
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
+from mixtura.solvers import SpreadPrior
 
 #: What a matrix of numbers must be like.
 _NUMBERS: dict[str, Any] = {
@@ -366,19 +366,6 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
     if not (weight > 0).any():
         raise InvalidInputError("sample_weight is zero for every row: nothing to fit.")
     return weight
-
-
-def resolve_rank(rank: Any, covariance: str, n_features: int) -> int:
-    """The rank of the low-rank part: a quarter of the features by default, 25 at most."""
-    if rank == "auto":
-        return int(min(25, max(1, n_features // 4)))
-    if rank >= n_features > 0 and covariance == "low_rank":
-        warn(
-            f"rank={rank} is no less than the {n_features} features; rank {n_features} is used, "
-            "which is a full covariance: covariance='full' says the same in fewer parameters.",
-            DegenerateDataWarning,
-        )
-    return min(int(rank), n_features)
 
 
 def working_type(given: np.dtype, n_features: int, floor: float) -> torch.dtype:

@@ -11,18 +11,19 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Table, resolve_device
-from mixtura.densities import STRUCTURES
+from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine, LocalEngine
-from mixtura.estimators.base import TABLE_CONSTRAINTS, resolve_rank
+from mixtura.estimators.base import TABLE_CONSTRAINTS
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, grow
 from mixtura.estimators.plan import Rows, component_counts, labeled_rows, read_rows
 from mixtura.models.mixture import Mixture
+from mixtura.parts import resolve
 from mixtura.persistence import storable
+from mixtura.progress import Progress
 from mixtura.selection.calibration import Unseen
+from mixtura.solvers import EM
 from mixtura.training.boosting import Learner
-from mixtura.training.em import EM
-from mixtura.training.progress import Progress
-from mixtura.training.start import Structure, cluster_start
+from mixtura.training.start import cluster_start
 
 
 @storable
@@ -36,7 +37,7 @@ class BoostedMixtureClassifier(GrownClassifier):
     Parameters
     ----------
     n_components : int
-        Components a class in every stage.
+        Components per class in every stage.
     method : "boosted", "boosted_generative" or "adaboost"
         Stages raise the conditional likelihood, or the joint one; or they vote, as in AdaBoost
         (SAMME, which for two classes is AdaBoost.M1), and there is no density.
@@ -48,24 +49,24 @@ class BoostedMixtureClassifier(GrownClassifier):
     calibrate : bool
         Make probabilities honest by what models say of held-back rows, whole and with holes; the
         density is left alone.
-    covariance : "auto", "full", "diag", "spherical" or "low_rank"
-        "auto" is "full" where classes have as many rows as there are features, on average, and
-        "low_rank" where they have fewer.
+    density : "auto", "full", "diag", "spherical", "low_rank", "student", or a `Structure`
+        As in `MixtureClassifier`; "auto" is "full" where classes have as many rows as there are
+        features, on average, and "low_rank" where they have fewer.
+    solver : "em", or an `EM`
+        Of every stage.
     prior_rows : float
-        Imagined rows a component, with the spread that the classes show on average, that keep
+        Imagined rows per component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
-    rank, reg_covar, standardize, class_weight, categorical_features, unexpected, missingness,
+    standardize, class_weight, categorical_features, unexpected, missingness,
     unlabeled, max_time, device, callbacks
         As in `MixtureClassifier`; unlabeled rows are left out, with a warning.
-    max_iter, tol, n_init
-        Of EM, in every stage.
     random_state, verbose : as in scikit-learn.
 
     Attributes
     ----------
     classes_, class_prior_, weights_, means_, covariances_ : components of a class in the order of
         the stages
-    covariance_ : what "auto" chose
+    density_ : what "auto" chose
     stage_weights_ : weight of every stage, or of its vote
     n_stages_ : how many there are
     mixture_ : the fitted model, in standardized units; with "adaboost" there are `voters_` instead
@@ -89,15 +90,11 @@ class BoostedMixtureClassifier(GrownClassifier):
         "n_stages": [Interval(Integral, 1, None, closed="left")],
         "early_stopping": ["boolean"],
         "calibrate": ["boolean"],
-        "covariance": [StrOptions({"auto", *(name for name, _ in STRUCTURES)})],
-        "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "reg_covar": [Interval(Real, 0, None, closed="neither")],
+        "density": [StrOptions(set(DENSITIES)), Structure],
+        "solver": [StrOptions({"em"}), EM],
         "prior_rows": [Interval(Real, 0, None, closed="left")],
         "class_weight": [None, dict, StrOptions({"balanced"})],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
         "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
         "standardize": ["boolean"],
         **TABLE_CONSTRAINTS,
         "device": [str, torch.device],
@@ -114,15 +111,11 @@ class BoostedMixtureClassifier(GrownClassifier):
         n_stages: int = 10,
         early_stopping: bool = True,
         calibrate: bool = True,
-        covariance: str = "auto",
-        rank: Any = "auto",
-        reg_covar: float = 0.01,
+        density: str | Structure = "auto",
+        solver: str | EM = "em",
         prior_rows: float = 1.0,
         class_weight: Any = None,
-        max_iter: int = 100,
         max_time: float | None = None,
-        tol: float = 1e-3,
-        n_init: int = 1,
         standardize: bool = True,
         categorical_features: Any = None,
         unexpected: str = "missing",
@@ -138,15 +131,11 @@ class BoostedMixtureClassifier(GrownClassifier):
         self.n_stages = n_stages
         self.early_stopping = early_stopping
         self.calibrate = calibrate
-        self.covariance = covariance
-        self.rank = rank
-        self.reg_covar = reg_covar
+        self.density = density
+        self.solver = solver
         self.prior_rows = prior_rows
         self.class_weight = class_weight
-        self.max_iter = max_iter
         self.max_time = max_time
-        self.tol = tol
-        self.n_init = n_init
         self.standardize = standardize
         self.categorical_features = categorical_features
         self.unexpected = unexpected
@@ -177,18 +166,13 @@ class BoostedMixtureClassifier(GrownClassifier):
         device = resolve_device(self.device, rows.X.size)
         engine = LocalEngine(Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device))
         self.classes_, self.scaling_ = rows.classes, scaling
-        self.covariance_, options = self._covariance(engine), {}
-        if self.covariance_ == "low_rank":
-            options["rank"] = resolve_rank(self.rank, self.covariance_, engine.n_numbers)
+        self.density_ = self._structure(engine)
         counts = component_counts(self.n_components, rows)
         assert counts is not None  # only "auto" leaves them open
         open_question = self.missingness == "auto" and engine.has_holes
         choices = [False, True] if open_question else [self.missingness == "informative"]
-        structures = [
-            Structure(self.covariance_, self.reg_covar, options, informative)
-            for informative in choices
-        ]
-        trains = [partial(self._train, min(counts), structure) for structure in structures]
+        em = resolve(self.solver, {"em": EM})
+        trains = [partial(self._train, em, min(counts), informative) for informative in choices]
         with self._progress() as progress:
             best, chosen = self._train_best(
                 trains, engine, progress, in_steps=self.n_stages > 1, beats=Unseen.clearly_beats
@@ -199,23 +183,28 @@ class BoostedMixtureClassifier(GrownClassifier):
             self._publish_scores(engine, progress, chosen.prior)
         return self
 
-    def _covariance(self, engine: Engine) -> str:
-        if self.covariance != "auto":
-            return self.covariance
-        enough = engine.n_numbers * len(self.classes_) <= len(engine.merged())
-        return "full" if enough else "low_rank"
+    def _structure(self, engine: Engine) -> Structure:
+        given = self.density
+        if given == "auto":
+            enough = engine.n_numbers * len(self.classes_) <= len(engine.merged())
+            given = "full" if enough else "low_rank"
+        return resolve(given, DENSITIES).candidates(engine.n_numbers)[0]
 
     def _train(
         self,
+        em: EM,
         n_components: int,
-        structure: Structure,
+        informative: bool,
         engine: Engine,
         generator: torch.Generator,
         progress: Progress,
     ) -> list[Candidate]:
         def begin(engine: Engine, generator: torch.Generator) -> Mixture:
-            return cluster_start(engine, n_components, structure, generator)
+            structure = self.density_
+            return cluster_start(
+                engine, n_components, structure, generator, informative=informative
+            )
 
-        learner = Learner(begin, EM(self.max_iter, self.tol), len(self.classes_), self.n_init)
+        learner = Learner(begin, em, len(self.classes_))
         learner = learner.informed(engine, self.prior_rows, generator)
         return grow(self.method, learner, self.n_stages, engine, generator, progress)

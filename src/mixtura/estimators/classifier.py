@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Scaling, Table, resolve_device
-from mixtura.densities import STRUCTURES, Categorical, numeric_part
+from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine, LocalEngine, PunchedEngine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, run_over
 from mixtura.estimators.comparison import (
@@ -60,18 +60,15 @@ from mixtura.objectives import (
 )
 from mixtura.parts import resolve
 from mixtura.persistence import storable
+from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.calibration import Calibration, Unseen
-from mixtura.training.base import FitResult, SpreadPrior
-from mixtura.training.ebw import EBW
-from mixtura.training.em import EM
-from mixtura.training.gradient import LBFGS, SCHEDULES, Adam, evaluate
-from mixtura.training.progress import Progress
-from mixtura.training.selection import fit_groups
+from mixtura.solvers import EM, SOLVERS, FitResult, Solver, SpreadPrior
+from mixtura.solvers.gradients import evaluate
+from mixtura.training.groups import fit_groups
 
-#: Parts that rows are held back in, to choose and to calibrate; and iterations of a trial there
-#: where the model itself is trained by Adam.
-_FOLDS, _TRIAL = 4, 40
+#: Parts that rows are held back in, to choose and to calibrate.
+_FOLDS = 4
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
 _MOST_TO_START = 30_000
 #: With fewer labeled rows (or fewer than one per class and fold), held-back ones decide nothing:
@@ -107,13 +104,11 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     ----------
     n_components : "auto", int, or one int a class
         Components a class; "auto" grows them while an information criterion falls.
-    covariance : "auto", "full", "diag", "spherical" or "low_rank"
-        Structure of the covariances; "auto" compares low rank (full for one or two features) and
-        diagonal on held-back rows.
-    rank : "auto" or int
-        Rank of the low-rank part; "auto" compares a quarter of the features (25 at most) and 3.
-    parameterization : "covariance" or "precision"
-        Which of the two is diagonal plus low rank.
+    density : "auto", "full", "diag", "spherical", "low_rank", "student", or a `Structure`
+        What components are in the columns that hold numbers; a name is shorthand for an object of
+        `mixtura.densities` with its own settings, such as `LowRank(rank=5, floor=0.1)`. "auto"
+        compares low rank (full for one or two features), a smaller rank, a higher floor of the
+        variances, and variances alone, on held-back rows.
     objective : "margin", "conditional", "smooth_margin", "likelihood", or an `Objective`
         The discriminative term; a name is shorthand for an object of `mixtura.objectives` with its
         own settings, such as `Margin(margin=20.0)`.
@@ -126,8 +121,13 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         out in turn are clearly better predicted then, and 0, with a warning, if they are not or
         there are fewer than ten. In a stream the first part with unlabeled rows decides: those of
         later parts are set aside too, or count like labeled ones in online EM.
-    solver : "auto", "em", "ebw", "adam" or "lbfgs"
-        "auto": EM for the likelihood; L-BFGS on small data and Adam on large for the others.
+    solver : "auto", "em", "ebw", "adam", "lbfgs", or a `Solver`
+        A name is shorthand for an object of `mixtura.solvers` with its own settings, such as
+        `Adam(learning_rate=1e-3)`. "auto": EM for the likelihood; L-BFGS on small data and Adam on
+        large for the others.
+    init : "em", or an `EM`
+        Where another solver goes on, it starts from EM on the rows of each class: that is
+        `EM(max_iter=100, tol=0.01, n_init=1)`, unless another is given.
     holes : float in [0, 0.5]
         Show the objective every row twice, whole and with so large a share of random holes (on
         average; they are marginalized, as everywhere): good where features will be missing at
@@ -136,40 +136,17 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         "empirical" starts at the class frequencies and is trained; the others stay as given.
     class_weight : None, "balanced" or dict
         Weights of the classes, as in scikit-learn.
-    max_iter : "auto" or int
-        Iterations (EM, EBW: 100; L-BFGS: 40) or epochs (Adam: about 3,000 steps) of the solver.
     max_time : float or None
         Seconds that training may take. It begins with a sample of the rows and takes larger ones
         while time remains; the best model is kept, and a warning says what was cut short. Every
         part of the training still takes a step, so a fit lasts a little longer. Comparing
         structures takes half of the time at most; the step size of Adam follows the clock.
-    tol : float
-        EM stops when the mean log-likelihood gains less; where another solver goes on, ten times
-        as early.
-    n_init, init_max_iter : int
-        EM restarts a class, and iterations of each, for the start.
-    init : "em" or "eigen"
-        Low rank only: start from EM for the structure itself (factor analysers), or from the
-        leading eigenpairs of full covariances.
-    reg_covar : "auto" or float
-        Smallest variance in any direction, as a share of the feature's own ("auto" compares 0.01
-        and 0.1). Adam and L-BFGS bound full covariances less: each pivot of the Cholesky factor by
-        a tenth of its root.
     prior_rows : "auto" or float
         Imagined rows a component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.
-    learning_rate, batch_size, schedule, averaging
-        Adam's step size, minibatch ("auto": a hundredth of the rows, 100 to 1000), course of the
-        step size ("constant", "cosine", "linear"), and decay of the parameter average (0: off).
-    early_stopping : "auto" or bool
-        Adam and L-BFGS: hold back `validation_fraction` of the labeled rows, keep the best
-        iterate on them, and stop after `n_iter_no_change` iterations without gain. "auto": with
-        Adam only.
-    validation_fraction, n_iter_no_change
-        The share of the labeled rows that early stopping holds back, and its patience.
     calibrate : bool
         Make probabilities honest by what the models of a comparison say of held-back rows, whole
         and with holes; the density is left alone. The likelihood objective needs none.
@@ -212,7 +189,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     temperature_, doubt_, fade_ : calibration of `predict_proba`: what class log-joints are divided
         by, the share of a plain guess mixed in, and how fast the temperature falls with the share
         of missing features
-    covariance_, rank_, reg_covar_, tradeoff_, missingness_ : what "auto" chose
+    density_, tradeoff_, missingness_ : what "auto" chose
     unlabeled_weight_ : likewise; None if all rows had labels
     schema_ : names and categories of the columns
     margin_bound_ : upper bound of the number of training errors
@@ -237,32 +214,18 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             Interval(Integral, 1, None, closed="left"),
             "array-like",
         ],
-        "covariance": [StrOptions({"auto", *(name for name, _ in STRUCTURES)})],
-        "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "parameterization": [StrOptions({"covariance", "precision"})],
+        "density": [StrOptions(set(DENSITIES)), Structure],
         "objective": [StrOptions(set(OBJECTIVES)), Objective],
         "tradeoff": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
         "unlabeled_weight": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-        "solver": [StrOptions({"auto", "em", "ebw", "adam", "lbfgs"})],
+        "solver": [StrOptions({"auto", *SOLVERS}), Solver],
+        "init": [StrOptions({"em"}), EM],
         "holes": [Interval(Real, 0, 0.5, closed="both")],
         "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
         "class_weight": [None, dict, StrOptions({"balanced"})],
-        "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-        "init_max_iter": [Interval(Integral, 1, None, closed="left")],
-        "init": [StrOptions({"em", "eigen"})],
         "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
-        "reg_covar": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "standardize": ["boolean"],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "schedule": [StrOptions(set(SCHEDULES))],
-        "averaging": [Interval(Real, 0, 1, closed="left")],
-        "early_stopping": [StrOptions({"auto"}), "boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "calibrate": ["boolean"],
         **TABLE_CONSTRAINTS,
         "warm_start": ["boolean"],
@@ -276,32 +239,18 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self,
         n_components: Any = "auto",
         *,
-        covariance: str = "auto",
-        rank: Any = "auto",
-        parameterization: str = "covariance",
-        objective: str = "margin",
+        density: str | Structure = "auto",
+        objective: str | Objective = "margin",
         tradeoff: Any = "auto",
         unlabeled_weight: Any = "auto",
-        solver: str = "auto",
+        solver: str | Solver = "auto",
+        init: str | EM = "em",
         holes: float = 0.0,
         class_prior: Any = "empirical",
         class_weight: Any = None,
-        max_iter: Any = "auto",
         max_time: float | None = None,
-        tol: float = 1e-3,
-        n_init: int = 1,
-        init_max_iter: int = 100,
-        init: str = "em",
-        reg_covar: Any = "auto",
         prior_rows: Any = "auto",
         standardize: bool = True,
-        learning_rate: float = 5e-3,
-        batch_size: Any = "auto",
-        schedule: str = "cosine",
-        averaging: float = 0.0,
-        early_stopping: Any = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
         calibrate: bool = True,
         categorical_features: Any = None,
         unexpected: str = "missing",
@@ -314,32 +263,18 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
-        self.covariance = covariance
-        self.rank = rank
-        self.parameterization = parameterization
+        self.density = density
         self.objective = objective
         self.tradeoff = tradeoff
         self.unlabeled_weight = unlabeled_weight
         self.solver = solver
+        self.init = init
         self.holes = holes
         self.class_prior = class_prior
         self.class_weight = class_weight
-        self.max_iter = max_iter
         self.max_time = max_time
-        self.tol = tol
-        self.n_init = n_init
-        self.init_max_iter = init_max_iter
-        self.init = init
-        self.reg_covar = reg_covar
         self.prior_rows = prior_rows
         self.standardize = standardize
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.schedule = schedule
-        self.averaging = averaging
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
         self.calibrate = calibrate
         self.categorical_features = categorical_features
         self.unexpected = unexpected
@@ -380,7 +315,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             if held_back is not None:
                 generator = self._generator()
                 some = held_back.subsample(SMALL, generator)
-                unseen = Unseen.judged(result.mixture, some, generator)
+                unseen = Unseen.judged(result.model, some, generator)
             calibration = self._typical_calibration() if unseen is None else unseen.calibrate()
         self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
         self.fade_ = calibration.fade
@@ -464,15 +399,15 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         def train(rows: Engine, latest: Trained | None) -> Trained:
             generator, held_back = self._generator(), None
             engine, sized = rows, resized(self, plan, rows)
-            if self._stops_early(sized):
-                engine, held_back = rows.hold_out(self.validation_fraction, generator)
+            if sized.solver.held_out_share:
+                engine, held_back = rows.hold_out(sized.solver.held_out_share, generator)
             begin = previous if latest is None else latest.result
             result = self._solve(engine, held_back, sized, begin, generator, progress)
             return Trained(result, held_back)
 
         def loss(trained: Trained, rows: Engine) -> float:
             objective = self._objective(plan, rows)
-            return evaluate(trained.result.mixture, objective, rows)[1]
+            return evaluate(trained.result.model, objective, rows)[1]
 
         draw = partial(engine.sample, generator=self._generator())
         return Budget(progress, train, loss, draw).run(engine)
@@ -490,7 +425,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         Trials take half of the allowed time at most.
         """
         plan = plans[0]
-        calibrates = self.calibrate and not plan.generative and not self._stops_early(plan)
+        calibrates = self.calibrate and not plan.generative and not plan.solver.held_out_share
         others = [] if settled else other_tradeoffs(self, plan)
         informative = [] if settled else other_missingness(self, plan, engine)
         if not (len(plans) > 1 or others or informative or calibrates):
@@ -514,9 +449,8 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         """Trains a plan on some rows, in a share of the time that is left."""
 
         def solve(engine: Engine, plan: Plan) -> Mixture:
-            if plan.solver == "adam":
-                plan = replace(plan, solver="lbfgs", max_iter=_TRIAL)
-            return self._solve(engine, None, plan, None, generator, progress.part(share)).mixture
+            plan = replace(plan, solver=plan.solver.for_trials())
+            return self._solve(engine, None, plan, None, generator, progress.part(share)).model
 
         return solve
 
@@ -525,36 +459,28 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         if not hasattr(self, "mixture_"):
             return None
         previous, n_features = self.mixture_, rows.X.shape[1]
-        levels = self._levels(n_features)
-        kinds = [plan.recipe.density_class(int((levels == 0).sum())) for plan in plans]
         same = (
             previous.density.n_features == n_features
             and np.array_equal(self.classes_, rows.classes)
-            and np.array_equal(levels, self.scaling_.levels)
+            and np.array_equal(self._levels(n_features), self.scaling_.levels)
             and plans[0].counts in (None, list(previous.layout.counts))
-            and type(numeric_part(previous.density)) in (*kinds, Categorical)
+            and self.density_ in [plan.recipe.structure for plan in plans]
             and self.missingness in ("auto", self.missingness_)
         )
         if not same:
             raise InvalidInputError(
-                "warm_start=True needs the classes, features, components and covariance structure "
-                "of the previous fit; set warm_start=False to start anew."
+                "warm_start=True needs the classes, features, components and density of "
+                "the previous fit; set warm_start=False to start anew."
             )
         return FitResult(previous, float("nan"), 0, True, self._spread_prior())
 
     def _resumed(self, plans: list[Plan]) -> Plan:
         """The plan of the previous fit: what "auto" chose then is kept."""
-        recipe = replace(plans[0].recipe, covariance=self.covariance_, rank=self.rank_)
         informative = self.missingness_ == "informative"
-        recipe = replace(recipe, floor=self.reg_covar_, informative=informative)
+        recipe = replace(plans[0].recipe, structure=self.density_, informative=informative)
         plan = replace(plans[0], recipe=recipe)
         chosen = self.tradeoff == "auto" and self.tradeoff_ < 1.0
         return replace(plan, tradeoff=self.tradeoff_) if chosen else plan
-
-    def _stops_early(self, plan: Plan) -> bool:
-        if self.early_stopping == "auto":
-            return plan.solver == "adam"
-        return self.early_stopping and plan.solver in ("adam", "lbfgs")
 
     def _solve(
         self,
@@ -568,34 +494,39 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         """Start anew or from the previous model, and train."""
         if plan.unlabeled_weight == 0.0:
             engine = engine.only(engine.labeled)
+        by_em, has_unlabeled = isinstance(plan.solver, EM), bool(plan.unlabeled_weight)
         few = self._rows_to_start(engine, plan, generator)
-        if previous is None:
-            start = self._start(few, plan, generator, progress)
+        if previous is not None:
+            resumed = replace(previous.model, learn_prior=plan.learn_prior)
+            start = replace(previous, model=resumed.to(engine.device))
         else:
-            resumed = replace(previous.mixture, learn_prior=plan.learn_prior)
-            start = replace(previous, mixture=resumed.to(engine.device))
-        plan = replace(plan, prior=start.prior)
-        has_unlabeled = bool(plan.unlabeled_weight)
-        if plan.solver == "em" and not has_unlabeled and previous is None:
-            return start
-        if plan.solver != "em" and has_unlabeled and previous is None:
-            start = self._meet_unlabeled(start, few, plan, progress)
-        engine = self._engine(engine, plan, generator)
-        objective = self._objective(plan, engine)
-        trainer = self._trainer(plan, held_back, generator)
-        result = trainer.run(start.mixture, objective, engine, progress)
+            start = self._start(few, plan, generator, progress)
+            if by_em and not has_unlabeled:
+                return start
+            if has_unlabeled and not by_em:
+                start = self._meet_unlabeled(start, few, plan, progress)
+        rows = self._engine(engine, plan, generator)
+        result = plan.solver.run(
+            start.model,
+            self._objective(plan, rows),
+            rows,
+            progress,
+            generator=generator,
+            held_out=held_back,
+            prior=start.prior,
+        )
         return replace(result, prior=start.prior)
 
     @staticmethod
     def _rows_to_start(engine: Engine, plan: Plan, generator: torch.Generator) -> Engine:
         """The rows that the start is found from: all if it is also the end."""
-        if plan.solver == "em" or len(engine) <= _MOST_TO_START:
+        if isinstance(plan.solver, EM) or len(engine) <= _MOST_TO_START:
             return engine
         return engine.sample(_MOST_TO_START, generator)
 
     def _engine(self, engine: Engine, plan: Plan, generator: torch.Generator) -> Engine:
         """The rows as the solver is to meet them."""
-        engine = engine.cast(plan.dtype) if plan.solver == "adam" else engine
+        engine = engine.cast(plan.dtype) if plan.solver.single_precision else engine
         if self.holes and not plan.generative:
             return PunchedEngine(engine, self.holes, generator)
         return engine
@@ -604,10 +535,11 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self, start: FitResult, engine: Engine, plan: Plan, progress: Progress
     ) -> FitResult:
         """EM over all rows, so that discriminative training begins where the rows are."""
-        if not start.mixture.density.closed_form:
+        if not start.model.density.closed_form:
             return start
-        em = replace(plan.recipe.em, tol=self.tol, prior=plan.prior)
-        met = em.run(start.mixture, Likelihood(plan.unlabeled_weight), engine, progress)
+        em, likelihood = plan.recipe.em, Likelihood(plan.unlabeled_weight)
+        em = replace(em, tol=0.1 * em.tol)
+        met = em.run(start.model, likelihood, engine, progress, prior=start.prior)
         return replace(met, prior=start.prior)
 
     def _spread_prior(self) -> SpreadPrior | None:
@@ -622,7 +554,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         by_class = [train.labeled_as(label) for label in range(len(self.classes_))]
         engines = [(rows if len(rows) else train).single_class() for rows in by_class]
         start = fit_groups(engines, plan.counts, plan.recipe, generator, progress)
-        parts = [result.mixture for result in start.results]
+        parts = [result.model for result in start.results]
         joined = Mixture.join(parts, plan.log_prior.to(train.device), plan.learn_prior)
         n_iter = max(result.n_iter for result in start.results)
         converged = all(result.converged for result in start.results)
@@ -636,34 +568,13 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
             n_values=engine.values_per_row,
         )
 
-    def _trainer(self, plan: Plan, held_back: Engine | None, generator: torch.Generator) -> Any:
-        if plan.solver == "em":
-            return EM(plan.max_iter, self.tol, plan.prior)
-        if plan.solver == "ebw":
-            return EBW(plan.max_iter, prior=plan.prior)
-        patience = self.n_iter_no_change
-        if plan.solver == "lbfgs":
-            return LBFGS(plan.max_iter, validation=held_back, patience=patience, prior=plan.prior)
-        return Adam(
-            generator,
-            max_epochs=plan.max_iter,
-            batch_size=plan.batch_size,
-            learning_rate=self.learning_rate,
-            schedule=self.schedule,
-            averaging=self.averaging,
-            validation=held_back,
-            patience=patience,
-            prior=plan.prior,
-        )
-
     def _conclude(self, result: FitResult, engine: Engine, progress: Progress, plan: Plan) -> None:
-        mixture, prior = result.mixture, result.prior
+        mixture, prior = result.model, result.prior
         self._publish(mixture, engine.scaling)
         self.prior_rows_ = 0.0 if prior is None else prior.rows
         self.prior_spread_ = None if prior is None else prior.reference.cpu().numpy()
-        self.covariance_ = plan.recipe.final_covariance(engine.n_numbers)
+        self.density_ = plan.recipe.structure
         self.missingness_ = "informative" if plan.recipe.informative else "ignore"
-        self.rank_, self.reg_covar_ = plan.recipe.rank, plan.recipe.floor
         self.unlabeled_weight_ = plan.unlabeled_weight
         self.tradeoff_ = 1.0 if plan.generative else plan.tradeoff
         self.class_prior_ = self.mixture_.log_prior.exp().numpy()
@@ -671,11 +582,11 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.history_, self.n_iter_ = progress.history, result.n_iter
         self.converged_ = result.converged
         self.margin_bound_ = self._margin_bound(mixture, engine)
-        unsettled = not result.converged and not progress.stopped
-        if unsettled and plan.solver in ("em", "ebw"):
+        solver = plan.solver
+        if solver.settles and not result.converged and not progress.stopped:
             warn(
-                f"{plan.solver} stopped after max_iter={plan.max_iter} iterations without "
-                "settling; raise max_iter.",
+                f"{type(solver).__name__} stopped after max_iter={solver.max_iter} iterations "
+                "without settling; raise max_iter of the solver.",
                 ConvergenceWarning,
             )
 

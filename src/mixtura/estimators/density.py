@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -16,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura.data import Table, resolve_device
-from mixtura.densities import HolePattern
+from mixtura.densities import DENSITIES, HolePattern, Structure
 from mixtura.engines import Engine, LocalEngine, PunchedEngine, is_copy
 from mixtura.estimators.base import (
     TABLE_CONSTRAINTS,
@@ -24,20 +25,24 @@ from mixtura.estimators.base import (
     check_count,
     check_weight,
     log_density,
-    resolve_rank,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
+from mixtura.parts import resolve
 from mixtura.persistence import storable
+from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.calibration import HOLES, clear_gain
-from mixtura.training.base import FitResult
-from mixtura.training.em import EM
-from mixtura.training.gradient import evaluate
-from mixtura.training.progress import Progress
-from mixtura.training.selection import Recipe, fit_groups
+from mixtura.solvers import EM, FitResult
+from mixtura.solvers.gradients import evaluate
+from mixtura.training.groups import Recipe, fit_groups
 
+#: What names are shorthand for: where nothing discriminates, a lower floor is safe.
+_DENSITIES: dict[str, Callable[[], Structure]] = {
+    name: partial(kind, floor=1e-5)  # type: ignore[call-arg]
+    for name, kind in DENSITIES.items()
+}
 #: With fewer rows, held-back ones decide nothing; more are not needed.
 _FEWEST, _TRIED = 50, 10_000
 
@@ -52,15 +57,16 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
     ----------
     n_components : "auto" or int
         "auto" grows the number while the information criterion falls.
-    covariance : "auto", "full", "diag", "spherical" or "low_rank"
-    rank : "auto" or int
-        Rank of the low-rank part.
+    density : "full", "auto", "diag", "spherical", "low_rank", "student", or a `Structure`
+        What components are in the columns that hold numbers; a name is shorthand for an object of
+        `mixtura.densities` with `floor=1e-5`.
+    solver : "em", or an `EM`
+        "em" is `EM(max_iter=100, tol=1e-3, n_init=1)`.
     missingness : "auto", "ignore" or "informative"
         Whether components also differ in which entries are absent, as in `MixtureClassifier`;
         "auto" looks whether that makes the entries and holes of held-back rows clearly likelier,
         and no less likely with further random holes. `missingness_` is what was chosen.
-    max_iter, max_time, tol, n_init, reg_covar, standardize, categorical_features, unexpected,
-    warm_start, device, callbacks
+    max_time, standardize, categorical_features, unexpected, warm_start, device, callbacks
         As in `MixtureClassifier`.
     random_state, verbose : as in scikit-learn.
 
@@ -81,13 +87,9 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
 
     _parameter_constraints: dict = {
         "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "covariance": [StrOptions({"auto", "full", "diag", "spherical", "low_rank"})],
-        "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "density": [StrOptions(set(_DENSITIES)), Structure],
+        "solver": [StrOptions({"em"}), EM],
         "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-        "reg_covar": [Interval(Real, 0, None, closed="neither")],
         "standardize": ["boolean"],
         **TABLE_CONSTRAINTS,
         "warm_start": ["boolean"],
@@ -101,13 +103,9 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         self,
         n_components: Any = "auto",
         *,
-        covariance: str = "full",
-        rank: Any = "auto",
-        max_iter: int = 100,
+        density: str | Structure = "full",
+        solver: str | EM = "em",
         max_time: float | None = None,
-        tol: float = 1e-3,
-        n_init: int = 1,
-        reg_covar: float = 1e-5,
         standardize: bool = True,
         categorical_features: Any = None,
         unexpected: str = "missing",
@@ -119,13 +117,9 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
-        self.covariance = covariance
-        self.rank = rank
-        self.max_iter = max_iter
+        self.density = density
+        self.solver = solver
         self.max_time = max_time
-        self.tol = tol
-        self.n_init = n_init
-        self.reg_covar = reg_covar
         self.standardize = standardize
         self.categorical_features = categorical_features
         self.unexpected = unexpected
@@ -177,18 +171,17 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         with self._progress() as progress:
             outcome = self._train(engine, previous, progress)
         result = outcome.model
-        self._publish(result.mixture, scaling)
+        self._publish(result.model, scaling)
         self._publish_scores(engine, progress)
         informative = getattr(self.mixture_.density, "informative", False)
         self.missingness_ = "informative" if informative else "ignore"
-        self.n_components_ = result.mixture.n_components
+        self.n_components_ = result.model.n_components
         self.history_, self.n_iter_ = progress.history, result.n_iter
         self.converged_ = result.converged
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine))
         if not result.converged and not progress.stopped:
             warn(
-                f"EM stopped after max_iter={self.max_iter} iterations without settling; raise "
-                "max_iter or tol.",
+                "EM stopped before it had settled; raise max_iter or tol of the solver.",
                 ConvergenceWarning,
             )
         return self
@@ -197,20 +190,20 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         self, engine: Engine, previous: Mixture | None, progress: Progress
     ) -> Outcome[FitResult]:
         """Train on all rows, or on as many as time allows."""
-        em = EM(self.max_iter, self.tol)
-        rank = resolve_rank(self.rank, self.covariance, engine.n_numbers)
-        recipe = Recipe(self.covariance, rank, self.reg_covar, em, n_init=self.n_init)
+        em = resolve(self.solver, {"em": EM})
+        structure = resolve(self.density, _DENSITIES).candidates(engine.n_numbers)[0]
+        recipe = Recipe(structure, em)
         if previous is None and self._holes_tell(engine, recipe, progress):
             recipe = replace(recipe, informative=True)
 
         def train(rows: Engine, latest: FitResult | None) -> FitResult:
-            begin = previous if latest is None else latest.mixture
+            begin = previous if latest is None else latest.model
             if begin is None:
                 return self._fit_recipe(rows, recipe, progress)
             return em.run(begin.to(rows.device), Likelihood(), rows, progress)
 
         def loss(result: FitResult, rows: Engine) -> float:
-            return evaluate(result.mixture, Likelihood(), rows)[1]
+            return evaluate(result.model, Likelihood(), rows)[1]
 
         draw = partial(engine.sample, generator=self._generator())
         return Budget(progress, train, loss, draw).run(engine)
@@ -232,7 +225,7 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         train, held_back = some.hold_out(0.25, self._generator())
         assert held_back is not None
         ignoring, telling = (
-            self._fit_recipe(train, replace(recipe, informative=each), progress.part(0.25)).mixture
+            self._fit_recipe(train, replace(recipe, informative=each), progress.part(0.25)).model
             for each in (False, True)
         )
         seen = train.all_rows()

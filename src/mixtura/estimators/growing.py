@@ -19,12 +19,12 @@ from mixtura.estimators.predicting import DensityClassifier
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError, warn
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional
+from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.calibration import Calibration, Unseen
-from mixtura.training.base import SpreadPrior
+from mixtura.solvers import SpreadPrior
+from mixtura.solvers.gradients import evaluate
 from mixtura.training.boosting import Ballot, Boosting, Learner, adaboost
-from mixtura.training.gradient import evaluate
-from mixtura.training.progress import Progress
 
 #: Methods that grow a classifier, for `grow`.
 GROWING = ("boosted", "boosted_generative", "adaboost")
@@ -96,7 +96,7 @@ def grow(
         return [*(share * (1.0 - step) for share in shares), step]
 
     shares = accumulate(steps[1:], add, initial=[1.0])
-    return [Candidate(*pair, learner.em.prior) for pair in zip(mixtures, shares, strict=True)]
+    return [Candidate(*pair, learner.prior) for pair in zip(mixtures, shares, strict=True)]
 
 
 class Choice(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,31 +13,30 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura.data import UNLABELED, Batch
+from mixtura.densities import DENSITIES
 from mixtura.engines import Engine, PreparedEngine
 from mixtura.estimators.base import (
     MixtureEstimator,
-    resolve_rank,
     run_over,
 )
-from mixtura.estimators.plan import adam_epochs, batch_rows, read_counts
+from mixtura.estimators.plan import read_counts
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import N_DRAWS, RELATIVE, Network
 from mixtura.objectives import Objective
+from mixtura.parts import resolve
+from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, warn_if_cut_short
-from mixtura.training.base import SpreadPrior
-from mixtura.training.em import EM
-from mixtura.training.gradient import LBFGS, Adam, evaluate
-from mixtura.training.linked import ElasticNet, Linked, LinkedResult, NetworkPrior
-from mixtura.training.progress import Progress
-from mixtura.training.selection import Recipe, effective_rows, fit_groups
+from mixtura.solvers import EM, LBFGS, Adam, LinkedEM, Solver, SpreadPrior
+from mixtura.solvers.gradients import evaluate
+from mixtura.solvers.linked import ElasticNet, LinkedResult, NetworkPrior
+from mixtura.training.groups import Recipe, effective_rows, fit_groups
 
 #: Embeddings that "auto" compares, and how far the mixtures of classes then keep to their own rows.
 _COMPARED = {"posterior": 0.0, "log_density": 1.0}
 #: Up to so many rows L-BFGS trains end to end, with an iteration for every twenty of them; few rows
 #: would be learned by heart, and many need the time to find what tells rare classes.
 _SMALL, _ROWS_EACH, _ITERATIONS = 6_000, 20, (40, 150)
-_LEARNING_RATE = 5e-3
 #: Chances of categories that all components may have together, where their number is open.
 _MOST_CHANCES = 40_000
 #: Draws of what is missing in a row: in training, and of rows that are held back; and how often
@@ -96,8 +96,8 @@ class MixtureNetwork(MixtureEstimator):
         by_gradient = self._follows_gradients(found.model.network, engine)
         if not (found.model.converged or progress.stopped or by_gradient):
             warn(
-                f"linked EM stopped after max_iter={self.max_iter} iterations without settling; "
-                "raise max_iter or tol.",
+                f"linked EM stopped after max_iter={self._linked_em.max_iter} iterations without "
+                "settling; raise max_iter or tol of the solver.",
                 ConvergenceWarning,
             )
         return found.model
@@ -107,57 +107,53 @@ class MixtureNetwork(MixtureEstimator):
     ) -> LinkedResult:
         """A start by EM, linked EM, and gradients through the whole network if they are wanted."""
         mixture, prior = self._start(variant, engine, generator, progress)
-        linked = Linked(
-            ElasticNet(*(each * self._rarity(engine) for each in (self.l1, self.l2))),
-            link=self.link,
-            annihilate=self.annihilate,
+        linked, rarity = self._linked_em, self._rarity(engine)
+        net = ElasticNet(linked.l1 * rarity, linked.l2 * rarity)
+        blank = self._network_class.blank(mixture, variant.embedding)
+        found = linked.run(
+            replace(blank, n_draws=_TRAINING_DRAWS),
+            engine,
+            progress,
             specialize=variant.specialize,
-            equal=self.equal_covariances,
-            max_iter=self.max_iter,
-            tol=self.tol,
+            net=net,
             prior=prior,
         )
-        blank = self._network_class.blank(mixture, variant.embedding)
-        found = linked.run(replace(blank, n_draws=_TRAINING_DRAWS), engine, progress)
         if progress.stopped or not self._follows_gradients(found.network, engine):
             return self._finished(found, engine, progress)
-        penalties = NetworkPrior(linked.net, self._supervision(engine), prior)
+        penalties = NetworkPrior(net, self._supervision(engine), prior)
         network = found.network
-        for trainer in self._gradient_trainers(engine, penalties, generator):
+        for solver in self._gradient_solvers(engine):
             if progress.stopped:
                 break
-            stay = engine.may_have_missing and isinstance(trainer, LBFGS)
+            stay = engine.may_have_missing and isinstance(solver, LBFGS)
             rows = PreparedEngine(engine, network.completed) if stay else engine
-            network = trainer.run(network, self._objective(engine), rows, progress).mixture
+            objective: Any = self._objective(engine)
+            network = solver.run(
+                network, objective, rows, progress, generator=generator, prior=penalties
+            ).model
         return self._finished(replace(found, network=network), engine, progress)
 
     def _follows_gradients(self, network: Network, engine: Engine) -> bool:
         """Whether mixtures and read-out are trained together, after linked EM."""
-        return self.end_to_end and self._supervision(engine) > 0 and bool(network.weight.any())
+        taught = self._supervision(engine) > 0
+        return self._linked_em.end_to_end and taught and bool(network.weight.any())
 
     def _finished(self, result: LinkedResult, engine: Engine, progress: Progress) -> LinkedResult:
         """The network as it will predict."""
         return replace(result, network=replace(result.network, n_draws=N_DRAWS))
 
-    def _gradient_trainers(
-        self, engine: Engine, prior: NetworkPrior, generator: torch.Generator
-    ) -> list[Any]:
+    def _gradient_solvers(self, engine: Engine) -> list[Solver]:
         """One after the other. Draws of what is missing stay the same within a run of L-BFGS, or
         every step would be one of another function; several runs keep them from being learned."""
-        if len(engine) <= _SMALL:
-            rounds = _ROUNDS if engine.may_have_missing else 1
-            iterations = int(np.clip(len(engine) / _ROWS_EACH, *_ITERATIONS))
-            return [LBFGS(iterations // rounds, prior=prior)] * rounds
-        size = batch_rows("auto", len(engine))
-        adam = Adam(
-            generator,
-            max_epochs=adam_epochs(len(engine) / size),
-            batch_size=size,
-            learning_rate=_LEARNING_RATE,
-            schedule="cosine",
-            prior=prior,
-        )
-        return [adam]
+        if len(engine) > _SMALL:
+            return [Adam()]
+        rounds = _ROUNDS if engine.may_have_missing else 1
+        iterations = int(np.clip(len(engine) / _ROWS_EACH, *_ITERATIONS))
+        return [LBFGS(iterations // rounds)] * rounds
+
+    @property
+    def _linked_em(self) -> LinkedEM:
+        return resolve(self.solver, {"linked_em": LinkedEM})
 
     def _rarity(self, engine: Engine) -> float:
         """What penalties of the read-out are multiplied by."""
@@ -182,18 +178,12 @@ class MixtureNetwork(MixtureEstimator):
         counts = self._counts(engines, variant)
         alike = len({id(engine) for engine in engines}) == 1 and len(set(counts or [0])) == 1
         fitted = 1 if alike else n_classes
-        recipe = Recipe(
-            covariance=self.covariance,
-            rank=resolve_rank(self.rank, self.covariance, engine.n_numbers),
-            floor=self.reg_covar,
-            em=EM(self.max_iter, 10.0 * self.tol),
-            n_init=self.n_init,
-            prior_rows=self.prior_rows,
-            informative=variant.informative,
-        )
+        structure = resolve(self.density, DENSITIES).candidates(engine.n_numbers)[0]
+        em = resolve(self.init, {"em": partial(EM, max_iter=50, tol=0.01)})
+        recipe = Recipe(structure, em, self.prior_rows, variant.informative)
         counts = None if counts is None else counts[:fitted]
         start = fit_groups(engines[:fitted], counts, recipe, generator, progress)
-        mixtures = [result.mixture for result in start.results] * (n_classes if alike else 1)
+        mixtures = [result.model for result in start.results] * (n_classes if alike else 1)
         even = mixtures[0].log_weight.new_full((n_classes,), 1.0 / n_classes).log()
         return Mixture.join(mixtures, even, learn_prior=True), start.prior
 
@@ -244,7 +234,7 @@ class MixtureNetwork(MixtureEstimator):
         self.coef_, self.intercept_ = network.weight.numpy(), network.bias.numpy()
         self.embedding_shift_, self.embedding_scale_ = network.shift.numpy(), network.scale.numpy()
         self.embedding_, self.specialize_ = variant.embedding, variant.specialize
-        if self.l1 > 0 and not self.coef_.any() and self._supervision(engine):
+        if self._linked_em.l1 > 0 and not self.coef_.any() and self._supervision(engine):
             warn(
                 "the read-out uses no component, and predicts the same for all rows. Remedy: a "
                 "smaller l1, or more components.",

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, Table, labeled_mask, read_labels, resolve_device
-from mixtura.densities import STRUCTURES
+from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine, LocalEngine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
 from mixtura.estimators.growing import Candidate, choose
@@ -48,9 +48,10 @@ from mixtura.objectives import (
 )
 from mixtura.parts import resolve
 from mixtura.persistence import storable
+from mixtura.progress import Progress
 from mixtura.selection.calibration import Calibration, Unseen
-from mixtura.training.linked import LinkedResult, with_class_shares
-from mixtura.training.progress import Progress
+from mixtura.solvers import EM, LinkedEM
+from mixtura.solvers.linked import LinkedResult, with_class_shares
 
 #: What names are shorthand for. Scores of a read-out are no log densities: a smaller margin than
 #: elsewhere is enough.
@@ -92,18 +93,6 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         How much less the rows of other classes count for the mixture of a class. 0 fits every
         mixture to all rows, as published; 1 to the rows of its class. "auto" is 1 for log-densities
         and 0 for the others.
-    link : float
-        Rows that the read-out's say in the mixtures' weights counts for: components that the
-        read-out uses grow. 0 is no link.
-    l1, l2 : float
-        Penalties of the read-out's weights, beside the mean loss of the rows. Where classes are
-        uneven they are multiplied by the number of classes times the smallest class's share (but
-        by 0.1 at least), or they would silence the components of rare classes first.
-    annihilate : bool
-        Erase components whose weight in the read-out becomes zero.
-    end_to_end : bool
-        Then train mixtures and read-out together by gradient, so that the read-out moves means and
-        covariances too.
     objective : "conditional", "margin", "smooth_margin", or an `Objective`
         The discriminative term of that training; a name is shorthand for an object of
         `mixtura.objectives`, "margin" for `Margin(5.0)`.
@@ -113,15 +102,21 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     unlabeled_weight : "auto" or float in [0, 1]
         Weight of unlabeled rows in the likelihood; labeled rows then weigh one minus it. 0 sets
         them aside altogether; "auto" decides as in `MixtureClassifier`.
-    covariance : "full", "diag", "spherical" or "low_rank"
-    equal_covariances : bool
-        Give all components of a mixture one covariance (until gradients move them).
+    density : "low_rank", "auto", "full", "diag", "spherical", "student", or a `Structure`
+        What components are in the columns that hold numbers, as in `MixtureClassifier`.
+    solver : "linked_em", or a `LinkedEM`
+        Steps of EM and fits of the read-out in turn, then gradients through both; a name is
+        shorthand for an object of `mixtura.solvers` with its settings: iterations, the penalties
+        `l1` and `l2` of the read-out's weights, `link`, `annihilate`, `equal_covariances`,
+        `end_to_end`. Where classes are uneven, the penalties are multiplied by the number of
+        classes times the smallest class's share (but by 0.1 at least), or they would silence the
+        components of rare classes first.
+    init : "em", or an `EM`
+        What the mixtures start from, `EM(max_iter=50, tol=0.01, n_init=1)`.
     calibrate : bool
         Make probabilities honest by what networks say of held-back rows, whole and with holes.
-    max_iter, tol : int, float
-        Linked EM ends after so many iterations, or when the parameters change by a smaller share.
-    rank, reg_covar, prior_rows, n_init, standardize, class_weight, categorical_features,
-    unexpected, missingness, unlabeled, max_time, device, callbacks
+    prior_rows, standardize, class_weight, categorical_features, unexpected, missingness,
+    unlabeled, max_time, device, callbacks
         As in `MixtureClassifier`.
     random_state, verbose : as in scikit-learn.
 
@@ -151,25 +146,16 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         "n_components": [StrOptions({"auto"}), Integral, "array-like"],
         "embedding": [StrOptions({"auto", *EMBEDDINGS})],
         "specialize": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-        "link": [Interval(Real, 0, None, closed="left")],
-        "l1": [Interval(Real, 0, None, closed="left")],
-        "l2": [Interval(Real, 0, None, closed="left")],
-        "annihilate": ["boolean"],
-        "end_to_end": ["boolean"],
         "objective": [StrOptions(set(_OBJECTIVES)), Objective],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
         "unlabeled_weight": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-        "covariance": [StrOptions({name for name, _ in STRUCTURES})],
-        "rank": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "equal_covariances": ["boolean"],
-        "reg_covar": [Interval(Real, 0, None, closed="neither")],
+        "density": [StrOptions(set(DENSITIES)), Structure],
+        "solver": [StrOptions({"linked_em"}), LinkedEM],
+        "init": [StrOptions({"em"}), EM],
         "prior_rows": [Interval(Real, 0, None, closed="left")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
         "class_weight": [None, dict, StrOptions({"balanced"})],
         "calibrate": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
         "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "tol": [Interval(Real, 0, None, closed="left")],
         "standardize": ["boolean"],
         **TABLE_CONSTRAINTS,
         "device": [str, torch.device],
@@ -184,25 +170,16 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         *,
         embedding: str = "auto",
         specialize: Any = "auto",
-        link: float = 0.0,
-        l1: float = 1e-3,
-        l2: float = 1e-3,
-        annihilate: bool = False,
-        end_to_end: bool = True,
-        objective: str = "conditional",
+        objective: str | Objective = "conditional",
         tradeoff: float = 0.2,
         unlabeled_weight: Any = "auto",
-        covariance: str = "low_rank",
-        rank: Any = "auto",
-        equal_covariances: bool = False,
-        reg_covar: float = 0.01,
+        density: str | Structure = "low_rank",
+        solver: str | LinkedEM = "linked_em",
+        init: str | EM = "em",
         prior_rows: float = 3.0,
-        n_init: int = 1,
         class_weight: Any = None,
         calibrate: bool = True,
-        max_iter: int = 50,
         max_time: float | None = None,
-        tol: float = 1e-3,
         standardize: bool = True,
         categorical_features: Any = None,
         unexpected: str = "missing",
@@ -216,25 +193,16 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         self.n_components = n_components
         self.embedding = embedding
         self.specialize = specialize
-        self.link = link
-        self.l1 = l1
-        self.l2 = l2
-        self.annihilate = annihilate
-        self.end_to_end = end_to_end
         self.objective = objective
         self.tradeoff = tradeoff
         self.unlabeled_weight = unlabeled_weight
-        self.covariance = covariance
-        self.rank = rank
-        self.equal_covariances = equal_covariances
-        self.reg_covar = reg_covar
+        self.density = density
+        self.solver = solver
+        self.init = init
         self.prior_rows = prior_rows
-        self.n_init = n_init
         self.class_weight = class_weight
         self.calibrate = calibrate
-        self.max_iter = max_iter
         self.max_time = max_time
-        self.tol = tol
         self.standardize = standardize
         self.categorical_features = categorical_features
         self.unexpected = unexpected
@@ -386,7 +354,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     def _finished(self, result: LinkedResult, engine: Engine, progress: Progress) -> LinkedResult:
         """Classes get their shares of the labeled rows; the published weights are left alone."""
         found = super()._finished(result, engine, progress)
-        if len(self.classes_) < 2 or not self.end_to_end:
+        if len(self.classes_) < 2 or not self._linked_em.end_to_end:
             return found
         shares = _shares(engine, len(self.classes_))
         return replace(found, network=with_class_shares(found.network, shares, progress))

@@ -17,6 +17,7 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length,
 from torch import Tensor
 
 from mixtura.data import Batch, Table, resolve_device
+from mixtura.densities import Structure
 from mixtura.engines import Engine, LocalEngine, PunchedEngine, is_copy
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
 from mixtura.estimators.network import TRIAL_DRAWS, MixtureNetwork, Variant
@@ -26,8 +27,9 @@ from mixtura.exceptions import InvalidInputError
 from mixtura.models.network import Network, RegressionNetwork
 from mixtura.objectives import Objective, Regression, likelihood_share
 from mixtura.persistence import storable
+from mixtura.progress import Progress
 from mixtura.selection.calibration import HOLES, clear_gain
-from mixtura.training.progress import Progress
+from mixtura.solvers import EM, LinkedEM
 
 #: Parts that rows are held back in for a choice, and rows that are too few.
 _FOLDS, _FEWEST = 4, 50
@@ -50,8 +52,8 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
     tradeoff : float in [0, 1]
         Share of the likelihood of the rows per observed value in end-to-end training; the rest is
         the squared error, in units of the target's variance.
-    embedding, link, l1, l2, annihilate, end_to_end, covariance, rank, equal_covariances, reg_covar,
-    prior_rows, n_init, max_iter, max_time, tol, standardize, categorical_features, unexpected,
+    density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
+    embedding, solver, init, prior_rows, max_time, standardize, categorical_features, unexpected,
     missingness, device, callbacks
         As in `MixtureNetworkClassifier`.
     random_state, verbose : as in scikit-learn.
@@ -80,9 +82,8 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
     _parameter_constraints: dict = {
         name: MixtureNetworkClassifier._parameter_constraints[name]
         for name in (
-            *("embedding", "link", "l1", "l2", "annihilate", "end_to_end", "tradeoff"),
-            *("covariance", "rank", "equal_covariances", "reg_covar", "prior_rows", "n_init"),
-            *("max_iter", "max_time", "tol", "standardize", *TABLE_CONSTRAINTS),
+            *("embedding", "tradeoff", "density", "solver", "init", "prior_rows"),
+            *("max_time", "standardize", *TABLE_CONSTRAINTS),
             *("device", "callbacks", "random_state", "verbose"),
         )
     } | {"n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")]}
@@ -92,21 +93,12 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         n_components: Any = "auto",
         *,
         embedding: str = "auto",
-        link: float = 0.0,
-        l1: float = 1e-3,
-        l2: float = 1e-3,
-        annihilate: bool = False,
-        end_to_end: bool = True,
         tradeoff: float = 0.2,
-        covariance: str = "diag",
-        rank: Any = "auto",
-        equal_covariances: bool = False,
-        reg_covar: float = 0.01,
+        density: str | Structure = "diag",
+        solver: str | LinkedEM = "linked_em",
+        init: str | EM = "em",
         prior_rows: float = 3.0,
-        n_init: int = 1,
-        max_iter: int = 50,
         max_time: float | None = None,
-        tol: float = 1e-3,
         standardize: bool = True,
         categorical_features: Any = None,
         unexpected: str = "missing",
@@ -118,21 +110,12 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
     ) -> None:
         self.n_components = n_components
         self.embedding = embedding
-        self.link = link
-        self.l1 = l1
-        self.l2 = l2
-        self.annihilate = annihilate
-        self.end_to_end = end_to_end
         self.tradeoff = tradeoff
-        self.covariance = covariance
-        self.rank = rank
-        self.equal_covariances = equal_covariances
-        self.reg_covar = reg_covar
+        self.density = density
+        self.solver = solver
+        self.init = init
         self.prior_rows = prior_rows
-        self.n_init = n_init
-        self.max_iter = max_iter
         self.max_time = max_time
-        self.tol = tol
         self.standardize = standardize
         self.categorical_features = categorical_features
         self.unexpected = unexpected

@@ -6,6 +6,7 @@ Every refusal happens here, before any work is done.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length
 from torch import Tensor
 
 from mixtura.data import encode_labels, find_labeled, read_labels
+from mixtura.densities import DENSITIES, Auto, Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import check_weight, distinct_rows, resolve_rank, working_type
+from mixtura.estimators.base import check_weight, distinct_rows, working_type
 from mixtura.exceptions import (
     AmbiguousDataWarning,
     DegenerateDataWarning,
@@ -27,9 +29,8 @@ from mixtura.exceptions import (
 )
 from mixtura.objectives import OBJECTIVES, Likelihood
 from mixtura.parts import resolve
-from mixtura.training.base import SpreadPrior
-from mixtura.training.em import EM
-from mixtura.training.selection import Recipe
+from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, Solver
+from mixtura.training.groups import Recipe
 
 #: Up to so many rows (by weight), L-BFGS on all of them is as fast as Adam, and repeatable.
 SMALL = 3_000
@@ -48,10 +49,7 @@ TOO_FEW = "the labels are too few to tell whether they would help"
 STREAMED = "the first part of this stream had none, so that nothing was compared"
 #: Where a number is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
-_FLOORS, _TRADEOFFS = (0.01, 0.1), (0.9, 0.5)
-_THIN = 3
-_ITERATIONS = {"em": 100, "ebw": 100, "lbfgs": 40}
-_STEPS, _EPOCHS = 3_000, (15, 60)
+_TRADEOFFS = (0.9, 0.5)
 #: The prior of a class that a stream has not shown yet.
 _NEVER = 1e-100
 
@@ -91,18 +89,15 @@ class Plan:
         sets them aside, None says that there are none.
     """
 
-    solver: str
+    solver: Solver
     generative: bool
     recipe: Recipe
     tradeoff: float
-    max_iter: int
-    batch_size: int
     counts: list[int] | None
     log_prior: Tensor
     learn_prior: bool
     dtype: torch.dtype
     unlabeled_weight: float | None = None
-    prior: SpreadPrior | None = None
 
 
 def read_rows(
@@ -219,88 +214,68 @@ def class_counts(rows: Rows, class_prior: np.ndarray) -> np.ndarray:
 def make_plans(estimator: Any, rows: Rows) -> list[Plan]:
     """The estimator's parameters, resolved for these rows.
 
-    One plan for every structure that "auto" leaves open, the first choice first.
+    One plan for every structure that is left open, the first choice first.
     """
-    generative = _is_generative(estimator, rows)
-    precision = estimator.parameterization == "precision"
-    _refuse_contradictions(estimator, generative, precision)
-    solver = _solver(estimator.solver, rows.weight.sum(), generative and not precision)
-    batch_size = batch_rows(estimator.batch_size, len(rows.y))
-    max_iter = _max_iter(estimator.max_iter, solver, len(rows.y) / batch_size)
-    prior = estimator.class_prior
+    term, density = resolve(estimator.objective, OBJECTIVES), resolve(estimator.density, DENSITIES)
+    alone = len(rows.classes) == 1
+    generative = isinstance(term, Likelihood) or estimator.tradeoff == 1.0 or alone
     n_numbers = _count_numbers(estimator, rows)
+    structures = density.candidates(n_numbers)
+    by_em = generative and structures[0].closed_form
+    solver = choose_solver(estimator.solver, rows.weight.sum(), by_em)
+    init = resolve(estimator.init, {"em": partial(EM, tol=0.01)})
+    _refuse_contradictions(estimator, solver, generative, structures[0])
+    prior, prior_rows = estimator.class_prior, estimator.prior_rows
     first = Plan(
         solver=solver,
         generative=generative,
         recipe=Recipe(
-            covariance="low_rank" if precision else estimator.covariance,
-            rank=resolve_rank(estimator.rank, estimator.covariance, n_numbers),
-            floor=_first(estimator.reg_covar, _FLOORS),
-            em=_em(estimator, solver, max_iter),
-            parameterization=estimator.parameterization,
-            eigen=estimator.init == "eigen" or precision,
-            n_init=estimator.n_init,
-            prior_rows=None if estimator.prior_rows == "auto" else estimator.prior_rows,
+            structure=structures[0],
+            em=solver if isinstance(solver, EM) else init,
+            prior_rows=None if prior_rows == "auto" else prior_rows,
             informative=estimator.missingness == "informative",
         ),
         tradeoff=_first(estimator.tradeoff, _TRADEOFFS),
-        max_iter=max_iter,
-        batch_size=batch_size,
         counts=component_counts(estimator.n_components, rows),
         log_prior=torch.from_numpy(np.log(_class_prior(prior, rows))),
         learn_prior=isinstance(prior, str) and prior == "empirical",
-        dtype=working_type(rows.X.dtype, n_numbers, _first(estimator.reg_covar, _FLOORS)),
-        unlabeled_weight=_first(estimator.unlabeled_weight, (EVEN,))
-        if rows.has_unlabeled
-        else None,
+        dtype=working_type(rows.X.dtype, n_numbers, structures[0].floor),
+        unlabeled_weight=(
+            _first(estimator.unlabeled_weight, (EVEN,)) if rows.has_unlabeled else None
+        ),
     )
     if generative:
         return [first]
-    return [replace(first, recipe=recipe) for recipe in _recipes(estimator, first.recipe, rows)]
+    return [replace(first, recipe=replace(first.recipe, structure=each)) for each in structures]
+
+
+def choose_solver(given: Any, weight: float, by_em: bool) -> Solver:
+    """What was asked for; "auto" is EM where that is enough, and else goes by the rows' weight."""
+    if given != "auto":
+        return resolve(given, SOLVERS)
+    if by_em:
+        return EM()
+    return LBFGS() if weight <= SMALL else Adam()
 
 
 def resized(estimator: Any, plan: Plan, engine: Engine) -> Plan:
-    """The plan with the solver, minibatches and epochs that it would have for these rows."""
-    solver = _solver(estimator.solver, float(engine.weight.sum()), plan.solver == "em")
-    batch_size = batch_rows(estimator.batch_size, len(engine))
-    max_iter = _max_iter(estimator.max_iter, solver, len(engine) / batch_size)
-    return replace(plan, solver=solver, batch_size=batch_size, max_iter=max_iter)
-
-
-def _recipes(estimator: Any, first: Recipe, rows: Rows) -> list[Recipe]:
-    """Structures to compare: the first choice, a stiffer one, a thinner one, and variances only.
-
-    Who names a structure has chosen: nothing is compared.
-    """
-    if estimator.covariance != "auto" or estimator.parameterization == "precision":
-        return [first]
-    n_numbers = _count_numbers(estimator, rows)
-    first = replace(first, covariance=first.final_covariance(n_numbers))
-    found = [first]
-    if n_numbers == 0:
-        return found
-    if estimator.reg_covar == "auto":
-        found += [replace(first, floor=floor) for floor in _FLOORS[1:]]
-    if estimator.rank == "auto" and first.covariance == "low_rank" and first.rank > _THIN:
-        found.append(replace(first, rank=_THIN))
-    if n_numbers > 1:
-        found.append(replace(first, covariance="diag"))
-    return found
+    """The plan with the solver that it would have for these rows."""
+    by_em = isinstance(plan.solver, EM)
+    return replace(plan, solver=choose_solver(estimator.solver, engine.total_weight, by_em))
 
 
 def other_tradeoffs(estimator: Any, plan: Plan) -> list[Plan]:
     """The plan with the other trade-offs that "auto" leaves open."""
-    left_open = estimator.tradeoff == "auto" and estimator.covariance == "auto"
-    if plan.generative or not left_open:
+    left_open = isinstance(resolve(estimator.density, DENSITIES), Auto)
+    if plan.generative or estimator.tradeoff != "auto" or not left_open:
         return []
     return [replace(plan, tradeoff=tradeoff) for tradeoff in _TRADEOFFS[1:]]
 
 
 def shortened(plan: Plan) -> Plan:
     """The plan with fewer iterations: enough to see whether unlabeled rows help."""
-    em = replace(plan.recipe.em, max_iter=min(plan.recipe.em.max_iter, _SHORT_EM))
-    recipe = replace(plan.recipe, em=em)
-    return replace(plan, recipe=recipe, max_iter=min(plan.max_iter, _SHORT))
+    recipe = replace(plan.recipe, em=plan.recipe.em.limited(_SHORT_EM))
+    return replace(plan, recipe=recipe, solver=plan.solver.limited(_SHORT))
 
 
 def warn_of_rows_set_aside(rows: Rows, reason: str) -> None:
@@ -324,62 +299,25 @@ def _count_numbers(estimator: Any, rows: Rows) -> int:
     return int((estimator._levels(rows.X.shape[1]) == 0).sum())
 
 
-def _em(estimator: Any, solver: str, max_iter: int) -> EM:
-    """EM to the end, or near enough for another solver to go on."""
-    if solver == "em":
-        return EM(max_iter, estimator.tol)
-    return EM(estimator.init_max_iter, 10.0 * estimator.tol)
-
-
 def _first(value: Any, choices: tuple[float, ...]) -> float:
     return choices[0] if value == "auto" else float(value)
 
 
-def batch_rows(batch_size: Any, n_rows: int) -> int:
-    """Rows of a minibatch; "auto" is a hundredth of all."""
-    return min(max(100, n_rows // 100), 1000) if batch_size == "auto" else int(batch_size)
-
-
-def _max_iter(max_iter: Any, solver: str, steps_an_epoch: float) -> int:
-    if max_iter != "auto":
-        return int(max_iter)
-    return _ITERATIONS.get(solver) or adam_epochs(steps_an_epoch)
-
-
-def adam_epochs(steps_an_epoch: float) -> int:
-    """Epochs that make about `_STEPS` steps."""
-    return int(np.clip(_STEPS / steps_an_epoch, *_EPOCHS))
-
-
-def _is_generative(estimator: Any, rows: Rows) -> bool:
-    term = resolve(estimator.objective, OBJECTIVES)
-    return isinstance(term, Likelihood) or estimator.tradeoff == 1.0 or len(rows.classes) == 1
-
-
-def _refuse_contradictions(estimator: Any, generative: bool, precision: bool) -> None:
-    if precision and estimator.covariance not in ("low_rank", "auto"):
+def _refuse_contradictions(
+    estimator: Any, solver: Solver, generative: bool, structure: Structure
+) -> None:
+    if solver.likelihood_only and not generative:
         raise UnsupportedError(
-            f"parameterization='precision' goes with covariance='low_rank', not "
-            f"{estimator.covariance!r}: leave parameterization at 'covariance'."
+            f"solver={estimator.solver!r} maximizes the likelihood, not "
+            f"objective={estimator.objective!r} with tradeoff={estimator.tradeoff}: use "
+            "solver='ebw', 'adam' or 'lbfgs', or tradeoff=1."
         )
-    if estimator.solver == "em" and not generative:
+    if (solver.closed_form_only or solver.likelihood_only) and not structure.closed_form:
         raise UnsupportedError(
-            f"solver='em' maximizes the likelihood, not objective={estimator.objective!r} with "
-            f"tradeoff={estimator.tradeoff}: use solver='ebw', 'adam' or 'lbfgs', or tradeoff=1."
+            f"solver={estimator.solver!r} needs closed-form updates, and "
+            f"density={estimator.density!r} has none: use solver='adam' or 'lbfgs', or a density "
+            "that has them, such as 'low_rank'."
         )
-    if estimator.solver in ("em", "ebw") and precision:
-        raise UnsupportedError(
-            f"solver={estimator.solver!r} needs closed-form updates, and a low-rank precision has "
-            "none: use solver='adam' or 'lbfgs', or parameterization='covariance'."
-        )
-
-
-def _solver(solver: str, weight: float, by_em: bool) -> str:
-    if solver != "auto":
-        return solver
-    if by_em:
-        return "em"
-    return "lbfgs" if weight <= SMALL else "adam"
 
 
 def read_counts(n_components: Any, classes: np.ndarray) -> np.ndarray:

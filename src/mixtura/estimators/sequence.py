@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -20,29 +20,35 @@ from mixtura.data import UNLABELED, resolve_device
 from mixtura.data.packing import Packing
 from mixtura.data.schema import check_names
 from mixtura.data.sequences import SequenceTable
+from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine, LocalEngine
-from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, log_density, resolve_rank
+from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, log_density
 from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, choose, grow
 from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.plan import Rows, labeled_rows, read_rows
 from mixtura.estimators.sequence_input import Sequences, per_sequence, read_sequences
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, LogMargin, beside_likelihood
+from mixtura.objectives import OBJECTIVES, Objective, beside_likelihood
+from mixtura.parts import resolve
 from mixtura.persistence import storable
-from mixtura.training.base import SpreadPrior, Trainer
+from mixtura.progress import Progress
+from mixtura.solvers import EBW, EM, LBFGS, Adam, Solver, SpreadPrior
 from mixtura.training.boosting import Learner
-from mixtura.training.ebw import EBW
-from mixtura.training.em import EM
-from mixtura.training.gradient import LBFGS, Adam
-from mixtura.training.progress import Progress
-from mixtura.training.start import Structure, chain_start
+from mixtura.training.start import chain_start
 
 #: Methods that train hidden Markov models on.
 _DISCRIMINATIVE = ("conditional", "margin", "smooth_margin")
 #: What "auto" compares: methods, and numbers of states.
 _METHODS = ("boosted", "conditional")
 _STATES = (3, 6, 12)
+#: What names of solvers are shorthand for.
+_ITERATIONS = 100
+_SOLVERS: dict[str, Callable[[], Solver]] = {
+    "lbfgs": partial(LBFGS, _ITERATIONS),
+    "ebw": partial(EBW, _ITERATIONS),
+    "adam": partial(Adam, _ITERATIONS, batch_size=100, learning_rate=2e-3, schedule="constant"),
+}
 #: Iterations of the first leg of discriminative training; each further leg has twice as many.
 _LEG = 10
 #: What a leg must gain, a sequence, for another to follow.
@@ -61,19 +67,20 @@ class SequenceMixtureClassifier(GrownClassifier):
     n_states : "auto" or int
         States of every hidden Markov model; "auto" compares 3, 6 and 12, fitted by maximum
         likelihood, on held-back sequences.
-    method : str
+    method : str, or an `Objective`
         "auto": "boosted" or "conditional", whichever does better on held-back sequences.
         "ml": one model a class, by maximum likelihood (Baum-Welch).
         "conditional", "margin", "smooth_margin": these models, trained on to raise the conditional
-        likelihood or a margin between the classes.
+        likelihood or a margin between the classes; an object of `mixtura.objectives` such as
+        `Margin(5.0)` has settings of its own.
         "boosted": a mixture a class, grown where the classes meet (BxCML);
         "boosted_generative": grown where sequences are not explained yet (BxML).
         "adaboost": models that vote (SAMME, which for two classes is AdaBoost.M1, the paper's BBN);
         there is no density.
     multiclass : "direct" or "pairwise"
         One model of all classes, or one for each pair of them, whose probabilities are coupled.
-    covariance : "diag", "full", "spherical" or "low_rank"
-        Of the emissions.
+    density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
+        Of the emissions, as in `MixtureClassifier`.
     topology : "ergodic" or "left_to_right"
         Whether every state may follow every other, or only later ones.
     n_stages : int
@@ -82,22 +89,18 @@ class SequenceMixtureClassifier(GrownClassifier):
     tradeoff : float in [0, 1]
         Share of the likelihood per value (of a sequence of mean length) in a discriminative
         objective, so that one value serves short sequences and long.
-    margin : "auto" or float
-        Desired log-margin: sequences that reach it cost nothing. "auto": 20, or 1 for
-        "smooth_margin".
-    solver : "lbfgs", "adam" or "ebw"
-        Of discriminative objectives.
+    solver : "lbfgs", "adam", "ebw", or a `Solver`
+        Of discriminative objectives; a name is shorthand for an object of `mixtura.solvers` with at
+        most 100 iterations.
+    init : "em", or an `EM`
+        Maximum likelihood, which discriminative training starts from:
+        `EM(max_iter=100, tol=1e-3, n_init=1)`, where `tol` is the gain in log-likelihood per frame.
     early_stopping : bool
         Choose on held-back sequences how many stages there are, or how far discriminative training
         goes.
     calibrate : bool
         Make probabilities honest by what models say of held-back sequences, whole and with holes;
         the density is left alone.
-    max_iter, tol, n_init
-        Of EM: iterations, the gain in log-likelihood a frame that ends it, and starts a class.
-        Discriminative training has as many iterations.
-    reg_covar : float
-        Smallest variance, as a share of the channel's own.
     prior_rows : float
         Imagined frames a state, with the spread that states show on average, that keep covariances
         sound where real frames are few; 0 is plain maximum likelihood.
@@ -138,21 +141,17 @@ class SequenceMixtureClassifier(GrownClassifier):
 
     _parameter_constraints: dict = {
         "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "method": [StrOptions({"auto", "ml", *_DISCRIMINATIVE, *GROWING})],
+        "method": [StrOptions({"auto", "ml", *_DISCRIMINATIVE, *GROWING}), Objective],
         "multiclass": [StrOptions({"direct", "pairwise"})],
-        "covariance": [StrOptions({"diag", "full", "spherical", "low_rank"})],
+        "density": [StrOptions(set(DENSITIES)), Structure],
         "topology": [StrOptions({"ergodic", "left_to_right"})],
         "n_stages": [Interval(Integral, 1, None, closed="left")],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
-        "margin": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
-        "solver": [StrOptions({"lbfgs", "adam", "ebw"})],
+        "solver": [StrOptions(set(_SOLVERS)), Solver],
+        "init": [StrOptions({"em"}), EM],
         "early_stopping": ["boolean"],
         "calibrate": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
         "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-        "reg_covar": [Interval(Real, 0, None, closed="neither")],
         "prior_rows": [Interval(Real, 0, None, closed="left")],
         "class_weight": [None, dict, StrOptions({"balanced"})],
         "standardize": ["boolean"],
@@ -170,21 +169,17 @@ class SequenceMixtureClassifier(GrownClassifier):
         self,
         n_states: Any = "auto",
         *,
-        method: str = "auto",
+        method: str | Objective = "auto",
         multiclass: str = "direct",
-        covariance: str = "diag",
+        density: str | Structure = "diag",
         topology: str = "ergodic",
         n_stages: int = 10,
         tradeoff: float = 0.0,
-        margin: Any = "auto",
-        solver: str = "lbfgs",
+        solver: str | Solver = "lbfgs",
+        init: str | EM = "em",
         early_stopping: bool = True,
         calibrate: bool = True,
-        max_iter: int = 100,
         max_time: float | None = None,
-        tol: float = 1e-3,
-        n_init: int = 1,
-        reg_covar: float = 0.01,
         prior_rows: float = 1.0,
         class_weight: Any = None,
         standardize: bool = True,
@@ -201,19 +196,15 @@ class SequenceMixtureClassifier(GrownClassifier):
         self.n_states = n_states
         self.method = method
         self.multiclass = multiclass
-        self.covariance = covariance
+        self.density = density
         self.topology = topology
         self.n_stages = n_stages
         self.tradeoff = tradeoff
-        self.margin = margin
         self.solver = solver
+        self.init = init
         self.early_stopping = early_stopping
         self.calibrate = calibrate
-        self.max_iter = max_iter
         self.max_time = max_time
-        self.tol = tol
-        self.n_init = n_init
-        self.reg_covar = reg_covar
         self.prior_rows = prior_rows
         self.class_weight = class_weight
         self.standardize = standardize
@@ -345,56 +336,48 @@ class SequenceMixtureClassifier(GrownClassifier):
     def _train(
         self,
         n_states: int,
-        method: str,
+        method: str | Objective,
         engine: Engine,
         generator: torch.Generator,
         progress: Progress,
     ) -> list[Candidate]:
-        options = {}
-        if self.covariance == "low_rank":
-            options["rank"] = resolve_rank("auto", self.covariance, engine.n_features)
         begin = partial(
             chain_start,
             n_states=n_states,
-            structure=Structure(self.covariance, self.reg_covar, options),
+            structure=resolve(self.density, DENSITIES).candidates(engine.n_features)[0],
             left_to_right=self.topology == "left_to_right",
         )
-        em = EM(self.max_iter, self.tol * float(engine.sizes.mean()))
-        learner = Learner(begin, em, len(self.classes_), self.n_init)
+        em = resolve(self.init, {"em": EM})
+        em = replace(em, tol=em.tol * float(engine.sizes.mean()))
+        learner = Learner(begin, em, len(self.classes_))
         learner = learner.informed(engine, self.prior_rows, generator)
-        if method in GROWING:
+        if isinstance(method, str) and method in GROWING:
             return grow(method, learner, self.n_stages, engine, generator, progress)
         mixture = learner.fit(engine, generator, progress)
         mixtures = [mixture]
-        if method in _DISCRIMINATIVE and len(self.classes_) > 1:
-            mixtures += self._discriminate(mixture, method, learner.em.prior, engine, progress)
+        if method != "ml" and len(self.classes_) > 1:
+            mixtures += self._discriminate(mixture, method, learner.prior, engine, progress)
         return [Candidate(mixture, [1.0]) for mixture in mixtures]
 
     def _discriminate(
         self,
         mixture: Mixture,
-        method: str,
+        method: str | Objective,
         prior: SpreadPrior | None,
         engine: Engine,
         progress: Progress,
     ) -> Iterator[Mixture]:
         """Legs of training, each twice as long as the one before, while they gain anything."""
-        term = OBJECTIVES[method]()
-        if self.margin != "auto" and isinstance(term, LogMargin):
-            term.set_params(margin=self.margin)
+        term, solver = resolve(method, OBJECTIVES), resolve(self.solver, _SOLVERS)
         objective = beside_likelihood(term, self.tradeoff, n_values=engine.values_per_row)
         leg, done, gain, loss = _LEG, 0, math.inf, math.inf
-        while done < self.max_iter and gain > _GAIN and not progress.stopped:
-            leg = min(leg, self.max_iter - done)
-            trainer: Trainer
-            if self.solver == "ebw":
-                trainer = EBW(leg, prior=prior)
-            elif self.solver == "lbfgs":
-                trainer = LBFGS(leg, prior=prior)
-            else:
-                trainer = Adam(self._generator(), leg, prior=prior)
-            result = trainer.run(mixture, objective, engine, progress)
-            mixture, gain, loss = result.mixture, loss - result.objective, result.objective
+        most = solver.max_iter if isinstance(solver.max_iter, int) else _ITERATIONS
+        while done < most and gain > _GAIN and not progress.stopped:
+            leg = min(leg, most - done)
+            result = solver.limited(leg).run(
+                mixture, objective, engine, progress, generator=self._generator(), prior=prior
+            )
+            mixture, gain, loss = result.model, loss - result.objective, result.objective
             yield mixture
             done, leg = done + leg, 2 * leg
 

@@ -26,8 +26,8 @@ from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, Unsuppo
 from mixtura.models.columns import Kernels, Products
 from mixtura.models.mixture import Layout
 from mixtura.persistence import storable
+from mixtura.progress import Progress, Record
 from mixtura.selection.budget import warn_if_cut_short
-from mixtura.training.progress import Progress, Record
 from mixtura.training.sparse_bayes import Examples, SparseBayes, SparseFit
 from mixtura.training.start import cluster
 

@@ -23,9 +23,9 @@ from mixtura.estimators.plan import (
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.training.base import FitResult
-from mixtura.training.em import online_em_step
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
+from mixtura.solvers import Adam, FitResult
+from mixtura.solvers.em import online_em_step
 
 
 class StreamingClassifier(MixtureEstimator):
@@ -122,11 +122,14 @@ class StreamingClassifier(MixtureEstimator):
     def _stream_epoch(
         self, mixture: Mixture, plan: Plan, engine: Engine, progress: Progress
     ) -> FitResult:
-        plan, generator = (
-            replace(plan, solver="adam", prior=self._spread_prior()),
-            self._generator(),
+        generator = self._generator()
+        adam = plan.solver if isinstance(plan.solver, Adam) else Adam()
+        steady = replace(adam, max_iter=1, schedule="constant", averaging=0.0)
+        return steady.run(
+            mixture,
+            self._objective(plan, engine),
+            self._engine(engine, replace(plan, solver=steady), generator),
+            progress,
+            generator=generator,
+            prior=self._spread_prior(),
         )
-        trainer = self._trainer(plan, None, generator)
-        steady = replace(trainer, max_epochs=1, schedule="constant", averaging=0.0)
-        objective = self._objective(plan, engine)
-        return steady.run(mixture, objective, self._engine(engine, plan, generator), progress)

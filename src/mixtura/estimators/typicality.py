@@ -14,9 +14,9 @@ from mixtura.data import UNLABELED, Batch
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
-from mixtura.training.base import SpreadPrior
-from mixtura.training.em import em_update
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
+from mixtura.solvers import SpreadPrior
+from mixtura.solvers.em import em_update
 
 #: Parts of the rows that are left out in turn.
 _FOLDS = 10

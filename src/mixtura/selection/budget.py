@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from mixtura.engines import Engine
 from mixtura.exceptions import warn
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
 
 Model = TypeVar("Model")
 

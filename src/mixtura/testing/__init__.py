@@ -102,7 +102,7 @@ from mixtura.testing.sequences import (
 )
 from mixtura.testing.training import (
     check_objective,
-    check_trainer,
+    check_solver,
     check_valid,
     penalized_loss,
 )
@@ -169,9 +169,9 @@ __all__ = [
     "check_sequence_density",
     "check_sequence_estimator",
     "check_single_precision",
+    "check_solver",
     "check_stacking",
     "check_storage",
-    "check_trainer",
     "check_updates",
     "check_valid",
     "check_weights",

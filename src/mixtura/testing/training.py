@@ -1,16 +1,17 @@
-"""Checks of objectives and trainers."""
+"""Checks of objectives and solvers."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
+from mixtura.progress import Progress
+from mixtura.solvers import FitResult, Solver, SpreadPrior
+from mixtura.solvers.base import penalty
 from mixtura.testing.parts import (
     EXACT,
     make_density,
@@ -18,8 +19,6 @@ from mixtura.testing.parts import (
     rand,
     randn,
 )
-from mixtura.training.base import FitResult, SpreadPrior, Trainer, penalty
-from mixtura.training.progress import Progress
 
 # -- objectives --------------------------------------------------------------------------------
 
@@ -77,32 +76,34 @@ def _check_occupancy(
         np.testing.assert_allclose(float(occupancy[row, component]), -slope, 1e-5, 1e-7)
 
 
-# -- trainers ----------------------------------------------------------------------------------
+# -- solvers -----------------------------------------------------------------------------------
 
 
-def check_trainer(
-    trainer_factory: Callable[[torch.Generator], Trainer],
+def check_solver(
+    solver: Solver,
     objective: Objective,
     mixture: Mixture,
-    engine: LocalEngine,
+    engine: Engine,
     *,
     prior: SpreadPrior | None = None,
 ) -> FitResult:
-    """A trainer ends with a valid model no worse than it began with, and repeats itself.
-
-    `prior` is the one the trainer was made with: it counts in the objective.
-    """
+    """A solver ends with a valid model no worse than it began with, and repeats itself."""
     first, second = (
-        trainer_factory(torch.Generator().manual_seed(0)).run(
-            mixture, objective, engine, Progress()
+        solver.run(
+            mixture,
+            objective,
+            engine,
+            Progress(),
+            generator=torch.Generator().manual_seed(0),
+            prior=prior,
         )
         for _ in range(2)
     )
-    check_valid(first.mixture)
-    before, after = (penalized_loss(m, objective, engine, prior) for m in (mixture, first.mixture))
+    check_valid(first.model)
+    before, after = (penalized_loss(m, objective, engine, prior) for m in (mixture, first.model))
     assert after <= before + EXACT * abs(before), f"objective rose from {before} to {after}"
-    for name, value in first.mixture.free().items():
-        assert torch.equal(value, second.mixture.free()[name]), f"{name} differs between two runs"
+    for name, value in first.model.free().items():
+        assert torch.equal(value, second.model.free()[name]), f"{name} differs between two runs"
     return first
 
 
@@ -117,7 +118,7 @@ def check_valid(mixture: Mixture) -> None:
 
 
 def penalized_loss(
-    mixture: Mixture, objective: Objective, engine: LocalEngine, prior: SpreadPrior | None = None
+    mixture: Mixture, objective: Objective, engine: Engine, prior: SpreadPrior | None = None
 ) -> float:
     """The mean loss of all rows plus the prior's share, straight from the definitions."""
     batch = engine.all_rows()

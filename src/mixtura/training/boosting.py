@@ -20,9 +20,8 @@ from torch import Tensor
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Likelihood, Objective
-from mixtura.training.base import SpreadPrior
-from mixtura.training.em import EM
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
+from mixtura.solvers import EM, SpreadPrior
 from mixtura.training.start import fit_single
 
 #: A single-class mixture for EM to begin with.
@@ -51,7 +50,7 @@ class Learner:
     begin: Begin
     em: EM
     n_classes: int
-    n_init: int = 1
+    prior: SpreadPrior | None = None
 
     def informed(self, engine: Engine, rows: float, generator: torch.Generator) -> Learner:
         """The learner with a prior: so many rows of the spread that its starts show on average."""
@@ -60,11 +59,11 @@ class Learner:
         engines = self._engines(engine)
         densities = [self.begin(engine, generator).density for engine in engines]
         share = torch.tensor([engine.total_weight for engine in engines])
-        return replace(self, em=replace(self.em, prior=SpreadPrior.pooled(densities, share, rows)))
+        return replace(self, prior=SpreadPrior.pooled(densities, share, rows))
 
     def hasty(self) -> Learner:
         """The learner with a few iterations of EM: where others will follow."""
-        return replace(self, em=replace(self.em, max_iter=min(_REFIT, self.em.max_iter)))
+        return replace(self, em=self.em.limited(_REFIT))
 
     def fit(
         self,
@@ -82,7 +81,7 @@ class Learner:
             if absent is not None and not len(engine):
                 return absent.of_class(label)
             start = partial(self.begin, engine, generator)
-            return fit_single(start, engine, self.em, progress, self.n_init).mixture
+            return fit_single(start, engine, self.em, progress, self.prior).model
 
         return self._join(engine, one)
 
@@ -92,7 +91,9 @@ class Learner:
 
         def one(engine: Engine, label: int) -> Mixture:
             old = mixture.of_class(label)
-            return em.run(old, Likelihood(), engine, progress).mixture if len(engine) else old
+            if not len(engine):
+                return old
+            return em.run(old, Likelihood(), engine, progress, prior=self.prior).model
 
         return self._join(engine, one)
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mixtura.models.mixture import Layout
 from mixtura.numerics import floor_spectrum, log_det_lower, logsumexp, lower_inverse
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
 
 Chunks = Iterable[tuple[slice, Tensor]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,21 +12,20 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities import (
-    KINDS,
     Categorical,
     Density,
     HiddenMarkov,
     HolePattern,
     Product,
-    VectorDensity,
+    Structure,
     randn,
 )
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.training.base import FitResult, with_masses
-from mixtura.training.em import EM
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
+from mixtura.solvers import EM, FitResult, SpreadPrior
+from mixtura.solvers.base import with_masses
 
 _MOST_ROWS = 20_000
 _MOST_FRAMES = 1_000_000
@@ -37,55 +35,44 @@ _MOST_INDICATORS = 50
 _UNSEEN = 0.05
 
 
-@dataclass(frozen=True)
-class Structure:
-    """A kind of density and how to make one.
-
-    Attributes
-    ----------
-    covariance, floor, options : of the columns that hold numbers.
-    informative : whether components also differ in which entries are absent.
-    """
-
-    covariance: str
-    floor: float = 1e-3
-    options: dict[str, Any] = field(default_factory=dict)
-    informative: bool = False
-
-    def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
-        """A stack over numbers, with the moments of weighted clusters of complete rows."""
-        kind, options = KINDS[self.covariance, "covariance"]
-        return kind.from_clusters(x, membership, self.floor, generator, **options, **self.options)
-
-    def build_mixed(
-        self,
-        x: Tensor,
-        membership: Tensor,
-        generator: torch.Generator,
-        levels: tuple[int, ...],
-        absent: Tensor,
-    ) -> Density:
-        """A stack over numbers, categories, and which entries are absent (if that tells)."""
-        if not any(levels) and not self.informative:
-            return self.build(x, membership, generator)
-        numbers = tuple(i for i, level in enumerate(levels) if level == 0)
-        coded = tuple(i for i, level in enumerate(levels) if level > 0)
-        parts: list[Density] = []
-        if numbers:
-            parts.append(self.build(x[:, list(numbers)], membership, generator))
-        if coded:
-            sizes = tuple(levels[i] for i in coded)
-            parts.append(Categorical.from_clusters(x[:, list(coded)], membership, sizes))
-        if self.informative:
-            parts.append(HolePattern.from_clusters(absent.to(x), membership, (2,) * len(levels)))
-        groups = tuple(group for group in (numbers, coded) if group)
-        return Product(parts=tuple(parts), columns=groups, informative=self.informative)
+def _built(
+    structure: Structure,
+    informative: bool,
+    x: Tensor,
+    membership: Tensor,
+    generator: torch.Generator,
+    levels: tuple[int, ...],
+    absent: Tensor,
+) -> Density:
+    """A stack over numbers, categories, and which entries are absent (if that tells)."""
+    if not any(levels) and not informative:
+        return structure.build(x, membership, generator)
+    numbers = tuple(i for i, level in enumerate(levels) if level == 0)
+    coded = tuple(i for i, level in enumerate(levels) if level > 0)
+    parts: list[Density] = []
+    if numbers:
+        parts.append(structure.build(x[:, list(numbers)], membership, generator))
+    if coded:
+        sizes = tuple(levels[i] for i in coded)
+        parts.append(Categorical.from_clusters(x[:, list(coded)], membership, sizes))
+    if informative:
+        parts.append(HolePattern.from_clusters(absent.to(x), membership, (2,) * len(levels)))
+    groups = tuple(group for group in (numbers, coded) if group)
+    return Product(parts=tuple(parts), columns=groups, informative=informative)
 
 
 def cluster_start(
-    engine: Engine, n_components: int, structure: Structure, generator: torch.Generator
+    engine: Engine,
+    n_components: int,
+    structure: Structure,
+    generator: torch.Generator,
+    *,
+    informative: bool = False,
 ) -> Mixture:
-    """A single-class mixture with the moments of k-means clusters."""
+    """A single-class mixture with the moments of k-means clusters.
+
+    `informative` lets components also differ in which entries are absent.
+    """
     batch = engine.subsample(_MOST_ROWS, generator).all_rows().to(torch.float64)
     levels, weight = engine.levels, batch.weight
     labels = cluster(_as_numbers(batch, levels), weight, n_components, generator)
@@ -94,7 +81,7 @@ def cluster_start(
     x = _fill_with_means(batch.x, batch.observed, weight)
     x = _with_unseen_spread(x, batch.observed, generator)
     x = _with_drawn_codes(x, batch.observed, levels, generator)
-    density = structure.build_mixed(x, membership, generator, levels, batch.lacks())
+    density = _built(structure, informative, x, membership, generator, levels, batch.lacks())
     mixture = Mixture.single(density)
     return with_masses(mixture, mixture.density, membership.sum(0))
 
@@ -223,8 +210,10 @@ def fit_single(
     engine: Engine,
     em: EM,
     progress: Progress,
-    n_init: int = 1,
+    prior: SpreadPrior | None = None,
 ) -> FitResult:
     """EM from the best of several starts, on rows of a single class."""
-    attempts = [em.run(start(), Likelihood(), engine, progress) for _ in range(n_init)]
+    attempts = [
+        em.run(start(), Likelihood(), engine, progress, prior=prior) for _ in range(em.n_init)
+    ]
     return min(attempts, key=lambda result: result.objective)

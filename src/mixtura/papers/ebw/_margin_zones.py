@@ -13,8 +13,8 @@ from torch import Tensor
 from mixtura.objectives import SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart
 from mixtura.papers.report import Report
-from mixtura.training.ebw import EBW
-from mixtura.training.progress import Record
+from mixtura.progress import Record
+from mixtura.solvers import EBW
 
 ZONES = ("wrong", "within", "beyond")
 

@@ -15,10 +15,9 @@ from mixtura.estimators import MixtureClassifier
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Objective
 from mixtura.papers.report import Report
-from mixtura.training.base import Trainer
-from mixtura.training.ebw import EBW
-from mixtura.training.gradient import evaluate
-from mixtura.training.progress import Callback, Progress, Record
+from mixtura.progress import Callback, Progress, Record
+from mixtura.solvers import EBW, Solver
+from mixtura.solvers.gradients import evaluate
 
 _HELD_OUT = 0.25
 
@@ -81,7 +80,7 @@ class OneStart:
     def train(
         self,
         objective: Objective,
-        trainer: Trainer,
+        trainer: Solver,
         callbacks: Iterable[Callback] = (),
         max_time: float | None = None,
     ) -> Trained:

@@ -19,7 +19,7 @@ from mixtura.papers.ebw._margin_zones import show_zones, zone_course
 from mixtura.papers.ebw._one_start import OneStart
 from mixtura.papers.ebw.spirals import MARGIN, SETTINGS, start_on_spirals
 from mixtura.papers.report import Report
-from mixtura.training.ebw import EBW
+from mixtura.solvers import EBW
 
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _QUICK_FACTORS = (2.0, 8.0)

@@ -28,9 +28,8 @@ from mixtura.papers.ebw.spirals import (
     start_on_spirals,
 )
 from mixtura.papers.report import Report
-from mixtura.training.base import Trainer
-from mixtura.training.ebw import EBW
-from mixtura.training.gradient import LBFGS, Adam, evaluate
+from mixtura.solvers import EBW, LBFGS, Adam, Solver
+from mixtura.solvers.gradients import evaluate
 
 _STEPS, _QUICK_STEPS = (3e-3, 1e-2, 3e-2, 1e-1), (3e-2,)
 #: What the classifier takes for 10 000 rows and less.
@@ -102,7 +101,7 @@ def _race(
     report: Report, start: OneStart, objective: Objective, allowed: float
 ) -> dict[str, Curve]:
     published = EBW(_ENDLESS, factor=PUBLISHED_FACTOR, per_component=False, patience=_ENDLESS)
-    solvers: dict[str, Trainer] = {
+    solvers: dict[str, Solver] = {
         "EBW": EBW(_ENDLESS, patience=_ENDLESS),
         "EBW, one D": published,
         "L-BFGS": LBFGS(_ENDLESS, tol=0.0),
@@ -120,7 +119,7 @@ def _adam(report: Report, start: OneStart, step: float) -> Adam:
     return Adam(generator, _ENDLESS, _BATCH, step, "cosine", validation=start.engine)
 
 
-def _follow(start: OneStart, objective: Objective, trainer: Trainer, allowed: float) -> Curve:
+def _follow(start: OneStart, objective: Objective, trainer: Solver, allowed: float) -> Curve:
     history = start.train(objective, trainer, max_time=allowed).history
     before = evaluate(start.mixture, objective, start.engine)[1]
     name = "validation_objective" if "validation_objective" in history[0] else "objective"

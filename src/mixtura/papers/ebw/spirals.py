@@ -17,7 +17,7 @@ from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart, accuracy
 from mixtura.papers.report import Report
-from mixtura.training.ebw import EBW
+from mixtura.solvers import EBW
 
 MARGIN = 1.0
 #: F with one D for all components.

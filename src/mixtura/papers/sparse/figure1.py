@@ -19,7 +19,7 @@ from mixtura import MixtureClassifier, SparseMixtureClassifier
 from mixtura.datasets import make_ripley
 from mixtura.papers.boundary import Height, contour, scatter
 from mixtura.papers.report import Report
-from mixtura.training.progress import Record
+from mixtura.progress import Record
 
 #: Updates of the precisions after which the training is looked at; all of them are fewer than the
 #: last.

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import torch
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.data import Batch
@@ -24,15 +26,12 @@ from mixtura.densities import (
     scale_statistics,
 )
 from mixtura.engines import Engine
+from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
-from mixtura.training.base import (
-    FitResult,
-    SpreadPrior,
-    penalty,
-    require_closed_form,
-)
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
+from mixtura.solvers.base import FitResult, Solver, SpreadPrior, penalty
+from mixtura.solvers.gradients import Best
 
 _MOST_DOUBLINGS = 60
 
@@ -50,12 +49,14 @@ Free = dict[str, Tensor]
 Grow = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class EBW:
+@dataclass
+class EBW(Solver):
     """Extended Baum-Welch iterations; the best iterate is kept.
 
     Parameters
     ----------
+    max_iter : iterations at most.
+    tol : gains of a smaller share of the objective count as none.
     factor : F, what the smallest valid D is multiplied by; where it adapts, its first value.
     per_component : D, F and momentum of each component's own. F adapts to how it moves, and a
         step that raises the objective is taken back; exact derivatives of the weights let it
@@ -64,7 +65,9 @@ class EBW:
         monotone: one D for all, F fixed, and the robust derivative of the weights (positive and
         negative terms, each normalized to one), which drifts off an optimum.
     damping : a fixed D instead of the search; no momentum, and no step is taken back.
-    patience : iterations without a gain of `tol` before training stops.
+    patience : iterations without a gain before training stops.
+    early_stopping : hold out `validation_fraction` of the labeled rows; what counts as a gain, and
+        which iterate is kept, is then judged by their errors and loss.
     """
 
     max_iter: int = 100
@@ -72,44 +75,75 @@ class EBW:
     factor: float = 4.0
     per_component: bool = True
     damping: float | None = None
-    prior: SpreadPrior | None = None
     patience: int = 20
-    stage: str = "EBW"
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
 
-    def run(
-        self, mixture: Mixture, objective: Objective, engine: Engine, progress: Progress
-    ) -> FitResult:
-        require_closed_form(mixture.density, "ebw")
-        progress.start(self.stage, self.max_iter)
+    closed_form_only = settles = True
+    _parameter_constraints = {
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "factor": [Interval(Real, 0, None, closed="neither")],
+        "per_component": ["boolean"],
+        "damping": [None, Interval(Real, 0, None, closed="left")],
+        "patience": [Interval(Integral, 1, None, closed="left")],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+    }
+
+    def run(  # type: ignore[override]
+        self,
+        model: Mixture,
+        objective: Objective,
+        engine: Engine,
+        progress: Progress,
+        *,
+        generator: torch.Generator | None = None,
+        held_out: Engine | None = None,
+        prior: SpreadPrior | None = None,
+    ) -> FitResult[Mixture]:
+        _require_closed_form(model.density)
+        progress.start("EBW", self.max_iter)
         total_weight = engine.total_weight
-        walk = _Walk(self, torch.full_like(mixture.log_weight, self.factor))
-        best, best_loss, best_at = mixture, float("inf"), 0
-        for iteration in range(1, self.max_iter + 1):
-            sums = self.sums(mixture, objective, engine)
-            loss = (float(sums.pop("loss")) + penalty(mixture, self.prior)) / total_weight
-            stop = progress.step({"stage": self.stage, "iteration": iteration, "objective": loss})
-            if loss < best_loss - self.tol * max(1.0, abs(best_loss)) or best_at == 0:
-                best_at = iteration
-            if loss < best_loss:
-                best, best_loss = mixture, loss
-            if stop or iteration - best_at >= self.patience:
-                return FitResult(best, best_loss, iteration, not stop)
-            mixture = walk.on(_Place(mixture, sums, loss))
-        return FitResult(best, best_loss, self.max_iter, False)
+        walk = _Walk(self, prior, torch.full_like(model.log_weight, self.factor))
+        best, lowest, gained_at = model, float("inf"), 0
+        watch = Best(model, objective, held_out)
+        iteration, stop, waited = 0, False, False
+        while iteration < self.max_iter and not (stop or waited):
+            iteration += 1
+            sums = self.sums(model, objective, engine)
+            loss = (float(sums.pop("loss")) + penalty(model, prior)) / total_weight
+            if loss < lowest - self.tol * max(1.0, abs(lowest)) or iteration == 1:
+                gained_at = iteration
+            if loss < lowest:
+                best, lowest = model, loss
+            record = {"stage": "EBW", "iteration": iteration, "objective": loss}
+            watch.offer(model, loss, record)
+            stop = progress.step(record)
+            waited = watch.waited(self.patience, iteration, gained_at)
+            model = walk.on(_Place(model, sums, loss))
+        kept = best if held_out is None else watch.model
+        return FitResult(kept, lowest, iteration, waited and not stop)
 
     def sums(self, mixture: Mixture, objective: Objective, engine: Engine) -> Statistics:
         """What a pass over all rows says of a mixture: statistics, positive masses, and loss."""
         accumulate = partial(_accumulate, mixture, objective, netted=self.per_component)
         return engine.sum(accumulate, mixture.density)
 
-    def update(self, mixture: Mixture, sums: Statistics, factor: Tensor | None = None) -> Mixture:
+    def update(
+        self,
+        mixture: Mixture,
+        sums: Statistics,
+        prior: SpreadPrior | None = None,
+        factor: Tensor | None = None,
+    ) -> Mixture:
         """One step from the summed statistics of all rows, with an F for each component."""
         factor = torch.full_like(mixture.log_weight, self.factor) if factor is None else factor
         positive = sums["positive"]
         negative = (positive - sums["mass"]).clamp_min(0.0)
         sums = {name: value for name, value in sums.items() if name != "positive"}
-        if self.prior is not None:
-            imagined = self.prior.statistics(mixture.density, mixture.density.location)
+        if prior is not None:
+            imagined = prior.statistics(mixture.density, mixture.density.location)
             sums = add_statistics(sums, imagined)
         damping, density = self._damped(mixture.density, sums, negative, factor)
         if self.per_component:
@@ -145,6 +179,14 @@ class EBW:
         return damping
 
 
+def _require_closed_form(density: Density) -> None:
+    if not density.closed_form:
+        raise UnsupportedError(
+            f"solver='ebw' needs closed-form updates, and {type(density).__name__} has none: use "
+            "solver='adam' or 'lbfgs', or a density that has them."
+        )
+
+
 class _Place(NamedTuple):
     """A mixture, and what a pass over the rows says of it."""
 
@@ -165,6 +207,7 @@ class _Walk:
     """
 
     ebw: EBW
+    prior: SpreadPrior | None
     factor: Tensor
     good: _Place | None = None
     move: Free | None = None
@@ -173,7 +216,7 @@ class _Walk:
     def on(self, place: _Place) -> Mixture:
         """The next mixture: from this place, or from the last good one if this is worse."""
         if not self.ebw.per_component or self.ebw.damping is not None:
-            return self.ebw.update(place.mixture, place.sums)
+            return self.ebw.update(place.mixture, place.sums, self.prior)
         # An objective that is no number is worse too.
         if self.good is None or place.loss <= self.good.loss:
             self.good = place
@@ -183,7 +226,7 @@ class _Walk:
         return self._onward(self.good)
 
     def _onward(self, place: _Place) -> Mixture:
-        stepped = self.ebw.update(place.mixture, place.sums, self.factor)
+        stepped = self.ebw.update(place.mixture, place.sums, self.prior, self.factor)
         before, after = place.mixture.density.free(), stepped.density.free()
         move = {name: after[name] - before[name] for name in before}
         if self.move is not None:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral, Real
 
+import torch
 from scipy.optimize import minimize
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.data import Batch
@@ -16,50 +19,70 @@ from mixtura.densities import Density, Statistics, add_statistics, keep_valid, s
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
-from mixtura.training.base import (
+from mixtura.progress import Progress
+from mixtura.solvers.base import (
     FitResult,
+    Solver,
     SpreadPrior,
     occupancies,
     penalty,
     with_masses,
 )
-from mixtura.training.gradient import Free, Packed, gradient_of
-from mixtura.training.progress import Progress
+from mixtura.solvers.gradients import Free, Packed, gradient_of
 
 #: Steps of L-BFGS in an M step that has no closed form.
 _STEPS = 5
 
 
-@dataclass(frozen=True)
-class EM:
-    """EM until the mean log-likelihood (plus log prior, if there is one) gains less than `tol`."""
+@dataclass
+class EM(Solver):
+    """Expectation-maximization: for the likelihood alone.
+
+    Parameters
+    ----------
+    max_iter : iterations at most.
+    tol : it ends when the mean log-likelihood (plus log prior, if there is one) gains less.
+    n_init : starts from different clusters, of which the best is kept.
+    """
 
     max_iter: int = 100
     tol: float = 1e-3
-    prior: SpreadPrior | None = None
-    stage: str = "EM"
+    n_init: int = 1
 
-    def run(
-        self, mixture: Mixture, objective: Objective, engine: Engine, progress: Progress
-    ) -> FitResult:
-        progress.start(self.stage, self.max_iter)
+    likelihood_only = settles = True
+    _parameter_constraints = {
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def run(  # type: ignore[override]
+        self,
+        model: Mixture,
+        objective: Objective,
+        engine: Engine,
+        progress: Progress,
+        *,
+        generator: torch.Generator | None = None,
+        held_out: Engine | None = None,
+        prior: SpreadPrior | None = None,
+    ) -> FitResult[Mixture]:
+        progress.start("EM", self.max_iter)
         total_weight, previous = engine.total_weight, float("inf")
         for iteration in range(1, self.max_iter + 1):
-            sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
+            sums = engine.sum(partial(_accumulate, model, objective), model.density)
             loss = float(sums.pop("loss")) / total_weight
-            penalized = loss + penalty(mixture, self.prior) / total_weight
-            if mixture.density.closed_form:
-                mixture = em_update(mixture, sums, self.prior)
+            penalized = loss + penalty(model, prior) / total_weight
+            if model.density.closed_form:
+                model = em_update(model, sums, prior)
             else:
-                density = _ascended(mixture, objective, engine, self.prior)
-                mixture = with_masses(mixture, density, sums["mass"])
-            stop = progress.step(
-                {"stage": self.stage, "iteration": iteration, "objective": penalized}
-            )
+                density = _ascended(model, objective, engine, prior)
+                model = with_masses(model, density, sums["mass"])
+            stop = progress.step({"stage": "EM", "iteration": iteration, "objective": penalized})
             if stop or previous - penalized < self.tol:
-                return FitResult(mixture, loss, iteration, not stop)
+                return FitResult(model, loss, iteration, not stop)
             previous = penalized
-        return FitResult(mixture, loss, self.max_iter, False)
+        return FitResult(model, loss, self.max_iter, False)
 
 
 def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statistics:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral, Real
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.data import Batch
@@ -29,9 +31,10 @@ from mixtura.densities import (
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.models.network import Network, RegressionNetwork
-from mixtura.training.base import SpreadPrior, penalty
-from mixtura.training.em import em_update
-from mixtura.training.progress import Progress
+from mixtura.parts import Part
+from mixtura.progress import Progress
+from mixtura.solvers.base import SpreadPrior, penalty
+from mixtura.solvers.em import em_update
 
 #: Loss of scores (n, C) a row, and its derivative by them.
 Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -138,53 +141,101 @@ class LinkedResult:
     prior: SpreadPrior | None = None
 
 
-@dataclass(frozen=True)
-class Linked:
+@dataclass
+class LinkedEM(Part):
     """EM steps and read-outs in turn, until the mixtures' parameters change by less than `tol`.
 
-    Attributes
+    Parameters
     ----------
-    net : penalties of the read-out.
-    link : how many rows the read-out's say in the mixtures' weights counts for.
-    annihilate : whether a component whose weight the read-out sets to zero is erased.
-    specialize : how much less the rows of other classes count for the mixture of a class; 0 is
-        not at all, 1 leaves it its own rows (unlabeled ones by what the read-out makes of them).
-    equal : whether all components of a class share one covariance.
+    max_iter : iterations at most.
+    tol : relative change of the parameters that ends it.
+    l1, l2 : penalties of the read-out's weights, beside the mean loss of the rows.
+    link : rows that the read-out's say in the mixtures' weights counts for: components that the
+        read-out uses grow. 0 is no link.
+    annihilate : whether a component whose weight in the read-out becomes zero is erased.
+    equal_covariances : give all components of a mixture one covariance (until gradients move them).
+    end_to_end : then train mixtures and read-out together by gradient, so that the read-out moves
+        means and covariances too.
     """
 
-    net: ElasticNet
+    max_iter: int = 50
+    tol: float = 1e-3
+    l1: float = 1e-3
+    l2: float = 1e-3
     link: float = 0.0
     annihilate: bool = False
-    specialize: float = 0.0
-    equal: bool = False
-    max_iter: int = 100
-    tol: float = 1e-3
-    prior: SpreadPrior | None = None
-    stage: str = "linked EM"
+    equal_covariances: bool = False
+    end_to_end: bool = True
+
+    _parameter_constraints = {
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "l1": [Interval(Real, 0, None, closed="left")],
+        "l2": [Interval(Real, 0, None, closed="left")],
+        "link": [Interval(Real, 0, None, closed="left")],
+        "annihilate": ["boolean"],
+        "equal_covariances": ["boolean"],
+        "end_to_end": ["boolean"],
+    }
+
+    def run(
+        self,
+        network: Network,
+        engine: Engine,
+        progress: Progress,
+        *,
+        specialize: float = 0.0,
+        net: ElasticNet | None = None,
+        prior: SpreadPrior | None = None,
+    ) -> LinkedResult:
+        """A trained network.
+
+        Parameters
+        ----------
+        specialize : how much less the rows of other classes count for the mixture of a class; 0 is
+            not at all, 1 leaves it its own rows (unlabeled ones by what the read-out makes of
+            them).
+        net : penalties of the read-out; None: as the settings say.
+        prior : of the spread of components.
+        """
+        return _Course(self, net or ElasticNet(self.l1, self.l2), specialize, prior).run(
+            network, engine, progress
+        )
+
+
+@dataclass(frozen=True)
+class _Course:
+    """Linked EM on given rows."""
+
+    settings: LinkedEM
+    net: ElasticNet
+    specialize: float
+    prior: SpreadPrior | None
 
     def run(self, network: Network, engine: Engine, progress: Progress) -> LinkedResult:
-        progress.start(self.stage, self.max_iter)
+        settings = self.settings
+        progress.start("linked EM", settings.max_iter)
         taught = _rows_with_answers(network, engine)
-        heeded = self._heeds_read_outs(engine)
-        network = self._read_out(network, taught) if heeded else network
+        used = self._uses_read_outs(engine)
+        network = self._read_out(network, taught) if used else network
         stop = settled = False
         iteration = 0
-        while not (stop or settled) and iteration < self.max_iter:
+        while not (stop or settled) and iteration < settings.max_iter:
             before, iteration = network, iteration + 1
             sums = engine.sum(partial(self._accumulate, network), network)
             loss = float(sums.pop("loss")) + penalty(network.mixture, self.prior)
             network = replace(network, mixture=self._step(network, sums))
-            network = self._read_out(network, taught) if heeded else network
-            record = {"stage": self.stage, "iteration": iteration}
+            network = self._read_out(network, taught) if used else network
+            record = {"stage": "linked EM", "iteration": iteration}
             stop = progress.step({**record, "objective": loss / engine.total_weight})
-            settled = _change(before.mixture, network.mixture) < self.tol
-        network = network if heeded else self._read_out(network, taught)
+            settled = _change(before.mixture, network.mixture) < settings.tol
+        network = network if used else self._read_out(network, taught)
         return LinkedResult(network, iteration, settled and not stop, self.prior)
 
-    def _heeds_read_outs(self, engine: Engine) -> bool:
+    def _uses_read_outs(self, engine: Engine) -> bool:
         """Whether a read-out changes the next EM step; if not, only the last one is of use."""
         guesses = self.specialize > 0.0 and bool((engine.y < 0).any())
-        return self.link > 0.0 or self.annihilate or guesses
+        return self.settings.link > 0.0 or self.settings.annihilate or guesses
 
     def _accumulate(self, network: Network, batch: Batch) -> Statistics:
         """Responsibilities within every class's mixture, and what they sum to."""
@@ -213,12 +264,12 @@ class Linked:
         """The M step; the read-out is the prior of the weights."""
         mixture = em_update(network.mixture, sums, self.prior)
         layout = mixture.layout
-        if self.equal:
+        if self.settings.equal_covariances:
             rows = sums["mass"] + (0.0 if self.prior is None else self.prior.rows)
             mixture = replace(mixture, density=tied(mixture.density, rows, layout))
         use = network.weight.abs()
         total = layout.spread(layout.sum(use))
-        prior = self.link * torch.where(total > 0, use / total, 0.0)
+        prior = self.settings.link * torch.where(total > 0, use / total, 0.0)
         tiny = torch.finfo(prior.dtype).tiny
         weight = mixture.normalize_weight((sums["mass"] + prior).clamp_min(tiny).log())
         return replace(mixture, log_weight=weight)
@@ -250,7 +301,7 @@ class Linked:
         )
         tensors = (torch.from_numpy(each).to(network.weight) for each in (*found, shift, scale))
         network = network.with_read_out(*tensors)
-        return _without_unused(network) if self.annihilate else network
+        return _without_unused(network) if self.settings.annihilate else network
 
 
 def with_class_shares(network: Network, shares: np.ndarray, progress: Progress) -> Network:

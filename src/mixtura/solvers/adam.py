@@ -1,0 +1,245 @@
+"""Adam on minibatches: any density, any objective."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import numpy as np
+import torch
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.engines import Engine
+from mixtura.objectives import Objective
+from mixtura.progress import Progress
+from mixtura.solvers.base import AnyModel, FitResult, Model, Penalty, Solver
+from mixtura.solvers.gradients import Best, Free
+from mixtura.solvers.lbfgs import LBFGS
+
+#: Share of the full step size at each point (0 to 1) of training.
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda progress: 1.0,
+    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+    "linear": lambda progress: 1.0 - progress,
+}
+#: Where their number is left to "auto": steps in all, and epochs.
+_STEPS, _EPOCHS = 3_000, (15, 60)
+
+
+@dataclass
+class Adam(Solver):
+    """Adam on minibatches; with early stopping, the best epoch on held-out rows is kept.
+
+    Parameters
+    ----------
+    max_iter : epochs; "auto" makes about 3,000 steps.
+    batch_size : rows of a minibatch; "auto" is a hundredth of all, 100 to 1,000.
+    learning_rate : the step size.
+    schedule : its course, "constant", "cosine" or "linear".
+    averaging : decay of an exponential average of the iterates (not of the start) that is used
+        instead of the last one; 0 switches it off.
+    early_stopping : hold out `validation_fraction` of the labeled rows, keep the best epoch on
+        them, and stop after `patience` epochs without a gain.
+    """
+
+    max_iter: int | str = "auto"
+    batch_size: int | str = "auto"
+    learning_rate: float = 5e-3
+    schedule: str = "cosine"
+    averaging: float = 0.0
+    early_stopping: bool = True
+    validation_fraction: float = 0.1
+    patience: int = 10
+
+    single_precision = True
+    _parameter_constraints = {
+        "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "schedule": [StrOptions(set(SCHEDULES))],
+        "averaging": [Interval(Real, 0, 1, closed="left")],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "patience": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def for_trials(self) -> Solver:
+        return LBFGS()
+
+    def epochs_and_size(self, n_rows: int) -> tuple[int, int]:
+        """Epochs, and rows of a minibatch, where there are so many rows in all."""
+        size = self.batch_size
+        size = min(max(100, n_rows // 100), 1000) if isinstance(size, str) else size
+        if isinstance(self.max_iter, str):
+            return int(np.clip(_STEPS / (n_rows / size), *_EPOCHS)), size
+        return self.max_iter, size
+
+    def run(
+        self,
+        model: AnyModel,
+        objective: Objective,
+        engine: Engine,
+        progress: Progress,
+        *,
+        generator: torch.Generator | None = None,
+        held_out: Engine | None = None,
+        prior: Penalty | None = None,
+    ) -> FitResult[AnyModel]:
+        generator = generator or torch.Generator()
+        n_epochs, size = self.epochs_and_size(len(engine) + len(held_out or ()))
+        working = model.to(engine.dtype)
+        free = {k: v.detach().clone().requires_grad_() for k, v in working.free().items()}
+        average = {k: v.detach().clone() for k, v in free.items()}
+        step = make_step(working, objective, free, engine, size)
+        best = Best(model, objective, held_out)
+        progress.start("Adam", n_epochs)
+        n_batches = math.ceil(len(engine) / size)
+        for epoch in range(1, n_epochs + 1):
+            total, seen = torch.zeros((), dtype=engine.dtype, device=engine.device), 0
+            for number, index in enumerate(engine.minibatch_indices(size, generator)):
+                done = max((epoch - 1 + number / n_batches) / n_epochs, progress.time_spent)
+                rate = self.learning_rate * SCHEDULES[self.schedule](min(done, 1.0))
+                total += step(index, rate) * len(index)
+                seen += len(index)
+                if self.averaging:
+                    self._average(average, free, (epoch - 1) * n_batches + number + 1)
+                if progress.time_spent >= 1.0:
+                    break
+            loss = float(total) / seen
+            trained = average if self.averaging else free
+            candidate = working.from_free({k: v.detach().clone() for k, v in trained.items()})
+            record = {"stage": "Adam", "iteration": epoch, "objective": loss}
+            best.offer(candidate.to(torch.float64), loss, record)
+            settled = best.waited(self.patience, epoch)
+            if progress.step(record) or not math.isfinite(loss) or settled:
+                break
+        settled = settled and not progress.stopped
+        return FitResult(best.model, best.score[1], epoch, settled)
+
+    def _average(self, average: Free, free: Free, n_steps: int) -> None:
+        """Take in the latest of `n_steps` iterates; the start has no share, as no iterate is it."""
+        share = (1.0 - self.averaging) / (1.0 - self.averaging**n_steps)
+        leaves = [value.detach() for value in free.values()]
+        torch._foreach_lerp_(list(average.values()), leaves, share)
+
+
+Step = Callable[[Tensor, float], Tensor]
+
+
+def make_step(
+    model: Model,
+    objective: Objective,
+    free: Free,
+    engine: Engine,
+    batch_size: int,
+    prior: Penalty | None = None,
+) -> Step:
+    """One update from the rows at an index: eager, or the whole of it as one CUDA graph.
+
+    It returns the weighted mean loss of all rows, estimated from these without bias: their losses
+    are divided by the weight that as many rows have on average. By their own weight would be
+    wrong: in minibatches of one row, weights would then count for nothing.
+    """
+    total_weight = engine.total_weight
+    row_share = len(engine) / total_weight
+
+    def loss_of(batch: Batch, scale: float | Tensor) -> Tensor:
+        current = model.from_free(free)
+        loss = objective.total(current.class_log_joint(batch), batch.y, batch.weight * scale)
+        return loss if prior is None else loss + prior.penalty(current) / total_weight
+
+    on_cuda = engine.device.type == "cuda"
+    rate = torch.tensor(1e-3, device=engine.device) if on_cuda else 1.0
+    optimizer = torch.optim.Adam(free.values(), lr=rate, fused=True, capturable=on_cuda)
+    size = min(batch_size, len(engine))
+    if on_cuda and engine.uniform and not engine.may_have_missing:
+        return GraphedStep(loss_of, engine, optimizer, size, row_share)
+
+    def step(index: Tensor, learning_rate: float) -> Tensor:
+        _set_rate(optimizer, learning_rate)
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(engine.batch(index), row_share / len(index))
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """New step size; inside a captured graph it lives in a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
+
+
+class GraphedStep:
+    """Forward, backward and Adam captured once and replayed for every minibatch.
+
+    A graph has fixed shapes: a shorter last batch is filled up with rows that count for nothing.
+    """
+
+    def __init__(
+        self,
+        loss_of: Callable[[Batch, Tensor], Tensor],
+        engine: Engine,
+        optimizer: torch.optim.Optimizer,
+        size: int,
+        row_share: float,
+    ) -> None:
+        self._row_share, self._optimizer, self._rate = row_share, optimizer, math.nan
+        self._index = torch.zeros(size, dtype=torch.long, device=engine.device)
+        self._scale = torch.zeros(size, dtype=engine.dtype, device=engine.device)
+        self._fill(size)
+
+        def update() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = loss_of(engine.batch(self._index), self._scale)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        self._index.copy_(torch.arange(size, device=engine.device))
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in parameters]
+        with torch.cuda.device(engine.device):
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    update()
+            torch.cuda.current_stream().wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._loss = update()
+        self._rewind(parameters, before)
+
+    def _rewind(self, parameters: list[Tensor], before: list[Tensor]) -> None:
+        """Undo what warming up did to the parameters and to Adam's memory."""
+        with torch.no_grad():
+            for parameter, value in zip(parameters, before, strict=True):
+                parameter.copy_(value)
+            for state in self._optimizer.state.values():
+                for value in state.values():
+                    value.zero_()
+
+    def _fill(self, n_rows: int) -> None:
+        """Let the first rows of a minibatch count."""
+        self._scale.fill_(self._row_share / n_rows)[n_rows:] = 0.0
+        self._filled = n_rows
+
+    def __call__(self, index: Tensor, learning_rate: float) -> Tensor:
+        if learning_rate != self._rate:
+            _set_rate(self._optimizer, learning_rate)
+            self._rate = learning_rate
+        if len(index) != self._filled:
+            self._fill(len(index))
+        self._index[: len(index)].copy_(index)
+        self._graph.replay()
+        return self._loss

@@ -1,0 +1,174 @@
+"""What every solver takes and gives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import torch
+from sklearn.base import clone
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities import Density, Statistics, scale_statistics
+from mixtura.engines import Engine
+from mixtura.models.mixture import Mixture
+from mixtura.objectives import Objective
+from mixtura.parts import Part
+from mixtura.progress import Progress
+
+
+@dataclass(frozen=True)
+class SpreadPrior:
+    """A conjugate prior: imagined rows, around each component's own center or of any category.
+
+    Attributes
+    ----------
+    rows : number of imagined rows per component.
+    reference : their spread, as `Density.spread` of one component.
+    """
+
+    rows: float
+    reference: Tensor
+
+    @classmethod
+    def pooled(cls, densities: list[Density], share: Tensor, rows: float | None) -> SpreadPrior:
+        """The mean spread of groups, each with its share; None is enough rows for it to matter."""
+        spreads = torch.stack([density.typical_spread for density in densities])
+        reference = torch.tensordot((share / share.sum()).to(spreads), spreads, 1)
+        return cls(densities[0].prior_rows if rows is None else rows, reference)
+
+    def statistics(self, density: Density, center: Tensor) -> Statistics:
+        """What the imagined rows around each `center` (K, D) add to those of the real ones."""
+        imagined = density.spread_statistics(self.reference.to(center), center)
+        return scale_statistics(imagined, center.new_full((len(center),), self.rows))
+
+    def penalty(self, mixture: Mixture) -> Tensor:
+        """Minus the log prior, up to a constant."""
+        reference = self.reference.to(mixture.log_weight)
+        return -self.rows * mixture.density.spread_log_prob(reference).sum()
+
+
+class Penalty(Protocol):
+    """What a training by gradient adds to the summed loss of the rows."""
+
+    def penalty(self, mixture: Any) -> Tensor: ...
+
+
+class Model(Protocol):
+    """What can be trained by gradients: a mixture, or a network of mixtures."""
+
+    def free(self) -> dict[str, Tensor]:
+        """Unconstrained parameters by name."""
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        """The model of unconstrained parameters."""
+
+    def class_log_joint(self, batch: Any) -> Tensor:
+        """log p(x, c), (n, C)."""
+
+    def row_cost(self, missing: bool) -> int:
+        """Numbers held in memory per row."""
+
+    def to(self, *args: Any) -> Self:
+        """Another device or floating type."""
+
+
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+@dataclass(frozen=True)
+class FitResult(Generic[AnyModel]):
+    """A trained model, how training ended, and the prior it was trained under."""
+
+    model: AnyModel
+    objective: float
+    n_iter: int
+    converged: bool
+    prior: SpreadPrior | None = None
+
+
+def penalty(mixture: Mixture, prior: SpreadPrior | None) -> float:
+    """Minus the log prior of a mixture; nothing without a prior."""
+    return 0.0 if prior is None else float(prior.penalty(mixture))
+
+
+class Solver(Part, ABC):
+    """Improves a model on an objective; all it needs of the rows are sums and minibatches.
+
+    A new solver is a dataclass with a `run`; its fields are its settings.
+    """
+
+    #: Whether it maximizes the likelihood and nothing else.
+    likelihood_only: ClassVar[bool] = False
+    #: Whether it needs densities with closed-form updates.
+    closed_form_only: ClassVar[bool] = False
+    #: Whether to end without having converged deserves a warning.
+    settles: ClassVar[bool] = False
+    #: Whether float32 is enough for it, where rows come in that.
+    single_precision: ClassVar[bool] = False
+
+    max_iter: Any = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+
+    @abstractmethod
+    def run(
+        self,
+        model: AnyModel,
+        objective: Objective,
+        engine: Engine,
+        progress: Progress,
+        *,
+        generator: torch.Generator | None = None,
+        held_out: Engine | None = None,
+        prior: Penalty | None = None,
+    ) -> FitResult[AnyModel]:
+        """A better model.
+
+        Parameters
+        ----------
+        model : where to begin; `free` and `from_free` give its unconstrained parameters, and
+            `class_log_joint` is differentiable.
+        objective : to be minimized, summed over the rows by weight.
+        engine : the rows.
+        progress : to be told of every iteration; training stops where its `step` returns True.
+        generator : for all that is random.
+        held_out : rows that are not to be trained on, for early stopping.
+        prior : what is added to the summed loss.
+        """
+
+    @property
+    def held_out_share(self) -> float:
+        """Share of the labeled rows that are to be held out of training."""
+        return self.validation_fraction if self.early_stopping else 0.0
+
+    def limited(self, max_iter: int) -> Self:
+        """The same solver with no more iterations than that, where it counts any."""
+        if self.max_iter is None:
+            return self
+        most = max_iter if self.max_iter == "auto" else min(self.max_iter, max_iter)
+        return clone(self).set_params(max_iter=most)
+
+    def for_trials(self) -> Solver:
+        """What stands in for it where candidates are compared on a few rows."""
+        return self
+
+
+def occupancies(mixture: Mixture, objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The summed loss of a chunk, and its signed occupancies (n, K)."""
+    with torch.no_grad():
+        log_joint = mixture.log_joint(batch)
+    return objective.occupancy(mixture, log_joint, batch.y, batch.weight)
+
+
+def with_masses(mixture: Mixture, density: Density, mass: Tensor) -> Mixture:
+    """The mixture whose weights and prior are proportional to non-negative masses (K,)."""
+    tiny = torch.finfo(mass.dtype).tiny
+    weight = mixture.normalize_weight(mass.clamp_min(tiny).log())
+    prior = mixture.log_prior
+    if mixture.learn_prior:
+        by_class = mixture.layout.sum(mass)
+        prior = (by_class / by_class.sum()).clamp_min(tiny).log()
+    return replace(mixture, density=density, log_weight=weight, log_prior=prior)

@@ -1,0 +1,123 @@
+"""What solvers by gradient share: free parameters as a vector, and the best iterate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.engines import Engine
+from mixtura.objectives import Objective
+from mixtura.solvers.base import AnyModel, Model
+
+Free = dict[str, Tensor]
+
+
+def evaluate(model: Model, objective: Objective, engine: Engine) -> tuple[float, float]:
+    """Error rate and mean loss over labeled rows, and over all rows."""
+
+    def sums(batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            class_log_joint = model.class_log_joint(batch)
+        labeled = batch.weight * (batch.y >= 0)
+        return {
+            "loss": (objective.loss(class_log_joint, batch.y) * batch.weight).sum(),
+            "wrong": (labeled * (class_log_joint.argmax(1) != batch.y)).sum(),
+            "labeled": labeled.sum(),
+        }
+
+    total = engine.sum(sums, model)
+    error = float(total["wrong"]) / max(float(total["labeled"]), 1e-300)
+    return error, float(total["loss"]) / engine.total_weight
+
+
+class Best(Generic[AnyModel]):
+    """The best model so far.
+
+    With held-out rows it is the one with the fewest errors on them, then the smallest loss; without
+    them it is the latest.
+    """
+
+    def __init__(self, start: AnyModel, objective: Objective, held_out: Engine | None) -> None:
+        self.model, self.score, self.at = start, (math.inf, math.inf), 0
+        self._objective, self._held_out = objective, held_out
+        if held_out is not None:
+            self._take(start, evaluate(start, objective, held_out), 0)
+
+    def offer(self, model: AnyModel, loss: float, record: dict[str, Any]) -> None:
+        """Take the model of an iteration if it is better; its record is told what decided."""
+        iteration = record["iteration"]
+        score = (-float(iteration), loss)
+        if self._held_out is not None:
+            score = evaluate(model, self._objective, self._held_out)
+            record |= {"validation_error": score[0], "validation_objective": score[1]}
+        self._take(model, score, iteration)
+
+    def waited(self, patience: int, iteration: int, gained_at: int | None = None) -> bool:
+        """Whether so many iterations have brought no gain, on held-out rows if there are any.
+
+        Where there are none, `gained_at` is the iteration that brought the last one.
+        """
+        at = self.at if self._held_out is not None else gained_at
+        return at is not None and iteration - at >= patience
+
+    def _take(self, model: AnyModel, score: tuple[float, float], iteration: int) -> None:
+        if math.isfinite(score[1]) and score < self.score and _is_finite(model):
+            self.model, self.score, self.at = model, score, iteration
+
+
+def _is_finite(model: Model) -> bool:
+    return all(bool(value.isfinite().all()) for value in model.free().values())
+
+
+def gradient_of(loss: Callable[[Free], Tensor], free: Free) -> Free:
+    """A loss, and its gradient by every free parameter."""
+    leaves = {name: value.detach().requires_grad_() for name, value in free.items()}
+    value = loss(leaves)
+    gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+    return {"loss": value.detach(), **dict(zip(leaves, gradients, strict=True))}
+
+
+@dataclass
+class Packed:
+    """Named tensors as one vector, for an optimizer that knows only vectors."""
+
+    template: Free
+    shapes: dict[str, torch.Size] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shapes = {name: value.shape for name, value in self.template.items()}
+
+    def mean(
+        self, sums: Callable[[Free], Free], total_weight: float
+    ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+        """Summed losses and gradients of free parameters, as means of a vector."""
+
+        def value_and_gradient(vector: np.ndarray) -> tuple[float, np.ndarray]:
+            found = sums(self.unpack(vector))
+            loss = float(found.pop("loss")) / total_weight
+            return loss, self.pack(found) / total_weight
+
+        return value_and_gradient
+
+    def pack(self, tensors: Free) -> np.ndarray:
+        flat = [tensors[name].detach().double().flatten().cpu() for name in self.shapes]
+        return torch.cat(flat).numpy()
+
+    def unpack(self, vector: np.ndarray) -> Free:
+        like = next(iter(self.template.values()))
+        parts = (
+            torch.from_numpy(vector.copy())
+            .to(like)
+            .split([s.numel() for s in self.shapes.values()])
+        )
+        return {
+            name: part.view(shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
