@@ -94,7 +94,7 @@ class Adam(Solver):
         working = model.to(engine.dtype)
         free = {k: v.detach().clone().requires_grad_() for k, v in working.free().items()}
         average = {k: v.detach().clone() for k, v in free.items()}
-        step = make_step(working, objective, free, engine, size)
+        step = make_step(working, objective, free, engine, size, prior)
         best = Best(model, objective, held_out)
         progress.start("Adam", n_epochs)
         n_batches = math.ceil(len(engine) / size)
