@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from sklearn.utils._param_validation import Interval
@@ -154,7 +154,7 @@ class LogMargin(Objective):
     margin: float = 20.0
     smoothness: float = 10.0
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints = {
         "margin": [Interval(Real, 0, None, closed="neither")],
         "smoothness": [Interval(Real, 0, None, closed="neither")],
     }
