@@ -29,11 +29,12 @@ def contestants(seed: int) -> dict[str, Any]:
     """The classifiers, ours first."""
     ours: dict[str, Any] = {"n_components": 1, "rank": 16, "reg_covar": 0.05, "random_state": seed}
     trained = {**ours, "solver": "lbfgs", "max_iter": 30}
+    margin = {**trained, "objective": Margin(50.0)}
     return {
         "mixtura, likelihood": MixtureClassifier(objective="likelihood", **ours),
         "mixtura, conditional": MixtureClassifier(objective="conditional", tradeoff=0.0, **trained),
-        "mixtura, margin": MixtureClassifier(objective=Margin(50.0), tradeoff=0.0, **trained),
-        HYBRID: MixtureClassifier(objective=Margin(50.0), tradeoff=0.98, **trained),
+        "mixtura, margin": MixtureClassifier(tradeoff=0.0, **margin),
+        HYBRID: MixtureClassifier(tradeoff=0.98, **margin),
         "logistic regression, mean imputation": make_pipeline(
             SimpleImputer(), StandardScaler(), LogisticRegression(max_iter=1000)
         ),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any
 
 #: Whose lines are not the user's; and those of them that pass a single call on.
 _LIBRARIES = {"mixtura", "sklearn", "joblib", "optuna"}
@@ -81,7 +80,7 @@ def _is_shown_once(message: str, category: type[Warning], frame: FrameType) -> b
     return True
 
 
-def _fits(pattern: Any, text: str) -> bool:
+def _fits(pattern: re.Pattern[str] | str | None, text: str) -> bool:
     if pattern is None or isinstance(pattern, str):
         return pattern in (None, text)
     return pattern.match(text) is not None

@@ -232,7 +232,7 @@ class MixtureHead(nn.Module):
         return head.train(self.training)
 
     @staticmethod
-    def from_mixture(model: Any, sparse: bool = False) -> MixtureHead:
+    def from_mixture(model: object, sparse: bool = False) -> MixtureHead:
         """The head, in double precision, whose output is the class log-joint of a mixture.
 
         Parameters
@@ -365,20 +365,20 @@ def _blank(*, device: torch.device, **arguments: Any) -> MixtureHead:
         return MixtureHead(**arguments, device=device)
 
 
-def _full_precision(device_type: str) -> Any:
+def _full_precision(device_type: str) -> torch.autocast | nullcontext[None]:
     """No autocast, on devices that have it."""
     if device_type in _AUTOCAST:
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
 
 
-def _count(name: str, value: Any) -> int:
+def _count(name: str, value: object) -> int:
     if not isinstance(value, Integral) or value < 1:
         raise InvalidInputError(f"{name} must be a whole number, 1 or more; got {value!r}.")
     return int(value)
 
 
-def _component_counts(given: Any, n_classes: int) -> tuple[int, ...]:
+def _component_counts(given: int | Sequence[int], n_classes: int) -> tuple[int, ...]:
     counts = list(given) if hasattr(given, "__iter__") else [given] * n_classes
     if len(counts) != n_classes:
         raise InvalidInputError(

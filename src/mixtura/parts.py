@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from sklearn.base import BaseEstimator
 
@@ -20,7 +20,7 @@ class Part(BaseEstimator):
     as well, by the path of its import.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+    _parameter_constraints: ClassVar[dict[str, list[object]]] = {}
 
 
 def resolve(given: str | AnyPart, names: Mapping[str, Callable[[], AnyPart]]) -> AnyPart:

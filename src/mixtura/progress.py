@@ -9,7 +9,7 @@ from typing import Any
 
 Record = dict[str, Any]
 #: Called with each record; training stops at the first that returns True.
-Callback = Callable[[Record], Any]
+Callback = Callable[[Record], object]
 
 
 class Progress:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import clone, is_classifier
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from sklearn.pipeline import Pipeline
@@ -47,6 +47,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+AnyEstimator = TypeVar("AnyEstimator", bound=BaseEstimator)
 Parameters = dict[str, Any]
 #: What spaces ask of: a trial that runs, or a finished one that repeats its answers.
 Trial = optuna.Trial | optuna.trial.FrozenTrial
@@ -59,15 +60,15 @@ _FIT_ERRORS = (ValueError, torch.linalg.LinAlgError)
 _AS_GIVEN, _ERROR = "as given", "error"
 
 
-class TuningResult(NamedTuple):
+class TuningResult(NamedTuple, Generic[AnyEstimator]):
     """The best estimator, fitted on all rows, and the study that found it."""
 
-    estimator: Any
+    estimator: AnyEstimator
     study: optuna.Study
 
 
 def tune(
-    estimator: Any,
+    estimator: AnyEstimator,
     X: Any,
     y: Any = None,
     *,
@@ -84,7 +85,7 @@ def tune(
     pruner: optuna.pruners.BasePruner | None = None,
     random_state: Any = None,
     verbose: int = 0,
-) -> TuningResult:
+) -> TuningResult[AnyEstimator]:
     """Search for the parameters that do best in cross-validation.
 
     The first trial is the estimator as it was given, so that the result scores no worse than it.
@@ -169,7 +170,7 @@ def tune(
 
 
 def classifier_space(
-    trial: Trial, estimator: Any, X: Any, y: Any, *, per_class: bool = False
+    trial: Trial, estimator: MixtureClassifier, X: Any, y: Any, *, per_class: bool = False
 ) -> Parameters:
     """The space of `MixtureClassifier`; parameters without effect in a trial are left alone.
 
@@ -196,12 +197,12 @@ def classifier_space(
     return chosen
 
 
-def density_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
+def density_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
     """The space of `MixtureDensity`."""
     return {"n_components": _components(trial, X.shape[0]), **_structure(trial, X.shape[1])}
 
 
-def sparse_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
+def sparse_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
     """The space of `SparseMixtureClassifier`: what its components are made of, and how many."""
     chosen: Parameters = {"n_components": trial.suggest_int("n_components", 1, 6), "form": "auto"}
     kernel = trial.suggest_categorical("kernel", ["poly2", "rbf"])
@@ -217,7 +218,7 @@ def sparse_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Paramet
     return {**chosen, "kernel": "poly2", "features": features, "kernel_params": None}
 
 
-def boosted_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
+def boosted_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
     """The space of `BoostedMixtureClassifier`: what a stage is; their number is not searched."""
     return {
         "n_components": trial.suggest_int("n_components", 1, 4),
@@ -226,7 +227,7 @@ def boosted_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parame
     }
 
 
-def sequence_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
+def sequence_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
     """The space of `SequenceMixtureClassifier`: what its hidden Markov models are."""
     return {
         "n_states": trial.suggest_int("n_states", 2, 16, log=True),
@@ -345,7 +346,7 @@ class _Rows:
         return len(self.labeled)
 
     @classmethod
-    def read(cls, estimator: Any, X: Any, y: Any, sample_weight: Any) -> _Rows:
+    def read(cls, estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any) -> _Rows:
         of_sequences = get_tags(_last_step(estimator)[1]).input_tags.three_d_array
         X = X if hasattr(X, "shape") or of_sequences else np.asarray(X)
         labeled = np.ones(_num_samples(X), dtype=bool)
@@ -387,7 +388,7 @@ class _Rows:
 class _Search:
     """The objective that Optuna maximizes."""
 
-    start: Any
+    start: BaseEstimator
     rows: _Rows
     folds: Folds
     scorer: Callable[..., float]
@@ -433,7 +434,7 @@ def _plain(y: np.ndarray) -> np.ndarray:
     return np.array(y.tolist())
 
 
-def _last_step(estimator: Any) -> tuple[str, Any]:
+def _last_step(estimator: BaseEstimator) -> tuple[str, Any]:
     """The estimator that classifies, and what its parameters begin with."""
     if not isinstance(estimator, Pipeline):
         return "", estimator
@@ -441,13 +442,13 @@ def _last_step(estimator: Any) -> tuple[str, Any]:
     return f"{name}__", last
 
 
-def _free_seeds(estimator: Any, seed: int) -> Parameters:
+def _free_seeds(estimator: BaseEstimator, seed: int) -> Parameters:
     """The random states nobody has set: with one seed for all, trials differ by parameters only."""
     given = estimator.get_params().items()
     return {key: seed for key, value in given if key.endswith("random_state") and value is None}
 
 
-def _marker(estimator: Any, y: np.ndarray | None) -> Parameters:
+def _marker(estimator: BaseEstimator, y: np.ndarray | None) -> Parameters:
     """What marks unlabeled rows: the same for every fold, whatever labels it happens to hold."""
     prefix, last = _last_step(estimator)
     if y is None or not hasattr(last, "unlabeled"):
@@ -458,7 +459,7 @@ def _marker(estimator: Any, y: np.ndarray | None) -> Parameters:
 # -- the study -------------------------------------------------------------------------------
 
 
-def _resolve_scoring(estimator: Any, scoring: Any) -> tuple[str, Callable[..., float]]:
+def _resolve_scoring(estimator: BaseEstimator, scoring: Any) -> tuple[str, Callable[..., float]]:
     """A measure's name and its scorer."""
     if scoring is None and is_classifier(estimator):
         scoring = "neg_log_loss"
@@ -528,7 +529,7 @@ def _logging(verbose: int) -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _check_counts(n_trials: Any, n_jobs: Any) -> None:
+def _check_counts(n_trials: object, n_jobs: object) -> None:
     if not isinstance(n_trials, Integral) or n_trials < 1:
         raise InvalidInputError(f"n_trials={n_trials!r}: give a whole number, 1 or more.")
     if not isinstance(n_jobs, Integral) or (n_jobs < 1 and n_jobs != -1):

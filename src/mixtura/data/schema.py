@@ -45,7 +45,7 @@ def is_untold(X: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(X).view(np.uint64) == np.float64(UNTOLD).view(np.uint64)
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a cell is None, NaN or NA."""
     return type(value).__name__ in _MISSING or bool(value != value)
 
@@ -62,7 +62,7 @@ class Schema:
         altogether when no column is categorical.
     """
 
-    names: tuple[Any, ...] | None = None
+    names: tuple[object, ...] | None = None
     categories: tuple[np.ndarray | None, ...] | None = None
 
     @classmethod
@@ -98,7 +98,7 @@ class Schema:
     def equals(self, other: Schema) -> bool:
         """Whether names and categories are the same."""
 
-        def listed(schema: Schema) -> list[Any]:
+        def listed(schema: Schema) -> list[object]:
             return [None if c is None else c.tolist() for c in schema.categories or ()]
 
         return self.names == other.names and listed(self) == listed(other)
@@ -183,7 +183,7 @@ class Schema:
     def _of(self, at: int) -> np.ndarray | None:
         return self.categories[at] if self.categories else None
 
-    def names_in(self, X: Any) -> tuple[Any, ...] | None:
+    def names_in(self, X: Any) -> tuple[object, ...] | None:
         """The names that match the columns of X with those of training; None: positions do.
 
         Text is matched with text alone: the numbers of a frame without names are none.
@@ -192,7 +192,7 @@ class Schema:
         alike = self.names and names and _are_text(names) == _are_text(self.names)
         return names if alike else None
 
-    def _places(self, names: tuple[Any, ...] | None, width: int) -> list[int | None]:
+    def _places(self, names: tuple[object, ...] | None, width: int) -> list[int | None]:
         """Where each training column stands in a table with these names; None for nowhere."""
         if names is None:
             return list(range(width))
@@ -246,7 +246,7 @@ def _dense(X: Any) -> np.ndarray:
     return X.toarray()
 
 
-def check_names(given: Sequence[Any], known: Sequence[Any], unexpected: str) -> None:
+def check_names(given: Sequence[object], known: Sequence[object], unexpected: str) -> None:
     """Refuse or warn about columns that training did not have, and about those that are lacking.
 
     Refusals are in scikit-learn's words.
@@ -279,7 +279,7 @@ def check_names(given: Sequence[Any], known: Sequence[Any], unexpected: str) -> 
         )
 
 
-def _is_frame(X: Any) -> bool:
+def _is_frame(X: object) -> bool:
     """Whether X is a data frame in memory: of pandas, of polars, or one that acts like them."""
     return (hasattr(X, "iloc") or hasattr(X, "get_column")) and hasattr(X, "columns")
 
@@ -299,7 +299,7 @@ def _table(X: Any) -> Any:
     return array.astype(np.float64) if array.dtype.kind == "b" else array
 
 
-def _names(table: Any) -> tuple[Any, ...] | None:
+def _names(table: Any) -> tuple[object, ...] | None:
     given = tuple(table.columns) if _is_frame(table) else ()
     names = tuple(name if isinstance(name, str | Integral) else str(name) for name in given)
     if len(set(names)) < len(names):
@@ -309,20 +309,20 @@ def _names(table: Any) -> tuple[Any, ...] | None:
     return names if names and not mixed else None
 
 
-def _are_text(names: Any) -> bool:
+def _are_text(names: Sequence[object]) -> bool:
     return all(isinstance(name, str) for name in names)
 
 
-def _label(names: tuple[Any, ...] | None, place: int) -> str:
+def _label(names: tuple[object, ...] | None, place: int) -> str:
     return f"column {names[place]!r}" if names else f"column {place}"
 
 
-def _listed(title: str, names: list[Any]) -> str:
+def _listed(title: str, names: Sequence[object]) -> str:
     shown = [*names[:_SHOWN], "..."] if len(names) > _SHOWN else names
     return "\n- ".join([title, *map(str, shown)]) + "\n" if names else ""
 
 
-def _some(values: Sequence[Any]) -> str:
+def _some(values: Sequence[object]) -> str:
     return ", ".join(map(repr, values[:_SHOWN])) + (", ..." if len(values) > _SHOWN else "")
 
 
@@ -334,7 +334,7 @@ def _columns(table: Any, places: list[Any]) -> Any:
     return table.iloc[:, places] if hasattr(table, "iloc") else table[:, places]
 
 
-def _type_name(dtype: Any) -> str:
+def _type_name(dtype: object) -> str:
     return re.split("[^a-z_]", str(getattr(dtype, "name", dtype)).lower())[0]
 
 
@@ -344,14 +344,14 @@ def _type_names(table: Any) -> list[str]:
     return [_type_name(table.dtype)] * table.shape[1]
 
 
-def _chosen(given: Any, names: tuple[Any, ...] | None, width: int) -> set[int]:
+def _chosen(given: Any, names: tuple[object, ...] | None, width: int) -> set[int]:
     """Positions of the columns that the user calls categorical."""
     if given is None or (isinstance(given, str) and given == "from_dtype"):
         return set()
     listed = np.iterable(given) and not isinstance(given, str | bytes)
     entries: list[Any] = list(given) if listed else [given]
     kinds = {_kind_of_type(type(entry)) for entry in entries}
-    where: dict[Any, int] = {place: place for place in range(width)}
+    where: dict[object, int] = {place: place for place in range(width)}
     problem = ""
     if kinds == {"booleans"} and listed:
         problem = "" if len(entries) == width else "is a mask of another length"
@@ -466,7 +466,7 @@ def _distinct(kind: str, values: Any, label: str) -> tuple[np.ndarray, int]:
 
 
 def _warn_about_identifiers(
-    names: tuple[Any, ...] | None, categories: list[Any], observed: dict[int, int]
+    names: tuple[object, ...] | None, categories: list[Any], observed: dict[int, int]
 ) -> None:
     found = [
         f"{_label(names, place)}: {len(categories[place])} in {n_observed} rows"
@@ -493,7 +493,7 @@ def _finite(values: np.ndarray, label: str) -> np.ndarray:
 
 def _codes(
     kind: str, values: Any, categories: np.ndarray | None, label: str
-) -> tuple[np.ndarray, list[Any]]:
+) -> tuple[np.ndarray, Sequence[object]]:
     """Positions of the values among the categories, and the values that are not there."""
     if categories is None or kind == "nothing":
         return values, []
@@ -543,6 +543,6 @@ def _restored(values: np.ndarray, kind: str, example: Any) -> Any:
 def _series(values: np.ndarray, example: Any, dtype: Any) -> Any:
     if hasattr(example, "iloc"):
         return type(example)(values, index=example.index, dtype=dtype)
-    given: Any = values.tolist() if values.dtype == object else values
+    given = values.tolist() if values.dtype == object else values
     column = type(example)(example.name, given, nan_to_null=True)
     return column if dtype is None else column.cast(dtype)

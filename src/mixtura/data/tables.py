@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, index: Any) -> Batch:
+    def take(self, index: slice | Tensor) -> Batch:
         """The rows at `index` (slice, mask or indices)."""
         observed = None if self.observed is None else self.observed[index]
         absent = None if self.absent is None else self.absent[index]
@@ -132,7 +132,7 @@ class Scaling:
         return Scaling(location, scale, levels)
 
     @classmethod
-    def measure(cls, X: np.ndarray, weight: np.ndarray, names: Any = None) -> Scaling:
+    def measure(cls, X: np.ndarray, weight: np.ndarray, names: np.ndarray | None = None) -> Scaling:
         """Weighted mean and deviation of each column, ignoring NaN; safe for any magnitude."""
         location, mass = _weighted_nanmean(X, weight, lambda x: x)
         low, high = _nan_range(X)
@@ -160,7 +160,9 @@ class Scaling:
             return np.clip(X * self.scale + self.location, -_LARGEST, _LARGEST)
 
 
-def _weighted_nanmean(X: np.ndarray, weight: np.ndarray, function: Any) -> tuple[Any, Any]:
+def _weighted_nanmean(
+    X: np.ndarray, weight: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     total, mass = np.zeros(X.shape[1]), np.zeros(X.shape[1])
     for start in range(0, len(X), _SCAN_ROWS):
         rows = np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64)
@@ -344,7 +346,7 @@ def hashed(batch: Batch, factors: np.ndarray) -> np.ndarray:
 
 def is_memory_mapped(X: np.ndarray) -> bool:
     """Whether the array is a view of a file."""
-    base: Any = X
+    base: object = X
     while base is not None:
         if isinstance(base, np.memmap | mmap.mmap):
             return True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
@@ -28,11 +26,14 @@ HMM_MEANS = np.array(
 )
 HMM_STAY = np.array([[0.9, 0.9], [0.9, 0.5]])
 
+#: What `random_state` may be.
+Seed = int | np.random.RandomState | None
+
 _WAVES = np.maximum(6.0 - np.abs(np.arange(1, 22) - np.array([[11], [15], [7]])), 0.0)
 _WAVE_PAIRS = np.array([[0, 1], [0, 2], [1, 2]])
 
 
-def _bunch(data: Any, target: np.ndarray, description: str, **more: Any) -> Bunch:
+def _bunch(data: object, target: np.ndarray, description: str, **more: object) -> Bunch:
     names = np.array([str(label) for label in range(target.max(initial=0) + 1)])
     return Bunch(data=data, target=target, target_names=names, DESCR=description, **more)
 
@@ -48,7 +49,7 @@ def make_spirals(
     radius: float = 13.0,
     noise: float = 1.0,
     turns: float = 2.0,
-    random_state: Any = None,
+    random_state: Seed = None,
 ) -> Bunch:
     """Two noisy spiral arms, one the other turned by half a circle.
 
@@ -119,7 +120,7 @@ def spirals_bayes_rate(radius: float = 13.0, noise: float = 1.0, turns: float = 
     return float(np.maximum(first, second).sum() / (2.0 * first.sum()))
 
 
-def make_ripley(n_per_class: int = 125, *, random_state: Any = None) -> Bunch:
+def make_ripley(n_per_class: int = 125, *, random_state: Seed = None) -> Bunch:
     """Ripley's two classes of two round Gaussians each.
 
     The Bayes error is 8.9 %; on the published test rows the same classifier errs in 8.0 %.
@@ -146,7 +147,7 @@ def make_ripley(n_per_class: int = 125, *, random_state: Any = None) -> Bunch:
     return _bunch(data, target, description, component=component)
 
 
-def make_checkerboard(n_per_component: int = 20, *, random_state: Any = None) -> Bunch:
+def make_checkerboard(n_per_component: int = 20, *, random_state: Seed = None) -> Bunch:
     """A board of four by four round Gaussians whose classes alternate (Hayashi and Uchida, 2021).
 
     Parameters
@@ -171,7 +172,7 @@ def make_checkerboard(n_per_component: int = 20, *, random_state: Any = None) ->
     return _bunch(data, (line + place) % 2, description, component=component)
 
 
-def make_lobes(n_per_class: int = 100, *, random_state: Any = None) -> Bunch:
+def make_lobes(n_per_class: int = 100, *, random_state: Seed = None) -> Bunch:
     """The one-dimensional example of Kim and Pavlovic (2007): two classes of three lobes.
 
     The central lobe of a class holds most of its rows. Of the two side lobes one lies far outside,
@@ -202,7 +203,7 @@ def make_lobes(n_per_class: int = 100, *, random_state: Any = None) -> Bunch:
 
 
 def make_hmm_sequences(
-    n_per_class: int = 100, *, length: tuple[int, int] = (40, 60), random_state: Any = None
+    n_per_class: int = 100, *, length: tuple[int, int] = (40, 60), random_state: Seed = None
 ) -> Bunch:
     """Sequences in the plane from four hidden Markov models, two for each class.
 
@@ -243,7 +244,7 @@ def make_hmm_sequences(
     return _bunch(data, target, description, hard=hard.astype(bool))
 
 
-def make_waveform(n_samples: int = 5000, *, n_noise: int = 0, random_state: Any = None) -> Bunch:
+def make_waveform(n_samples: int = 5000, *, n_noise: int = 0, random_state: Seed = None) -> Bunch:
     """Breiman's waveforms: random mixtures of two out of three triangles, plus noise.
 
     Parameters

@@ -207,7 +207,7 @@ def _joined(arrays: Arrays, key: str, parts: tuple[str, ...]) -> np.ndarray:
     return np.concatenate([arrays[key + part] for part in parts])
 
 
-def _rows(kind: str, arrays: Arrays, part: str) -> Any:
+def _rows(kind: str, arrays: Arrays, part: str) -> np.ndarray | list[np.ndarray]:
     if "jpeg" + part in arrays:
         return _decode(arrays["jpeg" + part], arrays["off" + part])
     X = arrays["X" + part]
@@ -236,7 +236,7 @@ def _labels(entry: Entry, arrays: Arrays, y: np.ndarray) -> tuple[np.ndarray, np
     return y.astype(np.int64), np.array(entry.target_names or names, dtype=str)
 
 
-def _columns(arrays: Arrays, width: int) -> dict[str, Any]:
+def _columns(arrays: Arrays, width: int) -> dict[str, object]:
     names = arrays.get("feature_names", arrays.get("channel_names"))
     categorical = arrays.get("is_categorical", np.zeros(width, dtype=bool))
     levels = arrays.get("levels", np.full(width, ""))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from sklearn.utils import Bunch, check_random_state
 from torch.nn import functional
 
+from mixtura.datasets.generators import Seed
 from mixtura.datasets.loading import load_dataset
 from mixtura.exceptions import InvalidInputError
 
@@ -19,7 +18,7 @@ _CHUNK = 4096
 
 
 def mnist_variant(
-    kind: str, *, n_train: int = 12_000, n_test: int = 50_000, random_state: Any = 0
+    kind: str, *, n_train: int = 12_000, n_test: int = 50_000, random_state: Seed = 0
 ) -> Bunch:
     """MNIST digits rotated, on noise, or both, with few training rows.
 

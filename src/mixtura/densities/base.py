@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from mixtura.data import Batch
 from mixtura.exceptions import UnsupportedError
 
 Statistics = dict[str, Tensor]
+#: What a density is asked about: `Batch`, or `SequenceBatch`.
+AnyBatch = TypeVar("AnyBatch")
 
 #: Dimensions of a Sobol sequence that are used, and how far its points stay from the border.
 _MOST_EVEN, _EDGE = 1_000, 1e-12
@@ -32,7 +34,7 @@ def scale_statistics(statistics: Statistics, factor: Tensor) -> Statistics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Density(ABC):
+class Density(ABC, Generic[AnyBatch]):
     """K densities of one kind, over vectors or over sequences.
 
     A new kind writes `location`, `log_prob`, `sample`, `free` and `from_free`, and is trained by
@@ -56,11 +58,11 @@ class Density(ABC):
         """Where the components lie, (K, ..., D)."""
 
     @abstractmethod
-    def log_prob(self, batch: Any) -> Tensor:
+    def log_prob(self, batch: AnyBatch) -> Tensor:
         """Log density of rows under every component, (n, K), missing features integrated out."""
 
     @abstractmethod
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         """One row from each of the given components (n,), (n, D)."""
 
     @abstractmethod
@@ -73,7 +75,7 @@ class Density(ABC):
 
     # -- closed-form updates, where there are any ----------------------------------------------
 
-    def statistics(self, batch: Any, occupancy: Tensor) -> Statistics:
+    def statistics(self, batch: AnyBatch, occupancy: Tensor) -> Statistics:
         """Expected sufficient statistics (K, ...) weighted by (signed) occupancies (n, K).
 
         They are additive, and `mass` (K,) among them is the sum of the occupancies.
@@ -135,12 +137,11 @@ class Density(ABC):
         """The components at `index`, as a stack of their own."""
         return self.with_tensors({name: value[index] for name, value in self.tensors().items()})
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
+    def to(self, *place: Any) -> Self:
         """Another device or floating type; laid out as in a file, so that bits do not differ."""
-        moved = {
-            name: value.to(*args, **kwargs).contiguous() for name, value in self.tensors().items()
-        }
-        return self.with_tensors(moved)
+        return self.with_tensors(
+            {name: value.to(*place).contiguous() for name, value in self.tensors().items()}
+        )
 
     @staticmethod
     def stack(parts: list[Density]) -> Density:
@@ -190,22 +191,22 @@ class Density(ABC):
     def log_peak(self) -> Tensor:
         """Log density of each component at its own location, (K,)."""
         where = self.location
-        rows = Batch(where, None, where.new_zeros(len(where)).long(), where.new_ones(len(where)))
-        return self.log_prob(rows).diagonal()
+        at: Any = Batch(where, None, where.new_zeros(len(where)).long(), where.new_ones(len(where)))
+        return self.log_prob(at).diagonal()
 
     def covariances(self) -> Tensor:
         """Dense covariances (K, ..., D, D), for looking at."""
         raise self._unwritten("covariances", "`covariances`")
 
-    def fill(self, batch: Any, share: Tensor) -> Tensor:
+    def fill(self, batch: AnyBatch, share: Tensor) -> Tensor:
         """Conditional mean (n, D) of what is missing, under the components' shares (n, K)."""
         raise self._unwritten("conditional means", "`fill`")
 
-    def complete(self, batch: Any, component: Tensor, generator: torch.Generator) -> Tensor:
+    def complete(self, batch: AnyBatch, component: Tensor, generator: torch.Generator) -> Tensor:
         """A draw (n, D) of what is missing from the given component (n,) of each row."""
         return self.agree(batch, component, self.sample(component, generator))
 
-    def agree(self, batch: Any, component: Tensor, drawn: Tensor) -> Tensor:
+    def agree(self, batch: AnyBatch, component: Tensor, drawn: Tensor) -> Tensor:
         """Draws (n, D) of whole rows, moved so that they are draws given what is observed.
 
         No rule serves every density: each family has its own, or none.
@@ -218,7 +219,7 @@ class Density(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorDensity(Density):
+class VectorDensity(Density[Batch]):
     """K densities over rows of D numbers. A new kind also writes `from_clusters`."""
 
     @classmethod

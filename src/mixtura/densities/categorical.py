@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ def _slots(levels: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tenso
 
 
 @dataclass(frozen=True, kw_only=True)
-class Categorical(Density):
+class Categorical(Density[Batch]):
     """K products of categorical distributions; the categories of all columns stand side by side.
 
     Rows hold codes 0, 1, ... as floats. Dirichlet priors are imagined rows, as everywhere:
@@ -186,7 +186,7 @@ class Categorical(Density):
         columns = len(self.levels)
         return self.log_chance.new_full((self.n_components, columns, columns), torch.nan)
 
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         level = rand(len(component), len(self.levels), generator)
         drawn, owner = torch.zeros_like(level), component.cpu()
         first = torch.arange(self.n_components, dtype=torch.float64)[:, None]

@@ -256,7 +256,7 @@ class DiagonalGaussian(Gaussian):
     def covariances(self) -> Tensor:
         return torch.diag_embed(self.variance)
 
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         noise = randn(len(component), self.n_features, like=self.mean, generator=generator)
         return self.mean[component] + self.variance[component].sqrt() * noise
 
@@ -405,7 +405,7 @@ class FullGaussian(Gaussian):
     def covariances(self) -> Tensor:
         return self.factor @ self.factor.mT
 
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         noise = randn(len(component), self.n_features, like=self.mean, generator=generator)
         return self.mean[component] + own_products(self.factor, component, noise)
 

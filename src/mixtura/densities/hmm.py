@@ -17,7 +17,7 @@ _INNER = "emission."
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenMarkov(Density):
+class HiddenMarkov(Density[SequenceBatch]):
     """K hidden Markov models of S states, all states of all models in one stack of emissions.
 
     Attributes
@@ -227,7 +227,7 @@ class HiddenMarkov(Density):
         owner = batch.packing.owner
         return path[component[owner], torch.arange(len(owner), device=owner.device)]
 
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         """Packed frames of sequences with the given `lengths` (n,)."""
         packing = Packing.of(options["lengths"])
         start, transition = self.log_start.exp(), self.log_transition.exp()

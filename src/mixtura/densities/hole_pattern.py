@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -177,7 +176,7 @@ class HolePattern(Categorical):
             raise NotImplementedError("draws of hole patterns do not agree with parts of them.")
         return batch.x
 
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         blank = self.log_chance.new_zeros(len(component), len(self.levels))
         untold = torch.zeros_like(blank, dtype=torch.bool)
         rows = Batch(blank, untold, component, blank.new_ones(len(component)))

@@ -356,7 +356,7 @@ class LowRankGaussian(_LowRankGaussian):
     def covariances(self) -> Tensor:
         return torch.diag_embed(self.diagonal) + self.loading @ self.loading.mT
 
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         n = len(component)
         latent = randn(n, self.rank, like=self.mean, generator=generator)
         noise = randn(n, self.n_features, like=self.mean, generator=generator)
@@ -460,7 +460,7 @@ class LowRankPrecision(_LowRankGaussian):
         inner = torch.linalg.solve(self._gram_all, self._scaled.mT)
         return torch.diag_embed(self.diagonal.reciprocal()) - self._scaled @ inner
 
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         """Draw from N(0, precision), then multiply by the covariance."""
         n = len(component)
         latent = randn(n, self.rank, like=self.mean, generator=generator)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities.base import Density, Statistics
+
+Answer = TypeVar("Answer")
 
 
 @lru_cache(maxsize=256)
@@ -21,7 +23,7 @@ def _index(columns: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Product(Density):
+class Product(Density[Batch]):
     """Densities over disjoint groups of columns, multiplied.
 
     Attributes
@@ -101,7 +103,7 @@ class Product(Density):
             told = None if batch.absent is None else lacks >= 0
             yield Batch(lacks.clamp_min(0).to(batch.x), told, batch.y, batch.weight)
 
-    def _each(self, batch: Batch, function: Callable[[Any, Batch], Any]) -> list[Any]:
+    def _each(self, batch: Batch, function: Callable[[Density, Batch], Answer]) -> list[Answer]:
         return [
             function(part, view) for part, view in zip(self.parts, self._views(batch), strict=True)
         ]
@@ -187,7 +189,7 @@ class Product(Density):
             whole[:, index[:, None], index] = block
         return whole
 
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         return self._placed([part.sample(component, generator) for part in self.parts])
 
     def fill(self, batch: Batch, share: Tensor) -> Tensor:

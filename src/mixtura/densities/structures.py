@@ -19,8 +19,8 @@ from mixtura.densities.student import StudentT
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.parts import Part
 
-_FLOOR = [Interval(Real, 0, None, closed="neither")]
-_RANK = [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")]
+_FLOOR: list[object] = [Interval(Real, 0, None, closed="neither")]
+_RANK: list[object] = [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")]
 #: Up to so many features a full covariance has hardly more parameters than one of low rank.
 _NARROW = 2
 #: Where a number is left to "auto": first choice first. The study behind them is

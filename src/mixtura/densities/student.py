@@ -181,7 +181,7 @@ class StudentT(VectorDensity):
     def covariances(self) -> Tensor:
         return (self.dof / (self.dof - 2.0))[:, None, None] * self.scale.covariances()
 
-    def sample(self, component: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         drawn, mean = self.scale.sample(component, generator), self.location[component]
         level = rand(len(component), 1, generator).clamp_min(torch.finfo(torch.float64).tiny)
         half = 0.5 * self.dof.detach()[component, None].double().cpu()

@@ -73,7 +73,7 @@ class Kernels:
     """
 
     centers: np.ndarray
-    kernel: str | Callable[..., Any]
+    kernel: str | Callable[..., np.ndarray]
     params: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -145,14 +145,14 @@ class Mixture:
         """log of class prior times component weight, (K,)."""
         return self.log_weight + self.layout.spread(self.log_prior)
 
-    def to(self, *args: Any, **kwargs: Any) -> Mixture:
+    def to(self, *place: Any) -> Mixture:
         """Another device or floating type."""
-        weight = self.log_weight.to(*args, **kwargs)
+        weight = self.log_weight.to(*place)
         return Mixture(
-            self.density.to(*args, **kwargs),
+            self.density.to(*place),
             weight,
             Layout(self.layout.counts, weight.device),
-            self.log_prior.to(*args, **kwargs),
+            self.log_prior.to(*place),
             self.learn_prior,
         )
 
@@ -196,7 +196,7 @@ class Mixture:
         """Log weights that sum to one within each class."""
         return log_weight - self.layout.spread(self.by_class(log_weight[None])[0])
 
-    def sample(self, labels: Tensor, generator: torch.Generator, **options: Any) -> Tensor:
+    def sample(self, labels: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         """One row of each of the given classes (n,); `options` are the density's."""
         own = self.owner == labels[:, None].to(self.owner.device)
         chance = torch.where(own, self.log_weight.exp(), 0.0)

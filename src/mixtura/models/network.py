@@ -143,11 +143,11 @@ class Network:
         """Components of a class that its embedding needs to tell rows apart."""
         return 2 if self.embedding in RELATIVE else 1
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
+    def to(self, *place: Any) -> Self:
         """Another device or floating type."""
         read_out = (self.weight, self.bias, self.shift, self.scale)
-        moved = replace(self, mixture=self.mixture.to(*args, **kwargs))
-        return moved.with_read_out(*(part.to(*args, **kwargs).contiguous() for part in read_out))
+        moved = replace(self, mixture=self.mixture.to(*place))
+        return moved.with_read_out(*(part.to(*place).contiguous() for part in read_out))
 
     def embed(self, batch: Batch, log_joint: Tensor | None = None) -> Tensor:
         """(n, K) what the components make of each row.

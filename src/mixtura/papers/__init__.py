@@ -12,6 +12,7 @@ import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mixtura.exceptions import InvalidInputError
@@ -24,7 +25,7 @@ def names() -> list[str]:
     return sorted(f"{path.parent.name}-{path.stem.replace('_', '-')}" for path in modules)
 
 
-def find(name: str) -> Any:
+def find(name: str) -> ModuleType:
     """The module of an experiment."""
     if name not in names():
         close = difflib.get_close_matches(name, names(), 1)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Height = Callable[[np.ndarray], np.ndarray]
 
 
-def scatter(panel: Any, X: np.ndarray, y: np.ndarray) -> None:
+def scatter(panel: Axes, X: np.ndarray, y: np.ndarray) -> None:
     """Rows in the colors of their classes."""
-    panel.scatter(*X.T, c=y, s=6, cmap="coolwarm", alpha=0.6, linewidths=0)
+    panel.scatter(X[:, 0], X[:, 1], c=y, s=6, cmap="coolwarm", alpha=0.6, linewidths=0)
 
 
-def contour(panel: Any, X: np.ndarray, height: Height, level: float = 0.5, **style: Any) -> None:
+def contour(panel: Axes, X: np.ndarray, height: Height, level: float = 0.5, **style: Any) -> None:
     """Where a function of rows passes a level, over the region of the rows X."""
     low, high = X.min(0), X.max(0)
     across, up = np.linspace(low, high, 150).T

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.decomposition import PCA
+from sklearn.utils import Bunch
 
 from mixtura.datasets import load_dataset, mnist_variant
 
@@ -54,7 +55,7 @@ def _some(rows: np.ndarray, count: int | None, rng: np.random.Generator) -> np.n
     return rows if count is None else rng.choice(rows, min(count, len(rows)), replace=False)
 
 
-def _pixels(bunch: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _pixels(bunch: Bunch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return bunch.data[rows].astype(np.float32) / 255, bunch.target[rows]
 
 

@@ -11,9 +11,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mixtura.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: What curves are drawn on; matplotlib is imported by those who draw.
+Panel: TypeAlias = "Axes"
+#: Lines of a table: cells by the names of their columns.
+Lines = list[dict[str, Any]]
 
 
 @dataclass
@@ -34,7 +43,7 @@ class Report:
     device: str = "auto"
     seed: int = 0
     only: str = ""
-    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    tables: dict[str, Lines] = field(default_factory=dict)
     _header: tuple[str, ...] = ()
     _began: float = field(default_factory=time.perf_counter)
 
@@ -57,7 +66,7 @@ class Report:
         print(_line(map(_show, cells.values()), widths), flush=True)
 
     @contextmanager
-    def figure(self, name: str = "", **options: Any) -> Iterator[Any]:
+    def figure(self, name: str = "", **options: Any) -> Iterator[Figure]:
         """A matplotlib figure that is saved when the block ends."""
         from matplotlib.figure import Figure
 
@@ -101,7 +110,7 @@ def writable_folder(folder: str | os.PathLike[str]) -> Path:
         ) from error
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     if value is None:
         return "-"
     if not isinstance(value, float):
@@ -115,7 +124,7 @@ def _line(cells: Iterable[str], widths: list[int]) -> str:
     return "  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)])
 
 
-def _write_csv(rows: list[dict[str, Any]], path: Path) -> None:
+def _write_csv(rows: Lines, path: Path) -> None:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)

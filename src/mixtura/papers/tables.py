@@ -72,7 +72,7 @@ def punch_at_random(X: np.ndarray, share: float, seed: int) -> np.ndarray:
     return np.where(np.random.default_rng(seed).random(X.shape) < share, np.nan, X)
 
 
-def boosted_trees(rows: Bunch, seed: int) -> Any:
+def boosted_trees(rows: Bunch, seed: int) -> HistGradientBoostingClassifier:
     """Trees that know categories and holes by themselves."""
     return HistGradientBoostingClassifier(
         categorical_features=np.asarray(rows.categorical, dtype=bool), random_state=seed

@@ -63,7 +63,7 @@ def score_rivals(report: Report, splits: list[Split]) -> dict[str, list[Score]]:
     }
 
 
-def summary(scores: list[Score]) -> dict[str, Any]:
+def summary(scores: list[Score]) -> dict[str, float]:
     """Cells of a table: means, and the deviation over splits."""
     train, test, parameters = np.mean(scores, axis=0)
     return {

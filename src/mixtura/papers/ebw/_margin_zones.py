@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from mixtura.objectives import SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart
-from mixtura.papers.report import Report
+from mixtura.papers.report import Panel, Report
 from mixtura.progress import Record
 from mixtura.solvers import EBW
 
@@ -62,7 +61,7 @@ def show_zones(report: Report, table: str, course: np.ndarray) -> None:
         _plot(figure.subplots(), course)
 
 
-def _plot(axes: Any, course: np.ndarray) -> None:
+def _plot(axes: Panel, course: np.ndarray) -> None:
     labels = ("wrong", "right, within the margin", "beyond the margin")
     for counts, label, color in zip(course.T, labels, ("C3", "C2", "C9"), strict=True):
         axes.plot(counts, label=label, color=color)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mixtura.models.mixture import Mixture
 from mixtura.papers.ebw._one_start import OneStart, accuracy
-from mixtura.papers.report import Report
+from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.tables import punch
 
 
@@ -40,7 +38,7 @@ def show_missing(
         _plot(figure.subplots(), report.tables["missing"])
 
 
-def _plot(axes: Any, rows: list[dict[str, Any]]) -> None:
+def _plot(axes: Panel, rows: Lines) -> None:
     for name in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == name]
         count, mean, spread = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from mixtura.objectives import Conditional, Objective, SmoothMargin
 from mixtura.papers.ebw._margin_zones import show_zones, zone_course
 from mixtura.papers.ebw._one_start import OneStart
 from mixtura.papers.ebw.spirals import MARGIN, SETTINGS, start_on_spirals
-from mixtura.papers.report import Report
+from mixtura.papers.report import Panel, Report
 from mixtura.solvers import EBW
 
 FACTORS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -47,7 +46,7 @@ def run(report: Report) -> None:
 
 
 def _show(
-    report: Report, panel: Any, start: OneStart, name: str, recipe: str, iterations: int
+    report: Report, panel: Panel, start: OneStart, name: str, recipe: str, iterations: int
 ) -> None:
     objective, convert = _CRITERIA[name]
     for factor in _QUICK_FACTORS if report.quick else FACTORS:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from mixtura.papers.ebw.spirals import (
     Setting,
     start_on_spirals,
 )
-from mixtura.papers.report import Report
+from mixtura.papers.report import Panel, Report
 from mixtura.solvers import EBW, LBFGS, Adam, Solver
 from mixtura.solvers.gradients import evaluate
 
@@ -142,7 +142,7 @@ def _tabulate(report: Report, problem: str, curves: dict[str, Curve], allowed: f
         )
 
 
-def _plot(axes: Any, curves: dict[str, Curve]) -> None:
+def _plot(axes: Panel, curves: dict[str, Curve]) -> None:
     for name, curve in curves.items():
         axes.plot(curve.seconds, curve.objective, label=name)
     axes.set_xscale("symlog", linthresh=0.1)

@@ -8,15 +8,16 @@ than those shown; F of the rows with one D by its objective on the first of them
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from sklearn.utils import Bunch
 
 from mixtura.datasets import make_spirals, spirals_bayes_rate
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart, accuracy
-from mixtura.papers.report import Report
+from mixtura.papers.report import Panel, Report
 from mixtura.solvers import EBW
 
 MARGIN = 1.0
@@ -106,7 +107,7 @@ def _tabulate(
         )
 
 
-def _draw(report: Report, start: OneStart, mixtures: dict[str, Mixture], test: Any) -> None:
+def _draw(report: Report, start: OneStart, mixtures: dict[str, Mixture], test: Bunch) -> None:
     shown = [name for name in mixtures if "," not in name]
     with report.figure("boundaries", figsize=(10, 10)) as figure:
         panels = figure.subplots(2, 2, sharex=True, sharey=True).flat
@@ -117,7 +118,9 @@ def _draw(report: Report, start: OneStart, mixtures: dict[str, Mixture], test: A
             panel.set_title(" / ".join(names))
 
 
-def _boundary(panel: Any, start: OneStart, mixture: Mixture, data: np.ndarray, color: str) -> None:
+def _boundary(
+    panel: Panel, start: OneStart, mixture: Mixture, data: np.ndarray, color: str
+) -> None:
     reach = np.abs(data).max()
     ticks = np.linspace(-reach, reach, 200)
     grid = np.stack(np.meshgrid(ticks, ticks), -1).reshape(-1, 2)

@@ -14,7 +14,7 @@ import numpy as np
 from mixtura.estimators import MixtureClassifier
 from mixtura.papers.hybrid.table1 import Fit, load, train_cell
 from mixtura.papers.images import Images
-from mixtura.papers.report import Report
+from mixtura.papers.report import Lines, Report
 
 MARGIN = 100.0
 TRADEOFFS = (0.0, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -58,7 +58,7 @@ def _measure(model: MixtureClassifier, X: np.ndarray, y: np.ndarray, of: str) ->
     }
 
 
-def _plot(figure: Any, rows: list[dict[str, Any]]) -> None:
+def _plot(figure: Any, rows: Lines) -> None:
     places = range(len(rows))
     for axes, (name, label) in zip(figure.subplots(1, 3), _PANELS.items(), strict=True):
         for part in ("train", "test"):

@@ -23,7 +23,7 @@ from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid.figure1 import train_hybrid
 from mixtura.papers.hybrid.table1 import error_rate, load, train_cell
 from mixtura.papers.images import Images
-from mixtura.papers.report import Report
+from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.tables import punch
 
 TRADEOFFS = (0.0, 0.1, 0.5, 1.0)
@@ -143,7 +143,7 @@ def _score(mixture: Mixture, X: np.ndarray, device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def _plot(axes: Any, rows: list[dict[str, Any]], by: str, label: str) -> None:
+def _plot(axes: Panel, rows: Lines, by: str, label: str) -> None:
     for value in dict.fromkeys(row[by] for row in rows):
         mine = [row for row in rows if row[by] == value]
         shares, ours = ([row[name] for row in mine] for name in ("missing", "ours"))

@@ -7,11 +7,10 @@ are left under a penalty of 0.001, and two, which is right, under 0.1. Centers a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.utils import Bunch
 
+from mixtura.estimators import MixtureNetworkClassifier
 from mixtura.papers.boundary import scatter
 from mixtura.papers.network.link import draw_ellipses, published
 from mixtura.papers.report import Report
@@ -46,7 +45,7 @@ def make_two_gaussians(seed: int) -> Bunch:
     return Bunch(data=data, target=target)
 
 
-def _fit(report: Report, rows: Bunch, penalty: float) -> Any:
+def _fit(report: Report, rows: Bunch, penalty: float) -> MixtureNetworkClassifier:
     model = published(rows, report, N_COMPONENTS, l1=penalty, l2=RIDGE, annihilate=True)
     first, second = model.n_components_
     report.row(

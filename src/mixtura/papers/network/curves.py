@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier
-from mixtura.papers.report import Report
+from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.tables import (
     Parameters,
     Split,
@@ -53,14 +53,14 @@ def run(report: Report) -> None:
     """A row for each set, kind, share and model, and a picture for each set."""
     for name in ("wdbc",) if report.quick else SETTINGS:
         kinds = [kind for kind in KINDS if report.wants(f"{name}, {kind}")]
-        rows = load(name, _QUICK_ROWS if report.quick else _MOST_ROWS) if kinds else None
-        for kind in kinds:
-            _show(report, rows, kind)
         if kinds:
+            rows = load(name, _QUICK_ROWS if report.quick else _MOST_ROWS)
+            for kind in kinds:
+                _show(report, rows, kind)
             _draw(report, name)
 
 
-def _show(report: Report, rows: Any, kind: str) -> None:
+def _show(report: Report, rows: Bunch, kind: str) -> None:
     splits = halves(rows.target, 1 if report.quick else SEEDS, report.seed)
     shares = KINDS[kind][:: len(KINDS[kind]) - 1] if report.quick else KINDS[kind]
     for model in MODELS:
@@ -149,6 +149,6 @@ def _draw(report: Report, name: str) -> None:
             panel.legend(frameon=False)
 
 
-def _plot(panel: Any, rows: list[dict[str, Any]], kind: str, line: str, **style: Any) -> None:
+def _plot(panel: Panel, rows: Lines, kind: str, line: str, **style: Any) -> None:
     mine = [row for row in rows if row["kind"] == kind]
     panel.plot([row["share"] for row in mine], [row["ours"] for row in mine], line, **style)

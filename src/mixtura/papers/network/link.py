@@ -18,7 +18,7 @@ from sklearn.utils import Bunch
 from mixtura import MixtureNetworkClassifier
 from mixtura.datasets import load_dataset
 from mixtura.papers.boundary import Height, contour, scatter
-from mixtura.papers.report import Report
+from mixtura.papers.report import Panel, Report
 from mixtura.papers.tables import fit
 
 IRIS_LINKS = (0.0, 1e10)
@@ -47,7 +47,9 @@ def run(report: Report) -> None:
         _show_gaussians(report)
 
 
-def published(rows: Any, report: Report, n_components: int, **changes: Any) -> Any:
+def published(
+    rows: Bunch, report: Report, n_components: int, **changes: Any
+) -> MixtureNetworkClassifier:
     """The paper's network, fitted."""
     model = MixtureNetworkClassifier(
         n_components,
@@ -59,7 +61,7 @@ def published(rows: Any, report: Report, n_components: int, **changes: Any) -> A
     return model
 
 
-def draw_ellipses(panel: Any, model: Any, label: int, **style: Any) -> None:
+def draw_ellipses(panel: Panel, model: MixtureNetworkClassifier, label: int, **style: Any) -> None:
     """One standard deviation around the components of a class, as wide as their weight."""
     owner = np.asarray(model.mixture_.layout.owner)
     circle = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)])
@@ -99,7 +101,7 @@ def _differences(model: MixtureNetworkClassifier) -> dict[str, float]:
     }
 
 
-def _accuracy(model: Any, rows: Any) -> float:
+def _accuracy(model: MixtureNetworkClassifier, rows: Bunch) -> float:
     return 100 * float(model.score(rows.data, rows.target))
 
 
@@ -142,5 +144,5 @@ def _lower_weight(model: MixtureNetworkClassifier) -> float:
     return float(model.weights_[np.abs(model.coef_[:3]).argmin()])
 
 
-def _right(model: Any) -> Height:
+def _right(model: MixtureNetworkClassifier) -> Height:
     return lambda x: model.predict_proba(x)[:, 1]

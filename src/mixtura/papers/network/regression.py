@@ -25,7 +25,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, KFold
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import Bunch
 
@@ -106,11 +106,11 @@ def _show(report: Report, name: str, state: str, model: str) -> None:
 class RadialBasis(TransformerMixin, BaseEstimator):
     """Gaussians around k-means centers, each as wide as the distance to the nearest other one."""
 
-    def __init__(self, n_centers: int = 10, random_state: Any = None) -> None:
+    def __init__(self, n_centers: int = 10, random_state: int | None = None) -> None:
         self.n_centers = n_centers
         self.random_state = random_state
 
-    def fit(self, X: np.ndarray, y: Any = None) -> RadialBasis:
+    def fit(self, X: np.ndarray, y: np.ndarray | None = None) -> RadialBasis:
         """Find the centers; no more than there are distinct rows."""
         count = min(self.n_centers, len(np.unique(X, axis=0)))
         means = KMeans(count, n_init=3, random_state=self.random_state).fit(X)
@@ -137,11 +137,11 @@ def _filled(rows: Bunch) -> ColumnTransformer:
     )
 
 
-def _ridge(rows: Bunch, report: Report) -> Any:
+def _ridge(rows: Bunch, report: Report) -> Pipeline:
     return make_pipeline(_filled(rows), RidgeCV(_RIDGES))
 
 
-def _radial(rows: Bunch, report: Report) -> Any:
+def _radial(rows: Bunch, report: Report) -> GridSearchCV:
     model = make_pipeline(_filled(rows), RadialBasis(random_state=report.seed), Ridge())
     centers = _CENTERS[:2] if report.quick else _CENTERS
     grid = {"radialbasis__n_centers": centers, "ridge__alpha": _RIDGES}
@@ -149,7 +149,7 @@ def _radial(rows: Bunch, report: Report) -> Any:
     return GridSearchCV(model, grid, cv=folds)
 
 
-def _trees(rows: Bunch, report: Report) -> Any:
+def _trees(rows: Bunch, report: Report) -> HistGradientBoostingRegressor:
     return HistGradientBoostingRegressor(
         categorical_features=rows.categorical, random_state=report.seed
     )
@@ -164,7 +164,7 @@ def _network(rows: Bunch, report: Report) -> MixtureNetworkRegressor:
     )
 
 
-def _searched(rows: Bunch, report: Report) -> Any:
+def _searched(rows: Bunch, report: Report) -> GridSearchCV:
     folds = KFold(3, shuffle=True, random_state=report.seed)
     return GridSearchCV(_network(rows, report), _GRID, cv=folds)
 

@@ -217,7 +217,7 @@ def search(
     return Chosen(chosen, float(errors[chosen].mean()))
 
 
-def _rival(model: str, rows: Bunch, seed: int) -> Any:
+def _rival(model: str, rows: Bunch, seed: int) -> GridSearchCV:
     """Penalties, and widths in units of the usual one, by a grid on the same folds."""
     folds = _folds(rows.name, seed)
     if model == "logistic":

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
@@ -110,7 +110,7 @@ def with_slopes(data: Sequences) -> Sequences:
 # -- rivals --------------------------------------------------------------------------------------
 
 
-def fisher_machine(n_states: int, **settings: Any) -> Any:
+def fisher_machine(n_states: int, **settings: Any) -> Pipeline:
     """Radial support vectors on Fisher scores; penalty and width by inner cross-validation."""
     model = SequenceMixtureClassifier(n_states, method="ml", **settings)
     return make_pipeline(FisherScores(model), StandardScaler(), _SearchedMachine())
@@ -176,7 +176,7 @@ class Interpolate(TransformerMixin, BaseEstimator):
     def __init__(self, blank: bool = True) -> None:
         self.blank = blank
 
-    def fit(self, X: Sequences, y: Any = None) -> Interpolate:
+    def fit(self, X: Sequences, y: np.ndarray | None = None) -> Interpolate:
         self.mean_ = np.nanmean(np.concatenate(X), axis=0)
         return self
 

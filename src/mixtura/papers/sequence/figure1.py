@@ -7,16 +7,17 @@ if the conditional; below, the first components and the second ones of both.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 from scipy.stats import norm
+from sklearn.utils import Bunch
 
 from mixtura import BoostedMixtureClassifier
 from mixtura.datasets import make_lobes
 from mixtura.datasets.generators import LOBE_CENTRES, LOBE_DEVIATIONS, LOBE_WEIGHTS
-from mixtura.papers.report import Report
+from mixtura.papers.report import Panel, Report
 
 LOBES = ("center", "far lobe", "boundary")
 _SECOND = {"generative": "boosted_generative", "discriminative": "boosted"}
@@ -59,7 +60,7 @@ def run(report: Report) -> None:
         _draw_components(panels[2], components)
 
 
-def _fit(rows: Any, method: str, n_stages: int, seed: int) -> BoostedMixtureClassifier:
+def _fit(rows: Bunch, method: str, n_stages: int, seed: int) -> BoostedMixtureClassifier:
     model = BoostedMixtureClassifier(
         method=method, n_stages=n_stages, early_stopping=False, calibrate=False, random_state=seed
     )
@@ -83,7 +84,7 @@ def place(mean: float, label: int) -> str:
     return LOBES[np.abs((1 - 2 * label) * LOBE_CENTRES - mean).argmin()]
 
 
-def weights(rows: Any, first: list[Lobe]) -> dict[str, np.ndarray]:
+def weights(rows: Bunch, first: list[Lobe]) -> dict[str, np.ndarray]:
     """What the rows weigh for the second component, the largest weight being one."""
     joint = 0.5 * np.stack([lobe.density(rows.data[:, 0]) for lobe in first], axis=1)
     own = np.arange(len(rows.target)), rows.target
@@ -93,7 +94,7 @@ def weights(rows: Any, first: list[Lobe]) -> dict[str, np.ndarray]:
     return {name: weight / weight.max() for name, weight in both.items()}
 
 
-def _draw_truth(panel: Any) -> None:
+def _draw_truth(panel: Panel) -> None:
     for label, color in enumerate(_COLORS):
         lobes = norm.pdf(_GRID[:, None], (1 - 2 * label) * LOBE_CENTRES, LOBE_DEVIATIONS)
         panel.plot(_GRID, lobes @ LOBE_WEIGHTS, color=color, label=f"class {label}")
@@ -101,7 +102,7 @@ def _draw_truth(panel: Any) -> None:
     panel.legend(frameon=False)
 
 
-def _draw_weights(panel: Any, rows: Any, shown: dict[str, np.ndarray]) -> None:
+def _draw_weights(panel: Panel, rows: Bunch, shown: dict[str, np.ndarray]) -> None:
     """Discriminative weights upwards, generative ones downwards."""
     for label, color in enumerate(_COLORS):
         mine = rows.target == label
@@ -112,7 +113,7 @@ def _draw_weights(panel: Any, rows: Any, shown: dict[str, np.ndarray]) -> None:
     panel.set_ylabel("generative | discriminative weight")
 
 
-def _draw_components(panel: Any, components: dict[str, list[Lobe]]) -> None:
+def _draw_components(panel: Panel, components: dict[str, list[Lobe]]) -> None:
     for name, lobes in components.items():
         for label, lobe in enumerate(lobes):
             title = f"{name}, class {label}"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.pipeline import make_pipeline
 
-from mixtura.papers.report import Report
+from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.sequence._methods import (
     RIVALS,
     Interpolate,
@@ -104,7 +104,7 @@ def _draw(report: Report) -> None:
             _plot(axes, *panel, [row for row in rows if (row["data"], row["kind"]) == panel])
 
 
-def _plot(axes: Any, part: str, kind: str, rows: list[dict[str, Any]]) -> None:
+def _plot(axes: Panel, part: str, kind: str, rows: Lines) -> None:
     for name in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == name]
         axes.plot([row["missing"] for row in mine], [row["ours"] for row in mine], "o-", label=name)

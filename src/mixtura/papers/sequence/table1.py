@@ -8,10 +8,11 @@ Boosted mixtures stop after four stages at most, the ensemble of classifiers aft
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax
+from sklearn.utils import Bunch
 
 from mixtura import SequenceMixtureClassifier
 from mixtura.datasets import make_hmm_sequences
@@ -69,7 +70,9 @@ def train(name: str, seed: int, quick: bool = False) -> Outcome:
     return Outcome(wrong, *_log_likelihoods(name, model, test), getattr(model, "n_stages_", 1))
 
 
-def _log_likelihoods(name: str, model: Any, rows: Any) -> tuple[float, float]:
+def _log_likelihoods(
+    name: str, model: SequenceMixtureClassifier, rows: Bunch
+) -> tuple[float, float]:
     """Mean log p(x, c) and log p(c | x) per sequence x of class c."""
     if name == "BBN":
         return np.nan, np.nan

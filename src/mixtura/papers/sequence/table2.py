@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.model_selection import StratifiedKFold
+from sklearn.utils import Bunch
 
 from mixtura.datasets import load_dataset
 from mixtura.papers.report import Report
@@ -111,7 +112,7 @@ def sign_pairs(signs: tuple[str, ...], signers: tuple[str, ...]) -> list[Task]:
     ]
 
 
-def _spread(rows: Any, label: int, signers: tuple[str, ...]) -> np.ndarray:
+def _spread(rows: Bunch, label: int, signers: tuple[str, ...]) -> np.ndarray:
     """Recordings of a sign, evenly spaced over those of each signer."""
     picked = []
     for signer in signers:

@@ -14,11 +14,12 @@ import numpy as np
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.linear_model import LogisticRegression
+from sklearn.utils import Bunch
 
 from mixtura import MixtureClassifier, SparseMixtureClassifier
 from mixtura.datasets import make_ripley
 from mixtura.papers.boundary import Height, contour, scatter
-from mixtura.papers.report import Report
+from mixtura.papers.report import Panel, Report
 from mixtura.progress import Record
 
 #: Updates of the precisions after which the training is looked at; all of them are fewer than the
@@ -54,17 +55,17 @@ def _models(seed: int) -> dict[str, Any]:
     }
 
 
-def _weights(model: Any) -> int | None:
+def _weights(model: object) -> int | None:
     return getattr(model, "n_weights_", None)
 
 
-def _draw(panel: Any, model: Any, rows: Any, title: str) -> None:
+def _draw(panel: Panel, model: Any, rows: Bunch, title: str) -> None:
     scatter(panel, rows.data, rows.target)
     contour(panel, rows.data, lambda x: model.predict_proba(x)[:, 1], colors="black")
     panel.set_title(title)
 
 
-def _snapshots(report: Report, rows: Any) -> None:
+def _snapshots(report: Report, rows: Bunch) -> None:
     with report.figure("training", figsize=(14, 3.6)) as figure:
         panels = figure.subplots(1, len(SNAPSHOTS), sharex=True, sharey=True)
         for panel, n_iter in zip(panels, SNAPSHOTS, strict=True):
@@ -89,7 +90,7 @@ def _stop_after(n_iter: int) -> Callable[[Record], bool]:
     return lambda record: next(count) == n_iter
 
 
-def _draw_components(panel: Any, model: SparseMixtureClassifier, X: np.ndarray) -> None:
+def _draw_components(panel: Panel, model: SparseMixtureClassifier, X: np.ndarray) -> None:
     for place, label in enumerate(np.repeat([0, 1], model.n_components_)):
         color = "tab:blue" if label == 0 else "tab:red"
         contour(panel, X, _share(model, place), colors=color, linewidths=0.7)

@@ -7,8 +7,6 @@ component, as in the paper, though training here starts from the most informativ
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mixtura import SparseMixtureClassifier
@@ -77,7 +75,7 @@ def _draw_curves(
                 panel.legend()
 
 
-def _draw_boundaries(report: Report, models: dict[int, Any]) -> None:
+def _draw_boundaries(report: Report, models: dict[int, SparseMixtureClassifier]) -> None:
     rows = make_checkerboard(20, random_state=1000 * report.seed)
     with report.figure("boundaries", figsize=(3.6 * len(models), 3.8)) as figure:
         panels = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
@@ -88,5 +86,5 @@ def _draw_boundaries(report: Report, models: dict[int, Any]) -> None:
             panel.set_title(f"{count} components per class at first")
 
 
-def _second_class(model: Any) -> Height:
+def _second_class(model: SparseMixtureClassifier) -> Height:
     return lambda x: model.predict_proba(x)[:, 1]

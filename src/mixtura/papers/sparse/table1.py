@@ -20,9 +20,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
+from sklearn.utils import Bunch
 
 from mixtura import SparseMixtureClassifier
 from mixtura.datasets import load_dataset
@@ -73,25 +74,25 @@ class Score(NamedTuple):
 Model = Callable[[str, int], Any]
 
 
-def _sparse(name: str, seed: int) -> Any:
+def _sparse(name: str, seed: int) -> SparseMixtureClassifier:
     return SparseMixtureClassifier(**SETTINGS[name], random_state=seed)
 
 
-def _validated(name: str, seed: int) -> Any:
+def _validated(name: str, seed: int) -> SparseMixtureClassifier:
     return SparseMixtureClassifier(**VALIDATED[name], random_state=seed)
 
 
-def _relevance_vectors(name: str, seed: int) -> Any:
+def _relevance_vectors(name: str, seed: int) -> SparseMixtureClassifier:
     params = SETTINGS[name].get("kernel_params")
     return SparseMixtureClassifier(1, kernel="rbf", kernel_params=params, random_state=seed)
 
 
-def _support_vectors(name: str, seed: int) -> Any:
+def _support_vectors(name: str, seed: int) -> GridSearchCV:
     grid = {"svc__C": 10.0 ** np.arange(-1, 4), "svc__gamma": 2.0 ** np.arange(-6, 2)}
     return GridSearchCV(make_pipeline(StandardScaler(), SVC()), grid, cv=5)
 
 
-def _gaussian_process(name: str, seed: int) -> Any:
+def _gaussian_process(name: str, seed: int) -> Pipeline:
     kernel = ConstantKernel(1.0) * RBF(_FEATURES[name] ** 0.5)
     process = GaussianProcessClassifier(kernel, random_state=seed)
     return make_pipeline(StandardScaler(), process)
@@ -122,7 +123,7 @@ def _is_left_out(report: Report, name: str, model: str) -> bool:
     return twice or (report.quick and model == "GP")
 
 
-def _scores(report: Report, name: str, model: str, make: Model, rows: Any) -> list[Score]:
+def _scores(report: Report, name: str, model: str, make: Model, rows: Bunch) -> list[Score]:
     repeated = name == "ripley" and model in ("sparse mixture", "validated", "RVM")
     splits = rows.splits * (RIPLEY_SEEDS if repeated else 1)
     most = 2 if report.quick else _SLOW if model == "GP" else len(splits)
