@@ -21,14 +21,16 @@ from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits
 
 from mixtura.data import Scaling, Table
+from mixtura.densities import Diagonal, Full
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.training.em import EM
-from mixtura.training.progress import Progress
-from mixtura.training.start import Structure, cluster_start
+from mixtura.progress import Progress
+from mixtura.solvers import EM
+from mixtura.training.start import cluster_start
 
 CASES = {"full": (20_000, 50, 10), "diag": (100_000, 32, 16)}
+STRUCTURES = {"full": Full(floor=1e-9), "diag": Diagonal(floor=1e-9)}
 Run = Callable[[np.ndarray, Mixture, str, int], float]
 
 
@@ -119,7 +121,7 @@ def main() -> None:
         X = rng.normal(size=(n_rows, size)) + centers[rng.integers(0, count, n_rows)]
         table = Table(X, scaling=Scaling.identity(size), device=torch.device("cpu"))
         generator = torch.Generator().manual_seed(0)
-        start = cluster_start(LocalEngine(table), count, Structure(kind, floor=1e-9), generator)
+        start = cluster_start(LocalEngine(table), count, STRUCTURES[kind], generator)
         print(f"{kind}, {n_rows} x {size}, {count} components:")
         reference = None
         for run in (scikit_learn, torchgmm, ours):

@@ -27,8 +27,8 @@ from mixtura.densities import DiagonalGaussian, HiddenMarkov
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
-from mixtura.training.em import EM
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
+from mixtura.solvers import EM
 
 STATES, CHANNELS = 6, 10
 LENGTHS = (50, 200)

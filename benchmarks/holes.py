@@ -95,7 +95,7 @@ def chance(name: str, structure: str, seed: int) -> list[Line]:
     """Holes at random: whether they were taken for more, and what an empty row then gets."""
     rows = load_table(name)
     X = punch(rows.data, BY_CHANCE, seed)
-    made = MixtureClassifier(covariance=structure, random_state=seed)
+    made = MixtureClassifier(density=structure, random_state=seed)
     fitted = _fit(made, X, rows.target)
     empty = fitted.predict_proba(np.full((1, X.shape[1]), np.nan))[0]
     shares = np.bincount(rows.target) / len(rows.target)

@@ -31,6 +31,6 @@ if __name__ == "__main__":
     from mixtura import MixtureClassifier
 
     X, y = load_wine(return_X_y=True)
-    model = MixtureClassifier(1, covariance="diag", objective=Focal(), tradeoff=0.0, random_state=0)
+    model = MixtureClassifier(1, density="diag", objective=Focal(), tradeoff=0.0, random_state=0)
     search = GridSearchCV(model, {"objective__gamma": [0.0, 1.0, 2.0]}, cv=3).fit(X, y)
     print(f"gamma {search.best_params_['objective__gamma']}: {search.best_score_:.3f} right")

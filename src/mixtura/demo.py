@@ -17,9 +17,11 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from mixtura.densities import Auto
 from mixtura.estimators import MixtureClassifier
 from mixtura.objectives import Margin
 from mixtura.papers.report import writable_folder
+from mixtura.solvers import LBFGS
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 HYBRID = "mixtura, hybrid margin"
@@ -27,8 +29,9 @@ HYBRID = "mixtura, hybrid margin"
 
 def contestants(seed: int) -> dict[str, Any]:
     """The classifiers, ours first."""
-    ours: dict[str, Any] = {"n_components": 1, "rank": 16, "reg_covar": 0.05, "random_state": seed}
-    trained = {**ours, "solver": "lbfgs", "max_iter": 30}
+    density = Auto(floor=0.05, rank=16)
+    ours: dict[str, Any] = {"n_components": 1, "density": density, "random_state": seed}
+    trained = {**ours, "solver": LBFGS(30)}
     margin = {**trained, "objective": Margin(50.0)}
     return {
         "mixtura, likelihood": MixtureClassifier(objective="likelihood", **ours),

@@ -10,15 +10,18 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from mixtura.data import Scaling, Table, resolve_device
+from mixtura.densities import Diagonal
 from mixtura.engines import LocalEngine
 from mixtura.estimators import MixtureClassifier
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Objective
 from mixtura.papers.report import Report
 from mixtura.progress import Callback, Progress, Record
-from mixtura.solvers import EBW, Solver
+from mixtura.solvers import EBW, EM, Solver
 from mixtura.solvers.gradients import evaluate
 
+#: Smallest variance, as a share of the feature's own.
+FLOOR = 1e-3
 _HELD_OUT = 0.25
 
 
@@ -56,15 +59,12 @@ class OneStart:
         cls, report: Report, X: np.ndarray, y: np.ndarray, n_components: int, **settings: Any
     ) -> OneStart:
         """EM without a prior, in standardized units; y are class indices from zero."""
-        defaults: dict[str, Any] = {"covariance": "diag", "random_state": report.seed}
+        defaults: dict[str, Any] = {"density": Diagonal(FLOOR), "random_state": report.seed}
         model = MixtureClassifier(
             n_components,
             objective="likelihood",
+            solver=EM(max_iter=500, tol=1e-5),
             prior_rows=0,
-            reg_covar=1e-3,
-            standardize=True,
-            max_iter=500,
-            tol=1e-5,
             device=report.device,
             **(defaults | settings),
         ).fit(X, y)
@@ -80,14 +80,15 @@ class OneStart:
     def train(
         self,
         objective: Objective,
-        trainer: Solver,
+        solver: Solver,
         callbacks: Iterable[Callback] = (),
         max_time: float | None = None,
+        **options: Any,
     ) -> Trained:
-        """Training from the start, for so many seconds at most."""
+        """Training from the start, for so many seconds at most; `options` are the solver's."""
         progress = Progress(callbacks, max_time=max_time)
-        result = trainer.run(self.mixture, objective, self.engine, progress)
-        return Trained(result.mixture, progress.history)
+        result = solver.run(self.mixture, objective, self.engine, progress, **options)
+        return Trained(result.model, progress.history)
 
     def follow(self, recipe: Recipe) -> Mixture:
         """Training by extended Baum-Welch."""

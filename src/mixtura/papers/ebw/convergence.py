@@ -50,10 +50,8 @@ def _show(
 ) -> None:
     objective, convert = _CRITERIA[name]
     for factor in _QUICK_FACTORS if report.quick else FACTORS:
-        trainer = EBW(
-            iterations, factor=factor, per_component=_RECIPES[recipe], patience=iterations
-        )
-        history = start.train(objective, trainer).history
+        solver = EBW(iterations, factor=factor, per_component=_RECIPES[recipe], patience=iterations)
+        history = start.train(objective, solver).history
         loss = np.array([record["objective"] for record in history])
         curve = convert(loss) * len(start.engine)
         panel.plot(curve, label=f"F = {factor:g}")

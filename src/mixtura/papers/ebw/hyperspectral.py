@@ -11,6 +11,7 @@ from __future__ import annotations
 from sklearn.model_selection import train_test_split
 
 from mixtura.datasets import load_dataset
+from mixtura.densities import LowRank
 from mixtura.papers.ebw._comparison import (
     Recipes,
     Split,
@@ -21,11 +22,12 @@ from mixtura.papers.ebw._comparison import (
     three_ways,
 )
 from mixtura.papers.ebw._missing_features import show_missing
+from mixtura.papers.ebw._one_start import FLOOR
 from mixtura.papers.ebw._rivals import Score
 from mixtura.papers.report import Report
 
 _COMPONENTS, _QUICK_COMPONENTS = (1, 3, 5, 10), (1, 3)
-_LOW_RANK = {"covariance": "low_rank", "rank": 5}
+_LOW_RANK = LowRank(rank=5, floor=FLOOR)
 _MARGINS, _ITERATIONS = (3.0, 10.0, 30.0), 100
 _N_TRAIN, _SPLITS = 4000, 3
 #: Washington, D.C., Mall, by model and components: percent correct.
@@ -62,7 +64,7 @@ def run(report: Report) -> None:
             scores = score_mixtures(report, splits, count, candidates)
             _show(report, scores, "diagonal", count)
     if report.wants("low rank") and not report.quick:
-        scores = score_mixtures(report, splits, 1, candidates, **_LOW_RANK)
+        scores = score_mixtures(report, splits, 1, candidates, density=_LOW_RANK)
         _show(report, scores, "low rank", 1)
     if report.wants("rivals"):
         _show(report, score_rivals(report, splits))

@@ -108,19 +108,23 @@ def _race(
     }
     curves = {name: _follow(start, objective, s, allowed) for name, s in solvers.items()}
     steps = _QUICK_STEPS if report.quick else _STEPS
-    adams = [_adam(report, start, step) for step in steps]
-    tried = [_follow(start, objective, adam, allowed) for adam in adams]
+    tried = [_follow_adam(report, start, objective, step, allowed) for step in steps]
     return {**curves, "Adam": min(tried, key=lambda curve: curve.at(allowed))}
 
 
-def _adam(report: Report, start: OneStart, step: float) -> Adam:
-    # Its own record is a mean over the epoch; the rows as "validation" rows show its iterate.
+def _follow_adam(
+    report: Report, start: OneStart, objective: Objective, step: float, allowed: float
+) -> Curve:
+    solver = Adam(_ENDLESS, _BATCH, step, patience=_ENDLESS)
     generator = torch.Generator().manual_seed(report.seed)
-    return Adam(generator, _ENDLESS, _BATCH, step, "cosine", validation=start.engine)
+    # Its own record is a mean over the epoch; the rows as "held-out" ones show its iterate.
+    return _follow(start, objective, solver, allowed, generator=generator, held_out=start.engine)
 
 
-def _follow(start: OneStart, objective: Objective, trainer: Solver, allowed: float) -> Curve:
-    history = start.train(objective, trainer, max_time=allowed).history
+def _follow(
+    start: OneStart, objective: Objective, solver: Solver, allowed: float, **options: Any
+) -> Curve:
+    history = start.train(objective, solver, max_time=allowed, **options).history
     before = evaluate(start.mixture, objective, start.engine)[1]
     name = "validation_objective" if "validation_objective" in history[0] else "objective"
     points = [(0.0, before), *((record["seconds"], record[name]) for record in history)]

@@ -42,7 +42,7 @@ def run(report: Report) -> None:
 def train_hybrid(report: Report, images: Images, name: str, tradeoff: float) -> Fit:
     """A hybrid margin model as the figures have it: fixed margin, and the last epoch counts."""
     part = f"{name}/full/LL+LM"
-    fixed = {"margin": MARGIN, "early_stopping": False}
+    fixed = {"objective__margin": MARGIN, "solver__early_stopping": False}
     return train_cell(report, images, part, tradeoff=tradeoff, **fixed)
 
 

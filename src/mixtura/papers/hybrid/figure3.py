@@ -25,6 +25,7 @@ from mixtura.papers.hybrid.table1 import error_rate, load, train_cell
 from mixtura.papers.images import Images
 from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.tables import punch
+from mixtura.solvers import EM
 
 TRADEOFFS = (0.0, 0.1, 0.5, 1.0)
 RANKS = ("5", "10", "25", "full")
@@ -118,10 +119,9 @@ def _mixture_to_time(report: Report, images: Images, rank: str) -> Mixture:
     few = Images(*(part[:2000] for part in images))
     shape: dict[str, Any] = {
         "n_components": 1 if report.quick else 17,
-        "rank": 5 if rank == "full" else int(rank),
+        "density__rank": 5 if rank == "full" else int(rank),
         "tradeoff": 1.0,
-        "solver": "em",
-        "tol": 1e9,
+        "solver": EM(tol=1e9),
     }
     mixture = train_cell(report, few, "mnist/full/LL+LM", **shape).model.mixture_
     if rank != "full":

@@ -19,22 +19,25 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.model_selection import train_test_split
 
+from mixtura.densities import Diagonal, Full, LowRank
 from mixtura.estimators import MixtureClassifier
 from mixtura.exceptions import DegenerateDataWarning
-from mixtura.objectives import Margin, tradeoff_of_share
+from mixtura.objectives import Conditional, Likelihood, Margin, tradeoff_of_share
 from mixtura.papers.images import Images, load_images
 from mixtura.papers.report import Report
+from mixtura.solvers import EM, Adam
 
 Parameters = dict[str, Any]
 
 OBJECTIVES: dict[str, Parameters] = {
-    "LL": {"objective": "likelihood", "solver": "em", "max_iter": 100},
-    "LL+LM": {"objective": "margin"},
-    "LL+CLL": {"objective": "conditional"},
-    "LM": {"objective": "margin", "tradeoff": 0.0},
-    "CLL": {"objective": "conditional", "tradeoff": 0.0},
+    "LL": {"objective": Likelihood(), "solver": EM(), "solver__max_iter": 100},
+    "LL+LM": {"objective": Margin()},
+    "LL+CLL": {"objective": Conditional()},
+    "LM": {"objective": Margin(), "tradeoff": 0.0},
+    "CLL": {"objective": Conditional(), "tradeoff": 0.0},
 }
 STRUCTURES = ("full", "diagonal")
 SEEDS = 3
@@ -44,24 +47,34 @@ COMMON: Parameters = {
     "class_prior": "uniform",
     "standardize": False,
     "prior_rows": 0,
-    "rank": 25,
-    "solver": "adam",
-    "batch_size": 100,
-    "max_iter": 20,
-    "validation_fraction": 1 / 6,
-    "schedule": "cosine",
-    "averaging": 0.999,
+    "density__rank": 25,
+    "solver": Adam(),
+    "solver__batch_size": 100,
+    "solver__max_iter": 20,
+    "solver__validation_fraction": 1 / 6,
+    "solver__averaging": 0.999,
     "calibrate": False,  # only probabilities need it
 }
 
-_PIXELS: Parameters = {"reg_covar": 0.03, "learning_rate": 5e-4, "margin": 100.0, "tradeoff": 0.1}
-_REDUCED: Parameters = {"reg_covar": 1e-2, "learning_rate": 2e-3, "margin": 60.0, "tradeoff": 0.25}
+_PIXELS: Parameters = {
+    "density__floor": 0.03,
+    "solver__learning_rate": 5e-4,
+    "objective__margin": 100.0,
+    "tradeoff": 0.1,
+}
+_REDUCED: Parameters = {
+    "density__floor": 0.01,
+    "solver__learning_rate": 2e-3,
+    "objective__margin": 60.0,
+    "tradeoff": 0.25,
+}
+_STIFF: Parameters = {"density__floor": 0.1}
 #: EM for whole 784 x 784 covariances would factorize each of them in every iteration.
-_THIN: Parameters = {"covariance": "low_rank", "reg_covar": 0.1}
-_FEW_ROWS: Parameters = {"max_iter": 40}
-_DIAGONAL: Parameters = {"n_components": 100, "learning_rate": 5e-3, "tradeoff": 0.02}
+_THIN: Parameters = _STIFF | {"density": LowRank()}
+_FEW_ROWS: Parameters = {"solver__max_iter": 40}
+_DIAGONAL: Parameters = {"n_components": 100, "solver__learning_rate": 5e-3, "tradeoff": 0.02}
 #: The conditional likelihood saturates sooner, and then only overfits.
-_GENTLE: Parameters = {"reg_covar": 0.1, "learning_rate": 2e-4}
+_GENTLE: Parameters = _STIFF | {"solver__learning_rate": 2e-4}
 
 #: Trade-offs are the paper's, of whole log-likelihoods; `train` converts them.
 #: Parameters of the classifier by part: a set, a set and structure, or a single cell; the more
@@ -75,10 +88,10 @@ SETTINGS: dict[str, Parameters] = {
     "mnist/diagonal": _DIAGONAL,
     "mnist-pca50": _REDUCED,
     "mnist-pca50/full": {"n_components": [20, 4, 15, 12, 10, 8, 15, 13, 20, 15]},
-    "mnist-pca50/full/LL": {"reg_covar": 0.1},
-    "mnist-pca50/full/LL+LM": {"max_iter": 30},
+    "mnist-pca50/full/LL": _STIFF,
+    "mnist-pca50/full/LL+LM": {"solver__max_iter": 30},
     "mnist-pca50/full/LL+CLL": _GENTLE,
-    "mnist-pca50/full/LM": {"learning_rate": 5e-4},
+    "mnist-pca50/full/LM": {"solver__learning_rate": 5e-4},
     "mnist-pca50/full/CLL": _GENTLE,
     "mnist-pca50/diagonal": _DIAGONAL,
     "basic": _PIXELS | _FEW_ROWS,
@@ -86,24 +99,24 @@ SETTINGS: dict[str, Parameters] = {
     "basic/full/LL": _THIN,
     "basic/diagonal": _DIAGONAL | {"n_components": 40},
     "basic-pca50": _REDUCED | _FEW_ROWS,
-    "basic-pca50/full": {"n_components": 4, "reg_covar": 0.1},
+    "basic-pca50/full": {"n_components": 4} | _STIFF,
     "basic-pca50/diagonal": _DIAGONAL | {"n_components": 40},
     "background-random": _PIXELS | _FEW_ROWS,
     "background-random/full": {"n_components": 2},
     "background-random/full/LL": _THIN,
     "background-random/diagonal": _DIAGONAL | {"n_components": 20},
     "background-random-pca50": _REDUCED | _FEW_ROWS,
-    "background-random-pca50/full": {"n_components": 3, "reg_covar": 0.1},
+    "background-random-pca50/full": {"n_components": 3} | _STIFF,
     "background-random-pca50/diagonal": _DIAGONAL | {"n_components": 40},
     "rotated": _PIXELS | _FEW_ROWS,
     "rotated/full": {"n_components": 10},
     "rotated/full/LL": _THIN,
     "rotated/diagonal": _DIAGONAL,
     "rotated-pca50": _REDUCED | _FEW_ROWS,
-    "rotated-pca50/full": {"n_components": 8, "reg_covar": 0.1},
+    "rotated-pca50/full": {"n_components": 8} | _STIFF,
     "rotated-pca50/diagonal": _DIAGONAL,
-    "cifar10-pca50": {**_REDUCED, "validation_fraction": 1 / 5},
-    "cifar10-pca50/full": {"n_components": 8, "reg_covar": 0.1},
+    "cifar10-pca50": _REDUCED | {"solver__validation_fraction": 1 / 5},
+    "cifar10-pca50/full": {"n_components": 8} | _STIFF,
     "cifar10-pca50/diagonal": _DIAGONAL,
     "fashion-pca50": _REDUCED,
     "fashion-pca50/full": {"n_components": 12},
@@ -138,12 +151,12 @@ PAPER: dict[str, tuple[float, ...] | None] = {
 
 _QUICK: Parameters = {
     "n_components": 2,
-    "reg_covar": 0.1,
-    "rank": 10,
-    "init_max_iter": 10,
-    "max_iter": 4,
-    "learning_rate": 0.03,
-    "averaging": 0.0,
+    "density__floor": 0.1,
+    "density__rank": 10,
+    "init": EM(max_iter=10, tol=0.01),
+    "solver__max_iter": 4,
+    "solver__learning_rate": 0.03,
+    "solver__averaging": 0.0,
 }
 
 
@@ -203,9 +216,8 @@ def train_cell(report: Report, images: Images, part: str, **changes: Any) -> Fit
     chosen = _parameters(part, (_QUICK if report.quick else {}) | changes)
     X, y = images.X_train, images.y_train
     if part.endswith("/LL"):  # nothing to choose, but what others choose by is not trained on
-        X, _, y, _ = train_test_split(
-            X, y, test_size=chosen["validation_fraction"], stratify=y, random_state=report.seed
-        )
+        share = chosen["solver__validation_fraction"]
+        X, _, y, _ = train_test_split(X, y, test_size=share, stratify=y, random_state=report.seed)
     return train(report, X, y, chosen)
 
 
@@ -213,8 +225,8 @@ def _parameters(part: str, changes: Parameters) -> Parameters:
     _, structure, objective = part.split("/")
     merged = COMMON | layered(SETTINGS, part) | changes | OBJECTIVES[objective]
     if structure == "diagonal":
-        return {"covariance": "diag"} | merged
-    return {"covariance": "full" if objective == "LL" else "low_rank"} | merged
+        return {"density": Diagonal()} | merged
+    return {"density": Full() if objective == "LL" else LowRank()} | merged
 
 
 def layered(settings: dict[str, Parameters], part: str) -> Parameters:
@@ -228,19 +240,24 @@ def layered(settings: dict[str, Parameters], part: str) -> Parameters:
 
 def train(report: Report, X: np.ndarray, y: np.ndarray, chosen: Parameters) -> Fit:
     """Fit a classifier with the chosen parameters; the best validation epoch of all is kept."""
-    defaults = {"n_iter_no_change": chosen["max_iter"], "random_state": report.seed}
+    defaults = {"solver__patience": chosen["solver__max_iter"], "random_state": report.seed}
     if "tradeoff" in chosen:  # the paper weighs the whole likelihood, the classifier that per value
         chosen = {**chosen, "tradeoff": tradeoff_of_share(chosen["tradeoff"], X.shape[1])}
-    margin, settings = chosen.get("margin"), {k: v for k, v in chosen.items() if k != "margin"}
-    if chosen.get("objective") == "margin" and margin is not None:
-        settings["objective"] = Margin(margin)
-    model = MixtureClassifier(**{**defaults, **settings}, device=report.device)
+    model = build(defaults | chosen).set_params(device=report.device)
     began = time.perf_counter()
     with warnings.catch_warnings():
         # Pixels at the rim are black in every image, and a draw of few labels may lack rows.
         warnings.simplefilter("ignore", DegenerateDataWarning)
         model.fit(X, y)
     return Fit(model, time.perf_counter() - began)
+
+
+def build(chosen: Parameters) -> MixtureClassifier:
+    """The classifier of these parameters; those that its parts do not have are left aside."""
+    own = {name: value for name, value in chosen.items() if "__" not in name}
+    model = clone(MixtureClassifier(**own))  # tables share their parts, and no model changes them
+    known = model.get_params()
+    return model.set_params(**{name: value for name, value in chosen.items() if name in known})
 
 
 def error_rate(model: MixtureClassifier, X: np.ndarray, y: np.ndarray) -> float:

@@ -13,6 +13,8 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from mixtura.data import UNLABELED
+from mixtura.densities import LowRank
+from mixtura.objectives import Conditional, Margin
 from mixtura.papers.hybrid.table1 import COMMON, Fit, Parameters, error_rate, layered, train
 from mixtura.papers.images import Images, load_images
 from mixtura.papers.report import Report
@@ -21,23 +23,27 @@ LABELS = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000)
 ROWS = 50_000
 DRAWS = 3
 
+_LABELED: Parameters = {
+    "n_components": 1,
+    "prior_rows": "auto",
+    "tradeoff": 0.5,
+    "solver__max_iter": 30,
+}
+_ALL: Parameters = {
+    "n_components": 10,
+    "unlabeled_weight": 0.5,
+    "tradeoff": 0.01,
+    "solver__max_iter": 6,
+    "solver__batch_size": 250,
+}
 #: Parameters of the classifier by part, as in Table 1: the more exact name wins. The paper's kappa
 #: is one minus `unlabeled_weight`. The components of SSL must find their class from the labeled
 #: rows, so few labels name few.
 SETTINGS: dict[str, Parameters] = {
     **{
         f"{term}/{kind}": {"objective": objective, **chosen}
-        for term, objective in (("LM", "margin"), ("CLL", "conditional"))
-        for kind, chosen in (
-            ("SV", {"tradeoff": 0.5, "max_iter": 30, "prior_rows": "auto", "n_components": 1}),
-            (
-                "SSL",
-                {
-                    **{"tradeoff": 0.01, "max_iter": 6, "batch_size": 250, "n_components": 10},
-                    "unlabeled_weight": 0.5,
-                },
-            ),
-        )
+        for term, objective in (("LM", Margin()), ("CLL", Conditional()))
+        for kind, chosen in (("SV", _LABELED), ("SSL", _ALL))
     },
     **{
         f"{term}/SV/{n_labels}": {"n_components": count}
@@ -63,20 +69,19 @@ PAPER = {
 }
 
 _SHARED: Parameters = COMMON | {
-    "covariance": "low_rank",
-    "init": "eigen",
-    "reg_covar": 0.3,
-    "margin": 5.0,
-    "learning_rate": 1e-3,
-    "early_stopping": False,
+    "density": LowRank(init="eigen"),
+    "density__floor": 0.3,
+    "objective__margin": 5.0,
+    "solver__learning_rate": 1e-3,
+    "solver__early_stopping": False,
 }
 _QUICK: Parameters = {
     "n_components": 1,
-    "rank": 10,
-    "max_iter": 8,
-    "batch_size": 100,
-    "learning_rate": 0.03,
-    "averaging": 0.0,
+    "density__rank": 10,
+    "solver__max_iter": 8,
+    "solver__batch_size": 100,
+    "solver__learning_rate": 0.03,
+    "solver__averaging": 0.0,
 }
 
 

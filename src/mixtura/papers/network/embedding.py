@@ -25,7 +25,7 @@ _LOG_DENSITY: Parameters = {"n_components": 2, "embedding": "log_density", "cali
 SETTINGS: dict[str, Parameters] = {
     "iris": _LOG_DENSITY,
     "wine": _LOG_DENSITY,
-    "leukemia": {**_LOG_DENSITY, "covariance": "diag"},
+    "leukemia": {**_LOG_DENSITY, "density": "diag"},
 }
 
 

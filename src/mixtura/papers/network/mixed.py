@@ -29,6 +29,7 @@ from mixtura.papers.tables import (
     summary,
     without_warnings,
 )
+from mixtura.solvers import LinkedEM
 
 SETS = ("adult", "hepatitis", "horse_colic", "annealing", "mammographic", "labor")
 N_FOLDS, N_REPEATS = 5, 2
@@ -42,7 +43,11 @@ MODELS: dict[str, tuple[type, Parameters] | None] = {
     "trees": None,
 }
 _QUICK: Parameters = {"n_components": 1, "calibrate": False, "missingness": "ignore"}
-_QUICK_NETWORK: Parameters = {**_QUICK, "embedding": "log_density", "end_to_end": False}
+_QUICK_NETWORK: Parameters = {
+    **_QUICK,
+    "embedding": "log_density",
+    "solver": LinkedEM(end_to_end=False),
+}
 
 
 def run(report: Report) -> None:

@@ -26,6 +26,7 @@ from sklearn.svm import SVC
 from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkClassifier
+from mixtura.densities import LowRank
 from mixtura.objectives import Margin
 from mixtura.papers.report import Report
 from mixtura.papers.tables import (
@@ -40,6 +41,7 @@ from mixtura.papers.tables import (
     summary,
     without_warnings,
 )
+from mixtura.solvers import LinkedEM
 
 #: Errors of the paper's network, of its logistic regression, of the support vectors that it
 #: quotes, and the smallest of all columns.
@@ -64,51 +66,49 @@ N_QUICK = 3
 
 
 def _specialists(
-    covariance: str,
-    count: int,
-    objective: str,
-    tradeoff: float,
-    margin: float | None = None,
-    **others: Any,
+    density: str, count: int, objective: str, tradeoff: float, **parts: Any
 ) -> tuple[str, Parameters]:
-    """Log-densities of the mixtures of each class's own rows."""
-    term = objective if margin is None else Margin(margin)
-    return f"log-density, {covariance}, {count}, {objective} {tradeoff}", {
-        **{"embedding": "log_density", "specialize": 1.0, "covariance": covariance},
-        **{"n_components": count, "objective": term, "tradeoff": tradeoff, **others},
+    """Log-densities of the mixtures of each class's own rows; objects in place of the names."""
+    return f"log-density, {density}, {count}, {objective} {tradeoff}", {
+        **{"embedding": "log_density", "specialize": 1.0, "density": density},
+        **{"n_components": count, "objective": objective, "tradeoff": tradeoff, **parts},
     }
 
 
-def _everywhere(
-    covariance: str, count: int, tradeoff: float, **others: Any
-) -> tuple[str, Parameters]:
+def _everywhere(density: str, count: int, tradeoff: float, **parts: Any) -> tuple[str, Parameters]:
     """Posteriors of mixtures of all rows."""
-    return f"posterior, {covariance}, {count}, conditional {tradeoff}", {
-        **{"embedding": "posterior", "specialize": 0.0, "covariance": covariance},
-        **{"n_components": count, "tradeoff": tradeoff, **others},
+    return f"posterior, {density}, {count}, conditional {tradeoff}", {
+        **{"embedding": "posterior", "specialize": 0.0, "density": density},
+        **{"n_components": count, "tradeoff": tradeoff, **parts},
     }
 
 
-#: The paper's own training: linked EM alone.
-_LINKED: Parameters = {"embedding": "posterior", "specialize": 0.0, "end_to_end": False}
+def _linked(count: int) -> tuple[str, Parameters]:
+    """The paper's own training: linked EM alone."""
+    return f"linked, diag, {count}", {
+        **{"embedding": "posterior", "specialize": 0.0, "density": "diag", "n_components": count},
+        "solver": LinkedEM(link=1e3, end_to_end=False),
+    }
+
+
 #: From simple to flexible.
 SETTINGS: dict[str, Parameters] = dict(
     [
-        ("linked, diag, 10", {**_LINKED, "covariance": "diag", "n_components": 10, "link": 1e3}),
+        _linked(10),
         _specialists("full", 1, "conditional", 0.4, prior_rows=3000.0),
         _specialists("full", 2, "conditional", 0.9, prior_rows=10.0),
         _specialists("diag", 4, "conditional", 0.9),
         _specialists("low_rank", 4, "margin", 0.6),
         _specialists("low_rank", 4, "conditional", 0.1),
-        _everywhere("low_rank", 16, 0.85, reg_covar=0.1),
+        _everywhere("low_rank", 16, 0.85, density=LowRank(floor=0.1)),
     ]
 )
 GENE_SETTINGS: dict[str, Parameters] = dict(
     [
-        ("linked, diag, 2", {**_LINKED, "covariance": "diag", "n_components": 2, "link": 1e3}),
-        _specialists("diag", 1, "conditional", 0.0, l1=0.0, l2=0.01),
-        _specialists("diag", 1, "margin", 0.0, margin=20.0),
-        _specialists("low_rank", 1, "conditional", 0.0, rank=3),
+        _linked(2),
+        _specialists("diag", 1, "conditional", 0.0, solver=LinkedEM(l1=0.0, l2=0.01)),
+        _specialists("diag", 1, "margin", 0.0, objective=Margin(20.0)),
+        _specialists("low_rank", 1, "conditional", 0.0, density=LowRank(rank=3)),
     ]
 )
 

@@ -37,8 +37,8 @@ PAPER: dict[str, tuple[float, ...]] = {
 }
 _COMMON: Parameters = {"n_components": 1, "embedding": "log_density", "specialize": 1.0}
 SETTINGS: dict[str, Parameters] = {
-    name: {**_COMMON, "covariance": "diag" if name in GENES else "low_rank"} for name in PAPER
-} | {"glass": {"n_components": 12, "embedding": "posterior", "covariance": "diag"}}
+    name: {**_COMMON, "density": "diag" if name in GENES else "low_rank"} for name in PAPER
+} | {"glass": {"n_components": 12, "embedding": "posterior", "density": "diag"}}
 
 
 def run(report: Report) -> None:

@@ -36,7 +36,7 @@ FILES = {
     "letters": "character_trajectories_100",
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    "vowels": {"n_states": 3, "covariance": "full"},
+    "vowels": {"n_states": 3, "density": "full"},
     "digits": {"n_states": 6, "topology": "left_to_right"},
     "letters": {"n_states": 8, "topology": "left_to_right"},
 }

@@ -18,6 +18,7 @@ from mixtura import SequenceMixtureClassifier
 from mixtura.datasets import make_hmm_sequences
 from mixtura.papers.report import Report
 from mixtura.papers.sequence._methods import MODELS, error
+from mixtura.solvers import EM, LBFGS
 
 #: Test error in percent, joint and conditional log-likelihood per sequence.
 _PAPER: dict[str, tuple[float | None, ...]] = {
@@ -54,15 +55,17 @@ def run(report: Report) -> None:
 def train(name: str, seed: int, quick: bool = False) -> Outcome:
     """Fit on one draw and test on another."""
     n_train, n_test = (30, 100) if quick else (N_TRAIN, N_TEST)
+    most = 20 if quick else 100
     train = make_hmm_sequences(n_train, random_state=seed)
     test = make_hmm_sequences(n_test, random_state=seed + 1)
     model = SequenceMixtureClassifier(
         N_STATES,
         method=MODELS[name],
         n_stages=STAGES.get(name, 1),
+        solver=LBFGS(most),
+        init=EM(most),
         early_stopping=not quick,
         calibrate=not quick,
-        max_iter=20 if quick else 100,
         random_state=seed,
     )
     model.fit(train.data, train.target)

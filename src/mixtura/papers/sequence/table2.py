@@ -20,6 +20,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.utils import Bunch
 
 from mixtura.datasets import load_dataset
+from mixtura.densities import Diagonal
 from mixtura.papers.report import Report
 from mixtura.papers.sequence._methods import (
     RIVALS,
@@ -61,7 +62,7 @@ SIGNERS: dict[str, tuple[str, ...]] = {
 }
 FOLDS = 10
 #: The fingers of the glove have four positions each: small variances mean nothing there.
-_GLOVE = {"n_states": 6, "reg_covar": 0.3}
+_GLOVE = {"n_states": 6, "density": Diagonal(0.3)}
 SETTINGS: dict[str, dict[str, Any]] = {
     "gunpoint": {"n_states": 10},
     "gunpoint slopes": {"n_states": 10},

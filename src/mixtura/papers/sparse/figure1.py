@@ -49,7 +49,7 @@ def _models(seed: int) -> dict[str, Any]:
         "Gaussian process": GaussianProcessClassifier(ConstantKernel(1.0) * RBF(1.0)),
         "relevance vectors": SparseMixtureClassifier(1, kernel="rbf", random_state=seed),
         "dense mixture": MixtureClassifier(
-            3, covariance="full", objective="conditional", tradeoff=0.0, random_state=seed
+            3, density="full", objective="conditional", tradeoff=0.0, random_state=seed
         ),
         "sparse mixture": SparseMixtureClassifier(3, random_state=seed),
     }
