@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_iris, load_wine
 
-from mixtura.training import progress
+from mixtura import progress
 
 torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it gives
 

@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from mixtura import MixtureClassifier, cli, demo
 
 FAST = {
-    demo.HYBRID: MixtureClassifier(1, covariance="diag", objective="likelihood", random_state=0),
+    demo.HYBRID: MixtureClassifier(1, density="diag", objective="likelihood", random_state=0),
     "rival": make_pipeline(SimpleImputer(), LogisticRegression(max_iter=50)),
 }
 

@@ -9,12 +9,13 @@ from sklearn.discriminant_analysis import (
     QuadraticDiscriminantAnalysis,
 )
 
-from mixtura import MixtureClassifier, papers
+from mixtura import papers
 from mixtura.datasets import load_dataset
 from mixtura.papers.hybrid import figure3, table1, table2
 from mixtura.papers.images import Images, load_images
 from mixtura.papers.report import Report
 from mixtura.papers.tables import punch
+from mixtura.solvers import Adam
 
 
 @pytest.fixture(scope="module")
@@ -117,15 +118,26 @@ def test_table1_keeps_to_the_part_asked_for(reproduce):
 
 def test_settings_name_cells_and_parameters_that_exist():
     """No setting is lost to a slip of the pen, and none is refused."""
-    known = {*MixtureClassifier().get_params(), "margin"}  # which becomes that of the objective
-    cells = {
+    cells = [
         f"{s}/{k}/{t}" for s in table1.PAPER for k in table1.STRUCTURES for t in table1.OBJECTIVES
-    }
-    few = {f"{row}/{count}" for row in table2.PAPER for count in table2.LABELS}
-    for settings, parts in ((table1.SETTINGS, cells), (table2.SETTINGS, few)):
-        for name, chosen in settings.items():
-            assert any(f"{part}/".startswith(f"{name}/") for part in parts), name
-            assert set(chosen) <= known, name
+    ]
+    few = [f"{row}/{count}" for row in table2.PAPER for count in table2.LABELS]
+    for table, parts in ((table1, cells), (table2, few)):
+        known = {part: set(table1.build(table.parameters(part)).get_params()) for part in parts}
+        for name, chosen in table.SETTINGS.items():
+            mine = [known[part] for part in parts if f"{part}/".startswith(f"{name}/")]
+            assert mine, name
+            assert set(chosen) <= set.union(*mine), name
+        assert set(table.parameters(parts[0], quick=True)) <= set.union(*known.values())
+
+
+def test_models_do_not_change_the_tables():
+    """Cells share objects, and each model has its own."""
+    first, second = (table1.build(table1.parameters(f"mnist/full/{t}")) for t in ("LM", "LL+LM"))
+    assert first.solver == second.solver
+    assert first.solver is not second.solver
+    assert table1.COMMON["solver"] == Adam()
+    assert first.set_params(objective__margin=3.0).objective != second.objective
 
 
 def test_figure1(reproduce):

@@ -6,20 +6,20 @@ import warnings
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from mixtura import MixtureClassifier, MixtureDensity
-from mixtura.training import progress
-from mixtura.training.progress import Progress, describe
+from mixtura import MixtureClassifier, MixtureDensity, progress
+from mixtura.progress import Progress, describe
+from mixtura.solvers import EBW, EM, LBFGS, Adam
 
 STAGES = {"em": "EM", "ebw": "EBW", "adam": "Adam", "lbfgs": "L-BFGS"}
 
 
-def fit(solver, data, **options):
+def fit(name, data, max_iter=4, **options):
     """A short fit by the given solver, warnings about its shortness left out."""
-    objective = "likelihood" if solver == "em" else "conditional"
-    options = {"n_components": 2, "max_iter": 4, "random_state": 0, **options}
-    model = MixtureClassifier(
-        solver=solver, objective=objective, covariance="diag", calibrate=False, **options
-    )
+    objective = "likelihood" if name == "em" else "conditional"
+    solvers = {"em": EM(max_iter, tol=0.0), "ebw": EBW(max_iter)}
+    solvers |= {"adam": Adam(max_iter), "lbfgs": LBFGS(max_iter)}
+    options |= {"density": "diag", "calibrate": False, "random_state": 0}
+    model = MixtureClassifier(2, objective=objective, solver=solvers[name], **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(*data)
@@ -82,16 +82,17 @@ def test_a_callback_can_stop(solver, iris):
 
 def test_a_callback_can_stop_em(iris):
     """In the unsupervised estimator as well; only True itself stops."""
-    quiet = MixtureDensity(3, random_state=0, max_iter=20, tol=0.0)
+    em = EM(20, tol=0.0)
+    quiet = MixtureDensity(3, random_state=0, solver=em)
     with pytest.warns(ConvergenceWarning):
         quiet.fit(iris[0])
     with pytest.warns(ConvergenceWarning):
         model = MixtureDensity(
-            3, random_state=0, max_iter=20, tol=0.0, callbacks=[lambda r: r["iteration"]]
+            3, random_state=0, solver=em, callbacks=[lambda r: r["iteration"]]
         ).fit(iris[0])
     assert model.n_iter_ == quiet.n_iter_
     model = MixtureDensity(
-        3, random_state=0, max_iter=20, tol=0.0, callbacks=[lambda r: r["iteration"] == 3]
+        3, random_state=0, solver=em, callbacks=[lambda r: r["iteration"] == 3]
     ).fit(iris[0])
     assert model.n_iter_ == 3
     assert not model.converged_
@@ -100,7 +101,7 @@ def test_a_callback_can_stop_em(iris):
 @pytest.mark.parametrize("solver", STAGES)
 def test_plain_lines(solver, iris, without_rich, capsys):
     """Without rich, progress is printed: stage, iteration, objective, time left."""
-    fit(solver, iris, verbose=1, tol=0.0, init_max_iter=3)
+    fit(solver, iris, verbose=1, init=EM(3, tol=0.0))
     out = capsys.readouterr().out
     assert f"EM {4 if solver == 'em' else 3}/{4 if solver == 'em' else 3}: objective" in out
     assert "s left" in out

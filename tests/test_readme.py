@@ -33,6 +33,7 @@ from mixtura.estimators import (
     sparse,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.solvers import EM, LinkedEM
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -58,10 +59,13 @@ ROWS = 2.0 * LABELS[:, None] + np.random.default_rng(0).normal(size=(60, 2))
 HOLED = np.where(np.random.default_rng(1).random(ROWS.shape) < 0.2, np.nan, ROWS)
 MIXED = np.column_stack([ROWS[:, 0].astype(object), np.array(["x", "y"], dtype=object)[LABELS]])
 FEW = np.where(np.arange(60) < 30, LABELS, np.nan)
-NETWORK = {"n_components": 2, "embedding": "posterior", "end_to_end": False, "max_iter": 5}
+NETWORK = {
+    **{"n_components": 2, "embedding": "posterior", "init": EM(max_iter=5, tol=0.01)},
+    "solver": LinkedEM(max_iter=5, end_to_end=False),
+}
 QUICK = {
     "MixtureClassifier": {
-        **{"n_components": 1, "objective": "likelihood", "covariance": "diag"},
+        **{"n_components": 1, "objective": "likelihood", "density": "diag"},
         "unlabeled_weight": 0.5,
     },
     "MixtureNetworkClassifier": {

@@ -20,18 +20,25 @@ from optuna.pruners import NopPruner, ThresholdPruner
 from optuna.trial import TrialState
 
 from mixtura import MixtureClassifier, MixtureDensity
+from mixtura.densities import Diagonal, Spherical
 from mixtura.exceptions import InvalidInputError
 from mixtura.objectives import Margin
+from mixtura.solvers import EM, LBFGS
 from mixtura.tuning import tune
 
-QUICK = {"max_iter": 2, "init_max_iter": 2, "prior_rows": 0.0, "calibrate": False}
+QUICK = {
+    "solver": LBFGS(2),
+    "init": EM(max_iter=2, tol=0.01),
+    "prior_rows": 0.0,
+    "calibrate": False,
+}
 ALL = {"states": (TrialState.COMPLETE, TrialState.PRUNED)}
-REG_COVAR = {"reg_covar": FloatDistribution(1e-3, 1e-1, log=True)}
+FLOOR = {"density__floor": FloatDistribution(1e-3, 1e-1, log=True)}
 
 
 def quick(**parameters):
     """A classifier that is fitted in a blink."""
-    return MixtureClassifier(**{"n_components": 1, "covariance": "diag", **QUICK, **parameters})
+    return MixtureClassifier(**{"n_components": 1, "density": Diagonal(), **QUICK, **parameters})
 
 
 def global_numbers():
@@ -50,7 +57,7 @@ def outcome(study):
 def test_a_poor_start_is_left_behind(wine):
     """A huge floor on the variances and next to no discriminative term."""
     X, y = wine
-    poor = MixtureClassifier(1, covariance="spherical", reg_covar=50.0, tradeoff=0.999, **QUICK)
+    poor = MixtureClassifier(1, density=Spherical(50.0), tradeoff=0.999, **QUICK)
     best, study = tune(poor, X, y, n_trials=8, cv=2, random_state=0)
     assert study.trials[0].params == {}
     assert study.best_value > study.trials[0].value + 0.3
@@ -60,7 +67,7 @@ def test_a_poor_start_is_left_behind(wine):
         for model in (poor, best)
     )
     assert after > before + 0.3
-    assert poor.reg_covar == 50.0
+    assert poor.density == Spherical(50.0)
     assert not hasattr(poor, "classes_")
 
 
@@ -79,9 +86,9 @@ def test_the_best_value_is_that_of_the_estimator_returned(flowers):
     best, study = tune(quick(), X, y, n_trials=4, cv=folds, random_state=1)
     again = cross_val_score(best, X, y, cv=folds, scoring="neg_log_loss").mean()
     assert study.best_value == pytest.approx(again, abs=1e-12)
-    awful = {"reg_covar": FloatDistribution(100.0, 1000.0)}
+    awful = {"density__floor": FloatDistribution(100.0, 1000.0)}
     best, study = tune(quick(), X, y, n_trials=3, cv=folds, space=awful, random_state=1)
-    assert best.reg_covar == quick().reg_covar
+    assert best.density == quick().density
     assert study.best_trial.number == 0
 
 
@@ -113,7 +120,7 @@ def test_a_search_goes_on_where_it_ended(flowers, tmp_path, name):
     """n_trials is the number in all; what was tried stays, and is not tried again."""
     X, y = flowers
     place = name.format(tmp_path) if "://" in name else tmp_path / name
-    options = {"cv": 2, "storage": place, "space": REG_COVAR, "pruner": NopPruner()}
+    options = {"cv": 2, "storage": place, "space": FLOOR, "pruner": NopPruner()}
     _, first = tune(quick(), X, y, n_trials=3, random_state=0, **options)
     kept = outcome(first)
     _, second = tune(quick(), X, y, n_trials=6, random_state=1, **options)
@@ -123,7 +130,7 @@ def test_a_search_goes_on_where_it_ended(flowers, tmp_path, name):
     assert len(set(tried)) == 6
     best, third = tune(quick(), X, y, n_trials=6, **options)
     assert outcome(third) == outcome(second)
-    assert best.reg_covar == third.best_params.get("reg_covar", quick().reg_covar)
+    assert best.density.floor == third.best_params.get("density__floor", quick().density.floor)
 
 
 def test_an_interrupted_trial_is_made_good(flowers, tmp_path):
@@ -135,12 +142,12 @@ def test_an_interrupted_trial_is_made_good(flowers, tmp_path):
         calls.append(trial)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return {"reg_covar": trial.suggest_float("reg_covar", 1e-3, 1e-1, log=True)}
+        return {"density__floor": trial.suggest_float("density__floor", 1e-3, 1e-1, log=True)}
 
     options = {"cv": 2, "storage": tmp_path / "search.log", "random_state": 0}
     with pytest.raises(KeyboardInterrupt):
         tune(quick(), X, y, n_trials=4, space=interrupt, **options)
-    _, study = tune(quick(), X, y, n_trials=4, space=REG_COVAR, **options)
+    _, study = tune(quick(), X, y, n_trials=4, space=FLOOR, **options)
     assert len(study.get_trials(**ALL)) == 4
     assert [trial.number for trial in study.trials if not trial.params] == [0, 2]
 
@@ -159,7 +166,7 @@ def test_trials_that_fall_behind_are_given_up(flowers):
     """After the first fold, with five trials to compare with."""
     X, y = flowers
     floors = iter([0, 0, 0, 0, 0, 0, 100, 0, 100, 0])  # the last for the refit of the best
-    space = {"space": lambda trial: {"reg_covar": 1e-3 + next(floors)}}
+    space = {"space": lambda trial: {"density__floor": 1e-3 + next(floors)}}
     _, study = tune(quick(), X, y, n_trials=9, cv=3, **space)
     states = [trial.state for trial in study.trials]
     assert [number for number, state in enumerate(states) if state == TrialState.PRUNED] == [6, 8]
@@ -170,7 +177,7 @@ def test_trials_that_fall_behind_are_given_up(flowers):
 def test_the_start_is_never_given_up(flowers):
     """Whatever the pruner says."""
     X, y = flowers
-    options = {"space": REG_COVAR, "pruner": ThresholdPruner(lower=1.0)}
+    options = {"space": FLOOR, "pruner": ThresholdPruner(lower=1.0)}
     _, study = tune(quick(), X, y, n_trials=3, cv=2, **options)
     states = [trial.state for trial in study.trials]
     assert states == [TrialState.COMPLETE, TrialState.PRUNED, TrialState.PRUNED]
@@ -188,7 +195,7 @@ def test_trials_in_threads(flowers):
 def test_a_pipeline(wine):
     """Parameters go to the last step, whose features are those of the step before."""
     X, y = wine
-    model = make_pipeline(StandardScaler(), PCA(3), quick(solver="lbfgs"))
+    model = make_pipeline(StandardScaler(), PCA(3), quick())
     weight = np.ones(len(y))
     best, study = tune(model, X, y, n_trials=6, cv=2, sample_weight=weight, random_state=0)
     assert study.study_name == "MixtureClassifier"
@@ -247,7 +254,7 @@ def test_density_search(flowers):
     X, _ = flowers
     folds = [(np.arange(0, 75, 2), np.arange(1, 75, 2))]
     best, study = tune(
-        MixtureDensity(1, covariance="spherical", max_iter=20),
+        MixtureDensity(1, density="spherical", solver=EM(20)),
         X,
         n_trials=10,
         cv=folds,
@@ -282,7 +289,7 @@ def test_a_data_frame(flowers):
         ({"scoring": ["accuracy"]}, "one name or one callable"),
         ({"space": {"no_such": FloatDistribution(0, 1)}}, "Invalid parameter 'no_such'"),
         ({"space": lambda trial: {"no_such": 1}}, "Invalid parameter 'no_such'"),
-        ({"space": {"margin": [1, 2]}}, r"space\['margin'\] is \[1, 2\]"),
+        ({"space": {"holes": [0, 1]}}, r"space\['holes'\] is \[0, 1\]"),
         ({"space": 3}, "space=3"),
         ({"sample_weight": [1.0, 2.0]}, "sample_weight has shape"),
     ],
@@ -308,13 +315,13 @@ def test_fits_that_fail(flowers):
     """One is a trial given up, with its message; all of them are an error that quotes the last."""
     X, y = flowers
     values = iter([1e-3, 1e-3, -1.0, 1e-3])
-    space = {"space": lambda trial: {"reg_covar": next(values)}}
+    space = {"space": lambda trial: {"density__floor": next(values)}}
     _, study = tune(quick(), X, y, n_trials=3, cv=2, **space)
     states = [trial.state for trial in study.trials]
     assert states == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED]
-    assert "reg_covar" in study.trials[2].user_attrs["error"]
+    assert "'floor' parameter of Diagonal" in study.trials[2].user_attrs["error"]
     with pytest.raises(ValueError, match=r"each of the 2 trials failed.*'margin' parameter"):
-        tune(quick(objective=Margin(-1.0)), X, y, n_trials=2, cv=2, space=REG_COVAR)
+        tune(quick(objective=Margin(-1.0)), X, y, n_trials=2, cv=2, space=FLOOR)
     with pytest.raises(ValueError, match="the score is nan"):
         tune(quick(), X, y, n_trials=1, cv=2, scoring=lambda *_: np.nan)
     with pytest.raises(ValueError, match="raise timeout"):

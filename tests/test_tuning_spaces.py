@@ -20,27 +20,36 @@ from mixtura import (
     BoostedMixtureClassifier,
     MixtureClassifier,
     MixtureDensity,
+    MixtureNetworkClassifier,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
 from mixtura.datasets import make_hmm_sequences
+from mixtura.densities import Diagonal, Full, LowRank
 from mixtura.exceptions import InvalidInputError
 from mixtura.objectives import Margin
+from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
 from mixtura.tuning import (
     SPACES,
     boosted_space,
     classifier_space,
     density_space,
+    network_space,
     sparse_space,
     tune,
 )
 
-QUICK = {"max_iter": 2, "init_max_iter": 2, "prior_rows": 0.0, "calibrate": False}
+QUICK = {
+    "solver": LBFGS(2),
+    "init": EM(max_iter=2, tol=0.01),
+    "prior_rows": 0.0,
+    "calibrate": False,
+}
 
 
 def quick(**parameters):
     """A classifier that is fitted in a blink."""
-    return MixtureClassifier(**{"n_components": 1, "covariance": "diag", **QUICK, **parameters})
+    return MixtureClassifier(**{"n_components": 1, "density": Diagonal(), **QUICK, **parameters})
 
 
 # -- spaces --------------------------------------------------------------------------------
@@ -67,8 +76,10 @@ PLAIN = set(GIVEN) - {"learning_rate", "unlabeled_weight"}
         ({}, {"covariance": "diag"}, PLAIN - {"rank"}),
         ({}, {"objective": "conditional"}, PLAIN - {"margin"}),
         ({"solver": "adam"}, {}, PLAIN | {"learning_rate"}),
+        ({"solver": Adam(averaging=0.9)}, {}, PLAIN | {"learning_rate"}),
         ({"solver": "em"}, {}, PLAIN - {"objective", "tradeoff_odds", "margin"}),
-        ({"parameterization": "precision"}, {}, PLAIN - {"covariance"}),
+        ({"solver": EM()}, {}, PLAIN - {"objective", "tradeoff_odds", "margin"}),
+        ({"density": LowRank(parameterization="precision")}, {}, PLAIN - {"covariance"}),
         ({"unlabeled": 0}, {}, PLAIN | {"unlabeled_weight"}),
     ],
 )
@@ -93,10 +104,32 @@ def test_bounds_follow_the_data(flowers):
     assert many.distributions["n_components"].high == 20
     assert "learning_rate" in many.params
     narrow = FixedTrial(GIVEN)
-    assert set(density_space(narrow, MixtureDensity(), X[:, :1])) == {
-        "n_components",
-        "reg_covar",
-    }
+    chosen = density_space(narrow, MixtureDensity(), X[:, :1])
+    assert set(narrow.params) == {"n_components", "reg_covar"}
+    assert chosen == {"n_components": 2, "density": Full(1e-2)}
+
+
+def test_what_is_not_searched_of_a_part_is_kept(flowers):
+    """The trial's numbers, in the objects that were given."""
+    given = {"density": LowRank(init="eigen"), "solver": Adam(averaging=0.9)}
+    chosen = classifier_space(FixedTrial(GIVEN), MixtureClassifier(**given), *flowers)
+    assert chosen["density"] == LowRank(rank=2, floor=1e-2, init="eigen")
+    assert chosen["solver"] == Adam(learning_rate=1e-3, averaging=0.9)
+    assert given == {"density": LowRank(init="eigen"), "solver": Adam(averaging=0.9)}
+
+
+@pytest.mark.parametrize(("end_to_end", "asked"), [(True, "tradeoff"), (False, "link")])
+def test_networks_are_asked_for_penalties_and_what_moves_them(flowers, end_to_end, asked):
+    """The share of the likelihood where gradients follow, the link where they do not."""
+    given = {"embedding": "posterior", "n_components": 2, "l1": 1e-2, "l2": 1e-4}
+    given |= {"prior_rows": 3.0, "reg_covar": 0.02, "covariance": "diag", asked: 0.5}
+    trial = FixedTrial(given)
+    start = MixtureNetworkClassifier(solver=LinkedEM(max_iter=7, end_to_end=end_to_end))
+    chosen = network_space(trial, start, *flowers)
+    assert set(trial.params) == set(given)
+    link = 0.0 if end_to_end else 0.5
+    assert chosen["solver"] == LinkedEM(7, l1=1e-2, l2=1e-4, link=link, end_to_end=end_to_end)
+    start.set_params(**chosen)
 
 
 def test_boosted_mixtures_are_asked_what_a_stage_is(flowers):
@@ -104,14 +137,15 @@ def test_boosted_mixtures_are_asked_what_a_stage_is(flowers):
     given = {"n_components": 2, "prior_rows": 3.0, "reg_covar": 0.02, "covariance": "diag"}
     trial = FixedTrial(given)
     start = BoostedMixtureClassifier(n_stages=1, calibrate=False, random_state=0)
-    assert boosted_space(trial, start, *flowers) == given
-    assert start.set_params(**given).fit(*flowers).score(*flowers) > 0.9
+    chosen = boosted_space(trial, start, *flowers)
+    assert chosen == {"n_components": 2, "prior_rows": 3.0, "density": Diagonal(0.02)}
+    assert start.set_params(**chosen).fit(*flowers).score(*flowers) > 0.9
 
 
 def test_sequences_are_searched_as_lists():
     """Of unequal lengths, which no matrix could hold."""
     rows = make_hmm_sequences(10, length=(5, 9), random_state=0)
-    start = SequenceMixtureClassifier(method="ml", max_iter=2, calibrate=False)
+    start = SequenceMixtureClassifier(method="ml", init=EM(2), calibrate=False)
     best, study = tune(start, rows.data, rows.target, n_trials=2, cv=2, random_state=0)
     asked = {"n_states", "covariance", "topology", "reg_covar"}
     assert set(study.trials[-1].params) == asked
@@ -160,14 +194,14 @@ def test_a_dict_of_distributions(flowers):
     """Each kind of distribution reaches the parameter it names."""
     X, y = flowers
     space = {
-        "reg_covar": FloatDistribution(1e-3, 1e-1, log=True),
+        "density__floor": FloatDistribution(1e-3, 1e-1, log=True),
         "n_components": IntDistribution(1, 3),
-        "covariance": CategoricalDistribution(["diag", "full"]),
+        "objective": CategoricalDistribution(["margin", "conditional"]),
     }
     best, study = tune(quick(), X, y, n_trials=4, cv=2, space=space, random_state=0)
     assert set(study.trials[1].params) == set(space)
     for name, value in study.best_params.items():
-        assert getattr(best, name) == value
+        assert best.get_params()[name] == value
 
 
 def test_spaces_are_found_by_base_class_and_can_be_added(flowers, monkeypatch):
@@ -177,7 +211,9 @@ def test_spaces_are_found_by_base_class_and_can_be_added(flowers, monkeypatch):
     class Special(MixtureClassifier):
         pass
 
-    _, study = tune(Special(**quick().get_params()), X, y, n_trials=2, cv=2, random_state=0)
+    _, study = tune(
+        Special(**quick().get_params(deep=False)), X, y, n_trials=2, cv=2, random_state=0
+    )
     assert "tradeoff_odds" in study.trials[1].params
     foreign = LogisticRegression(max_iter=1000)
     with pytest.raises(InvalidInputError, match=r"LogisticRegression.*pass space="):
@@ -198,12 +234,11 @@ def silent(_record):
 
 
 SHARED = {
-    "covariance": ["diag", "full"],
-    "rank": [1, "auto"],
-    "max_iter": [2, 3],
-    "tol": [1e-3, 1e-2],
-    "n_init": [1, 2],
-    "reg_covar": [1e-3, 1e-2],
+    "density": ["full", LowRank(rank=2)],
+    "density__floor": [1e-3, 1e-2],
+    "density__rank": [1, "auto"],
+    "solver__max_iter": [2, 3],
+    "solver__tol": [1e-3, 1e-2],
     "standardize": [True, False],
     "warm_start": [False, True],
     "device": ["cpu", "auto"],
@@ -214,54 +249,67 @@ SHARED = {
     "unexpected": ["missing", "error"],
     "missingness": ["ignore", "informative"],
 }
-DENSITY = SHARED | {"n_components": [1, "auto"], "max_time": [None, 10.0]}
+DENSITY = SHARED | {
+    "n_components": [1, "auto"],
+    "max_time": [None, 10.0],
+    "solver": ["em", EM(2)],
+    "solver__n_init": [1, 2],
+}
 CLASSIFIER = SHARED | {
     "n_components": [1, [1, 2, 1]],
-    "parameterization": ["covariance", "precision"],
+    "density__parameterization": ["covariance", "precision"],
+    "density__init": ["em", "eigen"],
     "objective": ["conditional", "likelihood"],
     "tradeoff": [0.0, 0.9],
     "objective__margin": [1.0, 10.0],
     "objective__smoothness": [1.0, 10.0],
     "unlabeled_weight": [0.2, 0.8],
-    "solver": ["ebw", "adam"],
+    "solver": [EBW(2), Adam(2)],
+    "solver__learning_rate": [1e-3, 1e-2],
+    "solver__batch_size": ["auto", 10],
+    "solver__schedule": ["constant", "linear"],
+    "solver__averaging": [0.0, 0.9],
+    "solver__early_stopping": [False, True],
+    "solver__validation_fraction": [0.1, 0.2],
+    "solver__patience": [1, 5],
     "class_prior": ["uniform", [0.2, 0.3, 0.5]],
     "class_weight": [None, "balanced"],
-    "init_max_iter": [2, 3],
-    "init": ["em", "eigen"],
+    "init": ["em", EM(2)],
+    "init__max_iter": [2, 3],
+    "init__tol": [1e-3, 1e-2],
+    "init__n_init": [1, 2],
     "prior_rows": ["auto", 1.0],
-    "learning_rate": [1e-3, 1e-2],
-    "batch_size": ["auto", 10],
-    "schedule": ["constant", "linear"],
-    "averaging": [0.0, 0.9],
-    "early_stopping": ["auto", True],
-    "validation_fraction": [0.1, 0.2],
-    "n_iter_no_change": [1, 5],
     "calibrate": [True, False],
     "unlabeled": [-1, None],
     "holes": [0.0, 0.3],
     "max_time": [None, 10.0],
 }
-STARTS = [(quick(), CLASSIFIER), (MixtureDensity(1, max_iter=2), DENSITY)]
-LOW_RANK, ADAM = {"covariance": "low_rank"}, {"solver": "adam"}
+STARTS = [
+    (quick(), CLASSIFIER),
+    (MixtureDensity(1, density=Full(1e-5), solver=EM(2)), DENSITY),
+]
+LOW_RANK, ADAM = {"density": LowRank()}, {"solver": Adam(2)}
 #: What gives a parameter something to do.
 NEEDED = {
     "objective__margin": {"objective": Margin()},
     "objective__smoothness": {"objective": Margin()},
-    "rank": LOW_RANK,
-    "parameterization": LOW_RANK,
-    "init": LOW_RANK,
-    "learning_rate": ADAM,
-    "batch_size": ADAM,
-    "schedule": ADAM,
-    "averaging": ADAM,
-    "early_stopping": ADAM,
-    "validation_fraction": ADAM,
-    "n_iter_no_change": ADAM,
+    "density__rank": LOW_RANK,
+    "density__parameterization": LOW_RANK,
+    "density__init": LOW_RANK,
+    "init__n_init": {"n_components": 2},
+    "solver__n_init": {"n_components": 2},
+    "solver__learning_rate": ADAM,
+    "solver__batch_size": ADAM,
+    "solver__schedule": ADAM,
+    "solver__averaging": ADAM,
+    "solver__early_stopping": ADAM,
+    "solver__validation_fraction": ADAM,
+    "solver__patience": ADAM,
 }
 EVERY_PARAMETER = [
     pytest.param(start, name, values, id=f"{type(start).__name__}-{name}")
     for start, values in STARTS
-    for name in [*start.get_params(), *(name for name in values if "__" in name)]
+    for name in dict.fromkeys([*start.get_params(), *(name for name in values if "__" in name)])
 ]
 
 

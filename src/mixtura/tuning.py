@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, get_
 from sklearn.utils.validation import _num_samples, check_consistent_length
 
 from mixtura.data import find_labeled, labeled_mask, read_labels, resolve_unlabeled
-from mixtura.densities import STRUCTURES
+from mixtura.densities import Diagonal, Full, LowRank, Spherical, Structure
 from mixtura.estimators import (
     BoostedMixtureClassifier,
     MixtureClassifier,
@@ -34,9 +34,10 @@ from mixtura.estimators import (
     SparseMixtureClassifier,
 )
 from mixtura.estimators.base import check_weight
-from mixtura.estimators.plan import SMALL
+from mixtura.estimators.plan import choose_solver
 from mixtura.exceptions import InvalidInputError
 from mixtura.objectives import Margin
+from mixtura.solvers import Adam, LinkedEM, Solver
 
 try:
     import optuna
@@ -58,6 +59,12 @@ _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 #: NumPy's LinAlgError is a ValueError, PyTorch's is not.
 _FIT_ERRORS = (ValueError, torch.linalg.LinAlgError)
 _AS_GIVEN, _ERROR = "as given", "error"
+#: Structures whose only setting is the floor, by the names that studies store.
+_GAUSSIANS: dict[str, Callable[[float], Structure]] = {
+    "spherical": Spherical,
+    "diag": Diagonal,
+    "full": Full,
+}
 
 
 class TuningResult(NamedTuple, Generic[AnyEstimator]):
@@ -182,7 +189,7 @@ def classifier_space(
     y = read_labels(y)
     labeled = labeled_mask(y, estimator.unlabeled)
     classes, counts = np.unique(_plain(y[labeled]), return_counts=True)
-    chosen = _structure(trial, X.shape[1], estimator.parameterization)
+    chosen: Parameters = {"density": _density(trial, X.shape[1], estimator.density)}
     if per_class:
         chosen["n_components"] = [
             _components(trial, count, f"n_components_{label}")
@@ -192,14 +199,18 @@ def classifier_space(
         chosen["n_components"] = _components(trial, counts.min())
     if not labeled.all():
         chosen["unlabeled_weight"] = trial.suggest_float("unlabeled_weight", 0.05, 0.95)
-    if len(classes) > 1 and estimator.solver != "em":
-        chosen |= _discriminative(trial, estimator.solver, len(y))
+    solver = choose_solver(estimator.solver, len(y), by_em=False)
+    if len(classes) > 1 and not solver.likelihood_only:
+        chosen |= _discriminative(trial, solver)
     return chosen
 
 
 def density_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
     """The space of `MixtureDensity`."""
-    return {"n_components": _components(trial, X.shape[0]), **_structure(trial, X.shape[1])}
+    return {
+        "n_components": _components(trial, X.shape[0]),
+        "density": _density(trial, X.shape[1]),
+    }
 
 
 def sparse_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
@@ -223,34 +234,38 @@ def boosted_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Par
     return {
         "n_components": trial.suggest_int("n_components", 1, 4),
         "prior_rows": trial.suggest_float("prior_rows", 0.1, 10.0, log=True),
-        **_structure(trial, X.shape[1]),
+        "density": _density(trial, X.shape[1]),
     }
 
 
 def sequence_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
     """The space of `SequenceMixtureClassifier`: what its hidden Markov models are."""
-    return {
-        "n_states": trial.suggest_int("n_states", 2, 16, log=True),
-        "covariance": trial.suggest_categorical("covariance", ["diag", "full"]),
-        "topology": trial.suggest_categorical("topology", ["ergodic", "left_to_right"]),
-        "reg_covar": trial.suggest_float("reg_covar", 1e-3, 0.5, log=True),
-    }
+    chosen: Parameters = {"n_states": trial.suggest_int("n_states", 2, 16, log=True)}
+    kind = trial.suggest_categorical("covariance", ["diag", "full"])
+    chosen["topology"] = trial.suggest_categorical("topology", ["ergodic", "left_to_right"])
+    floor = trial.suggest_float("reg_covar", 1e-3, 0.5, log=True)
+    return {**chosen, "density": _GAUSSIANS[kind](floor)}
 
 
 def network_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
     """The space of `MixtureNetworkClassifier` and `MixtureNetworkRegressor`."""
+    linked = estimator.solver if isinstance(estimator.solver, LinkedEM) else LinkedEM()
     chosen = {
         "embedding": trial.suggest_categorical("embedding", ["posterior", "log_density"]),
         "n_components": trial.suggest_int("n_components", 1, 30, log=True),
-        "l1": trial.suggest_float("l1", 1e-5, 1e-1, log=True),
-        "l2": trial.suggest_float("l2", 1e-5, 1e-1, log=True),
+        "solver": replace(
+            linked,
+            l1=trial.suggest_float("l1", 1e-5, 1e-1, log=True),
+            l2=trial.suggest_float("l2", 1e-5, 1e-1, log=True),
+        ),
         "prior_rows": trial.suggest_float("prior_rows", 1.0, 100.0, log=True),
-        **_structure(trial, X.shape[1]),
+        "density": _density(trial, X.shape[1]),
     }
-    if estimator.end_to_end:
+    if linked.end_to_end:
         chosen["tradeoff"] = trial.suggest_float("tradeoff", 1e-3, 1.0, log=True)
     else:
-        chosen["link"] = trial.suggest_float("link", 1e-2, 1e4, log=True)
+        link = trial.suggest_float("link", 1e-2, 1e4, log=True)
+        chosen["solver"] = replace(chosen["solver"], link=link)
     return chosen
 
 
@@ -272,26 +287,29 @@ def _components(trial: Trial, n_rows: int, name: str = "n_components") -> int:
     return trial.suggest_int(name, 1, int(np.clip(n_rows // 2, 1, 20)), log=True)
 
 
-def _structure(trial: Trial, n_features: int, parameterization: str = "covariance") -> Parameters:
-    chosen: Parameters = {"reg_covar": trial.suggest_float("reg_covar", 1e-4, 1e-1, log=True)}
+def _density(trial: Trial, n_features: int, given: str | Structure = "auto") -> Structure:
+    """A Gaussian structure; one of low rank keeps what else was said of the one that is given."""
+    floor = trial.suggest_float("reg_covar", 1e-4, 1e-1, log=True)
     if n_features == 1:
-        return chosen
-    kinds = [kind for kind, form in STRUCTURES if form == parameterization]
-    kind = trial.suggest_categorical("covariance", kinds) if len(kinds) > 1 else kinds[0]
-    chosen["covariance"] = kind
-    if kind == "low_rank":
-        chosen["rank"] = trial.suggest_int("rank", 1, min(25, n_features - 1))
-    return chosen
+        return Full(floor)
+    low_rank, kind = given if isinstance(given, LowRank) else LowRank(), "low_rank"
+    if low_rank.closed_form:  # precisions come in low rank alone
+        kind = trial.suggest_categorical("covariance", [*_GAUSSIANS, kind])
+    if kind != "low_rank":
+        return _GAUSSIANS[kind](floor)
+    rank = trial.suggest_int("rank", 1, min(25, n_features - 1))
+    return replace(low_rank, rank=rank, floor=floor)
 
 
-def _discriminative(trial: Trial, solver: str, n_rows: int) -> Parameters:
+def _discriminative(trial: Trial, solver: Solver) -> Parameters:
     objective = trial.suggest_categorical("objective", ["margin", "conditional"])
     odds = trial.suggest_float("tradeoff_odds", 1e-3, 1e3, log=True)
     chosen = {"objective": objective, "tradeoff": odds / (1.0 + odds)}
     if objective == "margin":
         chosen["objective"] = Margin(trial.suggest_float("margin", 1e-2, 1e2, log=True))
-    if solver == "adam" or (solver == "auto" and n_rows > SMALL):
-        chosen["learning_rate"] = trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True)
+    if isinstance(solver, Adam):
+        rate = trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True)
+        chosen["solver"] = replace(solver, learning_rate=rate)
     return chosen
 
 

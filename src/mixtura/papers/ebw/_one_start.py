@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from sklearn.model_selection import train_test_split
 
 from mixtura.data import Scaling, Table, resolve_device
@@ -83,11 +84,14 @@ class OneStart:
         solver: Solver,
         callbacks: Iterable[Callback] = (),
         max_time: float | None = None,
-        **options: Any,
+        generator: torch.Generator | None = None,
+        held_out: LocalEngine | None = None,
     ) -> Trained:
-        """Training from the start, for so many seconds at most; `options` are the solver's."""
+        """Training from the start, for so many seconds at most."""
         progress = Progress(callbacks, max_time=max_time)
-        result = solver.run(self.mixture, objective, self.engine, progress, **options)
+        result = solver.run(
+            self.mixture, objective, self.engine, progress, generator=generator, held_out=held_out
+        )
         return Trained(result.model, progress.history)
 
     def follow(self, recipe: Recipe) -> Mixture:

@@ -106,25 +106,24 @@ def _race(
         "EBW, one D": published,
         "L-BFGS": LBFGS(_ENDLESS, tol=0.0),
     }
-    curves = {name: _follow(start, objective, s, allowed) for name, s in solvers.items()}
+    follow = partial(_follow, report.seed, start, objective, allowed)
+    curves = {name: follow(solver) for name, solver in solvers.items()}
     steps = _QUICK_STEPS if report.quick else _STEPS
-    tried = [_follow_adam(report, start, objective, step, allowed) for step in steps]
+    tried = [follow(Adam(_ENDLESS, _BATCH, step, patience=_ENDLESS)) for step in steps]
     return {**curves, "Adam": min(tried, key=lambda curve: curve.at(allowed))}
 
 
-def _follow_adam(
-    report: Report, start: OneStart, objective: Objective, step: float, allowed: float
-) -> Curve:
-    solver = Adam(_ENDLESS, _BATCH, step, patience=_ENDLESS)
-    generator = torch.Generator().manual_seed(report.seed)
-    # Its own record is a mean over the epoch; the rows as "held-out" ones show its iterate.
-    return _follow(start, objective, solver, allowed, generator=generator, held_out=start.engine)
-
-
 def _follow(
-    start: OneStart, objective: Objective, solver: Solver, allowed: float, **options: Any
+    seed: int, start: OneStart, objective: Objective, allowed: float, solver: Solver
 ) -> Curve:
-    history = start.train(objective, solver, max_time=allowed, **options).history
+    history = start.train(
+        objective,
+        solver,
+        max_time=allowed,
+        generator=torch.Generator().manual_seed(seed),
+        # Adam's own record is a mean over the epoch; as "held-out" rows, these show its iterate.
+        held_out=start.engine if isinstance(solver, Adam) else None,
+    ).history
     before = evaluate(start.mixture, objective, start.engine)[1]
     name = "validation_objective" if "validation_objective" in history[0] else "objective"
     points = [(0.0, before), *((record["seconds"], record[name]) for record in history)]

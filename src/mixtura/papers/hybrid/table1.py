@@ -213,7 +213,7 @@ def _validation_error(fits: list[Fit]) -> float | None:
 
 def train_cell(report: Report, images: Images, part: str, **changes: Any) -> Fit:
     """The model of a cell of the table, with some of its parameters changed."""
-    chosen = _parameters(part, (_QUICK if report.quick else {}) | changes)
+    chosen = parameters(part, report.quick, **changes)
     X, y = images.X_train, images.y_train
     if part.endswith("/LL"):  # nothing to choose, but what others choose by is not trained on
         share = chosen["solver__validation_fraction"]
@@ -221,8 +221,10 @@ def train_cell(report: Report, images: Images, part: str, **changes: Any) -> Fit
     return train(report, X, y, chosen)
 
 
-def _parameters(part: str, changes: Parameters) -> Parameters:
+def parameters(part: str, quick: bool = False, **changes: Any) -> Parameters:
+    """All that is set for a cell of the table, with some of it changed."""
     _, structure, objective = part.split("/")
+    changes = (_QUICK if quick else {}) | changes
     merged = COMMON | layered(SETTINGS, part) | changes | OBJECTIVES[objective]
     if structure == "diagonal":
         return {"density": Diagonal()} | merged
@@ -255,9 +257,9 @@ def train(report: Report, X: np.ndarray, y: np.ndarray, chosen: Parameters) -> F
 def build(chosen: Parameters) -> MixtureClassifier:
     """The classifier of these parameters; those that its parts do not have are left aside."""
     own = {name: value for name, value in chosen.items() if "__" not in name}
-    model = clone(MixtureClassifier(**own))  # tables share their parts, and no model changes them
-    known = model.get_params()
-    return model.set_params(**{name: value for name, value in chosen.items() if name in known})
+    model = clone(MixtureClassifier(**own))  # the objects of the tables stay as they are
+    nested = model.get_params().keys() - own.keys()
+    return model.set_params(**{name: chosen[name] for name in chosen if name in nested})
 
 
 def error_rate(model: MixtureClassifier, X: np.ndarray, y: np.ndarray) -> float:

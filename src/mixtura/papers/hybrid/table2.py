@@ -95,9 +95,14 @@ def run(report: Report) -> None:
                 _show_cell(report, images, f"{row}/{n_labels}", paper)
 
 
+def parameters(part: str, quick: bool = False) -> Parameters:
+    """All that is set for a cell of the table."""
+    return _SHARED | layered(SETTINGS, part) | (_QUICK if quick else {})
+
+
 def _show_cell(report: Report, images: Images, part: str, paper: float) -> None:
     term, kind, n_labels = part.split("/")
-    chosen = _SHARED | layered(SETTINGS, part) | (_QUICK if report.quick else {})
+    chosen = parameters(part, report.quick)
     errors, seconds = [], 0.0
     for draw in range(1 if report.quick else DRAWS):
         X, y = _few_labels(images, int(n_labels), kind == "SSL", report.seed + draw)

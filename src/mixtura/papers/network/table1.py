@@ -66,7 +66,7 @@ N_QUICK = 3
 
 
 def _specialists(
-    density: str, count: int, objective: str, tradeoff: float, **parts: Any
+    density: str, count: int, objective: str, tradeoff: float, /, **parts: Any
 ) -> tuple[str, Parameters]:
     """Log-densities of the mixtures of each class's own rows; objects in place of the names."""
     return f"log-density, {density}, {count}, {objective} {tradeoff}", {
@@ -75,7 +75,9 @@ def _specialists(
     }
 
 
-def _everywhere(density: str, count: int, tradeoff: float, **parts: Any) -> tuple[str, Parameters]:
+def _everywhere(
+    density: str, count: int, tradeoff: float, /, **parts: Any
+) -> tuple[str, Parameters]:
     """Posteriors of mixtures of all rows."""
     return f"posterior, {density}, {count}, conditional {tradeoff}", {
         **{"embedding": "posterior", "specialize": 0.0, "density": density},
