@@ -14,47 +14,176 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils._param_validation import InvalidParameterError
 
 import mixtura
-from mixtura import MixtureClassifier, MixtureNetworkClassifier
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+    SequenceMixtureClassifier,
+)
+from mixtura.datasets import make_hmm_sequences
+from mixtura.densities import Auto, Diagonal, Full, LowRank, Spherical, Student
 from mixtura.exceptions import FileFormatError, InvalidInputError
-from mixtura.objectives import Conditional, Margin, Objective
+from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
+from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
 
-SETTINGS = {"covariance": "diag", "max_iter": 5, "random_state": 0}
+SETTINGS = {"density": "diag", "solver": LBFGS(5), "calibrate": False, "random_state": 0}
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+def classifier(**parts):
+    """A classifier of one component per class that is soon fitted."""
+    return MixtureClassifier(1, **{**SETTINGS, **parts})
+
+
+def network(**parts):
+    """The same of networks."""
+    short = {"solver": LinkedEM(5), "init": EM(5), "calibrate": False, "random_state": 0}
+    return MixtureNetworkClassifier(1, embedding="log_density", **{**short, **parts})
+
+
+def stages(**parts):
+    """The same of boosted mixtures."""
+    return BoostedMixtureClassifier(n_stages=1, calibrate=False, random_state=0, **parts)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
-    ("model", "name", "part"),
+    ("model", "parameter", "name", "part"),
     [
-        (MixtureClassifier, "conditional", Conditional()),
-        (MixtureClassifier, "margin", Margin(20.0)),
-        (partial(MixtureNetworkClassifier, embedding="log_density"), "margin", Margin(5.0)),
+        (classifier, "objective", "conditional", Conditional()),
+        (classifier, "objective", "margin", Margin(20.0)),
+        (classifier, "objective", "smooth_margin", SmoothMargin(1.0)),
+        (classifier, "density", "auto", Auto()),
+        (classifier, "density", "full", Full(0.01)),
+        (classifier, "density", "spherical", Spherical(0.01)),
+        (classifier, "density", "low_rank", LowRank("auto", 0.01)),
+        (classifier, "density", "student", Student("full", floor=0.01)),
+        (classifier, "solver", "ebw", EBW(100)),
+        (classifier, "solver", "lbfgs", LBFGS(40)),
+        (classifier, "solver", "adam", Adam("auto")),
+        (classifier, "init", "em", EM(100, tol=0.01)),
+        (partial(classifier, objective="likelihood"), "solver", "em", EM(100, tol=1e-3)),
+        (network, "objective", "margin", Margin(5.0)),
+        (network, "density", "low_rank", LowRank()),
+        (network, "solver", "linked_em", LinkedEM(50)),
+        (network, "init", "em", EM(50, tol=0.01)),
+        (stages, "density", "full", Full()),
+        (stages, "solver", "em", EM()),
     ],
 )
-def test_a_name_is_shorthand(model, name, part, iris):
+def test_a_name_is_shorthand(model, parameter, name, part, iris):
     """For the same bits."""
     named, given = (
-        model(1, objective=each, calibrate=False, **SETTINGS).fit(*iris).predict_proba(iris[0])
+        model(**{parameter: each}).fit(*iris).predict_proba(iris[0]) for each in (name, part)
+    )
+    np.testing.assert_array_equal(named, given)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "name", "part"),
+    [
+        ("density", "full", Full(1e-5)),
+        ("density", "low_rank", LowRank(floor=1e-5)),
+        ("solver", "em", EM(100, tol=1e-3)),
+    ],
+)
+def test_names_of_a_density(parameter, name, part, iris):
+    """Their floor is lower, where nothing but a density is wanted."""
+    named, given = (
+        MixtureDensity(2, random_state=0, **{parameter: each}).fit(iris[0]).score_samples(iris[0])
         for each in (name, part)
     )
     np.testing.assert_array_equal(named, given)
 
 
-@pytest.mark.parametrize("model", [MixtureClassifier, MixtureNetworkClassifier])
-@pytest.mark.parametrize("settings", [{"margin": 0.0}, {"margin": np.nan}, {"smoothness": -1.0}])
-def test_bad_settings_are_refused(model, settings, iris):
-    """By name, as those of estimators are."""
-    (name,) = settings
-    with pytest.raises(InvalidParameterError, match=f"'{name}' parameter of Margin"):
-        model(objective=Margin(**settings)).fit(*iris)
+BAD = [
+    ({"objective": Margin(0.0)}, "'margin' parameter of Margin"),
+    ({"objective": Margin(np.nan)}, "'margin' parameter of Margin"),
+    ({"objective": Margin(smoothness=-1.0)}, "'smoothness' parameter of Margin"),
+    ({"density": Diagonal(0.0)}, "'floor' parameter of Diagonal"),
+    ({"density": LowRank(0)}, "'rank' parameter of LowRank"),
+    ({"density": LowRank(init="random")}, "'init' parameter of LowRank"),
+    ({"density": Student("diagonal")}, "'scale' parameter of Student"),
+    ({"init": EM(0)}, "'max_iter' parameter of EM"),
+    ({"init": EM(tol=-1.0)}, "'tol' parameter of EM"),
+]
+BAD_SOLVERS = [
+    (MixtureClassifier, Adam(learning_rate=0.0), "'learning_rate' parameter of Adam"),
+    (MixtureClassifier, Adam(schedule="exponential"), "'schedule' parameter of Adam"),
+    (MixtureClassifier, EBW(factor=0.0), "'factor' parameter of EBW"),
+    (MixtureClassifier, LBFGS(0), "'max_iter' parameter of LBFGS"),
+    (MixtureNetworkClassifier, LinkedEM(l1=-1.0), "'l1' parameter of LinkedEM"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "parts", "message"),
+    [(kind, *bad) for kind in (MixtureClassifier, MixtureNetworkClassifier) for bad in BAD]
+    + [(kind, {"solver": solver}, message) for kind, solver, message in BAD_SOLVERS],
+)
+def test_bad_settings_are_refused(model, parts, message, iris):
+    """By name, as those of estimators are; before any work is done."""
+    begun = []
+    with pytest.raises(InvalidParameterError, match=message):
+        model(callbacks=[begun.append], **parts).fit(*iris)
+    assert not begun
 
 
 def test_parts_are_cloned_printed_and_compared():
     """As scikit-learn's own objects are; an estimator never shares or changes one."""
-    model = MixtureClassifier(objective=Margin(3.0))
-    twin = clone(model).set_params(objective__margin=4.0)
+    model = MixtureClassifier(objective=Margin(3.0), density=LowRank(5), solver=Adam(7))
+    twin = clone(model).set_params(
+        objective__margin=4.0, density__rank=2, solver__learning_rate=0.1
+    )
     assert model.get_params()["objective__margin"] == 3.0
     assert (model.objective, twin.objective) == (Margin(3.0), Margin(4.0))
+    assert (model.density, twin.density) == (LowRank(5), LowRank(2))
+    assert (model.solver, twin.solver) == (Adam(7), Adam(7, learning_rate=0.1))
     assert "Margin(margin=3.0" in repr(model.objective)
+    assert "Adam(max_iter=7)" in repr(model)
+
+
+def test_a_fit_leaves_its_parts_alone(iris):
+    """What was chosen stands beside them."""
+    parts = {"density": Auto(floor=0.05), "solver": LBFGS(5), "init": EM(5, tol=0.01)}
+    model = MixtureClassifier(1, calibrate=False, random_state=0, **parts).fit(*iris)
+    assert parts == {"density": Auto(floor=0.05), "solver": LBFGS(5), "init": EM(5, tol=0.01)}
+    assert all(getattr(model, name) is part for name, part in parts.items())
+    assert model.density_ in (LowRank(1, 0.05), Diagonal(0.05))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        classifier(objective=Margin(3.0), density=LowRank(2, init="eigen"), solver=Adam(2)),
+        network(density=Student("diag"), solver=LinkedEM(2, end_to_end=False)),
+        stages(density=Full(0.02), solver=EM(3)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_parts_are_stored(model, iris, tmp_path):
+    """All of them, with their settings."""
+    model.fit(*iris).save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    assert again.get_params() == model.get_params()
+    assert getattr(again, "density_", None) == getattr(model, "density_", None)
+    np.testing.assert_array_equal(again.predict_proba(iris[0]), model.predict_proba(iris[0]))
+
+
+def test_the_objective_of_sequences_is_an_object_too():
+    """`method` takes one, and its name is shorthand."""
+    rows = make_hmm_sequences(10, length=(5, 9), random_state=0)
+    settings = {"solver": LBFGS(3), "init": EM(3), "early_stopping": False, "calibrate": False}
+    named, given, other = (
+        SequenceMixtureClassifier(2, method=each, random_state=0, **settings)
+        .fit(rows.data, rows.target)
+        .predict_proba(rows.data)
+        for each in ("margin", Margin(20.0), Margin(1.0))
+    )
+    np.testing.assert_array_equal(named, given)
+    assert not np.array_equal(given, other)
 
 
 @pytest.fixture
@@ -67,7 +196,7 @@ def focal(monkeypatch):
 def test_an_objective_of_ones_own(focal, iris, tmp_path, monkeypatch):
     """Fitted, cloned, searched, saved and loaded, also by another process."""
     X, y = iris
-    model = MixtureClassifier(1, objective=focal.Focal(), tradeoff=0.0, **SETTINGS)
+    model = classifier(objective=focal.Focal(), tradeoff=0.0, calibrate=True)
     search = GridSearchCV(model, {"objective__gamma": [0.0, 2.0]}, cv=2).fit(X, y)
     assert search.best_score_ > 0.9
     plain = clone(model).set_params(objective__gamma=0.0).fit(X, y)
@@ -97,7 +226,7 @@ def test_a_part_that_cannot_be_found_again_is_not_saved(iris, tmp_path):
 
     path = tmp_path / "model"
     path.write_text("kept")
-    model = MixtureClassifier(1, objective=Local(), **SETTINGS).fit(*iris)
+    model = classifier(objective=Local(), calibrate=True).fit(*iris)
     with pytest.raises(InvalidInputError, match="cannot be found again"):
         model.save(path)
     assert path.read_text() == "kept"
