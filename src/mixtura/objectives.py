@@ -1,6 +1,6 @@
 """Objectives: differentiable functions of the class log-joints and the labels.
 
-Each gives one loss per row, to be minimized. What a trainer needs beyond the value is its
+Each gives one loss per row, to be minimized. What a solver needs beyond the value is its
 derivative by the component log-joint: the signed occupancies.
 """
 

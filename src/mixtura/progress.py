@@ -1,4 +1,4 @@
-"""Progress: what a trainer tells while it works, and who listens."""
+"""Progress: what a solver tells while it works, and who listens."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def sequence_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Pa
 def network_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
     """The space of `MixtureNetworkClassifier` and `MixtureNetworkRegressor`."""
     linked = estimator.solver if isinstance(estimator.solver, LinkedEM) else LinkedEM()
-    chosen = {
+    chosen: Parameters = {
         "embedding": trial.suggest_categorical("embedding", ["posterior", "log_density"]),
         "n_components": trial.suggest_int("n_components", 1, 30, log=True),
         "solver": replace(
