@@ -6,7 +6,7 @@ import pytest
 pd = pytest.importorskip("pandas")
 
 #: A model that is fitted in no time.
-QUICK = {"objective": "likelihood", "covariance": "diag", "missingness": "ignore"}
+QUICK = {"objective": "likelihood", "density": "diag", "missingness": "ignore"}
 
 
 def make_frame(n=120, seed=0, holes=0.15):

@@ -13,6 +13,7 @@ from mixtura import (
     MixtureDensity,
     SequenceMixtureClassifier,
 )
+from mixtura.densities import DENSITIES, Auto, Diagonal, Full, LowRank, Spherical, Student
 from mixtura.exceptions import (
     AmbiguousDataWarning,
     DegenerateDataWarning,
@@ -20,6 +21,7 @@ from mixtura.exceptions import (
     UnsupportedError,
 )
 from mixtura.objectives import Margin
+from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, Adam
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 3)) + np.repeat(np.arange(3), 10)[:, None] * 3.0
@@ -98,37 +100,25 @@ def test_density_data_are_refused_too(name, no_work):
         MixtureDensity().fit(rows, **options)
 
 
+PRECISION = LowRank(parameterization="precision")
 BAD_PARAMETERS = {
     "categorical_features": ["by dtype", 3],
     "unexpected": ["drop", None],
     "missingness": ["at random", True],
     "n_components": [0, -1, 1.5, "many", None],
-    "covariance": ["round", None],
-    "rank": [0, "low", 1.5],
-    "parameterization": ["cholesky"],
+    "density": ["round", None, Full],
     "objective": ["hinge", None, Margin],
     "tradeoff": [-0.1, 1.1, np.nan, "half"],
     "unlabeled_weight": [-0.1, 1.1],
-    "solver": ["sgd"],
+    "solver": ["sgd", None, EM],
+    "init": ["random", None, LBFGS()],
     "holes": [-0.1, 0.6, np.nan],
     "max_time": [0.0, -1.0, np.nan],
     "class_prior": ["flat", 0.5],
     "class_weight": ["even", 2.0],
-    "max_iter": [0, 1.5],
-    "tol": [-1e-3, np.nan],
-    "n_init": [0],
-    "init_max_iter": [0],
-    "init": ["random"],
-    "reg_covar": [0.0, -1.0, np.nan],
     "prior_rows": [-1.0, "some", np.nan],
     "standardize": ["yes"],
-    "learning_rate": [0.0, -1.0, np.nan],
-    "batch_size": [0, 1.5],
-    "schedule": ["step"],
-    "averaging": [1.0, -0.1],
     "early_stopping": ["never"],
-    "validation_fraction": [0.0, 1.0],
-    "n_iter_no_change": [0],
     "calibrate": ["yes"],
     "warm_start": ["yes"],
     "device": [3],
@@ -137,7 +127,6 @@ BAD_PARAMETERS = {
     "verbose": [-1],
 }
 BAD_GROWTH = {
-    "margin": [0.0, -1.0, np.nan, np.inf],
     "n_states": [0, -1, 1.5, "many", None],
     "method": ["mcmc", None],
     "multiclass": ["one_vs_rest"],
@@ -174,11 +163,116 @@ def test_every_constrained_parameter_is_tried():
     assert known - set(BAD_PARAMETERS) - set(BAD_GROWTH) == {"unlabeled"}
 
 
+ITERATIONS, GAINS = [0, 1.5, "many"], [-1e-3, np.nan]
+FLOORS, RANKS = [0.0, -1.0, np.nan], [0, "low", 1.5]
+STOPPING = {"early_stopping": ["never"], "validation_fraction": [0.0, 1.0], "patience": [0]}
+SOLVER_SETTINGS = {
+    EM: {"max_iter": ITERATIONS, "tol": GAINS, "n_init": [0]},
+    EBW: {
+        "max_iter": ITERATIONS,
+        "tol": GAINS,
+        "factor": [0.0, -1.0, np.nan],
+        "per_component": ["all"],
+        "damping": [-1.0, np.nan],
+        **STOPPING,
+    },
+    LBFGS: {"max_iter": ITERATIONS, "tol": GAINS, **STOPPING},
+    Adam: {
+        "max_iter": ITERATIONS,
+        "batch_size": [0, 1.5],
+        "learning_rate": [0.0, -1.0, np.nan],
+        "schedule": ["step"],
+        "averaging": [1.0, -0.1],
+        **STOPPING,
+    },
+}
+DENSITY_SETTINGS = {
+    Full: {"floor": FLOORS},
+    Diagonal: {"floor": FLOORS},
+    Spherical: {"floor": FLOORS},
+    LowRank: {
+        "rank": RANKS,
+        "floor": FLOORS,
+        "parameterization": ["cholesky"],
+        "init": ["random"],
+    },
+    Student: {"scale": ["round"], "rank": RANKS, "floor": FLOORS},
+    Auto: {"floor": [*FLOORS, "low"], "rank": RANKS},
+}
+#: What sequences notice only after models of maximum likelihood have been trained.
+LATE = pytest.mark.xfail(reason="settled when discriminative training begins", strict=True)
+OBJECTIVE_SETTINGS = {Margin: {"margin": [0.0, -1.0, np.nan, np.inf]}}
+PART_SETTINGS = [
+    (role, kind, name, value)
+    for role, kinds in (
+        ("solver", SOLVER_SETTINGS),
+        ("density", DENSITY_SETTINGS),
+        ("objective", OBJECTIVE_SETTINGS),
+    )
+    for kind, settings in kinds.items()
+    for name, values in settings.items()
+    for value in values
+]
+
+
+def named(value):
+    """Short names of cases."""
+    return getattr(value, "__name__", str(value))
+
+
+@pytest.mark.parametrize(("role", "kind", "name", "value"), PART_SETTINGS, ids=named)
+def test_settings_of_parts_are_refused_before_any_work(role, kind, name, value, no_work):
+    """The message names the setting and the part, in every estimator that takes it."""
+    part, message = kind(**{name: value}), f"'{name}' parameter of {kind.__name__}"
+    asked = [
+        (estimator, each)
+        for estimator in (MixtureClassifier, MixtureDensity, BoostedMixtureClassifier)
+        for each in (role, "init")
+        if takes(estimator, each, kind)
+    ]
+    assert asked
+    for estimator, each in asked:
+        with pytest.raises(InvalidParameterError, match=message):
+            estimator(**{each: part}).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"init": EM(0)},
+        {"density": Diagonal(0.0)},
+        pytest.param({"method": "margin", "solver": Adam(learning_rate=-1.0)}, marks=LATE),
+        pytest.param({"method": Margin(0.0)}, marks=LATE),
+    ],
+    ids=str,
+)
+def test_settings_of_parts_of_sequences_are_refused_too(options, no_work):
+    """Sequences are no exception."""
+    sequences = list(np.repeat(X[:, None], 5, 1))
+    with pytest.raises(InvalidParameterError, match="parameter of"):
+        SequenceMixtureClassifier(2, **options).fit(sequences, Y)
+
+
+def takes(estimator, name, kind):
+    """Whether a parameter of an estimator may be a part of this kind."""
+    wanted = estimator._parameter_constraints.get(name, [])
+    return any(isinstance(each, type) and issubclass(kind, each) for each in wanted)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "names"), [(SOLVER_SETTINGS, SOLVERS), (DENSITY_SETTINGS, DENSITIES)]
+)
+def test_every_setting_of_a_part_is_tried(kinds, names):
+    """A new setting must say what it refuses."""
+    assert set(kinds) == set(names.values())
+    for kind, settings in kinds.items():
+        assert set(kind().get_params()) == set(settings)
+
+
 CONTRADICTIONS = [
     ({"solver": "em"}, UnsupportedError, "solver='em'.*ebw"),
-    ({"solver": "em", "parameterization": "precision", "tradeoff": 1.0}, UnsupportedError, "adam"),
-    ({"solver": "ebw", "parameterization": "precision"}, UnsupportedError, "adam"),
-    ({"covariance": "full", "parameterization": "precision"}, UnsupportedError, "low_rank"),
+    ({"solver": "em", "density": PRECISION, "tradeoff": 1.0}, UnsupportedError, "adam"),
+    ({"solver": "ebw", "density": PRECISION}, UnsupportedError, "adam"),
     ({"n_components": [1, 2]}, InvalidInputError, "2 entries.*3 classes"),
     ({"n_components": [1, 0, 2]}, InvalidInputError, "positive int"),
     ({"n_components": [1.5, 1, 2]}, InvalidInputError, "positive int"),
@@ -326,7 +420,7 @@ def test_a_refused_fit_leaves_the_model_alone(model):
 
 # -- accepted: a sensible model, with a warning where something was wrong ----------------------
 
-SOLVERS = ["auto", "ebw", "adam", "lbfgs"]
+QUICK_SOLVERS = {"auto": "auto", "ebw": EBW(3), "adam": Adam(3), "lbfgs": LBFGS(3)}
 #: With these "auto" is EM, with all others L-BFGS.
 ONE_CLASS = ["one row", "one class", "one label"]
 
@@ -401,12 +495,12 @@ def assert_sound(model, rows):
 
 @pytest.mark.parametrize(
     ("name", "solver"),
-    [(n, s) for n in POOR for s in SOLVERS if s != "auto" or n in ONE_CLASS],
+    [(n, s) for n in POOR for s in QUICK_SOLVERS if s != "auto" or n in ONE_CLASS],
 )
 def test_poor_data_give_sound_models(name, solver):
     """No NaN anywhere; what cannot be used is named together with the remedy."""
     rows, y, expected = POOR[name]
-    model = MixtureClassifier(solver=solver, max_iter=3, init_max_iter=10, random_state=0)
+    model = MixtureClassifier(solver=QUICK_SOLVERS[solver], init=EM(10, 0.01), random_state=0)
     assert_sound(fit_quietly(model, rows, y, expected), rows)
 
 
@@ -416,7 +510,7 @@ def test_poor_data_give_sound_boosted_models(name):
     rows, y, expected = POOR[name]
     model = BoostedMixtureClassifier(
         n_stages=2,
-        max_iter=5,
+        solver=EM(5),
         missingness="ignore",
         calibrate=False,
         early_stopping=False,
@@ -432,23 +526,30 @@ def test_poor_data_give_sound_boosted_models(name):
     assert_sound(fit_quietly(model, rows, y, expected), rows)
 
 
-@pytest.mark.parametrize("covariance", ["spherical", "diag", "full", "low_rank", "precision"])
+@pytest.mark.parametrize(
+    "density",
+    [
+        Spherical(),
+        Diagonal(),
+        Full(),
+        LowRank(rank=2),
+        LowRank(rank=2, parameterization="precision"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize(
     "name",
     ["empty column", "all constant", "duplicated rows", "one row a class", "wide", "outlier"],
 )
-def test_poor_data_with_every_structure(name, covariance):
+def test_poor_data_with_every_structure(name, density):
     """Several components a class, without a prior that could help."""
     rows, y, expected = POOR[name]
-    form = "precision" if covariance == "precision" else "covariance"
     model = MixtureClassifier(
         2,
-        covariance="low_rank" if form == "precision" else covariance,
-        parameterization=form,
-        rank=2,
+        density=density,
         prior_rows=0,
-        max_iter=3,
-        init_max_iter=10,
+        solver=LBFGS(3),
+        init=EM(10, 0.01),
         random_state=0,
     )
     assert_sound(fit_quietly(model, rows, y, expected), rows)
@@ -458,7 +559,7 @@ def test_poor_data_with_every_structure(name, covariance):
 def test_poor_data_without_standardizing(name):
     """The user's units as they are, however unfortunate."""
     rows, y, _ = POOR[name]
-    model = MixtureClassifier(standardize=False, max_iter=3, random_state=0)
+    model = MixtureClassifier(standardize=False, solver=LBFGS(3), random_state=0)
     assert_sound(fit_quietly(model, rows, y), rows)
 
 
@@ -468,7 +569,7 @@ def test_poor_data_without_standardizing(name):
 def test_units_do_not_cost_accuracy(name):
     """The classes lie apart, and are found apart in any units."""
     rows, y, _ = POOR[name]
-    model = MixtureClassifier(max_iter=5, random_state=0).fit(rows, y)
+    model = MixtureClassifier(solver=LBFGS(5), random_state=0).fit(rows, y)
     assert model.score(rows, y) > 0.9
 
 
@@ -483,8 +584,8 @@ def test_more_components_than_rows():
 @pytest.mark.parametrize("rank", [3, 50])
 def test_rank_beyond_the_features(rank):
     """The full rank is used, with a warning that names the plainer choice."""
-    model = MixtureClassifier(1, covariance="low_rank", rank=rank, objective="likelihood")
-    with pytest.warns(DegenerateDataWarning, match="covariance='full'"):
+    model = MixtureClassifier(1, density=LowRank(rank), objective="likelihood")
+    with pytest.warns(DegenerateDataWarning, match="density='full'"):
         model.fit(X, Y)
     assert_sound(model, X)
 
@@ -494,10 +595,10 @@ def test_rank_beyond_the_features(rank):
     [
         (MixtureClassifier(1, objective="likelihood"), columns(c1=7.0)),
         (MixtureClassifier(50, objective="likelihood"), X),
-        (MixtureClassifier(1, covariance="low_rank", rank=9, objective="likelihood"), X),
+        (MixtureClassifier(1, density=LowRank(9), objective="likelihood"), X),
         (MixtureDensity(1), columns(c1=7.0)),
         (MixtureDensity(50), X),
-        (MixtureDensity(1, covariance="low_rank", rank=9), X),
+        (MixtureDensity(1, density=LowRank(9, floor=1e-5)), X),
     ],
     ids=lambda value: "" if isinstance(value, np.ndarray) else str(value),
 )
@@ -510,12 +611,12 @@ def test_warnings_point_at_the_caller(model, rows):
 
 @pytest.mark.parametrize("value", [1e20, -1e100, 1e200, 1e300])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("covariance", ["diag", "full", "low_rank"])
-def test_rows_a_world_away_have_probabilities(covariance, dtype, value):
+@pytest.mark.parametrize("density", ["diag", "full", "low_rank"])
+def test_rows_a_world_away_have_probabilities(density, dtype, value):
     """Whatever finite number is asked about, the answer is not NaN."""
     if dtype == np.float32 and abs(value) > 1e38:
         pytest.skip("not a float32")
-    model = MixtureClassifier(1, covariance=covariance, objective="likelihood").fit(X, Y)
+    model = MixtureClassifier(1, density=density, objective="likelihood").fit(X, Y)
     rows = with_value(value)[:5].astype(dtype)
     proba = model.predict_proba(rows)
     np.testing.assert_allclose(proba.sum(1), 1.0, 1e-6)
@@ -531,7 +632,7 @@ def test_objects_that_mix_types():
 
 
 @pytest.mark.parametrize(
-    ("value", "covariance"),
+    ("value", "density"),
     [
         (0.0, "low_rank"),
         (0.1, "auto"),
@@ -541,12 +642,12 @@ def test_objects_that_mix_types():
         (1e6, "low_rank"),
     ],
 )
-def test_a_constant_column_changes_nothing(value, covariance, iris):
+def test_a_constant_column_changes_nothing(value, density, iris):
     """Whatever its value, it is noticed, and a hair's breadth off it later does no harm."""
     X, y = iris
     padded = np.c_[X, np.full(len(X), value)]
-    settings = {"calibrate": covariance == "auto", "max_iter": 5, "random_state": 0}
-    model = MixtureClassifier(1, covariance=covariance, **settings)
+    settings = {"calibrate": density == "auto", "solver": LBFGS(5), "random_state": 0}
+    model = MixtureClassifier(1, density=density, **settings)
     with pytest.warns(DegenerateDataWarning, match="constant"):
         model.fit(padded, y)
     expected = model.score(padded, y)

@@ -13,8 +13,11 @@ from mixtura import BoostedMixtureClassifier, MixtureClassifier, SequenceMixture
 from mixtura.data import Scaling, Table
 from mixtura.datasets import make_lobes
 from mixtura.datasets.generators import LOBE_CENTRES
+from mixtura.densities import Diagonal, Full, LowRank
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
+from mixtura.progress import Progress
+from mixtura.solvers import EM
 from mixtura.testing import (
     check_valid,
     make_batch,
@@ -24,9 +27,7 @@ from mixtura.testing import (
     make_sequences,
 )
 from mixtura.training.boosting import _NEGLIGIBLE, Boosting, Learner
-from mixtura.training.em import EM
-from mixtura.training.progress import Progress
-from mixtura.training.start import Structure, cluster_start
+from mixtura.training.start import cluster_start
 
 METHODS = ["boosted", "boosted_generative", "adaboost"]
 FLOOR = 0.05
@@ -48,7 +49,7 @@ def grown(lobes, discriminative, n_stages=2, **options):
     engine = LocalEngine(table)
 
     def begin(engine, generator):
-        return cluster_start(engine, 1, Structure("full", floor=FLOOR), generator)
+        return cluster_start(engine, 1, Full(FLOOR), generator)
 
     learner = Learner(begin, EM(20, 0.0), len(np.unique(y)))
     boosting = Boosting(learner, discriminative, n_stages, **options)
@@ -212,8 +213,7 @@ def test_adaboost_agrees_with_sklearn(n_classes, iris):
     model = BoostedMixtureClassifier(
         method="adaboost",
         n_stages=4,
-        covariance="diag",
-        reg_covar=1e-9,
+        density=Diagonal(1e-9),
         prior_rows=0,
         standardize=False,
         **PLAIN,
@@ -247,7 +247,7 @@ def test_votes_are_no_density(iris):
 def test_one_stage_is_maximum_likelihood(wine):
     """Gaussian naive Bayes, and our own classifier."""
     X, y = wine
-    options = {"covariance": "diag", "reg_covar": 1e-9, "prior_rows": 0}
+    options = {"density": Diagonal(1e-9), "prior_rows": 0}
     model = BoostedMixtureClassifier(n_stages=1, standardize=False, **options, **PLAIN).fit(X, y)
     theirs = GaussianNB(var_smoothing=1e-15).fit(X, y)
     np.testing.assert_allclose(model.predict_log_proba(X), theirs.predict_log_proba(X), 1e-6, 1e-6)
@@ -329,11 +329,11 @@ def test_one_class(method, iris):
     np.testing.assert_allclose(model.predict_proba(iris[0]), 1.0)
 
 
-@pytest.mark.parametrize("covariance", ["spherical", "diag", "low_rank"])
-def test_structures(covariance, holey_iris):
+@pytest.mark.parametrize("density", ["spherical", "diag", "low_rank"])
+def test_structures(density, holey_iris):
     """Other covariance structures than the full one, with holes."""
     X, y = holey_iris
-    model = BoostedMixtureClassifier(covariance=covariance, n_stages=2, max_iter=3, **PLAIN)
+    model = BoostedMixtureClassifier(density=density, n_stages=2, solver=EM(3), **PLAIN)
     model.fit(X, y)
     assert model.score(X, y) > 0.85
     check_valid(model.mixture_)
@@ -373,7 +373,7 @@ def test_time_runs_out(method, lobes):
 def count_runs_of_em(monkeypatch):
     """A list that grows by one with every run of EM."""
     runs, run = [], EM.run
-    monkeypatch.setattr(EM, "run", lambda self, *args: runs.append(1) or run(self, *args))
+    monkeypatch.setattr(EM, "run", lambda *args, **named: runs.append(1) or run(*args, **named))
     return runs
 
 
@@ -382,11 +382,11 @@ def test_wide_rows_have_no_full_covariances(rng, iris):
     X, y = rng.normal(size=(20, 1000)), np.arange(20) % 2
     X[:, 0] += 20.0 * y
     wide = BoostedMixtureClassifier(random_state=0).fit(X, y)
-    assert wide.covariance_ == "low_rank"
+    assert isinstance(wide.density_, LowRank)
     assert wide.mixture_.density.rank == 25
     np.testing.assert_allclose(wide.predict_proba(X).sum(1), 1.0)
     tall = BoostedMixtureClassifier(n_stages=1, calibrate=False, random_state=0).fit(*iris)
-    assert tall.covariance_ == "full"
+    assert isinstance(tall.density_, Full)
 
 
 def test_a_class_has_two_rows_per_stage(rng):

@@ -16,11 +16,12 @@ from mixtura import (
     MixtureNetworkRegressor,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
+    progress,
 )
 from mixtura.data import Scaling, Table
+from mixtura.progress import Progress
 from mixtura.selection.budget import Budget
-from mixtura.training import progress
-from mixtura.training.progress import Progress
+from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
 
 #: Seconds that the clock of these tests takes to read a row.
 SECONDS_PER_ROW = 1e-5
@@ -70,13 +71,14 @@ def fit(model, *data):
     return model, [str(each.message) for each in kinds]
 
 
-FIXED = {"n_components": 2, "covariance": "full", "tradeoff": 0.5, "calibrate": False}
-NETWORK = {"embedding": "log_density", "end_to_end": False, "max_iter": 10, "calibrate": False}
+FIXED = {"n_components": 2, "density": "full", "tradeoff": 0.5, "calibrate": False}
+LINKED = {"solver": LinkedEM(10, end_to_end=False), "init": EM(10, 0.01)}
+NETWORK = {"embedding": "log_density", "calibrate": False, **LINKED}
 BOOSTED = {"n_stages": 2, "early_stopping": False, "calibrate": False}
 CASES = {
-    "adam": (MixtureClassifier, {**FIXED, "solver": "adam", "batch_size": 500, "max_iter": 5}),
-    "lbfgs": (MixtureClassifier, {**FIXED, "solver": "lbfgs", "max_iter": 10}),
-    "ebw": (MixtureClassifier, {**FIXED, "solver": "ebw", "max_iter": 10}),
+    "adam": (MixtureClassifier, {**FIXED, "solver": Adam(5, batch_size=500)}),
+    "lbfgs": (MixtureClassifier, {**FIXED, "solver": LBFGS(10)}),
+    "ebw": (MixtureClassifier, {**FIXED, "solver": EBW(10)}),
     "em": (MixtureClassifier, {**FIXED, "objective": "likelihood"}),
     "network": (MixtureNetworkClassifier, {**NETWORK, "n_components": 2}),
     "boosted": (BoostedMixtureClassifier, BOOSTED),
@@ -136,7 +138,7 @@ def test_time_enough_changes_nothing(name, rows, clock):
 def test_the_start_of_a_discriminative_fit_reads_a_sample(rows, clock, monkeypatch):
     """EM on all rows would find no better start: it has 30,000 at most, without a limit too."""
     monkeypatch.setattr("mixtura.estimators.classifier._MOST_TO_START", 2000)
-    settings = {**FIXED, "max_iter": 1, "early_stopping": False, "prior_rows": 0.0}
+    settings = {**FIXED, "solver": Adam(1, early_stopping=False), "prior_rows": 0.0}
     model = MixtureClassifier(**settings).fit(*rows[:2])
     em = [record["seconds"] for record in model.history_ if record["stage"] == "EM"]
     assert em[-1] - em[0] <= len(em) * 1100 * SECONDS_PER_ROW

@@ -14,14 +14,15 @@ from mixtura import (
     load,
 )
 from mixtura.data import Scaling, Table
-from mixtura.densities import DiagonalGaussian
+from mixtura.densities import DiagonalGaussian, Full, LowRank
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.estimators.comparison import Contender, challenge, compare
+from mixtura.progress import Progress
 from mixtura.selection.calibration import Calibration, Unseen
-from mixtura.training.progress import Progress
+from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, Adam, LinkedEM
 
 #: Nothing is left open, so that nothing is compared.
-FIXED = {"covariance": "diag", "reg_covar": 0.01, "tradeoff": 0.5, "n_components": 1}
+FIXED = {"density": "diag", "tradeoff": 0.5, "n_components": 1}
 
 
 def engine_of(X, y):
@@ -69,7 +70,7 @@ def test_natural_holes_stay(holey_iris, generator):
 @pytest.mark.parametrize("solver", ["lbfgs", "adam", "ebw"])
 def test_training_with_holes_changes_the_model(solver, wine):
     """The option does something with every discriminative solver, and the model stays good."""
-    settings = {**FIXED, "solver": solver, "max_iter": 5, "calibrate": False, "random_state": 0}
+    settings = {**FIXED, "solver": SOLVERS[solver](5), "calibrate": False, "random_state": 0}
     plain, holed = (MixtureClassifier(holes=h, **settings).fit(*wine) for h in (0.0, 0.4))
     assert not np.allclose(plain.means_, holed.means_)
     assert holed.score(*wine) > 0.9
@@ -146,21 +147,21 @@ def test_what_auto_chose_is_published_and_kept(tmp_path):
     mixing = rng.normal(size=(6, 6)) + 2.0
     X = (rng.normal(size=(400, 6)) + y[:, None] * [1, 0, 0, 0, 0, 0]) @ mixing
     model = MixtureClassifier(random_state=0).fit(X, y)
-    assert model.covariance_ == "low_rank"
-    assert model.reg_covar_ in (0.01, 0.1)
+    assert isinstance(model.density_, LowRank)
+    assert model.density_.floor in (0.01, 0.1)
     assert model.tradeoff_ in (0.9, 0.5)
     model.save(tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
-    before = (model.covariance_, model.rank_, model.reg_covar_, model.tradeoff_)
+    before = (model.density_, model.tradeoff_)
     model.set_params(warm_start=True).fit(X, y)
-    assert (model.covariance_, model.rank_, model.reg_covar_, model.tradeoff_) == before
+    assert (model.density_, model.tradeoff_) == before
 
 
 def test_a_named_structure_is_not_compared(iris):
     """Who names the structure has chosen."""
-    model = MixtureClassifier(1, covariance="full", max_iter=3, calibrate=False).fit(*iris)
-    assert (model.covariance_, model.reg_covar_, model.tradeoff_) == ("full", 0.01, 0.9)
+    model = MixtureClassifier(1, density="full", solver=LBFGS(3), calibrate=False).fit(*iris)
+    assert (model.density_, model.tradeoff_) == (Full(0.01), 0.9)
 
 
 def test_a_warm_start_from_a_generative_fit_discriminates(iris):
@@ -168,7 +169,7 @@ def test_a_warm_start_from_a_generative_fit_discriminates(iris):
     settings = {**FIXED, "tradeoff": "auto", "random_state": 0, "warm_start": True}
     model = MixtureClassifier(objective="likelihood", **settings).fit(*iris)
     assert model.tradeoff_ == 1.0
-    model.set_params(objective="margin", max_iter=5).fit(*iris)
+    model.set_params(objective="margin", solver=LBFGS(5)).fit(*iris)
     assert model.tradeoff_ == 0.9
 
 
@@ -176,8 +177,8 @@ def test_few_labeled_rows_are_not_held_back(iris):
     """With a handful of labels first choices are taken, and probabilities stay modest."""
     X, y = iris
     few = np.where(np.arange(len(y)) % 10 == 0, y, -1)
-    model = MixtureClassifier(1, max_iter=5, random_state=0).fit(X, few)
-    assert model.reg_covar_ == 0.01
+    model = MixtureClassifier(1, solver=LBFGS(5), random_state=0).fit(X, few)
+    assert model.density_.floor == 0.01
     assert (model.temperature_, model.doubt_) == (5.0, 0.05)
     assert model.predict_proba(X).max() <= 0.97
 
@@ -208,10 +209,14 @@ def test_the_temperature_fades_with_the_features():
 
 
 HOLDS_OUT = {
-    "mixture": MixtureClassifier(1, covariance="diag", max_iter=10, random_state=0),
-    "boosted": BoostedMixtureClassifier(n_stages=3, max_iter=20, random_state=0),
+    "mixture": MixtureClassifier(1, density="diag", solver=LBFGS(10), random_state=0),
+    "boosted": BoostedMixtureClassifier(n_stages=3, solver=EM(20), random_state=0),
     "network": MixtureNetworkClassifier(
-        2, embedding="log_density", end_to_end=False, max_iter=10, random_state=0
+        2,
+        embedding="log_density",
+        solver=LinkedEM(10, end_to_end=False),
+        init=EM(10, 0.01),
+        random_state=0,
     ),
 }
 
@@ -238,12 +243,14 @@ def test_copies_and_order_of_rows_do_not_matter(name, iris, rng):
 # -- the clock ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", ["lbfgs", "adam", "ebw"])
+@pytest.mark.parametrize(
+    "solver", [LBFGS(100_000), Adam(100_000, early_stopping=False), EBW(100_000)], ids=str
+)
 def test_max_time_ends_a_fit(solver, clock):
     """A fit that would go on and on ends at its time with a usable model."""
     X, y = make_classification(1000, 30, n_informative=20, n_classes=4, random_state=0)
-    settings = {**FIXED, "n_components": 4, "solver": solver, "max_iter": 100_000, "tol": 0.0}
-    settings |= {"early_stopping": False, "calibrate": False}
+    settings = {**FIXED, "n_components": 4, "solver": solver, "init": EM(tol=0.0)}
+    settings |= {"calibrate": False}
     model = MixtureClassifier(max_time=0.4, **settings).fit(X, y)
     assert 0.4 <= clock.now < 0.6
     assert not model.converged_
@@ -252,7 +259,7 @@ def test_max_time_ends_a_fit(solver, clock):
 
 def test_max_time_of_the_density(wine, clock):
     """The unsupervised estimator has a clock too."""
-    model = MixtureDensity(5, max_time=0.2, tol=0.0, max_iter=10**6).fit(wine[0])
+    model = MixtureDensity(5, max_time=0.2, solver=EM(10**6, 0.0)).fit(wine[0])
     assert 0.2 <= clock.now < 0.4
     assert not model.converged_
     assert model.score(wine[0]) > MixtureDensity(1).fit(wine[0]).score(wine[0])

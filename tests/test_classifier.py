@@ -9,6 +9,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from gaussians import GAUSSIANS
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
@@ -18,32 +19,32 @@ from sklearn.preprocessing import StandardScaler
 
 from mixtura import MixtureClassifier
 from mixtura.data import Table
-from mixtura.densities import STRUCTURES
+from mixtura.densities import Diagonal, Full, LowRank
 from mixtura.engines import LocalEngine
 from mixtura.estimators.typicality import held_out_scores
 from mixtura.objectives import OBJECTIVES as NAMED
 from mixtura.objectives import LogMargin
 from mixtura.selection import calibration
+from mixtura.solvers import EM, LBFGS, SOLVERS, Adam
 
-SOLVERS = ["em", "ebw", "adam", "lbfgs"]
 OBJECTIVES = ["likelihood", "conditional", "margin", "smooth_margin"]
 #: A quick generative fit, in which every statistic has a closed form.
-PLAIN = {"n_components": 1, "covariance": "full", "objective": "likelihood", "prior_rows": 0}
+PLAIN = {"n_components": 1, "density": "full", "objective": "likelihood", "prior_rows": 0}
 
 
-def possible(solver, objective, structure):
+def possible(solver, objective, density):
     """EM is for the likelihood, closed-form solvers for densities that have closed forms."""
-    closed = STRUCTURES[structure][0].closed_form
+    closed = GAUSSIANS[density].closed_form
     return (solver != "em" or objective == "likelihood") and (closed or solver in ("adam", "lbfgs"))
 
 
-COMBINATIONS = [c for c in product(SOLVERS, OBJECTIVES, STRUCTURES) if possible(*c)]
+COMBINATIONS = [c for c in product(SOLVERS, OBJECTIVES, GAUSSIANS) if possible(*c)]
 
 
 @pytest.fixture(scope="module")
 def fitted(iris):
     """A default model of iris."""
-    return MixtureClassifier(max_iter=20, random_state=0).fit(*iris)
+    return MixtureClassifier(solver=LBFGS(20), random_state=0).fit(*iris)
 
 
 @pytest.fixture(scope="module")
@@ -57,29 +58,22 @@ def several(iris):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
-    ("solver", "objective", "structure"),
-    COMBINATIONS,
-    ids=[
-        "-".join([solver, objective, *structure]) for solver, objective, structure in COMBINATIONS
-    ],
+    ("solver", "objective", "density"), COMBINATIONS, ids=map("-".join, COMBINATIONS)
 )
-def test_every_combination_learns(solver, objective, structure, holey_wine, wine):
+def test_every_combination_learns(solver, objective, density, holey_wine, wine):
     """From rows with holes, to rows with and without; probabilities are probabilities.
 
     Calibration does not look at the structure: diagonal covariances have it with every solver and
     objective.
     """
-    covariance, parameterization = structure
     model = MixtureClassifier(
         1,
-        covariance=covariance,
-        parameterization=parameterization,
-        solver=solver,
+        density=GAUSSIANS[density],
+        solver=SOLVERS[solver](4),
+        init=EM(10, 0.01),
         objective=objective,
-        max_iter=4,
-        init_max_iter=10,
         missingness="ignore",
-        calibrate=covariance == "diag",
+        calibrate=density == "diag",
         random_state=0,
     ).fit(*holey_wine)
     assert model.score(*wine) > 0.9
@@ -90,21 +84,20 @@ def test_every_combination_learns(solver, objective, structure, holey_wine, wine
 
 
 @pytest.mark.parametrize(
-    ("covariance", "init"),
-    [("auto", "em"), *product(["spherical", "diag", "full", "low_rank"], ["em", "eigen"])],
+    "density", ["auto", "spherical", "diag", "full", "low_rank", LowRank(init="eigen")], ids=str
 )
-def test_wine(covariance, init, wine):
+def test_wine(density, wine):
     """Held-out accuracy of the default objective, features of very different scale."""
     X_train, X_test, y_train, y_test = train_test_split(*wine, random_state=0, stratify=wine[1])
-    settings = {"random_state": 0, "max_iter": 20, "calibrate": covariance == "auto"}
-    model = MixtureClassifier(covariance=covariance, init=init, **settings)
+    settings = {"random_state": 0, "solver": LBFGS(20), "calibrate": density == "auto"}
+    model = MixtureClassifier(density=density, **settings)
     assert model.fit(X_train, y_train).score(X_test, y_test) > 0.9
 
 
 def test_fitting_twice_gives_the_same(wine):
     """A seed decides everything: two fits agree to the bit, for every solver."""
     for solver in ("ebw", "adam", "lbfgs"):
-        settings = {"solver": solver, "covariance": "diag", "max_iter": 3, "random_state": 3}
+        settings = {"solver": SOLVERS[solver](3), "density": "diag", "random_state": 3}
         first, second = (MixtureClassifier(2, **settings).fit(*wine) for _ in range(2))
         np.testing.assert_array_equal(first.predict_proba(wine[0]), second.predict_proba(wine[0]))
         np.testing.assert_array_equal(first.means_, second.means_)
@@ -123,21 +116,22 @@ def test_the_global_random_state_is_left_alone(iris):
     import torch
 
     state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
-    model = MixtureClassifier(2, solver="adam", tradeoff=0.5, max_iter=2, random_state=0)
+    model = MixtureClassifier(2, solver=Adam(2), tradeoff=0.5, random_state=0)
     model.fit(*iris).sample(5)
     np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), torch_state)
 
 
 @pytest.mark.parametrize("objective", ["likelihood", "margin", "conditional"])
-@pytest.mark.parametrize("covariance", ["diag", "full", "low_rank"])
-def test_weights_are_repetitions(covariance, objective, iris, rng):
+@pytest.mark.parametrize("density", [Diagonal(1e-3), Full(1e-3), LowRank(floor=1e-3)], ids=str)
+def test_weights_are_repetitions(density, objective, iris, rng):
     """A row of weight three counts as three rows; of weight zero, as none."""
     X, y = iris
     weight = rng.integers(0, 4, size=len(X))
-    settings = {"n_components": 1, "covariance": covariance, "objective": objective, "max_iter": 4}
+    solver = EM(4) if objective == "likelihood" else LBFGS(4)
+    settings = {"n_components": 1, "density": density, "objective": objective, "solver": solver}
     # "auto" and calibration hold rows back, which weights do not.
-    settings |= {"tradeoff": 0.5, "reg_covar": 1e-3, "calibrate": False}
+    settings |= {"tradeoff": 0.5, "calibrate": False}
     weighted = MixtureClassifier(**settings).fit(X, y, sample_weight=weight)
     repeated = MixtureClassifier(**settings).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
     np.testing.assert_allclose(weighted.means_, repeated.means_, 1e-6)
@@ -193,7 +187,8 @@ def test_class_weight(iris):
 def test_class_prior(class_prior, expected, objective, iris):
     """Given priors stay as they are; the empirical one starts at the frequencies."""
     X, y = iris[0][:120], iris[1][:120]
-    settings = {"covariance": "diag", "objective": objective, "max_iter": 5}
+    solver = EM(5) if objective == "likelihood" else LBFGS(5)
+    settings = {"density": "diag", "objective": objective, "solver": solver}
     model = MixtureClassifier(1, class_prior=class_prior, **settings).fit(X, y)
     learned = objective == "margin" and isinstance(class_prior, str) and class_prior == "empirical"
     np.testing.assert_allclose(model.class_prior_, expected, atol=0.1 if learned else 1e-9)
@@ -224,10 +219,11 @@ def test_automatic_components_follow_the_data(rng):
 def test_more_starts_are_no_worse(wine):
     """The best of several starts has at least the likelihood of the first."""
     X, y = wine
-    settings = {"covariance": "diag", "objective": "likelihood", "prior_rows": 0}
+    settings = {"density": "diag", "objective": "likelihood", "prior_rows": 0}
     scores = []
     for n_init in (1, 5):
-        model = MixtureClassifier(4, n_init=n_init, random_state=0, **settings).fit(X, y)
+        model = MixtureClassifier(4, solver=EM(n_init=n_init), random_state=0, **settings)
+        model.fit(X, y)
         scores.append(model.class_log_density(X)[np.arange(len(y)), y].mean())
     assert scores[1] >= scores[0] - 1e-3
 
@@ -237,12 +233,11 @@ def test_warm_start_continues(solver, iris):
     """Training on from a model improves it where starting anew repeats it."""
     settings = {
         "n_components": 1,
-        "covariance": "diag",
+        "density": "diag",
         "objective": "margin",
         "tradeoff": 0.0,
         "prior_rows": 0,
-        "max_iter": 3,
-        "solver": solver,
+        "solver": SOLVERS[solver](3),
         "random_state": 0,
     }
     with warnings.catch_warnings():
@@ -256,7 +251,7 @@ def test_warm_start_continues(solver, iris):
 
 def test_max_iter_limits_the_solver(iris):
     """EM takes no more iterations than asked for, and says that it did not settle."""
-    model = MixtureClassifier(3, solver="em", objective="likelihood", max_iter=2, tol=0.0)
+    model = MixtureClassifier(3, solver=EM(2, 0.0), objective="likelihood")
     with pytest.warns(Warning, match="max_iter"):
         model.fit(*iris)
     assert max(record["iteration"] for record in model.history_) <= 2
@@ -271,7 +266,7 @@ def test_unlabeled_rows_help(rng):
     y = np.repeat([0, 1], 300)
     few = np.full(600, -1)
     few[[0, 1, 2, 300, 301, 302]] = [0, 0, 0, 1, 1, 1]
-    settings = {"n_components": 1, "covariance": "diag", "objective": "likelihood"}
+    settings = {"n_components": 1, "density": "diag", "objective": "likelihood"}
     alone = MixtureClassifier(**settings).fit(X[few >= 0], few[few >= 0])
     helped = MixtureClassifier(unlabeled_weight=0.5, **settings).fit(X, few)
     assert helped.score(X, y) >= alone.score(X, y)
@@ -290,10 +285,9 @@ def test_unlabeled_rows_do_not_break_training(objective, solver, holey_iris, iri
     open_questions = (objective, solver) == ("margin", "lbfgs")
     model = MixtureClassifier(
         1,
-        covariance="auto" if open_questions else "low_rank",
+        density="auto" if open_questions else "low_rank",
         objective=objective,
-        solver=solver,
-        max_iter=5,
+        solver=SOLVERS[solver](5),
         missingness="auto" if open_questions else "ignore",
         unlabeled_weight="auto" if open_questions else 0.5,
         calibrate=objective == "margin",
@@ -327,7 +321,7 @@ def test_string_marker(iris):
 def test_minus_one_is_a_class_where_nothing_is_unlabeled(iris):
     """`unlabeled=None` takes labels as they come."""
     X, y = iris
-    model = MixtureClassifier(1, covariance="diag", unlabeled=None, max_iter=5).fit(X, y - 1)
+    model = MixtureClassifier(1, density="diag", unlabeled=None, solver=LBFGS(5)).fit(X, y - 1)
     assert model.classes_.tolist() == [-1, 0, 1]
     assert model.score(X, y - 1) > 0.9
 
@@ -336,7 +330,7 @@ def test_minus_one_is_a_class_where_nothing_is_unlabeled(iris):
 def test_predictions_have_the_type_of_the_labels(dtype, iris):
     """What went in comes out; numbers as numbers, for scikit-learn's scores refuse objects."""
     X, y = iris[0][:100], iris[1][:100].astype(dtype)
-    model = MixtureClassifier(1, covariance="diag", max_iter=3, calibrate=False).fit(X, y)
+    model = MixtureClassifier(1, density="diag", solver=LBFGS(3), calibrate=False).fit(X, y)
     assert model.predict(X).dtype == (np.int64 if dtype is object else y.dtype)
     assert (model.predict(X) == y).mean() > 0.9
     words = np.array(["a", "b"], dtype=object)[iris[1][:100]]
@@ -378,7 +372,7 @@ def test_density_is_the_sum_over_classes(model, request, holey_iris):
 def test_densities_are_in_the_users_units(standardize, iris):
     """One full component a class: scipy's normal density of the rows of that class."""
     X, y = iris
-    model = MixtureClassifier(**PLAIN, reg_covar=1e-9, standardize=standardize).fit(X, y)
+    model = MixtureClassifier(**PLAIN | {"density": Full(1e-9)}, standardize=standardize).fit(X, y)
     for c in range(3):
         rows = X[y == c]
         normal = multivariate_normal(rows.mean(0), np.cov(rows.T, bias=True))
@@ -391,7 +385,7 @@ def test_units_do_not_change_predictions(iris):
     """Metres or micrometers, with an offset or without."""
     X, y = iris
     other = X * [1e6, 1.0, 1e-6, 1.0] + [0.0, 100.0, 0.0, 0.0]
-    settings = {"tradeoff": 0.5, "max_iter": 5, "random_state": 0}
+    settings = {"tradeoff": 0.5, "solver": LBFGS(5), "random_state": 0}
     plain, scaled = (MixtureClassifier(**settings).fit(x, y) for x in (X, other))
     np.testing.assert_array_equal(plain.predict(X), scaled.predict(other))
     np.testing.assert_allclose(plain.predict_proba(X), scaled.predict_proba(other), 1e-3, 1e-3)
@@ -416,8 +410,9 @@ def test_margin_bound(data, objective, request, rng):
         term = NAMED[objective]()
         if isinstance(term, LogMargin):
             term.set_params(margin=margin, smoothness=smoothness)
+        solver = EM(3) if objective == "likelihood" else LBFGS(3)
         model = MixtureClassifier(
-            1, covariance="diag", objective=term, max_iter=3, calibrate=False
+            1, density="diag", objective=term, solver=solver, calibrate=False
         ).fit(X, y)
         assert model.margin_bound_ >= (model.predict(X) != y).sum() - 1e-9
 
@@ -435,9 +430,9 @@ def test_calibration_does_not_hurt_on_held_back_rows(wine, monkeypatch, rng):
         return original(unseen)
 
     monkeypatch.setattr(calibration.Unseen, "calibrate", spy)
-    fixed = {"covariance": "low_rank", "rank": 3, "reg_covar": 0.01, "tradeoff": 0.5}
-    settings = {"early_stopping": True, "validation_fraction": 0.3, "random_state": 0} | fixed
-    model = MixtureClassifier(1, solver="lbfgs", max_iter=10, **settings).fit(X, noisy)
+    settings = {"density": LowRank(3), "tradeoff": 0.5, "random_state": 0}
+    settings["solver"] = LBFGS(10, early_stopping=True, validation_fraction=0.3)
+    model = MixtureClassifier(1, **settings).fit(X, noisy)
     (unseen,) = seen
     assert set(np.round(unseen.missing[: len(unseen) // 2], 9)) == {0.0}  # whole rows,
     assert unseen.missing[len(unseen) // 2 :].mean() > 0.2  # and their copies with holes
@@ -451,7 +446,7 @@ def test_calibration_does_not_hurt_on_held_back_rows(wine, monkeypatch, rng):
     fitted = log_loss(model.temperature_, model.doubt_, model.fade_)
     assert fitted <= min(log_loss(t) for t in np.geomspace(0.1, 1000, 200)) + 1e-2
     assert fitted < log_loss(1.0) - 0.1
-    plain = MixtureClassifier(1, solver="lbfgs", max_iter=10, calibrate=False, **settings)
+    plain = MixtureClassifier(1, calibrate=False, **settings)
     plain.fit(X, noisy)
     assert (plain.temperature_, plain.doubt_) == (1.0, 0.0)
     np.testing.assert_array_equal(plain.score_samples(X), model.score_samples(X))
@@ -463,7 +458,7 @@ def test_a_few_surprises_do_not_set_the_temperature(iris, rng):
     X, y = np.tile(iris[0], (3, 1)) + rng.normal(scale=0.05, size=(450, 4)), np.tile(iris[1], 3)
     wrong = rng.random(450) < 0.05
     noisy = np.where(wrong, (y + 1) % 3, y)
-    model = MixtureClassifier(1, covariance="low_rank", random_state=0, max_iter=20)
+    model = MixtureClassifier(1, density="low_rank", random_state=0, solver=LBFGS(20))
     proba = model.fit(X, noisy).predict_proba(X)
     assert np.median(proba.max(1)) > 0.8
     assert -np.log(proba[np.arange(450), noisy]).mean() < 0.5
@@ -582,8 +577,8 @@ def test_memory_mapped_matrices(holey_iris, tmp_path):
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     for solver in ("ebw", "adam", "lbfgs"):
         # Calibration, which holds rows back, is the same whatever the solver.
-        settings = {"solver": solver, "covariance": "diag", "calibrate": solver == "lbfgs"}
-        settings |= {"max_iter": 3, "missingness": "ignore", "random_state": 0}
+        settings = {"solver": SOLVERS[solver](3), "density": "diag"}
+        settings |= {"missingness": "ignore", "random_state": 0, "calibrate": solver == "lbfgs"}
         ours, theirs = (MixtureClassifier(1, **settings).fit(x, y) for x in (X, mapped))
         np.testing.assert_allclose(ours.means_, theirs.means_, 1e-6)
         np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(mapped), 1e-5, 1e-9)
@@ -593,7 +588,7 @@ def test_memory_mapped_matrices(holey_iris, tmp_path):
 def test_single_precision(solver, wine):
     """Float32 rows give nearly the model of float64 rows."""
     X, y = wine
-    settings = {"solver": solver, "max_iter": 5, "random_state": 0, "covariance": "low_rank"}
+    settings = {"solver": SOLVERS[solver](5), "random_state": 0, "density": "low_rank"}
     settings["calibrate"] = solver == "adam"  # the same whatever the solver, and quickest here
     double, single = (MixtureClassifier(1, **settings).fit(x, y) for x in (X, X.astype("f")))
     np.testing.assert_allclose(single.means_, double.means_, 1e-2)
@@ -608,7 +603,7 @@ def test_model_selection(iris):
     X, y = iris
     model = MixtureClassifier(1, objective="likelihood", random_state=0)
     assert cross_val_score(model, X, y, cv=3).mean() > 0.9
-    search = GridSearchCV(model, {"covariance": ["diag", "full"]}, cv=3).fit(X, y)
+    search = GridSearchCV(model, {"density": ["diag", "full"]}, cv=3).fit(X, y)
     assert search.best_score_ > 0.9
     assert make_pipeline(StandardScaler(), model).fit(X, y).score(X, y) > 0.9
     assert clone(search.best_estimator_).get_params() == search.best_estimator_.get_params()
@@ -623,16 +618,16 @@ def test_pickles(several, iris):
         np.testing.assert_array_equal(again.predict_proba(iris[0]), several.predict_proba(iris[0]))
 
 
-@pytest.mark.parametrize("covariance", ["full", "diag"])
-def test_a_stream_ends_where_a_fit_does(covariance, iris, rng):
+@pytest.mark.parametrize("density", [Full, Diagonal])
+def test_a_stream_ends_where_a_fit_does(density, iris, rng):
     """Where the floor acts on no part; with the floor and the prior of the defaults, near it."""
     order = rng.permutation(150)
     X, y = iris[0][order], iris[1][order]
-    for settings, tolerance in (({"prior_rows": 0, "reg_covar": 1e-3}, 1e-9), ({}, 0.1)):
-        whole, stream = (
-            MixtureClassifier(1, covariance=covariance, objective="likelihood", **settings)
-            for _ in range(2)
-        )
+    for settings, tolerance in (
+        ({"prior_rows": 0, "density": density(1e-3)}, 1e-9),
+        ({"density": density()}, 0.1),
+    ):
+        whole, stream = (MixtureClassifier(1, objective="likelihood", **settings) for _ in range(2))
         whole.fit(X, y)
         for part in np.split(np.arange(150), 3):
             stream.partial_fit(X[part], y[part], classes=[0, 1, 2])

@@ -32,6 +32,7 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.solvers import EM, LBFGS, LinkedEM
 from mixtura.testing import toy_sequences
 
 LONG = "MIXTURA_FUZZ" in os.environ
@@ -58,14 +59,15 @@ def files(tmp_path_factory):
     rng = np.random.default_rng(0)
     mixed, names = mixed_table(rng)
     numbers, chains = rng.normal(size=(60, 3)) + np.arange(60)[:, None] % 2, toy_sequences()
-    full = MixtureClassifier(2, covariance="full", objective="likelihood", random_state=0)
+    full = MixtureClassifier(2, density="full", objective="likelihood", random_state=0)
     low_rank = MixtureClassifier(
-        2, covariance="low_rank", missingness="informative", max_iter=2, random_state=0
+        2, density="low_rank", missingness="informative", solver=LBFGS(2), random_state=0
     )
-    grown = {"n_stages": 2, "max_iter": 2, "early_stopping": False, "calibrate": False}
-    grown |= {"covariance": "diag", "missingness": "ignore"}
-    embedded = {"embedding": "posterior", "end_to_end": False, "calibrate": False, "max_iter": 5}
-    hidden = {"max_iter": 2, "early_stopping": False, "random_state": 0}
+    grown = {"n_stages": 2, "solver": EM(2), "early_stopping": False, "calibrate": False}
+    grown |= {"density": "diag", "missingness": "ignore"}
+    embedded = {"embedding": "posterior", "calibrate": False, "init": EM(5, 0.01)}
+    embedded |= {"solver": LinkedEM(5, end_to_end=False)}
+    hidden = {"init": EM(2), "early_stopping": False, "random_state": 0}
     fits = [
         (full, numbers, np.arange(60) % 2),
         (low_rank, mixed, names),

@@ -18,6 +18,8 @@ from mixtura.densities import (
 )
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Likelihood
+from mixtura.progress import Progress
+from mixtura.solvers import EBW, EM, LBFGS, SpreadPrior
 from mixtura.testing import (
     DENSITY_CHECKS,
     GAUSSIAN_CHECKS,
@@ -30,11 +32,6 @@ from mixtura.testing import (
     make_engine,
     make_mixture,
 )
-from mixtura.training.base import SpreadPrior
-from mixtura.training.ebw import EBW
-from mixtura.training.em import EM
-from mixtura.training.gradient import LBFGS
-from mixtura.training.progress import Progress
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 
@@ -176,19 +173,19 @@ def _training(density, generator):
     return mixture, Likelihood(), make_engine(mixture, 80, generator, holes=True), Progress()
 
 
-@pytest.mark.parametrize("trainer", [EM(15, -1.0), LBFGS(15)], ids=["em", "lbfgs"])
-def test_a_density_of_six_members_is_trained(trainer, minimal, generator):
+@pytest.mark.parametrize("solver", [EM(15, -1.0), LBFGS(15)], ids=["em", "lbfgs"])
+def test_a_density_of_six_members_is_trained(solver, minimal, generator):
     """EM's M step goes by gradients; a prior of a spread that it lacks says nothing."""
     _, objective, engine, progress = _training(minimal, generator)
     start = make_mixture(replace(minimal, middle=minimal.middle + 1.0), [2, 1], generator)
     prior = SpreadPrior.pooled([start.density], torch.ones(1), 50.0)
     assert prior.reference.numel() == 0
-    found = replace(trainer, prior=prior).run(start, objective, engine, progress)
-    alone = trainer.run(start, objective, engine, Progress())
+    found = solver.run(start, objective, engine, progress, prior=prior)
+    alone = solver.run(start, objective, engine, Progress())
     losses = np.array([record["objective"] for record in progress.history])
     assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
     assert losses[-1] < losses[0] - 0.1
-    np.testing.assert_allclose(found.mixture.density.middle, alone.mixture.density.middle, 1e-9)
+    np.testing.assert_allclose(found.model.density.middle, alone.model.density.middle, 1e-9)
 
 
 @pytest.mark.parametrize("kind", [LowRankGaussian, LowRankPrecision])

@@ -18,12 +18,9 @@ from mixtura.data import Scaling, Table
 from mixtura.densities import KINDS
 from mixtura.engines import LocalEngine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
+from mixtura.progress import Progress
+from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM, SpreadPrior
 from mixtura.testing import check_valid, make_batch, make_density, make_mixture, toy_sequences
-from mixtura.training.base import SpreadPrior
-from mixtura.training.ebw import EBW
-from mixtura.training.em import EM
-from mixtura.training.gradient import LBFGS, Adam
-from mixtura.training.progress import Progress
 
 CLOSED_FORM = [key for key, (kind, _) in KINDS.items() if kind.closed_form]
 OBJECTIVES = {
@@ -103,20 +100,21 @@ def problem(structure, device):
     return start.to(device), LocalEngine(table)
 
 
-def trained(trainer, objective, structure, device):
-    """What a trainer makes of the problem on a device."""
+def trained(solver, objective, structure, device, **named):
+    """What a solver makes of the problem on a device."""
     start, engine = problem(structure, device)
     with Progress() as progress:
-        result = trainer.run(start, objective, engine, progress)
-    check_valid(result.mixture.to("cpu"))
-    assert result.mixture.log_weight.device.type == device.type
+        random = torch.Generator().manual_seed(0)
+        result = solver.run(start, objective, engine, progress, generator=random, **named)
+    check_valid(result.model.to("cpu"))
+    assert result.model.log_weight.device.type == device.type
     return result
 
 
-def assert_agreement(make, objective, structure, device, tolerance):
+def assert_agreement(solver, objective, structure, device, tolerance):
     """The same mixture on the device as on the CPU."""
-    there = trained(make(), objective, structure, device).mixture
-    here = trained(make(), objective, structure, torch.device("cpu")).mixture
+    there = trained(solver, objective, structure, device).model
+    here = trained(solver, objective, structure, torch.device("cpu")).model
     for name, value in here.density.tensors().items():
         close(there.density.tensors()[name], value, tolerance)
     close(there.log_weight, here.log_weight, tolerance)
@@ -127,26 +125,23 @@ def assert_agreement(make, objective, structure, device, tolerance):
 def test_em(structure, device):
     """Five iterations."""
     prior = SpreadPrior(2.0, problem(structure, device)[0].density.typical_spread)
-    assert trained(EM(5, 0.0, prior), Likelihood(), structure, device).n_iter == 5
-    assert_agreement(lambda: EM(5, 0.0), Likelihood(), structure, device, 1e-6)
+    assert trained(EM(5, 0.0), Likelihood(), structure, device, prior=prior).n_iter == 5
+    assert_agreement(EM(5, 0.0), Likelihood(), structure, device, 1e-6)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
 def test_ebw(structure, name, device):
     """Three iterations of extended Baum-Welch."""
-    assert_agreement(lambda: EBW(3), OBJECTIVES[name], structure, device, 1e-5)
+    assert_agreement(EBW(3), OBJECTIVES[name], structure, device, 1e-5)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("structure", KINDS, ids="-".join)
 def test_gradients(structure, name, device):
     """L-BFGS, and Adam on minibatches."""
-    assert_agreement(lambda: LBFGS(3), OBJECTIVES[name], structure, device, 1e-4)
-
-    def adam():
-        return Adam(torch.Generator().manual_seed(0), 2, batch_size=16, learning_rate=5e-3)
-
+    assert_agreement(LBFGS(3), OBJECTIVES[name], structure, device, 1e-4)
+    adam = Adam(2, batch_size=16, schedule="constant")
     assert_agreement(adam, OBJECTIVES[name], structure, device, 1e-4)
 
 
@@ -157,7 +152,7 @@ def likelihood(device):
 
 def discriminative(device):
     """A few steps of L-BFGS."""
-    settings = {"covariance": "diag", "max_iter": 3, "calibrate": False}
+    settings = {"density": "diag", "solver": LBFGS(3), "calibrate": False}
     return MixtureClassifier(1, device=device, random_state=0, **settings)
 
 
@@ -170,7 +165,13 @@ MODELS = {
     ),
     "sparse": lambda device: SparseMixtureClassifier(1, max_iter=5, device=device, random_state=0),
     "network": lambda device: MixtureNetworkClassifier(
-        2, embedding="posterior", max_iter=3, calibrate=False, device=device, random_state=0
+        2,
+        embedding="posterior",
+        solver=LinkedEM(3),
+        init=EM(3, 0.01),
+        calibrate=False,
+        device=device,
+        random_state=0,
     ),
 }
 
@@ -194,7 +195,7 @@ def test_estimators(name, device, flowers):
 def test_sequences(device):
     """Hidden Markov models too."""
     X, y = toy_sequences()
-    settings = {"method": "ml", "max_iter": 3, "calibrate": False, "random_state": 0}
+    settings = {"method": "ml", "init": EM(3), "calibrate": False, "random_state": 0}
     there, here = (
         SequenceMixtureClassifier(2, device=where, **settings).fit(X, y)
         for where in (str(device), "cpu")

@@ -18,19 +18,17 @@ from mixtura.engines import LocalEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
+from mixtura.progress import Progress
+from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, SpreadPrior
+from mixtura.solvers.ebw import _grow, _Place, _Walk
 from mixtura.testing import (
-    check_trainer,
+    check_solver,
     check_valid,
     make_density,
     make_engine,
     make_mixture,
     penalized_loss,
 )
-from mixtura.training.base import SpreadPrior
-from mixtura.training.ebw import EBW, _grow, _Place, _Walk
-from mixtura.training.em import EM
-from mixtura.training.gradient import LBFGS
-from mixtura.training.progress import Progress
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 COUNTS = [2, 1, 3]
@@ -63,7 +61,7 @@ def test_without_damping_the_likelihood_step_is_ems(structure, holes, generator)
     start, engine = problem(structure, generator, holes)
     sums = summed(EBW(), start, Likelihood(), engine)
     stepped = EBW(damping=0.0).update(start, sums)
-    expected = EM(1).run(start, Likelihood(), engine, Progress()).mixture
+    expected = EM(1).run(start, Likelihood(), engine, Progress()).model
     for name, value in expected.density.tensors().items():
         np.testing.assert_allclose(stepped.density.tensors()[name], value, 1e-9, 1e-9)
     np.testing.assert_allclose(stepped.log_weight, expected.log_weight, 1e-9, 1e-9)
@@ -77,9 +75,9 @@ def test_improves(structure, name, holes, generator):
     """Valid, repeatable, and a fifth of a discriminative loss is gone in a few iterations."""
     start, engine = problem(structure, generator, holes)
     objective = OBJECTIVES[name]
-    result = check_trainer(lambda _: EBW(10), objective, start, engine)
+    result = check_solver(EBW(10), objective, start, engine)
     before, after = (
-        penalized_loss(mixture, objective, engine) for mixture in (start, result.mixture)
+        penalized_loss(mixture, objective, engine) for mixture in (start, result.model)
     )
     assert after < before - (0.2 * before if name != "hybrid" else 1e-3)
 
@@ -103,10 +101,10 @@ def test_imagined_rows_keep_components_in_place(structure):
         mixture, engine = problem(structure, torch.Generator().manual_seed(seed))
         x = engine.all_rows().x
         reach = 10.0 * (x - x.mean(0)).abs().max()
-        ebw = EBW(prior=SpreadPrior(5.0, mixture.density.spread[0]))
+        ebw, prior = EBW(), SpreadPrior(5.0, mixture.density.spread[0])
         for _ in range(15):
             sums = summed(ebw, mixture, Conditional(), engine)
-            mixture = ebw.update(mixture, sums)
+            mixture = ebw.update(mixture, sums, prior)
             check_valid(mixture)
             assert (mixture.density.mean - x.mean(0)).abs().max() < reach
 
@@ -116,7 +114,7 @@ def test_improves_under_a_prior(structure, generator):
     """The objective with the prior's share goes down too."""
     start, engine = problem(structure, generator, holes=True)
     prior = SpreadPrior(5.0, start.density.spread[0])
-    check_trainer(lambda _: EBW(15, prior=prior), OBJECTIVES["hybrid"], start, engine, prior=prior)
+    check_solver(EBW(15), OBJECTIVES["hybrid"], start, engine, prior=prior)
 
 
 def published_step(X, y, weight, mu, var, alpha, rho, factor, margin=None, eta=10.0):
@@ -224,13 +222,11 @@ def test_settles_where_gradients_vanish(objective, iris):
     for solver in ("ebw", "lbfgs"):
         model = MixtureClassifier(
             1,
-            covariance="diag",
+            density="diag",
             objective=objective,
             tradeoff=0.5,
-            solver=solver,
+            solver=SOLVERS[solver](25),
             prior_rows=0,
-            reg_covar=0.01,
-            max_iter=25,
             calibrate=False,
         )
         with warnings.catch_warnings():
@@ -246,10 +242,10 @@ def test_a_worse_step_is_taken_back(bad, generator):
     start, engine = problem(("full", "covariance"), generator)
     sums = summed(EBW(), start, Conditional(), engine)
     ebw, factor = EBW(), torch.full_like(start.log_weight, 4.0)
-    walk = _Walk(ebw, factor)
+    walk = _Walk(ebw, None, factor)
     worse = walk.on(_Place(start, sums, 1.0))
     again = walk.on(_Place(worse, sums, bad))
-    expected = ebw.update(start, sums, 2.0 * factor)
+    expected = ebw.update(start, sums, factor=2.0 * factor)
     assert not torch.equal(again.density.mean, worse.density.mean)
     np.testing.assert_array_equal(again.density.mean, expected.density.mean)
     np.testing.assert_array_equal(again.log_weight, expected.log_weight)
@@ -264,7 +260,7 @@ def test_the_best_iterate_is_kept(structure, generator):
     seen = [record["objective"] for record in progress.history]
     assert max(np.diff(seen)) > 0.0
     assert result.objective == min(seen) < seen[0]
-    reached = penalized_loss(result.mixture, Conditional(), engine)
+    reached = penalized_loss(result.model, Conditional(), engine)
     assert reached == pytest.approx(result.objective, rel=1e-9)
 
 
@@ -273,7 +269,7 @@ def test_momentum_respects_the_floor(generator):
     start, engine = problem(("full", "covariance"), generator)
     floor = 0.5 * float(torch.linalg.eigvalsh(start.density.covariances()).max())
     start = replace(start, density=replace(start.density, floor=floor))
-    mixture = EBW(15).run(start, Conditional(), engine, Progress()).mixture
+    mixture = EBW(15).run(start, Conditional(), engine, Progress()).model
     assert mixture is not start
     smallest = torch.linalg.eigvalsh(mixture.density.covariances()).min()
     assert smallest > (1.0 - 1e-6) * floor
@@ -307,7 +303,7 @@ def spirals_start():
     """EM on few rows of the spirals, with too few components."""
     spirals = make_spirals(500, radius=13.0, random_state=1)
     model = MixtureClassifier(
-        6, covariance="diag", objective="likelihood", prior_rows=0, random_state=1
+        6, density="diag", objective="likelihood", prior_rows=0, random_state=1
     ).fit(spirals.data, spirals.target)
     rows = spirals.data, spirals.target, np.ones(1000)
     table = Table(*rows, scaling=model.scaling_, device=torch.device("cpu"))
@@ -321,7 +317,7 @@ def score_on_spirals():
 
     def score(**settings):
         # Calibration leaves decisions alone.
-        model = MixtureClassifier(6, covariance="diag", random_state=2, calibrate=False, **settings)
+        model = MixtureClassifier(6, density="diag", random_state=2, calibrate=False, **settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(train.data, train.target)

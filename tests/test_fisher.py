@@ -23,10 +23,12 @@ from mixtura import (
     SequenceMixtureClassifier,
 )
 from mixtura.datasets import make_hmm_sequences
+from mixtura.densities import LowRank
 from mixtura.exceptions import NoDensityError, UnsupportedError
+from mixtura.solvers import EM
 
 PLAIN = {"early_stopping": False, "calibrate": False, "random_state": 0}
-ML = SequenceMixtureClassifier(2, method="ml", max_iter=5, **PLAIN)
+ML = SequenceMixtureClassifier(2, method="ml", init=EM(5), **PLAIN)
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +41,12 @@ def sequences():
 
 
 MODELS = {
-    "classifier": MixtureClassifier([2, 1, 1], covariance="full", objective="likelihood"),
-    "density": MixtureDensity(3, covariance="low_rank", rank=1, random_state=0),
-    "one component": MixtureClassifier(1, covariance="diag", objective="likelihood"),
-    "boosted": BoostedMixtureClassifier(covariance="diag", n_stages=2, **PLAIN),
+    "classifier": MixtureClassifier([2, 1, 1], density="full", objective="likelihood"),
+    "density": MixtureDensity(3, density=LowRank(1, floor=1e-5), random_state=0),
+    "one component": MixtureClassifier(1, density="diag", objective="likelihood"),
+    "boosted": BoostedMixtureClassifier(density="diag", n_stages=2, **PLAIN),
     "hidden Markov": ML,
-    "left to right": clone(ML).set_params(topology="left_to_right", covariance="full"),
+    "left to right": clone(ML).set_params(topology="left_to_right", density="full"),
     "boosted sequences": clone(ML).set_params(method="boosted", n_stages=2),
 }
 

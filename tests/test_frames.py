@@ -28,12 +28,14 @@ from mixtura import (
     load,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.solvers import EM, LinkedEM
 
 pd = pytest.importorskip("pandas")
 
 CLASSIFIER = MixtureClassifier(1, random_state=0, **QUICK)
-PLAIN = {"covariance": "diag", "missingness": "ignore", "random_state": 0}
-NETWORK = PLAIN | {"embedding": "log_density", "end_to_end": False, "max_iter": 3}
+PLAIN = {"density": "diag", "missingness": "ignore", "random_state": 0}
+NETWORK = PLAIN | {"embedding": "log_density", "init": EM(3, 0.01)}
+NETWORK["solver"] = LinkedEM(3, end_to_end=False)
 SPARSE = SparseMixtureClassifier(1, form="primal", features="linear", random_state=0)
 #: Every estimator of rows, small.
 ESTIMATORS = [
@@ -325,12 +327,13 @@ SCRIPT = """
 import numpy as np
 from sklearn.model_selection import GridSearchCV
 from mixtura import MixtureClassifier
+from mixtura.densities import Diagonal
 rng = np.random.default_rng(0)
 y = rng.integers(0, 3, 150)
 X = np.column_stack([y + 0.3 * rng.normal(size=150), np.ones(150), rng.random(150) < 0.02])
 y[rng.random(150) < 0.3] = -1
-model = MixtureClassifier(1, covariance="diag", objective="likelihood")
-search = GridSearchCV(model, {"reg_covar": [1e-3, 1e-2, 0.1, 0.2]}, scoring="accuracy")
+model = MixtureClassifier(1, density=Diagonal(), objective="likelihood", unlabeled_weight=0.5)
+search = GridSearchCV(model, {"density__floor": [1e-3, 1e-2, 0.1, 0.2]}, scoring="accuracy")
 search.fit(X, y)
 search.best_estimator_.fit(X, y)
 """
@@ -343,7 +346,7 @@ def test_a_search_does_not_flood():
         exec(compile(SCRIPT, "search.py", "exec"), {"__name__": "search"})
     for words in ("taken for unlabeled", "constant"):
         said = [(each.filename, each.lineno) for each in caught if words in str(each.message)]
-        assert said == [("search.py", 11), ("search.py", 12)]
+        assert said == [("search.py", 12), ("search.py", 13)]
 
 
 REPEATED = """

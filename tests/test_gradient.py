@@ -12,30 +12,19 @@ from scipy.optimize import check_grad, minimize
 
 from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
-from mixtura.densities import STRUCTURES, DiagonalGaussian
+from mixtura.densities import STRUCTURES, DiagonalGaussian, LowRank
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
-from mixtura.testing import check_trainer, make_density, make_engine, make_mixture, penalized_loss
-from mixtura.training.base import SpreadPrior
-from mixtura.training.em import EM
-from mixtura.training.gradient import (
-    LBFGS,
-    SCHEDULES,
-    Adam,
-    Packed,
-    _gradient_sums,
-    _penalty_gradient,
-    evaluate,
-    make_step,
-)
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
+from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior
+from mixtura.solvers.adam import SCHEDULES, make_step
+from mixtura.solvers.gradients import Packed, evaluate, gradient_of
+from mixtura.solvers.lbfgs import _gradient_sums
+from mixtura.testing import check_solver, make_density, make_engine, make_mixture, penalized_loss
 
 COUNTS = [2, 1]
-TRAINERS = {
-    "adam": partial(Adam, max_epochs=4, batch_size=16, learning_rate=5e-3),
-    "lbfgs": lambda generator, **options: LBFGS(8, **options),
-}
+SOLVERS = {"adam": Adam(4, batch_size=16, schedule="constant"), "lbfgs": LBFGS(8)}
 OBJECTIVES = {
     "likelihood": Likelihood(),
     "conditional": Conditional(),
@@ -51,23 +40,22 @@ def problem(structure, generator, holes=False, n=64):
     return start, make_engine(truth, n, generator, holes=holes)
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
-def test_improves(structure, name, trainer, generator):
+def test_improves(structure, name, solver, generator):
     """A valid model no worse than the start, the same every time; rows have holes."""
     start, engine = problem(structure, generator, holes=True)
-    check_trainer(TRAINERS[trainer], OBJECTIVES[name], start, engine)
+    check_solver(SOLVERS[solver], OBJECTIVES[name], start, engine)
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
-def test_improves_under_a_prior(structure, trainer, generator):
+def test_improves_under_a_prior(structure, solver, generator):
     """The prior counts in what is minimized."""
     start, engine = problem(structure, generator)
     prior = SpreadPrior(20.0, 0.5 * start.density.spread[0])
-    make = partial(TRAINERS[trainer], prior=prior)
-    check_trainer(make, OBJECTIVES["hybrid"], start, engine, prior=prior)
+    check_solver(SOLVERS[solver], OBJECTIVES["hybrid"], start, engine, prior=prior)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
@@ -81,7 +69,7 @@ def test_gradient_of_the_whole_objective(structure, generator):
     def value_and_gradient(vector):
         leaves = packed.unpack(vector)
         data = _gradient_sums(start, OBJECTIVES["hybrid"], leaves, batch)
-        spread = _penalty_gradient(start, prior, leaves)
+        spread = gradient_of(lambda free: prior.penalty(start.from_free(free)), leaves)
         gradient = packed.pack(data) + packed.pack(spread)
         return float(data["loss"] + spread["loss"]), gradient
 
@@ -94,8 +82,8 @@ def test_lbfgs_reaches_the_maximum_of_em(generator):
     """One diagonal component a class: the maximum of the likelihood is known in closed form."""
     start, engine = problem(("diag", "covariance"), generator)
     single = make_mixture(start.density.select(torch.tensor([0, 1])), [1, 1], generator)
-    by_em = EM(50, 0.0).run(single, Likelihood(), engine, Progress()).mixture
-    by_gradient = LBFGS(500, 1e-14).run(single, Likelihood(), engine, Progress()).mixture
+    by_em = EM(50, 0.0).run(single, Likelihood(), engine, Progress()).model
+    by_gradient = LBFGS(500, 1e-14).run(single, Likelihood(), engine, Progress()).model
     np.testing.assert_allclose(by_gradient.density.mean, by_em.density.mean, 1e-3, 1e-3)
     np.testing.assert_allclose(by_gradient.density.variance, by_em.density.variance, 1e-3)
     np.testing.assert_allclose(by_gradient.log_prior, by_em.log_prior, 1e-3)
@@ -124,7 +112,7 @@ def test_conditional_training_is_logistic_regression(rng):
     engine = LocalEngine(table)
     result = LBFGS(300).run(start, Conditional(), engine, Progress())
     # Free variances make the logit quadratic, which contains the linear one.
-    assert penalized_loss(result.mixture, Conditional(), engine) <= best + 1e-4
+    assert penalized_loss(result.model, Conditional(), engine) <= best + 1e-4
 
 
 def test_evaluate_counts_errors_of_labeled_rows(generator):
@@ -140,31 +128,33 @@ def test_evaluate_counts_errors_of_labeled_rows(generator):
     assert loss == pytest.approx(penalized_loss(start, Conditional(), engine))
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_the_best_iterate_on_validation_rows_is_kept(trainer, generator):
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_best_iterate_on_validation_rows_is_kept(solver, generator):
     """Its error and loss there are the smallest of the history, start included."""
     start, engine = problem(("full", "covariance"), generator)
     held = engine.take(np.arange(30))
     train = engine.take(np.arange(30, 64))
     progress = Progress()
-    made = TRAINERS[trainer](torch.Generator().manual_seed(0), validation=held)
-    result = made.run(start, Conditional(), train, progress)
+    result = SOLVERS[solver].run(
+        start, Conditional(), train, progress, generator=generator, held_out=held
+    )
     scores = [(r["validation_error"], r["validation_objective"]) for r in progress.history]
     best = min([*scores, evaluate(start, Conditional(), held)])
-    np.testing.assert_allclose(evaluate(result.mixture, Conditional(), held), best, 1e-9)
+    np.testing.assert_allclose(evaluate(result.model, Conditional(), held), best, 1e-9)
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_patience_ends_training(trainer, generator):
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_patience_ends_training(solver, generator):
     """No gain on the validation rows for so many iterations is enough."""
     start, engine = problem(("diag", "covariance"), generator)
     flipped = engine.take(np.arange(40))
     flipped = flipped.with_answers(y=1 - flipped.y)
     progress = Progress()
-    made = TRAINERS[trainer](torch.Generator().manual_seed(0), validation=flipped, patience=2)
-    made = replace(made, **{"max_epochs" if trainer == "adam" else "max_iter": 50})
-    perfect = EM(50, 0.0).run(start, Likelihood(), engine, Progress()).mixture
-    result = made.run(perfect, Conditional(), engine, progress)
+    patient = replace(SOLVERS[solver], max_iter=50, patience=2)
+    perfect = EM(50, 0.0).run(start, Likelihood(), engine, Progress()).model
+    result = patient.run(
+        perfect, Conditional(), engine, progress, generator=generator, held_out=flipped
+    )
     assert result.n_iter == len(progress.history) < 50
 
 
@@ -172,23 +162,23 @@ def test_patience_ends_training(trainer, generator):
 def test_adam_survives_absurd_steps(structure, generator):
     """However far the steps go, the model that is returned is finite."""
     start, engine = problem(structure, generator)
-    for max_epochs in (1, 2, 3):
-        adam = Adam(generator, max_epochs, 16, learning_rate=1e200)
-        result = adam.run(start, Conditional(), engine, Progress())
-        for value in result.mixture.free().values():
+    for epochs in (1, 2, 3):
+        adam = Adam(epochs, 16, learning_rate=1e200, schedule="constant")
+        result = adam.run(start, Conditional(), engine, Progress(), generator=generator)
+        for value in result.model.free().values():
             assert value.isfinite().all()
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_rows_a_world_away_are_survived(trainer, generator):
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_rows_a_world_away_are_survived(solver, generator):
     """A row whose gradient overflows while its loss does not leaves the model finite."""
     start, engine = problem(("full", "covariance"), generator)
     engine.all_rows().x[0] = 1e150
-    made = TRAINERS[trainer](torch.Generator().manual_seed(0))
-    if trainer == "adam":
-        made = replace(made, learning_rate=1e6, max_epochs=3, batch_size=64)
-    result = made.run(start, Conditional(), engine, Progress())
-    for value in result.mixture.free().values():
+    made = SOLVERS[solver]
+    if solver == "adam":
+        made = replace(made, learning_rate=1e6, max_iter=3, batch_size=64)
+    result = made.run(start, Conditional(), engine, Progress(), generator=generator)
+    for value in result.model.free().values():
         assert value.isfinite().all()
 
 
@@ -205,9 +195,10 @@ def test_schedules():
 def test_adam_options(options, generator):
     """Averaged parameters and decaying steps make valid models too."""
     start, engine = problem(("low_rank", "covariance"), generator)
-    make = partial(TRAINERS["adam"], **options)
-    plain = check_trainer(TRAINERS["adam"], Conditional(), start, engine).mixture
-    other = check_trainer(make, Conditional(), start, engine).mixture
+    plain, other = (
+        check_solver(adam, Conditional(), start, engine).model
+        for adam in (SOLVERS["adam"], replace(SOLVERS["adam"], **options))
+    )
     assert not torch.equal(plain.density.mean, other.density.mean)
 
 
@@ -216,19 +207,21 @@ def test_single_precision_training(generator):
     start, engine = problem(("diag", "covariance"), generator)
     single = engine.cast(torch.float32)
     results = [
-        TRAINERS["adam"](torch.Generator().manual_seed(0)).run(start, Conditional(), e, Progress())
-        for e in (engine, single)
+        SOLVERS["adam"].run(
+            start, Conditional(), each, Progress(), generator=torch.Generator().manual_seed(0)
+        )
+        for each in (engine, single)
     ]
-    assert results[1].mixture.density.mean.dtype == torch.float64
+    assert results[1].model.density.mean.dtype == torch.float64
     np.testing.assert_allclose(
-        results[1].mixture.density.mean, results[0].mixture.density.mean, 1e-3, 1e-3
+        results[1].model.density.mean, results[0].model.density.mean, 1e-3, 1e-3
     )
 
 
 def losses_and_gradients(start, objective, engine, indices, prior=None):
     """What Adam sees of each minibatch, (b,) and (b, P), all of them at the same parameters."""
     free = {k: v.detach().clone().requires_grad_() for k, v in start.free().items()}
-    step = make_step(start, objective, free, engine, Adam(torch.Generator(), prior=prior))
+    step = make_step(start, objective, free, engine, 100, prior)
     found = []
     for index in indices:
         loss = step(index, 0.0)
@@ -275,16 +268,16 @@ def weighted_and_repeated(engine, times):
     return weighted, repeated.with_answers(weight=ones)
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_weights_are_repetitions(name, trainer, generator, rng):
+def test_weights_are_repetitions(name, solver, generator, rng):
     """Where every step sees all rows, a weight of two is the row twice; the prior counts once."""
     start, engine = problem(("diag", "covariance"), generator, holes=True)
     prior = SpreadPrior(5.0, start.density.spread[0])
-    make = TRAINERS[trainer](torch.Generator().manual_seed(0), prior=prior)
-    make = replace(make, batch_size=1000) if trainer == "adam" else make
+    made = SOLVERS[solver]
+    made = replace(made, batch_size=1000) if solver == "adam" else made
     reached = [
-        make.run(start, OBJECTIVES[name], each, Progress()).mixture.free()
+        made.run(start, OBJECTIVES[name], each, Progress(), prior=prior).model.free()
         for each in weighted_and_repeated(engine, rng.integers(1, 4, len(engine)))
     ]
     for name_, value in reached[0].items():
@@ -296,16 +289,13 @@ def test_class_weights_count_whatever_the_minibatch(rng):
     X = np.concatenate([rng.normal(0, 1, (90, 1)), rng.normal(1, 1, (30, 1))])
     y = np.repeat([0, 1], [90, 30])
     shares = []
-    for batch_size, epochs in ((1, 8), (5, 30), (120, 400)):
+    for batch_size, epochs in ((1, 2), (5, 6), (120, 80)):
         model = MixtureClassifier(
             1,
-            covariance="diag",
+            density="diag",
             objective="conditional",
             tradeoff=0.0,
-            solver="adam",
-            batch_size=batch_size,
-            max_iter=epochs,
-            early_stopping=False,
+            solver=Adam(epochs, batch_size, learning_rate=0.03, early_stopping=False),
             prior_rows=0,
             calibrate=False,
             class_weight={0: 1.0, 1: 10.0},
@@ -322,8 +312,8 @@ def test_the_average_forgets_the_start(generator):
     decay = 0.9
 
     def trained(epochs, averaging):
-        adam = Adam(torch.Generator().manual_seed(0), epochs, 1000, averaging=averaging)
-        return adam.run(start, Conditional(), engine, Progress()).mixture.density.mean
+        adam = Adam(epochs, 1000, schedule="constant", averaging=averaging)
+        return adam.run(start, Conditional(), engine, Progress()).model.density.mean
 
     visited = torch.stack([trained(epochs, 0.0) for epochs in range(1, 6)])
     weight = decay ** torch.arange(4, -1, -1).double()
@@ -331,18 +321,14 @@ def test_the_average_forgets_the_start(generator):
     np.testing.assert_allclose(trained(5, decay), expected, 1e-9, 1e-12)
 
 
-@pytest.mark.parametrize("solver", ["adam", "lbfgs"])
+@pytest.mark.parametrize("solver", [Adam(10), LBFGS(10)], ids=str)
 @pytest.mark.parametrize("form", ["covariance", "precision"])
 def test_low_rank_keeps_to_the_floor_that_was_asked_for(form, solver, wine):
     """In every direction, in units in which every feature has variance one."""
     model = MixtureClassifier(
         1,
-        covariance="low_rank",
-        rank=3,
-        parameterization=form,
+        density=LowRank(3, floor=0.3, parameterization=form),
         solver=solver,
-        reg_covar=0.3,
-        max_iter=10,
         calibrate=False,
         random_state=0,
     ).fit(*wine)

@@ -18,6 +18,7 @@ from mixtura import (
 from mixtura.data import Batch
 from mixtura.densities import HolePattern
 from mixtura.selection.calibration import clear_gain
+from mixtura.solvers import EBW, EM, LBFGS, LinkedEM
 
 pd = pytest.importorskip("pandas")
 
@@ -44,8 +45,8 @@ LATER, LATER_SIDES = make_telling(seed=1)
 @pytest.mark.parametrize(
     "estimator",
     [
-        MixtureClassifier(1, covariance="diag", objective="likelihood"),
-        BoostedMixtureClassifier(n_stages=1, calibrate=False, early_stopping=False, max_iter=10),
+        MixtureClassifier(1, density="diag", objective="likelihood"),
+        BoostedMixtureClassifier(n_stages=1, calibrate=False, early_stopping=False, solver=EM(10)),
     ],
     ids=["likelihood", "boosted"],
 )
@@ -66,8 +67,8 @@ def test_holes_that_tell_are_found(estimator):
 )
 def test_discriminative_training_finds_holes_that_tell(objective, chosen):
     """Margins bend densities until the entries that are there say as much."""
-    settings = {"objective": objective, "tradeoff": 0.5, "max_iter": 8}
-    made = MixtureClassifier(1, covariance="diag", calibrate=False, random_state=0, **settings).fit(
+    settings = {"objective": objective, "tradeoff": 0.5, "solver": LBFGS(8)}
+    made = MixtureClassifier(1, density="diag", calibrate=False, random_state=0, **settings).fit(
         TELLING, SIDES
     )
     assert made.missingness_ == chosen
@@ -76,18 +77,18 @@ def test_discriminative_training_finds_holes_that_tell(objective, chosen):
 
 def test_a_density_finds_holes_that_come_together():
     """Groups that differ in what they lack are found, and make held-back rows likelier."""
-    made = MixtureDensity(2, covariance="diag", random_state=0).fit(TELLING)
+    made = MixtureDensity(2, density="diag", random_state=0).fit(TELLING)
     assert made.missingness_ == "informative"
     agreement = np.mean(made.predict(LATER) == LATER_SIDES)
     assert max(agreement, 1.0 - agreement) > 0.9
 
 
 CHOOSING = {
-    "classifier": MixtureClassifier(1, covariance="diag", objective="likelihood", random_state=0),
-    "one component": MixtureDensity(1, covariance="diag", random_state=0),
-    "two components": MixtureDensity(2, covariance="diag", random_state=0),
+    "classifier": MixtureClassifier(1, density="diag", objective="likelihood", random_state=0),
+    "one component": MixtureDensity(1, density="diag", random_state=0),
+    "two components": MixtureDensity(2, density="diag", random_state=0),
     "boosted": BoostedMixtureClassifier(
-        n_stages=1, calibrate=False, early_stopping=False, max_iter=10, random_state=0
+        n_stages=1, calibrate=False, early_stopping=False, solver=EM(10), random_state=0
     ),
 }
 
@@ -126,14 +127,20 @@ def make_blocks(n, seed):
 @pytest.mark.parametrize(
     "estimator",
     [
-        MixtureClassifier(1, covariance="diag", objective="likelihood", random_state=0),
+        MixtureClassifier(1, density="diag", objective="likelihood", random_state=0),
         MixtureNetworkClassifier(
-            1, embedding="log_density", covariance="diag", end_to_end=False, max_iter=20,
-            calibrate=False, missingness="informative", random_state=0,
+            1,
+            embedding="log_density",
+            density="diag",
+            solver=LinkedEM(20, end_to_end=False),
+            init=EM(20, 0.01),
+            calibrate=False,
+            missingness="informative",
+            random_state=0,
         ),
     ],
     ids=["mixture", "network"],
-)  # fmt: skip
+)
 def test_further_holes_at_random_do_no_harm(estimator):
     """A class with holes of its own does not attract all other rows that have some."""
     X, labels = make_blocks(400, 1)
@@ -149,7 +156,7 @@ def test_further_holes_at_random_do_no_harm(estimator):
 
 def test_an_empty_row_is_no_sign_of_a_class_with_holes():
     """It is unlike all training rows, and gets about the shares of the classes."""
-    settings = {"covariance": "diag", "objective": "likelihood", "missingness": "informative"}
+    settings = {"density": "diag", "objective": "likelihood", "missingness": "informative"}
     made = MixtureClassifier(1, **settings).fit(*make_blocks(400, 1))
     empty = made.predict_proba(np.full((1, 20), np.nan))[0]
     np.testing.assert_allclose(empty, 1 / 8, atol=0.1)
@@ -164,7 +171,12 @@ def test_a_regression_finds_holes_that_tell(telling):
     X[np.ix_(lacks, [0, 1])] = X[~lacks, 2] = np.nan
     y = 2.0 * high + 0.3 * rng.normal(size=160)
     made = MixtureNetworkRegressor(
-        2, embedding="posterior", covariance="diag", end_to_end=False, max_iter=20, random_state=0
+        2,
+        embedding="posterior",
+        density="diag",
+        solver=LinkedEM(20, end_to_end=False),
+        init=EM(20, 0.01),
+        random_state=0,
     ).fit(X, y)
     assert made.missingness_ == ("informative" if telling else "ignore")
 
@@ -175,7 +187,7 @@ def test_wine_with_holes_at_random(wine):
     shares, chosen = np.bincount(y) / len(y), []
     for seed in range(3):
         met = np.where(np.random.default_rng(seed).random(X.shape) < 0.2, np.nan, X)
-        made = MixtureClassifier(1, covariance="diag", objective="likelihood").fit(met, y)
+        made = MixtureClassifier(1, density="diag", objective="likelihood").fit(met, y)
         chosen.append(made.missingness_)
         empty = made.predict_proba(np.full((1, X.shape[1]), np.nan))[0]
         np.testing.assert_allclose(empty, shares, atol=0.01)
@@ -200,7 +212,7 @@ def test_numbers_alone_may_have_holes_that_tell():
     labels = np.arange(100) % 2
     X[np.arange(100), labels] = np.nan
     X[:6, 0] = 0.5  # else a column's presence would be certain
-    made = MixtureClassifier(1, covariance="diag", objective="likelihood").fit(X, labels)
+    made = MixtureClassifier(1, density="diag", objective="likelihood").fit(X, labels)
     assert made.missingness_ == "informative"
     assert made.score(X, labels) > 0.9
     assert made.sample(5, random_state=0)[0].dtype == np.float64
@@ -209,9 +221,9 @@ def test_numbers_alone_may_have_holes_that_tell():
 def test_holes_that_training_punches_are_not_learned():
     """Holes that training punches do not make absence likelier."""
     table, labels = make_frame(holes=0.0)
-    settings = QUICK | {"missingness": "informative", "objective": "conditional", "max_iter": 4}
+    settings = QUICK | {"missingness": "informative", "objective": "conditional"}
     made = MixtureClassifier(
-        1, holes=0.5, solver="ebw", calibrate=False, random_state=0, **settings
+        1, holes=0.5, solver=EBW(4), calibrate=False, random_state=0, **settings
     ).fit(table, labels)
     holes = made.mixture_.density.parts[-1]
     assert isinstance(holes, HolePattern)

@@ -2,7 +2,6 @@
 
 import pickle
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +17,8 @@ from mixtura.densities import STRUCTURES, Categorical, Product, add_statistics
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
+from mixtura.progress import Progress
+from mixtura.solvers import EBW, EM, LBFGS, Adam, SpreadPrior
 from mixtura.testing import (
     MIXED_CHECKS,
     check_frequencies,
@@ -34,11 +35,6 @@ from mixtura.testing import (
     slow_hole_counts,
     slow_log_prob,
 )
-from mixtura.training.base import SpreadPrior
-from mixtura.training.ebw import EBW
-from mixtura.training.em import EM
-from mixtura.training.gradient import LBFGS, Adam
-from mixtura.training.progress import Progress
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 CPU = torch.device("cpu")
@@ -333,7 +329,7 @@ def test_one_step_of_em_is_that_of_the_textbook(kind, holes, rows, generator):
     start, engine = problem(KINDS[kind], generator, holes=holes)
     reference = start.density.typical_spread
     prior = SpreadPrior(rows, reference) if rows else None
-    stepped = EM(1, prior=prior).run(start, Likelihood(), engine, Progress()).mixture
+    stepped = EM(1).run(start, Likelihood(), engine, Progress(), prior=prior).model
     batch = engine.all_rows()
     expected = slow_em_step(start, batch, rows, reference if rows else None)
     given = as_found(stepped)
@@ -345,7 +341,7 @@ def test_one_step_of_em_is_that_of_the_textbook(kind, holes, rows, generator):
 def test_one_step_of_em_with_unlabeled_rows(generator):
     """Rows without a label are shared among the components of all classes."""
     start, engine = problem(KINDS["full covariance"], generator, unlabeled=True)
-    stepped = EM(1).run(start, Likelihood(0.3), engine, Progress()).mixture
+    stepped = EM(1).run(start, Likelihood(0.3), engine, Progress()).model
     expected = slow_em_step(start, engine.all_rows(), unlabeled=0.3)
     for name, value in expected.items():
         np.testing.assert_allclose(as_found(stepped)[name], value, 1e-9, 1e-9, err_msg=name)
@@ -362,12 +358,12 @@ def test_em_never_goes_down(structure, informative, rows):
         start, engine = problem({**kind, "informative": informative}, generator)
         prior = SpreadPrior(rows, start.density.typical_spread) if rows else None
         progress = Progress()
-        result = EM(15, -1.0, prior).run(start, Likelihood(), engine, progress)
+        result = EM(15, -1.0).run(start, Likelihood(), engine, progress, prior=prior)
         losses = np.array([record["objective"] for record in progress.history])
         assert len(losses) == 15
         assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
         assert losses[-1] < losses[0] - 1e-3
-        check_mixed_valid(result.mixture)
+        check_mixed_valid(result.model)
 
 
 NAMES = ("covariance", "parameterization")
@@ -379,17 +375,24 @@ OBJECTIVES = {
 }
 
 
-def run_twice(trainer, objective, start, engine, prior=None):
+def run_twice(solver, objective, start, engine, prior=None):
     """Valid, repeatable, and better than the start, by how much."""
     first, second = (
-        trainer(torch.Generator().manual_seed(0)).run(start, objective, engine, Progress())
+        solver.run(
+            start,
+            objective,
+            engine,
+            Progress(),
+            generator=torch.Generator().manual_seed(0),
+            prior=prior,
+        )
         for _ in range(2)
     )
-    check_mixed_valid(first.mixture)
-    for name, value in first.mixture.free().items():
-        assert torch.equal(value, second.mixture.free()[name])
+    check_mixed_valid(first.model)
+    for name, value in first.model.free().items():
+        assert torch.equal(value, second.model.free()[name])
     before, after = (
-        penalized_loss(each, objective, engine, prior) for each in (start, first.mixture)
+        penalized_loss(each, objective, engine, prior) for each in (start, first.model)
     )
     return before - after, before
 
@@ -399,7 +402,7 @@ def run_twice(trainer, objective, start, engine, prior=None):
 def test_ebw_improves(kind, name, generator):
     """A tenth of a discriminative loss is gone in a few iterations."""
     start, engine = problem(KINDS[kind], generator)
-    gain, before = run_twice(lambda _: EBW(12), OBJECTIVES[name], start, engine)
+    gain, before = run_twice(EBW(12), OBJECTIVES[name], start, engine)
     assert gain > (0.1 * before if name != "hybrid" else 1e-3)
 
 
@@ -407,11 +410,11 @@ def test_ebw_improves(kind, name, generator):
 def test_every_iterate_of_ebw_is_valid(kind, generator):
     """Not only the best one: chances stay above nothing whatever the signs of the masses."""
     mixture, engine = problem(KINDS[kind], generator)
-    ebw = EBW(prior=SpreadPrior(2.0, mixture.density.typical_spread))
+    prior = SpreadPrior(2.0, mixture.density.typical_spread)
     for _ in range(6):
         sums = EBW().sums(mixture, Conditional(), engine)
         sums.pop("loss")
-        mixture = ebw.update(mixture, sums)
+        mixture = EBW().update(mixture, sums, prior)
         check_mixed_valid(mixture)
         for part in mixture.density.parts:
             if isinstance(part, Categorical):
@@ -424,7 +427,7 @@ def test_ebw_without_damping_is_em(generator):
     sums = EBW().sums(start, Likelihood(), engine)
     sums.pop("loss")
     stepped = EBW(damping=0.0).update(start, sums)
-    expected = EM(1).run(start, Likelihood(), engine, Progress()).mixture
+    expected = EM(1).run(start, Likelihood(), engine, Progress()).model
     for name, value in as_found(expected).items():
         np.testing.assert_allclose(as_found(stepped)[name], value, 1e-9, 1e-9)
 
@@ -436,9 +439,8 @@ def test_gradients_improve(kind, name, rows, generator):
     """L-BFGS and Adam bring their loss down, with and without a prior."""
     start, engine = problem(KINDS[kind], generator)
     prior = SpreadPrior(rows, start.density.typical_spread) if rows else None
-    adam = partial(Adam, max_epochs=8, batch_size=20, learning_rate=0.03, prior=prior)
-    for trainer in (lambda _: LBFGS(8, prior=prior), adam):
-        gain, before = run_twice(trainer, OBJECTIVES[name], start, engine, prior)
+    for solver in (LBFGS(8), Adam(8, batch_size=20, learning_rate=0.03, schedule="constant")):
+        gain, before = run_twice(solver, OBJECTIVES[name], start, engine, prior)
         assert gain > 0.02 * abs(before)
 
 
@@ -451,8 +453,8 @@ def test_gradients_with_punched_holes(generator):
     assert (batch.lacks() & batch.observed).sum() == 0
     assert (~batch.observed).sum() > batch.lacks().sum()
     result = LBFGS(8).run(start, Conditional(), punched, Progress())
-    check_mixed_valid(result.mixture)
-    before, after = (penalized_loss(m, Conditional(), engine) for m in (start, result.mixture))
+    check_mixed_valid(result.model)
+    before, after = (penalized_loss(m, Conditional(), engine) for m in (start, result.model))
     assert after < before
 
 
@@ -500,22 +502,20 @@ def make_frame(n=90, seed=0):
 ESTIMATORS = {
     "classifier": MixtureClassifier(
         2,
-        covariance="full",
+        density="full",
         objective="likelihood",
         categorical_features=["grade", "level"],
         missingness="ignore",
-        max_iter=8,
-        tol=0.1,
+        solver=EM(8, 0.1),
         random_state=0,
     ),
     "informative": MixtureClassifier(
         1,
-        covariance="diag",
+        density="diag",
         objective="margin",
-        solver="lbfgs",
+        solver=LBFGS(3),
         categorical_features=["grade", "level"],
         missingness="informative",
-        max_iter=3,
         calibrate=False,
         random_state=0,
     ),
@@ -528,7 +528,11 @@ ESTIMATORS = {
         random_state=0,
     ),
     "density": MixtureDensity(
-        3, categorical_features=["grade", "level"], missingness="ignore", tol=0.1, random_state=0
+        3,
+        categorical_features=["grade", "level"],
+        missingness="ignore",
+        solver=EM(tol=0.1),
+        random_state=0,
     ),
 }
 

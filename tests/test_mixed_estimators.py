@@ -17,9 +17,10 @@ from mixtura import (
     MixtureClassifier,
     MixtureDensity,
 )
-from mixtura.densities import Product
+from mixtura.densities import DENSITIES, Diagonal, Product
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
+from mixtura.solvers import EM, LBFGS, SOLVERS, Adam
 
 pd = pytest.importorskip("pandas")
 
@@ -42,13 +43,13 @@ def density():
 def boosted():
     """Two stages, with calibration."""
     return BoostedMixtureClassifier(
-        n_stages=2, early_stopping=False, missingness="ignore", max_iter=20, random_state=0
+        n_stages=2, early_stopping=False, missingness="ignore", solver=EM(20), random_state=0
     ).fit(FRAME, Y)
 
 
 # -- learning ----------------------------------------------------------------------------------
 
-SOLVERS = [
+TRAININGS = [
     ("likelihood", solver) for solver in ("em", "ebw", "lbfgs", "adam")
 ] + [
     (objective, solver)
@@ -58,12 +59,12 @@ SOLVERS = [
 
 
 @pytest.mark.parametrize("missingness", ["ignore", "informative"])
-@pytest.mark.parametrize(("objective", "solver"), SOLVERS, ids=lambda name: name)
+@pytest.mark.parametrize(("objective", "solver"), TRAININGS, ids=lambda name: name)
 def test_every_objective_and_solver_learns(objective, solver, missingness):
     """From text, truth values and numbers with holes, on rows it has not seen."""
     settings = QUICK | {"objective": objective, "missingness": missingness}
     made = MixtureClassifier(
-        2, solver=solver, max_iter=8, calibrate=False, random_state=0, **settings
+        2, solver=SOLVERS[solver](8), calibrate=False, random_state=0, **settings
     ).fit(FRAME, Y)
     assert made.score(FRESH, FRESH_Y) > 0.75
     assert made.missingness_ == missingness
@@ -72,12 +73,12 @@ def test_every_objective_and_solver_learns(objective, solver, missingness):
     assert np.isfinite(made.score_samples(FRESH)).all()
 
 
-@pytest.mark.parametrize("covariance", ["full", "spherical", "low_rank"])
-def test_every_structure_learns(covariance):
+@pytest.mark.parametrize("density", ["full", "spherical", "low_rank"])
+def test_every_structure_learns(density):
     """The real columns may have any covariance."""
-    settings = QUICK | {"covariance": covariance}
+    settings = QUICK | {"density": density}
     made = MixtureClassifier(1, random_state=0, **settings).fit(FRAME, Y)
-    assert made.covariance_ == covariance
+    assert isinstance(made.density_, DENSITIES[density])
     assert made.score(FRESH, FRESH_Y) > 0.75
 
 
@@ -90,7 +91,7 @@ def test_em_is_refused_for_other_objectives():
 def test_calibrated_probabilities_are_better_than_a_guess():
     """The default way, short: folds, held-back rows and calibration work on mixed tables."""
     made = MixtureClassifier(
-        1, covariance="diag", tradeoff=0.5, max_iter=5, missingness="ignore", random_state=0
+        1, density="diag", tradeoff=0.5, solver=LBFGS(5), missingness="ignore", random_state=0
     ).fit(FRAME, Y)
     chance = made.predict_proba(FRESH)[np.arange(len(FRESH)), FRESH_Y]
     assert -np.log(chance).mean() < 0.9 * np.log(2.0)
@@ -151,7 +152,8 @@ def test_scikit_learn_splits_frames():
 @pytest.mark.parametrize("objective", ["likelihood", "margin"])
 def test_units_do_not_matter(objective):
     """Another unit of a column leaves the predictions as they are, and shifts log densities."""
-    settings = QUICK | {"objective": objective, "calibrate": False, "max_iter": 5}
+    solver = EM(5) if objective == "likelihood" else LBFGS(5)
+    settings = QUICK | {"objective": objective, "calibrate": False, "solver": solver}
     scaled = FRAME.assign(weight=FRAME["weight"] * 1024.0 - 4096.0)
     one, other = (
         MixtureClassifier(2, random_state=0, **settings).fit(X, Y) for X in (FRAME, scaled)
@@ -353,8 +355,8 @@ def test_a_single_category_tells_nothing():
 def test_only_categories():
     """A table without any number."""
     table, fresh = FRAME[["color", "member"]], FRESH[["color", "member"]]
-    for covariance in ("auto", "full", "low_rank"):
-        settings = QUICK | {"covariance": covariance}
+    for density in ("auto", "full", "low_rank"):
+        settings = QUICK | {"density": density}
         made = MixtureClassifier(2, random_state=0, **settings).fit(table, Y)
         assert made.score(fresh, FRESH_Y) > 0.65
     mass = [
@@ -379,9 +381,9 @@ def test_ten_thousand_categories():
             "x": 2.0 * labels + rng.normal(size=n),
         }
     )
-    trained = QUICK | {"objective": "margin", "max_iter": 1, "calibrate": False}
+    trained = QUICK | {"objective": "margin", "solver": Adam(1), "calibrate": False}
     models = [MixtureClassifier(1, **QUICK), MixtureClassifier(1, **trained)]
-    models.append(MixtureDensity(2, max_iter=3))
+    models.append(MixtureDensity(2, solver=EM(3)))
     with Largest() as seen:
         for model in models:
             with pytest.warns(DegenerateDataWarning, match="'id': 10000 in 12000.*identifier"):
@@ -453,7 +455,7 @@ def test_single_precision():
     np.testing.assert_allclose(one.predict_proba(X), other.predict_proba(X), 1e-5)
     frame = FRAME.astype({"size": np.float32})
     made = MixtureClassifier(
-        1, solver="adam", max_iter=2, calibrate=False, **QUICK | {"objective": "margin"}
+        1, solver=Adam(2), calibrate=False, **QUICK | {"objective": "margin"}
     ).fit(frame, Y)
     assert np.isfinite(made.predict_proba(frame)).all()
     assert made.impute(frame)["size"].dtype == np.float32
@@ -552,7 +554,7 @@ def test_a_warm_start_goes_on():
     """Likelihoods rise from where the last fit ended."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        settings = {"max_iter": 2, "tol": 0.0, "warm_start": True, "random_state": 0}
+        settings = {"solver": EM(2, 0.0), "warm_start": True, "random_state": 0}
         for made in (
             MixtureClassifier(2, prior_rows=0, **settings, **QUICK),
             MixtureDensity(3, missingness="ignore", **settings),
@@ -621,7 +623,7 @@ def test_a_warm_start_of_a_classifier_needs_the_same_view_of_holes():
 def test_a_stream_ends_where_fit_would():
     """One component a class, complete rows: parts of any size add up to the whole."""
     table, labels = make_frame(holes=0.0)
-    settings = QUICK | {"prior_rows": 0, "standardize": False, "reg_covar": 1e-9}
+    settings = QUICK | {"prior_rows": 0, "standardize": False, "density": Diagonal(1e-9)}
     whole = MixtureClassifier(1, **settings).fit(table, labels)
     stream = MixtureClassifier(1, **settings)
     for part in np.split(np.arange(len(labels)), [50, 57, 90]):
@@ -651,7 +653,7 @@ def test_a_stream_may_bring_new_categories_and_lack_columns():
 def test_discriminative_streams_take_mixed_frames():
     """An epoch of Adam a part."""
     settings = QUICK | {"objective": "margin", "missingness": "informative"}
-    made = MixtureClassifier(1, max_iter=3, calibrate=False, random_state=0, **settings)
+    made = MixtureClassifier(1, solver=LBFGS(3), calibrate=False, random_state=0, **settings)
     for part in np.array_split(np.arange(len(Y)), 3):
         made.partial_fit(FRAME.iloc[part], Y[part], classes=[0, 1])
         assert np.isfinite(made.predict_proba(FRESH)).all()

@@ -16,28 +16,28 @@ from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureNetworkClassifier
 from mixtura.data import Batch
+from mixtura.densities import Full
 from mixtura.engines import base
 from mixtura.estimators.typicality import run_over
 from mixtura.models.network import EMBEDDINGS, Network, RegressionNetwork
 from mixtura.objectives import Regression
+from mixtura.progress import Progress
 from mixtura.selection.calibration import Unseen
-from mixtura.testing import make_batch, make_density, make_engine, make_mixed, make_mixture
-from mixtura.training.base import SpreadPrior
-from mixtura.training.linked import (
+from mixtura.solvers import EM, LinkedEM, SpreadPrior
+from mixtura.solvers.linked import (
     ElasticNet,
-    Linked,
+    _Course,
     cross_entropy,
     squared_error,
     with_class_shares,
 )
-from mixtura.training.progress import Progress
+from mixtura.testing import make_batch, make_density, make_engine, make_mixed, make_mixture
 
 PUBLISHED = {
     "embedding": "posterior",
     "specialize": 0.0,
-    "end_to_end": False,
     "calibrate": False,
-    "covariance": "full",
+    "density": "full",
     "random_state": 0,
 }
 
@@ -363,13 +363,18 @@ def test_read_out_of_classes_is_penalized_logistic_regression():
 # -- linked EM -----------------------------------------------------------------------------------
 
 
+def course(specialize=0.0, prior=None, **settings):
+    """Linked EM with these settings."""
+    return _Course(LinkedEM(**settings), ElasticNet(), specialize, prior)
+
+
 @pytest.mark.parametrize("link", [0.0, 7.0, 1e10])
 def test_one_linked_step(link):
     """Responsibilities, means and weights as in a loop over rows, classes and components."""
     network = make_network(counts=(3, 2))
     engine = make_engine(network.mixture, 40, generator(3))
     batch = engine.all_rows()
-    linked = Linked(ElasticNet(), link=link)
+    linked = course(link=link)
     sums = engine.sum(partial(linked._accumulate, network), network.density)
     found = linked._step(network, sums)
     joint, weight = network.mixture.log_joint(batch).numpy(), batch.weight.numpy()
@@ -392,7 +397,7 @@ def test_specialists_look_at_their_own_rows():
     batch = engine.all_rows()
     batch = replace(batch, y=torch.where(torch.arange(30) < 3, -1, batch.y))
     joint = network.mixture.log_joint(batch)
-    found = Linked(ElasticNet(), specialize=0.8)._attention(network, batch, joint)
+    found = course(specialize=0.8)._attention(network, batch, joint)
     own = torch.nn.functional.one_hot(batch.y[3:], 2)
     np.testing.assert_allclose(found[3:], np.where(own == 1, 1.0, 0.2))
     guess = network.class_log_joint(batch).softmax(1)[:3]
@@ -406,7 +411,7 @@ def test_equal_covariances_are_the_likeliest(covariance):
     engine = make_engine(network.mixture, 60, generator(3))
     batch = engine.all_rows()
     prior = SpreadPrior(10.0, 0.5 * network.density.typical_spread)
-    linked = Linked(ElasticNet(), equal=True, prior=prior)
+    linked = course(equal_covariances=True, prior=prior)
     sums = engine.sum(partial(linked._accumulate, network), network.density)
     shared = linked._step(network, sums).density
     joint = network.mixture.log_joint(batch)
@@ -437,7 +442,7 @@ def test_equal_covariances_are_equal(covariance):
     """For every structure."""
     network = make_network(covariance=covariance)
     engine = make_engine(network.mixture, 60, generator(3))
-    linked = Linked(ElasticNet(), equal=True, max_iter=3)
+    linked = LinkedEM(3, equal_covariances=True)
     density = linked.run(network, engine, Progress()).network.density
     for own in ([0, 1, 2], [3, 4]):
         covariances = density.covariances()[own]
@@ -447,8 +452,9 @@ def test_equal_covariances_are_equal(covariance):
 def test_tied_mixtures_agree_with_scikit_learn():
     """EM with one covariance for all components ends where scikit-learn's does."""
     X, _ = make_blobs(300, centers=3, n_features=2, cluster_std=2.0, random_state=1)
-    settings = {**PUBLISHED, "equal_covariances": True, "prior_rows": 0.0, "reg_covar": 1e-6}
-    model = MixtureNetworkClassifier(3, tol=1e-7, max_iter=500, **settings).fit(X)
+    settings = PUBLISHED | {"density": Full(1e-6), "prior_rows": 0.0, "init": EM(500, 1e-6)}
+    solver = LinkedEM(500, tol=1e-7, equal_covariances=True, end_to_end=False)
+    model = MixtureNetworkClassifier(3, solver=solver, **settings).fit(X)
     reference = GaussianMixture(
         3, covariance_type="tied", means_init=model.means_, tol=1e-9, max_iter=500
     ).fit(X)
@@ -459,11 +465,14 @@ def test_tied_mixtures_agree_with_scikit_learn():
 def test_without_a_link_all_mixtures_coincide(iris):
     """And with a strong one their weights are the read-out's."""
     X, y = iris[0][:, :2], iris[1]
-    model = MixtureNetworkClassifier(3, link=0.0, **PUBLISHED).fit(X, y)
+    solver = LinkedEM(link=0.0, end_to_end=False)
+    model = MixtureNetworkClassifier(3, solver=solver, **PUBLISHED).fit(X, y)
     means, weights = model.means_.reshape(3, 3, 2), model.weights_.reshape(3, 3)
     np.testing.assert_allclose(means, means[[0, 0, 0]], atol=1e-9)
     np.testing.assert_allclose(weights, weights[[0, 0, 0]], atol=1e-9)
-    linked = MixtureNetworkClassifier(3, link=1e10, tol=1e-5, max_iter=300, **PUBLISHED).fit(X, y)
+    solver = LinkedEM(300, tol=1e-5, link=1e10, end_to_end=False)
+    linked = MixtureNetworkClassifier(3, solver=solver, init=EM(300, 1e-4), **PUBLISHED)
+    linked.fit(X, y)
     use = np.abs(linked.coef_).reshape(3, 3)
     np.testing.assert_allclose(
         linked.weights_.reshape(3, 3), use / use.sum(1, keepdims=True), atol=5e-3
@@ -475,7 +484,9 @@ def test_annihilation():
     """A heavy penalty leaves each mixture as many components as there are clusters."""
     X, y = make_blobs(400, centers=[[-3, 0], [3, 0]], random_state=0)
     light, heavy = (
-        MixtureNetworkClassifier(6, l1=l1, annihilate=True, **PUBLISHED).fit(X, y)
+        MixtureNetworkClassifier(
+            6, solver=LinkedEM(l1=l1, annihilate=True, end_to_end=False), **PUBLISHED
+        ).fit(X, y)
         for l1 in (1e-4, 0.1)
     )
     assert heavy.n_components_ == [2, 2]
@@ -489,8 +500,7 @@ def test_the_stop_is_by_the_change_of_parameters():
     network = make_network()
     engine = make_engine(network.mixture, 60, generator(3))
     hasty, patient = (
-        Linked(ElasticNet(), tol=tol, max_iter=200).run(network, engine, Progress())
-        for tol in (0.1, 1e-4)
+        LinkedEM(200, tol=tol).run(network, engine, Progress()) for tol in (0.1, 1e-4)
     )
     assert hasty.converged
     assert patient.converged
@@ -502,7 +512,7 @@ def test_a_step_never_loses_likelihood():
     network = make_network()
     engine = make_engine(network.mixture, 80, generator(3), holes=True)
     progress = Progress()
-    Linked(ElasticNet(), tol=0.0, max_iter=15).run(network, engine, progress)
+    LinkedEM(15, tol=0.0).run(network, engine, progress)
     losses = [record["objective"] for record in progress.history]
     assert (np.diff(losses) < 1e-9).all()
     assert losses[-1] < losses[0] - 0.01

@@ -11,15 +11,21 @@ from mixtura import MixtureClassifier, MixtureNetworkClassifier, MixtureNetworkR
 from mixtura.densities import categorical, product
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
 from mixtura.models.network import EMBEDDINGS
+from mixtura.solvers import EM, LinkedEM
 
 PUBLISHED = {
     "embedding": "posterior",
     "specialize": 0.0,
-    "end_to_end": False,
+    "solver": LinkedEM(end_to_end=False),
     "calibrate": False,
-    "covariance": "full",
+    "density": "full",
     "random_state": 0,
 }
+
+
+def brief(max_iter, **settings):
+    """So many iterations of linked EM, and of EM before it."""
+    return {"solver": LinkedEM(max_iter, **settings), "init": EM(max_iter, 0.01)}
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +67,9 @@ def test_draws(fitted):
 def test_end_to_end_training_moves_the_means(iris):
     """And lowers the objective that it says it lowers."""
     X, y = iris
-    settings = {**PUBLISHED, "covariance": "diag"}
+    settings = {**PUBLISHED, "density": "diag"}
     start = MixtureNetworkClassifier(4, **settings).fit(X, y)
-    model = MixtureNetworkClassifier(4, **settings | {"end_to_end": True}).fit(X, y)
+    model = MixtureNetworkClassifier(4, **settings | {"solver": "linked_em"}).fit(X, y)
     losses = [r["objective"] for r in model.history_ if r["stage"] == "L-BFGS"]
     assert losses[-1] < losses[0]
     assert np.abs(model.means_ - start.means_).max() > 0.01
@@ -107,7 +113,7 @@ def test_saved_networks_answer_the_same(embedding, iris, tmp_path):
     """To the bit, for every embedding."""
     X, y = iris
     model = MixtureNetworkClassifier(
-        2, embedding=embedding, calibrate=False, max_iter=5, random_state=0
+        2, embedding=embedding, calibrate=False, random_state=0, **brief(5)
     ).fit(X, y)
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
@@ -118,7 +124,7 @@ def test_saved_networks_answer_the_same(embedding, iris, tmp_path):
 def test_units_do_not_matter(iris):
     """Rescaling features leaves the predictions alone."""
     X, y = iris
-    settings = {"max_iter": 10, "calibrate": False, "embedding": "posterior", "random_state": 0}
+    settings = {"calibrate": False, "embedding": "posterior", "random_state": 0, **brief(10)}
     plain = MixtureNetworkClassifier(3, **settings).fit(X, y)
     scaled = MixtureNetworkClassifier(3, **settings).fit(1e4 * X - 7.0, y)
     np.testing.assert_allclose(
@@ -128,7 +134,8 @@ def test_units_do_not_matter(iris):
 
 def test_components_of_their_own_for_each_class(iris):
     """One number a class."""
-    model = MixtureNetworkClassifier([1, 2, 4], max_iter=3, **PUBLISHED).fit(*iris)
+    settings = PUBLISHED | brief(3, end_to_end=False)
+    model = MixtureNetworkClassifier([1, 2, 4], **settings).fit(*iris)
     assert model.n_components_ == [1, 2, 4]
 
 
@@ -150,15 +157,16 @@ def test_more_components_than_rows():
 @pytest.mark.parametrize("embedding", ["posterior", "simplex"])
 def test_a_component_alone_compares_with_none(embedding, iris):
     """Which is said."""
-    settings = PUBLISHED | {"embedding": embedding, "max_iter": 2}
+    settings = PUBLISHED | {"embedding": embedding} | brief(2, end_to_end=False)
     with pytest.warns(DegenerateDataWarning, match="tells nothing"):
         MixtureNetworkClassifier(1, **settings).fit(*iris)
 
 
 def test_a_read_out_that_uses_nothing(iris):
     """Is told."""
+    settings = PUBLISHED | {"solver": LinkedEM(l1=1e6, end_to_end=False)}
     with pytest.warns(DegenerateDataWarning, match="smaller l1"):
-        model = MixtureNetworkClassifier(2, l1=1e6, **PUBLISHED).fit(*iris)
+        model = MixtureNetworkClassifier(2, **settings).fit(*iris)
     np.testing.assert_allclose(model.predict_proba(iris[0]), 1 / 3, atol=1e-6)
 
 
@@ -166,7 +174,7 @@ def test_missing_labels_of_every_kind(iris):
     """NaN and None are no labels, as -1 is none."""
     X, y = iris
     few = np.arange(150) % 3 == 0
-    settings = PUBLISHED | {"max_iter": 3}
+    settings = PUBLISHED | brief(3, end_to_end=False)
     reference = MixtureNetworkClassifier(3, **settings).fit(X, np.where(few, y, -1))
     for labels in (np.where(few, y, np.nan), np.where(few, y.astype(object), None)):
         model = MixtureNetworkClassifier(3, **settings).fit(X, labels)
@@ -176,14 +184,15 @@ def test_missing_labels_of_every_kind(iris):
 def test_predictions_in_inference_mode_do_not_spoil_later_fits(iris):
     """What is kept for all models is fit for gradients, whoever asked first."""
     X = np.column_stack([iris[0], (iris[0] > iris[0].mean(0)).astype(float)])
-    settings = {"embedding": "posterior", "calibrate": False, "max_iter": 2, "random_state": 0}
+    settings = {"embedding": "posterior", "calibrate": False, "random_state": 0}
     settings["categorical_features"] = [4, 5, 6, 7]
-    model = MixtureNetworkClassifier(2, **settings | {"end_to_end": False}).fit(X, iris[1])
+    model = MixtureNetworkClassifier(2, **settings | brief(2, end_to_end=False)).fit(X, iris[1])
     for cache in (categorical._slots, product._index):
         cache.cache_clear()
     with torch.inference_mode():
         model.predict(X)
-    assert np.isfinite(MixtureNetworkClassifier(2, **settings).fit(X, iris[1]).coef_).all()
+    trained = MixtureNetworkClassifier(2, **settings | brief(2)).fit(X, iris[1])
+    assert np.isfinite(trained.coef_).all()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -191,7 +200,7 @@ def test_predictions_in_inference_mode_do_not_spoil_later_fits(iris):
 def test_cuda(embedding):
     """Minibatches through a captured graph, for every embedding."""
     X, y = make_blobs(4000, centers=4, n_features=3, random_state=0)
-    settings = {"embedding": embedding, "calibrate": False, "max_iter": 3, "random_state": 0}
+    settings = {"embedding": embedding, "calibrate": False, "random_state": 0, **brief(3)}
     model = MixtureNetworkClassifier(4, device="cuda", **settings).fit(X, y % 2)
     assert model.score(X, y % 2) > 0.9
 
@@ -233,11 +242,12 @@ def test_rows_without_target_take_part(diabetes):
     """In the mixture: they move its means, and nothing breaks."""
     X, y = diabetes
     known = np.where(np.arange(442) % 3 == 0, y, np.nan)
-    settings = {"embedding": "posterior", "end_to_end": False, "random_state": 0}
-    some = MixtureNetworkRegressor(3, **settings).fit(X, known)
-    all_rows = MixtureNetworkRegressor(3, **settings).fit(X, y)
+    settings = {"embedding": "posterior", "random_state": 0}
+    linked = settings | {"solver": LinkedEM(end_to_end=False)}
+    some = MixtureNetworkRegressor(3, **linked).fit(X, known)
+    all_rows = MixtureNetworkRegressor(3, **linked).fit(X, y)
     np.testing.assert_allclose(some.means_, all_rows.means_, rtol=1e-6)
-    trained = MixtureNetworkRegressor(3, embedding="posterior", random_state=0).fit(X, known)
+    trained = MixtureNetworkRegressor(3, **settings).fit(X, known)
     assert trained.score(X, y) > 0.3
 
 
@@ -252,7 +262,8 @@ def test_saved_regressors_predict_the_same(predictor, diabetes, tmp_path):
 def test_targets_of_any_magnitude(unit, diabetes):
     """Have finite predictions that follow them."""
     X, y = diabetes[0][:100], diabetes[1][:100]
-    settings = {"embedding": "log_density", "end_to_end": False, "random_state": 0}
+    settings = {"embedding": "log_density", "random_state": 0}
+    settings["solver"] = LinkedEM(end_to_end=False)
     plain = MixtureNetworkRegressor(2, **settings).fit(X, y).predict(X)
     scaled = MixtureNetworkRegressor(2, **settings).fit(X, y * unit).predict(X)
     np.testing.assert_allclose(scaled / unit, plain, rtol=1e-6)
@@ -269,7 +280,8 @@ def test_the_unit_of_weights_does_not_matter(diabetes):
 def test_the_likelihood_alone_leaves_the_read_out_alone(diabetes):
     """With nothing but the likelihood to raise, gradients have nothing to teach."""
     settings = {"embedding": "posterior", "random_state": 0}
-    linked = MixtureNetworkRegressor(3, end_to_end=False, **settings).fit(*diabetes)
+    linked = MixtureNetworkRegressor(3, solver=LinkedEM(end_to_end=False), **settings)
+    linked.fit(*diabetes)
     likely = MixtureNetworkRegressor(3, tradeoff=1.0, **settings).fit(*diabetes)
     np.testing.assert_allclose(linked.predict(diabetes[0]), likely.predict(diabetes[0]))
 
@@ -394,9 +406,8 @@ def test_thousands_of_categories_have_few_components():
     random = np.random.default_rng(0)
     X = np.column_stack([random.normal(size=5_000), np.arange(5_000)])
     y = (X[:, 0] > 0).astype(int)
-    model = MixtureNetworkClassifier(
-        categorical_features=[1], **{**PUBLISHED, "covariance": "diag"}, max_iter=2
-    ).fit(X, y)
+    settings = PUBLISHED | {"density": "diag"} | brief(2, end_to_end=False)
+    model = MixtureNetworkClassifier(categorical_features=[1], **settings).fit(X, y)
     assert sum(model.n_components_) * 5_000 <= 40_000
     assert np.isfinite(model.predict_proba(X[:9])).all()
 
@@ -407,19 +418,20 @@ def test_many_features_do_not_drown_the_labels():
     y = np.arange(160) % 2
     X = random.normal(size=(160, 800)) + random.normal(size=(160, 5)) @ random.normal(size=(5, 800))
     X[:, :40] += 0.8 * y[:, None]
-    settings = {"covariance": "diag", "tradeoff": 0.05, "calibrate": False, "random_state": 0}
+    settings = {"density": "diag", "tradeoff": 0.05, "calibrate": False, "random_state": 0}
     for model in (
         MixtureNetworkClassifier(1, embedding="log_density", **settings),
-        MixtureClassifier(1, objective="conditional", reg_covar=0.01, **settings),
+        MixtureClassifier(1, objective="conditional", **settings),
     ):
         assert model.fit(X[:60], y[:60]).score(X[60:], y[60:]) > 0.8
 
 
 def test_what_auto_chose_is_told(flowers, diabetes):
     """Embedding and how far mixtures specialize, and probabilities are calibrated on the way."""
-    model = MixtureNetworkClassifier(2, max_iter=3, random_state=0).fit(*flowers)
+    model = MixtureNetworkClassifier(2, density="diag", random_state=0, **brief(3))
+    model.fit(*flowers)
     assert (model.embedding_, model.specialize_) in {("posterior", 0.0), ("log_density", 1.0)}
     assert model.temperature_ != 1.0
     X, y = diabetes[0][:80], diabetes[1][:80]
-    predictor = MixtureNetworkRegressor(2, max_iter=3, random_state=0).fit(X, y)
+    predictor = MixtureNetworkRegressor(2, random_state=0, **brief(3)).fit(X, y)
     assert predictor.embedding_ in ("posterior", "log_density")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gaussians import GAUSSIANS
 from scipy.integrate import quad
 from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal, norm
@@ -22,6 +23,7 @@ from mixtura.datasets import make_ripley
 from mixtura.densities import STRUCTURES
 from mixtura.exceptions import InvalidInputError
 from mixtura.nn import COVARIANCES, MixtureHead, kl_weight
+from mixtura.solvers import EM, LBFGS
 from mixtura.testing import make_density, make_mixture
 
 COUNTS = [2, 1, 3]
@@ -335,27 +337,24 @@ def test_head_of_a_mixture_is_its_class_log_joint(mixture, rng):
         assert head.sparsity() == 0
 
 
-@pytest.mark.parametrize(("covariance", "parameterization"), STRUCTURES)
-def test_head_of_a_classifier_has_its_posteriors(covariance, parameterization, iris):
+@pytest.mark.parametrize("density", GAUSSIANS)
+def test_head_of_a_classifier_has_its_posteriors(density, iris):
     """In the user's units, however far from zero."""
     X, y = iris
     X = X + np.array([0.0, 1e4, 0.0, -1e5])
-    solver = "lbfgs" if parameterization == "precision" else "em"
+    solver = LBFGS(50) if density == "precision" else EM(50, 0.01)
     model = MixtureClassifier(
         2,
-        covariance=covariance,
-        parameterization=parameterization,
+        density=GAUSSIANS[density],
         objective="likelihood",
         solver=solver,
-        max_iter=50,
-        tol=1e-2,
         calibrate=False,
         random_state=0,
     ).fit(X, y)
     head = MixtureHead.from_mixture(model)
     posterior = head(torch.from_numpy(X)).detach().softmax(1)
     np.testing.assert_allclose(posterior, model.predict_proba(X), atol=1e-9)
-    assert head.covariance == ("full" if covariance in ("full", "low_rank") else "diag")
+    assert head.covariance == ("diag" if density in ("spherical", "diag") else "full")
     rows = rows_of(torch.from_numpy(model.scaling_.apply(X)))
     there_and_back = head.to_mixture().class_log_joint(rows)
     np.testing.assert_allclose(there_and_back.softmax(1), model.predict_proba(X), atol=1e-9)

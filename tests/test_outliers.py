@@ -14,7 +14,7 @@ from mixtura import (
     MixtureNetworkClassifier,
 )
 from mixtura.data import Scaling, Table
-from mixtura.densities import STRUCTURES
+from mixtura.densities import STRUCTURES, LowRank
 from mixtura.engines import LocalEngine
 from mixtura.estimators import base
 from mixtura.estimators.typicality import (
@@ -23,8 +23,8 @@ from mixtura.estimators.typicality import (
     typical_scores,
 )
 from mixtura.models.mixture import Mixture
-from mixtura.training.base import SpreadPrior
-from mixtura.training.progress import Progress
+from mixtura.progress import Progress
+from mixtura.solvers import EM, LBFGS, LinkedEM, SpreadPrior
 
 
 @pytest.mark.parametrize("prior_rows", [0.0, 7.0])
@@ -57,7 +57,11 @@ def test_scores_are_those_of_a_fit_without_the_row(covariance, prior_rows, rng):
 def test_densities_without_closed_form_are_scored_as_they_are(wine):
     """A low-rank precision keeps in-sample thresholds."""
     model = MixtureClassifier(
-        1, parameterization="precision", rank=2, max_iter=3, calibrate=False, random_state=0
+        1,
+        density=LowRank(2, parameterization="precision"),
+        solver=LBFGS(3),
+        calibrate=False,
+        random_state=0,
     ).fit(*wine)
     assert model.is_outlier(wine[0], share=0.1).sum() in (17, 18)
 
@@ -79,16 +83,15 @@ TABLES = {
 }
 MODELS = {
     "density, full": lambda: MixtureDensity(random_state=0),
-    "density, low rank": lambda: MixtureDensity(2, covariance="low_rank", random_state=0),
+    "density, low rank": lambda: MixtureDensity(2, density="low_rank", random_state=0),
     "likelihood": lambda: MixtureClassifier(
-        1, covariance="full", objective="likelihood", random_state=0
+        1, density="full", objective="likelihood", random_state=0
     ),
     "margin": lambda: MixtureClassifier(
         1,
-        covariance="low_rank",
-        rank=3,
+        density=LowRank(3),
         tradeoff=0.8,
-        max_iter=15,
+        solver=LBFGS(15),
         calibrate=False,
         random_state=0,
     ),
@@ -118,7 +121,13 @@ def test_about_the_share_is_flagged_by_networks():
     for seed in range(3):
         X, y = normal_rows(seed)
         model = MixtureNetworkClassifier(
-            2, embedding="posterior", specialize=1.0, calibrate=False, max_iter=5, random_state=0
+            2,
+            embedding="posterior",
+            specialize=1.0,
+            calibrate=False,
+            solver=LinkedEM(5),
+            init=EM(5, 0.01),
+            random_state=0,
         ).fit(X[:300], y[:300])
         shares.append(model.is_outlier(X[300:]).mean())
     assert 0.004 < np.mean(shares) < 0.02
@@ -126,8 +135,8 @@ def test_about_the_share_is_flagged_by_networks():
 
 def fitted_classes(X, y, weight=None):
     """One full covariance per class, by maximum likelihood."""
-    settings = {"covariance": "full", "objective": "likelihood", "prior_rows": 0}
-    model = MixtureClassifier(1, **settings, reg_covar=1e-2, random_state=0)
+    settings = {"density": "full", "objective": "likelihood", "prior_rows": 0}
+    model = MixtureClassifier(1, **settings, random_state=0)
     return model.fit(X, y, sample_weight=weight)
 
 
@@ -226,7 +235,12 @@ def test_scores_are_those_of_a_sample(max_time, most, rng):
     [
         BoostedMixtureClassifier(1, n_stages=1, calibrate=False, prior_rows=7, random_state=0),
         MixtureNetworkClassifier(
-            2, embedding="posterior", calibrate=False, prior_rows=7, max_iter=2
+            2,
+            embedding="posterior",
+            calibrate=False,
+            prior_rows=7,
+            solver=LinkedEM(2),
+            init=EM(2, 0.01),
         ),
     ],
 )

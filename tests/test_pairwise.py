@@ -26,6 +26,7 @@ from mixtura import MixtureClassifier
 from mixtura.estimators import pairwise
 from mixtura.estimators.pairwise import PairwiseClassifier, couple
 from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.solvers import EM
 
 
 def pair_probabilities(p):
@@ -321,7 +322,9 @@ REFUSED = {
     "no label": (GaussianNB(), {"y": np.full(150, np.nan)}, "no labeled row"),
     "2-D y": (GaussianNB(), {"y": np.zeros((150, 2))}, "1d array"),
     "unlabeled": (
-        make_pipeline(MixtureClassifier(1, objective="likelihood", tol=1.0, unlabeled=-1)),
+        make_pipeline(
+            MixtureClassifier(1, objective="likelihood", solver=EM(tol=1.0), unlabeled=-1)
+        ),
         {"y": np.repeat([-1, 0, 1], 50)},
         r"classes \[-1, 0\] and found \[0\]",
     ),

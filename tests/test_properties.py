@@ -29,6 +29,8 @@ from mixtura import (
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
+from mixtura.densities import LowRank
+from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
 
 LONG = "MIXTURA_FUZZ" in os.environ
 thorough = settings(
@@ -40,60 +42,73 @@ thorough = settings(
     suppress_health_check=list(HealthCheck),
 )
 #: Settings that make fits short, and those of a newcomer with little time.
-SHORT, IN_LITTLE_TIME = {"max_iter": 3, "random_state": 0}, {"max_time": 0.2, "random_state": 0}
-SINGLE = {"n_components": 1, **SHORT}
+SHORT, IN_LITTLE_TIME = {"random_state": 0}, {"max_time": 0.2, "random_state": 0}
+SHORT_EM, SHORT_LBFGS = ({"solver": solver, **SHORT} for solver in (EM(3), LBFGS(3)))
+SHORT_LINKED = {"solver": LinkedEM(3), "init": EM(3, 0.01), **SHORT}
+SHORT_CHAIN = {"init": EM(3), "solver": LBFGS(3), **SHORT}
+SINGLE = {"n_components": 1, **SHORT_LBFGS}
 #: First choices are taken: nothing is held back to compare or to calibrate.
 TAKEN = {"early_stopping": False, "calibrate": False, "missingness": "ignore"}
 TABLES = {
-    "full em": lambda: MixtureClassifier(2, covariance="full", objective="likelihood", **SHORT),
-    "low rank": lambda: MixtureClassifier(covariance="low_rank", **SINGLE),
+    "full em": lambda: MixtureClassifier(2, density="full", objective="likelihood", **SHORT_EM),
+    "low rank": lambda: MixtureClassifier(density="low_rank", **SINGLE),
     "precision": lambda: MixtureClassifier(
-        objective="conditional", parameterization="precision", rank=1, **SINGLE
+        objective="conditional", density=LowRank(1, parameterization="precision"), **SINGLE
     ),
     "diag ebw": lambda: MixtureClassifier(
-        2, covariance="diag", objective="conditional", solver="ebw", **SHORT
+        2, density="diag", objective="conditional", solver=EBW(3), **SHORT
     ),
     "spherical adam": lambda: MixtureClassifier(
-        covariance="spherical", objective="smooth_margin", solver="adam", **SINGLE
+        1, density="spherical", objective="smooth_margin", solver=Adam(3), **SHORT
     ),
     "holes as signs": lambda: MixtureClassifier(
-        covariance="diag", missingness="informative", **SINGLE
+        density="diag", missingness="informative", **SINGLE
     ),
-    "as they come": lambda: MixtureClassifier(covariance="diag", standardize=False, **SINGLE),
+    "as they come": lambda: MixtureClassifier(density="diag", standardize=False, **SINGLE),
     "mixture": lambda: MixtureClassifier(**IN_LITTLE_TIME),
-    "density": lambda: MixtureDensity(**SHORT),
-    "thin density": lambda: MixtureDensity(2, covariance="low_rank", **SHORT),
-    "boosted": lambda: BoostedMixtureClassifier(covariance="diag", n_stages=2, **TAKEN, **SHORT),
+    "density": lambda: MixtureDensity(**SHORT_EM),
+    "thin density": lambda: MixtureDensity(2, density="low_rank", **SHORT_EM),
+    "boosted": lambda: BoostedMixtureClassifier(density="diag", n_stages=2, **TAKEN, **SHORT_EM),
     "voters": lambda: BoostedMixtureClassifier(
-        method="adaboost", covariance="diag", n_stages=2, **TAKEN, **SHORT
+        method="adaboost", density="diag", n_stages=2, **TAKEN, **SHORT_EM
     ),
     "boosted mixture": lambda: BoostedMixtureClassifier(**IN_LITTLE_TIME),
     "posterior network": lambda: MixtureNetworkClassifier(
-        2, embedding="posterior", missingness="ignore", calibrate=False, **SHORT
+        2, embedding="posterior", missingness="ignore", calibrate=False, **SHORT_LINKED
     ),
     "density network": lambda: MixtureNetworkClassifier(
-        2, embedding="log_density", covariance="diag", end_to_end=False, calibrate=False, **SHORT
+        2,
+        embedding="log_density",
+        density="diag",
+        calibrate=False,
+        **SHORT_LINKED | {"solver": LinkedEM(3, end_to_end=False)},
     ),
     "network": lambda: MixtureNetworkClassifier(**IN_LITTLE_TIME),
-    "posterior regressor": lambda: MixtureNetworkRegressor(2, embedding="posterior", **SHORT),
+    "posterior regressor": lambda: MixtureNetworkRegressor(
+        2, embedding="posterior", **SHORT_LINKED
+    ),
     "regressor": lambda: MixtureNetworkRegressor(**IN_LITTLE_TIME),
-    "sparse kernels": lambda: SparseMixtureClassifier(2, **SHORT),
-    "sparse features": lambda: SparseMixtureClassifier(form="primal", features="linear", **SINGLE),
+    "sparse kernels": lambda: SparseMixtureClassifier(2, max_iter=3, **SHORT),
+    "sparse features": lambda: SparseMixtureClassifier(
+        1, form="primal", features="linear", max_iter=3, **SHORT
+    ),
     "sparse": lambda: SparseMixtureClassifier(**IN_LITTLE_TIME),
     "pairs": lambda: PairwiseClassifier(
-        MixtureClassifier(covariance="diag", objective="likelihood", **SINGLE)
+        MixtureClassifier(1, density="diag", objective="likelihood", **SHORT_EM)
     ),
-    "fisher": lambda: FisherScores(MixtureDensity(2, covariance="diag", **SHORT)),
+    "fisher": lambda: FisherScores(MixtureDensity(2, density="diag", **SHORT_EM)),
 }
 CHAINS = {
-    "hidden": lambda: SequenceMixtureClassifier(2, method="ml", **SHORT),
-    "boosted": lambda: SequenceMixtureClassifier(2, method="boosted", n_stages=2, **SHORT),
-    "pairs": lambda: SequenceMixtureClassifier(1, method="ml", multiclass="pairwise", **SHORT),
+    "hidden": lambda: SequenceMixtureClassifier(2, method="ml", **SHORT_CHAIN),
+    "boosted": lambda: SequenceMixtureClassifier(2, method="boosted", n_stages=2, **SHORT_CHAIN),
+    "pairs": lambda: SequenceMixtureClassifier(
+        1, method="ml", multiclass="pairwise", **SHORT_CHAIN
+    ),
     "left to right": lambda: SequenceMixtureClassifier(
-        2, method="conditional", topology="left_to_right", **SHORT
+        2, method="conditional", topology="left_to_right", **SHORT_CHAIN
     ),
     "sequences": lambda: SequenceMixtureClassifier(**IN_LITTLE_TIME),
-    "fisher": lambda: FisherScores(SequenceMixtureClassifier(2, method="ml", **SHORT)),
+    "fisher": lambda: FisherScores(SequenceMixtureClassifier(2, method="ml", **SHORT_CHAIN)),
 }
 #: What the clock stops is not repeated to the bit.
 BY_THE_CLOCK = {"mixture", "boosted mixture", "network", "regressor", "sparse", "sequences"}

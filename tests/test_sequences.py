@@ -12,6 +12,7 @@ from sklearn.base import clone
 from mixtura import SequenceMixtureClassifier
 from mixtura.datasets import make_hmm_sequences
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoDensityError
+from mixtura.solvers import EBW, EM, LBFGS, Adam
 from mixtura.testing import (
     SEQUENCE_ESTIMATOR_CHECKS,
     check_one_class,
@@ -24,11 +25,10 @@ from mixtura.testing import (
 PLAIN = {"early_stopping": False, "calibrate": False, "random_state": 0}
 
 
-def small(method, max_iter=1, **options):
+def small(method, max_iter=1, solver=LBFGS, **options):
     """A classifier that is trained in no time."""
-    return SequenceMixtureClassifier(
-        2, method=method, n_stages=2, max_iter=max_iter, **PLAIN, **options
-    )
+    training = {"init": EM(max_iter), "solver": solver(max_iter)}
+    return SequenceMixtureClassifier(2, method=method, n_stages=2, **training, **PLAIN, **options)
 
 
 THOROUGH = {
@@ -38,9 +38,9 @@ THOROUGH = {
 }
 OTHERS = {
     "pairwise": small("ml", 3, multiclass="pairwise"),
-    "conditional": small("conditional", covariance="full"),
-    "EBW": small("smooth_margin", 3, solver="ebw"),
-    "Adam": small("margin", solver="adam", topology="left_to_right"),
+    "conditional": small("conditional", density="full"),
+    "EBW": small("smooth_margin", 3, solver=EBW),
+    "Adam": small("margin", solver=Adam, topology="left_to_right"),
     "boosted_generative": small("boosted_generative"),
 }
 
@@ -82,7 +82,7 @@ def data():
 @pytest.fixture(scope="module")
 def model(data):
     """One model a class."""
-    return clone(THOROUGH["ml"]).set_params(max_iter=20).fit(*data)
+    return clone(THOROUGH["ml"]).set_params(init=EM(20)).fit(*data)
 
 
 # -- held back ---------------------------------------------------------------------------------
@@ -92,7 +92,9 @@ def model(data):
 def test_held_back_sequences(method, data):
     """Order and calibration are chosen; probabilities are sound and not too sure of themselves."""
     X, y = data
-    model = SequenceMixtureClassifier(2, method=method, n_stages=2, max_iter=2, random_state=0)
+    model = SequenceMixtureClassifier(
+        2, method=method, n_stages=2, init=EM(2), solver=LBFGS(2), random_state=0
+    )
     model.fit(X, y)
     assert 1 <= model.n_stages_ <= 2
     assert len(model.stage_weights_) == model.n_stages_
@@ -105,7 +107,7 @@ def test_held_back_sequences(method, data):
 def test_states_are_chosen(data, monkeypatch):
     """Of those that "auto" compares."""
     monkeypatch.setattr("mixtura.estimators.sequence._STATES", (1, 2))
-    model = SequenceMixtureClassifier(method="ml", max_iter=3, random_state=0).fit(*data)
+    model = SequenceMixtureClassifier(method="ml", init=EM(3), random_state=0).fit(*data)
     assert model.n_states_ in (1, 2)
     assert model.means_.shape == (2, model.n_states_, 2)
 
@@ -113,8 +115,10 @@ def test_states_are_chosen(data, monkeypatch):
 def test_discriminative_training_knows_when_to_stop(data):
     """Every leg is a candidate; without early stopping the last one is taken."""
     X, y = data
-    model = SequenceMixtureClassifier(2, method="conditional", max_iter=30, **PLAIN).fit(X, y)
-    ml = SequenceMixtureClassifier(2, method="ml", max_iter=30, **PLAIN).fit(X, y)
+    model = SequenceMixtureClassifier(
+        2, method="conditional", init=EM(30), solver=LBFGS(30), **PLAIN
+    ).fit(X, y)
+    ml = SequenceMixtureClassifier(2, method="ml", init=EM(30), **PLAIN).fit(X, y)
 
     def conditional(fitted):
         return fitted.predict_log_proba(X)[np.arange(len(y)), y].mean()
@@ -127,7 +131,9 @@ def test_boosting_adds_where_classes_meet():
     """The synthetic task: two kinds of sequences a class, and one model is too few."""
     train, test = (make_hmm_sequences(40, length=(20, 30), random_state=seed) for seed in (0, 1))
     scores = {
-        method: SequenceMixtureClassifier(2, method=method, n_stages=3, max_iter=10, **PLAIN)
+        method: SequenceMixtureClassifier(
+            2, method=method, n_stages=3, init=EM(10), solver=LBFGS(10), **PLAIN
+        )
         .fit(train.data, train.target)
         .score(test.data, test.target)
         for method in ("ml", "boosted")
@@ -259,11 +265,11 @@ def test_pairs_of_two_classes_are_direct(data):
 
 
 @pytest.mark.parametrize("topology", ["ergodic", "left_to_right"])
-@pytest.mark.parametrize("covariance", ["diag", "full", "spherical", "low_rank"])
-def test_structures(covariance, topology, data):
+@pytest.mark.parametrize("density", ["diag", "full", "spherical", "low_rank"])
+def test_structures(density, topology, data):
     """Every emission and topology, with holes."""
     X, y = data
-    model = small("ml", covariance=covariance, topology=topology).fit(X, y)
+    model = small("ml", density=density, topology=topology).fit(X, y)
     assert model.score(X, y) > 0.6
     assert model.means_.shape == (2, 2, 2)
     assert model.covariances_.shape == (2, 2, 2, 2)
@@ -376,7 +382,7 @@ def test_poor_data_give_sound_models(method, name):
     """No NaN anywhere; what cannot be used is named together with the remedy."""
     X, y, expected = POOR[name]
     model = SequenceMixtureClassifier(
-        3, method=method, n_stages=2, max_iter=1, calibrate=False, random_state=0
+        3, method=method, n_stages=2, init=EM(1), solver=LBFGS(1), calibrate=False, random_state=0
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -395,18 +401,18 @@ def test_poor_data_give_sound_models(method, name):
         assert all(np.isfinite(sequence).all() for sequence in sequences)
 
 
-@pytest.mark.parametrize("covariance", ["full", "spherical", "low_rank"])
+@pytest.mark.parametrize("density", ["full", "spherical", "low_rank"])
 @pytest.mark.parametrize("name", ["length one", "all constant", "one frame a class", "outlier"])
-def test_poor_data_with_every_structure(name, covariance):
+def test_poor_data_with_every_structure(name, density):
     """Left to right, more states than frames, and no prior that could help."""
     X, y, _ = POOR[name]
     model = SequenceMixtureClassifier(
         4,
         method="ml",
-        covariance=covariance,
+        density=density,
         topology="left_to_right",
         prior_rows=0,
-        max_iter=3,
+        init=EM(3),
         random_state=0,
     )
     with warnings.catch_warnings():

@@ -19,6 +19,8 @@ from mixtura import (
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
+from mixtura.densities import Auto
+from mixtura.solvers import EM, LBFGS, LinkedEM
 
 #: Checks that fit many rows again and again; all others take the classifiers as they come.
 LONG = {
@@ -45,14 +47,20 @@ LONGER = LONG | {
 SLOW = {"Moments", "MixtureNetworkClassifier", "MixtureNetworkRegressor"}
 #: For them there is less to choose, in the few iterations that scikit-learn's own estimators are
 #: checked with; `make fuzz` leaves all as they come.
-BRIEF = {"n_components": 1, "covariance": "diag", "max_iter": 5, "calibrate": False}
+BRIEF = {"n_components": 1, "density": "diag", "calibrate": False}
+LINKED = {"embedding": "log_density", "init": EM(5, 0.01)}
 NARROW = {
-    "MixtureClassifier": {"n_components": 1, "max_iter": 5, "tradeoff": 0.5, "reg_covar": 0.01},
+    "MixtureClassifier": {
+        "n_components": 1,
+        "density": Auto(floor=0.01),
+        "solver": LBFGS(5),
+        "tradeoff": 0.5,
+    },
     "SparseMixtureClassifier": {"n_components": 1},
-    "BoostedMixtureClassifier": BRIEF | {"n_stages": 2, "early_stopping": False},
-    "MixtureNetworkClassifier": BRIEF | {"embedding": "log_density", "end_to_end": False},
-    "MixtureNetworkRegressor": {"n_components": 3, "embedding": "log_density", "max_iter": 5},
-    "Moments": {"n_states": 1, "method": "ml", "max_iter": 5, "early_stopping": False},
+    "BoostedMixtureClassifier": BRIEF | {"n_stages": 2, "early_stopping": False, "solver": EM(5)},
+    "MixtureNetworkClassifier": BRIEF | LINKED | {"solver": LinkedEM(5, end_to_end=False)},
+    "MixtureNetworkRegressor": LINKED | {"n_components": 3, "solver": LinkedEM(5)},
+    "Moments": {"n_states": 1, "method": "ml", "init": EM(5), "early_stopping": False},
 }
 
 
@@ -69,8 +77,8 @@ class Moments(SequenceMixtureClassifier):
         return super()._check_X(rows[:, None], reset=False)
 
 
-PLAIN = {"covariance": "diag", "max_iter": 5, "random_state": 0}
-QUICK = MixtureClassifier(1, objective="likelihood", reg_covar=0.01, **PLAIN)
+PLAIN = {"density": "diag", "solver": EM(5), "random_state": 0}
+QUICK = MixtureClassifier(1, objective="likelihood", **PLAIN)
 #: They pass data frames, which for sequences have one row for each moment.
 FRAMES = {"check_sample_weights_pandas_series", "check_classifier_data_not_an_array"}
 PARTS = [PairwiseClassifier(QUICK), FisherScores(MixtureDensity(2, **PLAIN))]

@@ -10,58 +10,55 @@ from itertools import product
 from unittest import SkipTest
 
 import pytest
+from gaussians import GAUSSIANS
 from sklearn.utils.estimator_checks import (
     check_sample_weight_equivalence_on_dense_data,
     estimator_checks_generator,
 )
 
 from mixtura import MixtureClassifier
-from mixtura.densities import STRUCTURES
 from mixtura.exceptions import UnsupportedError
+from mixtura.solvers import EM, SOLVERS
 
 LONG = "MIXTURA_FUZZ" in os.environ
 OBJECTIVES = ("likelihood", "conditional", "margin", "smooth_margin")
-SOLVERS = ("em", "ebw", "adam", "lbfgs")
 #: One check in so many is taken by each combination.
 APART = 1 if LONG else 24
 #: Weights as repetitions have a test of their own.
 ELSEWHERE = "check_sample_weight_equivalence"
 
 
-def has_an_algorithm(structure, objective, solver):
+def has_an_algorithm(density, objective, solver):
     """EM knows the likelihood alone; EM and EBW need closed forms."""
-    closed_form = STRUCTURES[structure][0].closed_form
+    closed_form = GAUSSIANS[density].closed_form
     return (solver != "em" or objective == "likelihood") and (
         closed_form or solver not in ("em", "ebw")
     )
 
 
-CROSS = [each for each in product(STRUCTURES, OBJECTIVES, SOLVERS) if has_an_algorithm(*each)]
+CROSS = [each for each in product(GAUSSIANS, OBJECTIVES, SOLVERS) if has_an_algorithm(*each)]
 
 
-def make(structure, objective, solver, n_components=1):
+def make(density, objective, solver, n_components=1):
     """A classifier whose fits are short."""
-    covariance, parameterization = structure
     return MixtureClassifier(
         n_components,
-        covariance=covariance,
-        parameterization=parameterization,
+        density=GAUSSIANS[density],
         objective=objective,
-        solver=solver,
-        max_iter=3,
-        init_max_iter=5,
+        solver=SOLVERS[solver](3),
+        init=EM(5, 0.01),
         calibrate=False,
     )
 
 
-def declared(structure, objective, solver):
+def declared(density, objective, solver):
     """Why a row of weight two may differ from the row twice; None where it may not."""
     if solver == "adam":
         return (
             "minibatches of repeated rows are others, so weights are repetitions in expectation "
             "alone, and gradients are divided by their size, so that even rounding moves a model"
         )
-    if structure[1] == "precision":
+    if density == "precision":
         return "a start has equal eigenvalues where rows are few: rounding chooses the directions"
     return None
 
@@ -88,7 +85,7 @@ def test_checks(place):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "setting",
-    [(structure, *rest) for structure, *rest in CROSS if declared(structure, *rest) is None],
+    [setting for setting in CROSS if declared(*setting) is None],
     ids=lambda setting: f"{setting}",
 )
 def test_weights_are_repetitions(setting):
@@ -98,7 +95,7 @@ def test_weights_are_repetitions(setting):
 
 def test_what_has_no_algorithm_is_refused():
     """Whatever is not in the cross says so."""
-    left_out = set(product(STRUCTURES, OBJECTIVES, SOLVERS)) - set(CROSS)
-    for structure, objective, solver in left_out:
+    left_out = set(product(GAUSSIANS, OBJECTIVES, SOLVERS)) - set(CROSS)
+    for setting in left_out:
         with pytest.raises(UnsupportedError, match="solver="):
-            make(structure, objective, solver).fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1])
+            make(*setting).fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1])

@@ -10,8 +10,8 @@ from sklearn.linear_model import LogisticRegression, OrthogonalMatchingPursuit
 from torch.func import hessian
 
 from mixtura.models.mixture import Layout
+from mixtura.progress import Progress
 from mixtura.training import sparse_bayes
-from mixtura.training.progress import Progress
 from mixtura.training.sparse_bayes import (
     Examples,
     Laplace,

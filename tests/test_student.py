@@ -1,7 +1,6 @@
 """Student's t against scipy, loops in NumPy and draws; trained by EM, EBW and gradients."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,11 +12,14 @@ from scipy.stats import t as student
 
 from mixtura.data import Batch, Scaling, Table
 from mixtura.densities import (
+    DENSITIES,
     STUDENTS,
     Even,
+    Full,
     Gaussian,
     HiddenMarkov,
     Product,
+    Student,
     StudentT,
     add_statistics,
 )
@@ -29,12 +31,16 @@ from mixtura.models.network import Network
 from mixtura.nn import MixtureHead
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
 from mixtura.persistence import _Packer, _unpack
+from mixtura.progress import Progress
+from mixtura.solvers import EBW, EM, LBFGS, Adam, SpreadPrior
+from mixtura.solvers.em import online_em_step
+from mixtura.solvers.linked import tied
 from mixtura.testing import (
     DENSITY_CHECKS,
     REFERENCE_CHECKS,
     Reference,
     check_density,
-    check_trainer,
+    check_solver,
     check_valid,
     dense_conditional,
     make_batch,
@@ -44,15 +50,10 @@ from mixtura.testing import (
     make_mixture,
     penalized_loss,
 )
-from mixtura.training.base import SpreadPrior
-from mixtura.training.ebw import EBW
-from mixtura.training.em import EM, online_em_step
-from mixtura.training.gradient import LBFGS, Adam
-from mixtura.training.linked import tied
-from mixtura.training.progress import Progress
-from mixtura.training.start import Structure, cluster_start
+from mixtura.training.start import cluster_start
 
 COUNTS = [2, 1]
+SCALES = ["diag", "full", "low_rank"]
 
 
 def reference_of(density):
@@ -396,7 +397,7 @@ def test_em_never_goes_down(structure, holes, prior_rows):
         start, engine = problem(structure, torch.Generator().manual_seed(seed), holes)
         prior = SpreadPrior(prior_rows, 0.5 * start.density.spread[0]) if prior_rows else None
         progress = Progress()
-        found = EM(15, -1.0, prior).run(start, Likelihood(), engine, progress).mixture
+        found = EM(15, -1.0).run(start, Likelihood(), engine, progress, prior=prior).model
         check_valid(found)
         losses = np.array([record["objective"] for record in progress.history])
         assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
@@ -404,18 +405,17 @@ def test_em_never_goes_down(structure, holes, prior_rows):
         assert (found.density.dof <= MOST).all()
 
 
-@pytest.mark.parametrize("structure", STUDENTS, ids="-".join)
-def test_em_at_the_floor_never_goes_down(structure, generator):
+@pytest.mark.parametrize("scale", SCALES)
+def test_em_at_the_floor_never_goes_down(scale, generator):
     """A constant column, a row of nothing, and as many rows as a scale matrix can do without."""
     X = torch.randn(7, 4, dtype=torch.float64, generator=generator).numpy()
     X[:, 1] = 3.0
     X[2] = np.nan
     X[4, 2:] = np.nan
     engine = engine_of(X)
-    options = {"rank": 2} if "low_rank" in structure[0] else {}
-    start = cluster_start(engine, 1, Structure(structure[0], 1e-3, options), generator)
+    start = cluster_start(engine, 1, Student(scale, rank=2, floor=1e-3), generator)
     progress = Progress()
-    found = EM(30, -1.0).run(start, Likelihood(), engine, progress).mixture
+    found = EM(30, -1.0).run(start, Likelihood(), engine, progress).model
     check_valid(found)
     losses = np.array([record["objective"] for record in progress.history])
     assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
@@ -430,12 +430,12 @@ def engine_of(X, y=None):
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("structure", STUDENTS, ids="-".join)
-def test_a_single_row_is_enough_to_stay_finite(structure, generator):
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_single_row_is_enough_to_stay_finite(scale, generator):
     """Of one row there is a location; everything else is at its bounds."""
     engine = engine_of(np.array([[1.0, np.nan, 2.0]]))
-    start = cluster_start(engine, 1, Structure(structure[0], 1e-3), generator)
-    found = EM(10, 0.0).run(start, Likelihood(), engine, Progress()).mixture
+    start = cluster_start(engine, 1, Student(scale, floor=1e-3), generator)
+    found = EM(10, 0.0).run(start, Likelihood(), engine, Progress()).model
     check_valid(found)
     assert float(found.density.location[0, 0]) == pytest.approx(1.0, abs=1e-6)
 
@@ -450,21 +450,21 @@ def heavy_rows(generator, n=3000, dof=3.0):
     return X, mixing @ mixing.mT
 
 
-@pytest.mark.parametrize("kind", ["diag", "full", "low_rank"])
-def test_heavy_tails_are_found_and_pay(kind, generator):
+@pytest.mark.parametrize("scale", SCALES)
+def test_heavy_tails_are_found_and_pay(scale, generator):
     """Held-out rows are likelier than under the Gaussian of the same form."""
-    X, scale = heavy_rows(generator)
-    train, held_out = engine_of(X[:2000]), engine_of(X[2000:])
-    fits = {}
-    for name in (kind, f"student_{kind}"):
-        start = cluster_start(train, 1, Structure(name, 1e-6), torch.Generator().manual_seed(0))
-        fits[name] = EM(200, 1e-7).run(start, Likelihood(), train, Progress()).mixture
-    ours, normal = (penalized_loss(fits[n], Likelihood(), held_out) for n in reversed(fits))
-    assert ours < normal - 0.1
-    found = fits[f"student_{kind}"].density
-    if kind == "full":
+    X, truth = heavy_rows(generator, 2400)
+    train, held_out = engine_of(X[:1600]), engine_of(X[1600:])
+    losses = []
+    for density in (DENSITIES[scale](floor=1e-6), Student(scale, floor=1e-6)):
+        start = cluster_start(train, 1, density, torch.Generator().manual_seed(0))
+        model = EM(200, 1e-4).run(start, Likelihood(), train, Progress()).model
+        losses.append(penalized_loss(model, Likelihood(), held_out))
+    assert losses[1] < losses[0] - 0.1
+    if scale == "full":
+        found = model.density
         assert float(found.dof) == pytest.approx(3.0, abs=0.5)
-        np.testing.assert_allclose(found.scale.covariances()[0], scale, atol=0.12)
+        np.testing.assert_allclose(found.scale.covariances()[0], truth, atol=0.12)
 
 
 def test_normal_rows_are_left_nearly_normal(generator):
@@ -472,11 +472,11 @@ def test_normal_rows_are_left_nearly_normal(generator):
     X = torch.randn(2000, 3, dtype=torch.float64, generator=generator).numpy()
     engine = engine_of(X)
     losses = []
-    for name in ("full", "student_full"):
-        start = cluster_start(engine, 1, Structure(name, 1e-6), generator)
+    for density in (Full(1e-6), Student(floor=1e-6)):
+        start = cluster_start(engine, 1, density, generator)
         result = EM(300, 1e-9).run(start, Likelihood(), engine, Progress())
         losses.append(result.objective)
-    assert result.mixture.density.dof.min() > 50.0
+    assert result.model.density.dof.min() > 50.0
     assert losses[1] <= losses[0] + 1e-3
 
 
@@ -499,7 +499,7 @@ def test_a_stream_moves_towards_its_rows(structure, generator):
 def test_ebw_without_damping_is_em(structure, generator):
     """With the likelihood and D = 0."""
     start, engine = problem(structure, generator, holes=True)
-    by_em = EM(1, 0.0).run(start, Likelihood(), engine, Progress()).mixture
+    by_em = EM(1, 0.0).run(start, Likelihood(), engine, Progress()).model
     ebw = EBW(damping=0.0)
     stepped = ebw.update(start, drop_loss(ebw.sums(start, Likelihood(), engine)))
     for name, value in by_em.density.tensors().items():
@@ -519,23 +519,19 @@ def test_ebw_improves(structure, holes, generator):
     start, engine = problem(structure, generator, holes)
     prior = SpreadPrior(5.0, start.density.spread[0])
     for objective in (Conditional(), Hybrid(Likelihood(), Margin(3.0), 0.5)):
-        found = check_trainer(lambda _: EBW(12, prior=prior), objective, start, engine, prior=prior)
-        assert not torch.equal(found.mixture.density.dof, start.density.dof)
+        found = check_solver(EBW(12), objective, start, engine, prior=prior)
+        assert not torch.equal(found.model.density.dof, start.density.dof)
     published = EBW(5, per_component=False).run(start, Conditional(), engine, Progress())
-    check_valid(published.mixture)
+    check_valid(published.model)
 
 
-@pytest.mark.parametrize("trainer", ["adam", "lbfgs"])
+@pytest.mark.parametrize("solver", [Adam(4, batch_size=16, schedule="constant"), LBFGS(8)], ids=str)
 @pytest.mark.parametrize("structure", STUDENTS, ids="-".join)
-def test_gradients_improve(structure, trainer, generator):
+def test_gradients_improve(structure, solver, generator):
     """A valid model no worse than the start, the same every time; rows have holes."""
     start, engine = problem(structure, generator, holes=True)
-    make = {
-        "adam": partial(Adam, max_epochs=4, batch_size=16, learning_rate=5e-3),
-        "lbfgs": lambda generator: LBFGS(8),
-    }[trainer]
-    found = check_trainer(make, Conditional(), start, engine)
-    assert not torch.equal(found.mixture.density.dof, start.density.dof)
+    found = check_solver(solver, Conditional(), start, engine)
+    assert not torch.equal(found.model.density.dof, start.density.dof)
 
 
 def test_adam_in_single_precision(density, generator):
@@ -544,8 +540,9 @@ def test_adam_in_single_precision(density, generator):
     engine = make_engine(mixture, 200, generator, holes=True)
     losses = []
     for dtype in (torch.float32, torch.float64):
-        adam = Adam(torch.Generator().manual_seed(0), max_epochs=5, learning_rate=5e-3)
-        found = adam.run(mixture, Conditional(), engine.cast(dtype), Progress()).mixture
+        adam, random = Adam(5, schedule="constant"), torch.Generator().manual_seed(0)
+        rows = engine.cast(dtype)
+        found = adam.run(mixture, Conditional(), rows, Progress(), generator=random).model
         assert (torch.linalg.eigvalsh(found.density.covariances()) > 0).all()
         losses.append(penalized_loss(found, Conditional(), engine))
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
@@ -556,9 +553,9 @@ def test_em_and_lbfgs_end_at_the_same_maximum(generator):
     """Two ways to the likeliest t."""
     X, _ = heavy_rows(generator, 400)
     engine = engine_of(X)
-    start = cluster_start(engine, 1, Structure("student_full", 1e-6), generator)
-    by_em = EM(500, 1e-12).run(start, Likelihood(), engine, Progress()).mixture.density
-    by_gradient = LBFGS(500, 1e-14).run(start, Likelihood(), engine, Progress()).mixture.density
+    start = cluster_start(engine, 1, Student(floor=1e-6), generator)
+    by_em = EM(500, 1e-12).run(start, Likelihood(), engine, Progress()).model.density
+    by_gradient = LBFGS(500, 1e-14).run(start, Likelihood(), engine, Progress()).model.density
     np.testing.assert_allclose(by_em.dof, by_gradient.dof, 1e-3)
     np.testing.assert_allclose(by_em.location, by_gradient.location, 1e-2, 1e-3)
     np.testing.assert_allclose(by_em.covariances(), by_gradient.covariances(), 1e-2, 1e-3)

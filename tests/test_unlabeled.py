@@ -12,14 +12,16 @@ from mixtura.data import Scaling, Table
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import AmbiguousDataWarning
 from mixtura.selection.calibration import Unseen
+from mixtura.solvers import EM, LBFGS, LinkedEM
 
-LIKELIHOOD = {"n_components": 1, "covariance": "diag", "objective": "likelihood", "random_state": 0}
-MARGIN = {"n_components": 1, "covariance": "diag", "max_iter": 10, "random_state": 0}
-NETWORK = {"embedding": "log_density", "max_iter": 10, "end_to_end": False, "random_state": 0}
+LIKELIHOOD = {"n_components": 1, "density": "diag", "objective": "likelihood", "random_state": 0}
+MARGIN = {"n_components": 1, "density": "diag", "solver": LBFGS(10), "random_state": 0}
+LINKED = {"solver": LinkedEM(10, end_to_end=False), "init": EM(10, 0.01)}
+NETWORK = {"embedding": "log_density", "density": "diag", "n_components": 1, "random_state": 0}
 MODELS = {
     "likelihood": (MixtureClassifier, LIKELIHOOD),
     "margin": (MixtureClassifier, MARGIN),
-    "network": (MixtureNetworkClassifier, {**NETWORK, "covariance": "diag", "n_components": 1}),
+    "network": (MixtureNetworkClassifier, NETWORK | LINKED),
 }
 
 
@@ -172,10 +174,11 @@ def test_a_given_weight_is_that_of_the_likelihood():
     X, y = load_wine(return_X_y=True)
     X = (X[:, :4] - X[:, :4].mean(0)) / X[:, :4].std(0)
     shown = np.where(np.arange(len(y)) % 5 == 0, y, -1)
-    settings = {**LIKELIHOOD, "prior_rows": 0.0, "standardize": False, "tol": 0.0}
+    settings = {**LIKELIHOOD, "prior_rows": 0.0, "standardize": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = MixtureClassifier(unlabeled_weight=0.25, max_iter=300, **settings).fit(X, shown)
+        model = MixtureClassifier(unlabeled_weight=0.25, solver=EM(300, 0.0), **settings)
+        model.fit(X, shown)
     weight = np.where(shown >= 0, 0.75, 0.25)
     means = np.stack([X[shown == c].mean(0) for c in range(3)])
     spread = np.stack([X[shown == c].var(0) for c in range(3)])

@@ -172,8 +172,8 @@ def check_selection(estimator: Any) -> None:
     X, y = toy_sequences()
     scores = cross_val_score(clone(estimator), X, y, cv=2)
     assert scores.shape == (2,)
-    search = GridSearchCV(clone(estimator), {"reg_covar": [0.07]}, cv=2).fit(X, y)
-    assert search.best_estimator_.reg_covar == 0.07
+    search = GridSearchCV(clone(estimator), {"prior_rows": [0.07]}, cv=2).fit(X, y)
+    assert search.best_estimator_.prior_rows == 0.07
     assert search.predict(X).shape == y.shape
 
 
