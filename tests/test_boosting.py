@@ -12,8 +12,8 @@ from sklearn.naive_bayes import GaussianNB
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, SequenceMixtureClassifier
 from mixtura.data import Scaling, Table
 from mixtura.datasets import make_lobes
-from mixtura.datasets.generators import LOBE_CENTRES
-from mixtura.densities import Diagonal, Full, LowRank
+from mixtura.datasets.generators import LOBE_CENTERS
+from mixtura.densities import Auto, Diagonal, Full, LowRank
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
 from mixtura.progress import Progress
@@ -69,7 +69,7 @@ def course(request, lobes):
 
 def classifiers(mixture, share):
     """A mixture of two stages as two classifiers: class priors, means and covariances of each."""
-    joint = (mixture.log_weight + mixture.layout.spread(mixture.log_prior)).exp().numpy()
+    joint = (mixture.log_weight + mixture.layout.by_component(mixture.log_prior)).exp().numpy()
     parts = []
     for stage, amount in enumerate((1.0 - share, share)):
         index = np.arange(stage, mixture.n_components, 2)
@@ -194,7 +194,7 @@ def test_lobes(lobes):
         assert model.n_stages_ == 2
         second[method] = model.means_[[1, 3], 0]
     side = np.array([1.0, -1.0])
-    _, far, crucial = LOBE_CENTRES
+    _, far, crucial = LOBE_CENTERS
     np.testing.assert_allclose(second["boosted"], crucial * side, atol=0.5)
     np.testing.assert_allclose(second["boosted_generative"], far * side, atol=1.0)
 
@@ -233,7 +233,8 @@ def test_adaboost_agrees_with_sklearn(n_classes, iris):
 def test_votes_are_no_density(iris):
     """Whoever asks for one is told what to do."""
     model = BoostedMixtureClassifier(method="adaboost", n_stages=2, **PLAIN).fit(*iris)
-    assert not hasattr(model, "mixture_")
+    for name in ("mixture_", "class_prior_", "weights_", "score_quantiles_"):
+        assert not hasattr(model, name)
     for ask in (model.score_samples, model.impute, model.transform, model.class_log_density):
         with pytest.raises(NoDensityError, match="use another method"):
             ask(iris[0])
@@ -264,7 +265,7 @@ def test_stages(method, lobes):
     assert 1 <= model.n_stages_ == len(model.stage_weights_) <= 2
     if method == "adaboost":
         assert (model.stage_weights_ > 0).all()
-        assert len(model.voters_) == model.n_stages_
+        assert len(model.model_.model.voters) == model.n_stages_
     else:
         assert model.stage_weights_.sum() == pytest.approx(1.0)
         assert len(model.weights_) == 2 * 2 * model.n_stages_
@@ -314,7 +315,7 @@ def test_weights_count_as_rows(method, iris):
     X, y = iris[0][::2, [0, 1]], iris[1][::2]
     weight = np.random.default_rng(0).integers(0, 3, len(y))
     places = np.repeat(np.arange(len(y)), weight)
-    model = BoostedMixtureClassifier(method=method, n_stages=2, **PLAIN)
+    model = BoostedMixtureClassifier(method=method, n_stages=2, **PLAIN | {"random_state": 1})
     expected = model.fit(X[places], y[places]).predict_proba(X)
     found = model.fit(X, y, sample_weight=weight).predict_proba(X)
     np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
@@ -387,6 +388,16 @@ def test_wide_rows_have_no_full_covariances(rng, iris):
     np.testing.assert_allclose(wide.predict_proba(X).sum(1), 1.0)
     tall = BoostedMixtureClassifier(n_stages=1, calibrate=False, random_state=0).fit(*iris)
     assert isinstance(tall.density_, Full)
+
+
+def test_auto_is_shorthand_for_its_object(iris):
+    """Which may say more: a floor of its own."""
+    one, other, own = (
+        BoostedMixtureClassifier(density=density, n_stages=1, **PLAIN).fit(*iris).density_
+        for density in ("auto", Auto(), Auto(floor=0.05))
+    )
+    assert one == other == Full()
+    assert own == Full(0.05)
 
 
 def test_a_class_has_two_rows_per_stage(rng):

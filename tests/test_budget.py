@@ -102,9 +102,9 @@ def test_a_limit_costs_no_accuracy_against_a_smaller_sample(name, rows, clock):
 def test_a_limit_of_the_density(rows, clock):
     """The density of a sample, not one iteration over all rows."""
     X, _, X_test, _ = rows
-    sample = MixtureDensity(6, random_state=0).fit(X[:3000])
+    sample = MixtureDensity(6, random_state=1).fit(X[:3000])
     allowed = 3.0 * sample.history_[-1]["seconds"]
-    model, messages = fit(MixtureDensity(6, max_time=allowed, random_state=0), X)
+    model, messages = fit(MixtureDensity(6, max_time=allowed, random_state=1), X)
     assert model.score(X_test) > sample.score(X_test) - 0.01
     assert len(messages) == 1
     assert not model.converged_
@@ -124,7 +124,7 @@ def test_a_limit_of_a_regression(rows, clock):
     assert not model.converged_
 
 
-@pytest.mark.parametrize("name", ["adam", "em", "network"])
+@pytest.mark.parametrize("name", ["adam", "em", "network", "boosted"])
 def test_time_enough_changes_nothing(name, rows, clock):
     """Where all rows are trained on in time, the model is that without a limit, and is silent."""
     kind, settings = CASES[name]
@@ -132,12 +132,14 @@ def test_time_enough_changes_nothing(name, rows, clock):
     free, without = fit(kind(random_state=0, **settings), X, y)
     limited, messages = fit(kind(max_time=1e6, random_state=0, **settings), X, y)
     np.testing.assert_allclose(limited.predict_proba(X), free.predict_proba(X), rtol=1e-9)
-    assert (messages, limited.converged_) == (without, free.converged_)
+    assert messages == without
+    if name != "boosted":
+        assert limited.converged_ == free.converged_
 
 
 def test_the_start_of_a_discriminative_fit_reads_a_sample(rows, clock, monkeypatch):
     """EM on all rows would find no better start: it has 30,000 at most, without a limit too."""
-    monkeypatch.setattr("mixtura.estimators.classifier._MOST_TO_START", 2000)
+    monkeypatch.setattr("mixtura.training.hybrid._MOST_TO_START", 2000)
     settings = {**FIXED, "solver": Adam(1, early_stopping=False), "prior_rows": 0.0}
     model = MixtureClassifier(**settings).fit(*rows[:2])
     em = [record["seconds"] for record in model.history_ if record["stage"] == "EM"]

@@ -173,7 +173,7 @@ def test_spirals_bayes_rate_knows_its_limits():
 
 def ripley_errors(bunch):
     """Which rows the true densities get wrong."""
-    offset = bunch.data[:, None, None] - generators.RIPLEY_CENTRES
+    offset = bunch.data[:, None, None] - generators.RIPLEY_CENTERS
     joint = logsumexp(-0.5 * (offset**2).sum(-1) / generators.RIPLEY_VARIANCE, axis=2)
     return joint.argmax(1) != bunch.target
 
@@ -198,7 +198,7 @@ def test_lobes_defeat_one_gaussian_per_class():
     single = QuadraticDiscriminantAnalysis().fit(bunch.data, bunch.target)
     wrong = single.predict(bunch.data) != bunch.target
     assert wrong[bunch.lobe == 2].mean() > 0.9
-    centers = np.outer([1, -1], generators.LOBE_CENTRES)
+    centers = np.outer([1, -1], generators.LOBE_CENTERS)
     scaled = (bunch.data[:, :, None] - centers) / generators.LOBE_DEVIATIONS
     weights = generators.LOBE_WEIGHTS / generators.LOBE_DEVIATIONS
     joint = (weights * np.exp(-0.5 * scaled**2)).sum(-1)

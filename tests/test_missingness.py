@@ -17,7 +17,7 @@ from mixtura import (
 )
 from mixtura.data import Batch
 from mixtura.densities import HolePattern
-from mixtura.selection.calibration import clear_gain
+from mixtura.selection.held_out import Losses
 from mixtura.solvers import EBW, EM, LBFGS, LinkedEM
 
 pd = pytest.importorskip("pandas")
@@ -199,11 +199,18 @@ def test_what_makes_a_gain_clear():
     rng = np.random.default_rng(0)
     noise, punched, weight = rng.normal(size=200), np.arange(200) >= 100, np.ones(200)
     noise -= np.where(punched, noise[100:].mean(), noise[:100].mean())
+    losses = rng.normal(size=200)
+
+    def clear_gain(gain):
+        better, worse = (Losses(weight, punched, values) for values in (losses - gain, losses))
+        return better.clearly_beats(worse)
+
     cases = {0.3: True, 0.15: False}  # more, and less, than two standard errors of 0.1
     for mean, clear in cases.items():
-        assert clear_gain(noise + mean, punched, weight) == clear
-    assert not clear_gain(0.01 * noise + 0.01, punched, weight)  # sure, but hardly anything
-    assert not clear_gain(noise + np.where(punched, -0.01, 0.3), punched, weight)
+        assert clear_gain(noise + mean) == clear
+    assert not clear_gain(0.01 * noise + 0.01)  # sure, but hardly anything
+    assert not clear_gain(noise + np.where(punched, -0.01, 0.3))
+    assert not clear_gain(np.where(np.arange(200) == 0, np.inf, 0.3))
 
 
 def test_numbers_alone_may_have_holes_that_tell():

@@ -144,7 +144,7 @@ def test_layout(counts, rng):
         layout.sum(torch.from_numpy(values[0])), np.bincount(owner, values[0])
     )
     by_class = rng.normal(size=len(counts))
-    np.testing.assert_array_equal(layout.spread(torch.from_numpy(by_class)), by_class[owner])
+    np.testing.assert_array_equal(layout.by_component(torch.from_numpy(by_class)), by_class[owner])
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from mixtura import MixtureNetworkClassifier
 from mixtura.data import Batch
 from mixtura.densities import Full
 from mixtura.engines import base
-from mixtura.estimators.typicality import run_over
+from mixtura.models.fitted import run_over
 from mixtura.models.network import EMBEDDINGS, Network, RegressionNetwork
 from mixtura.objectives import Regression
 from mixtura.progress import Progress
-from mixtura.selection.calibration import Unseen
+from mixtura.selection.held_out import Answers
 from mixtura.solvers import EM, LinkedEM, SpreadPrior
 from mixtura.solvers.linked import (
     ElasticNet,
@@ -198,10 +198,10 @@ def test_predictions_of_numbers_are_averaged_too():
     """Over the same draws."""
     network = make_fair_network("log_density", RegressionNetwork, counts=(4,))
     batch = make_batch(network.density, 8, generator(1), holes=True)
-    found = network.class_log_joint(batch)[:, 1].numpy()
+    found = network.outputs(batch)[:, 1].numpy()
     for row, seen, prediction in zip(batch.x.numpy(), batch.observed.numpy(), found, strict=True):
         share, parts = conditional_draws(network.mixture, row, seen, 4_000)
-        each = np.stack([network.class_log_joint(complete_batch(x))[:, 1] for x in parts])
+        each = np.stack([network.outputs(complete_batch(x))[:, 1] for x in parts])
         error = each.std() / network.n_draws**0.5
         assert abs(prediction - share @ each.mean(1)) < 2.0 * error + 1e-9
 
@@ -235,7 +235,7 @@ def test_chunks_of_rows_with_holes_leave_room_for_their_draws(monkeypatch):
     monkeypatch.setattr(Network, "class_shares", lambda self: self.mixture.log_prior.exp())
     run_over(network, engine, lambda n, b: n.class_log_joint(b))
     assert (max(met), sum(met)) == (3, 50)
-    Unseen.judged(network, engine, generator())
+    Answers.of(network, engine, generator())
     assert (max(met), sum(met)) == (3, 150)
 
 
@@ -268,7 +268,7 @@ def test_gradients(embedding, kind):
     free = {k: v.detach().clone().requires_grad_() for k, v in network.free().items()}
 
     def outputs(*values):
-        return network.from_free(dict(zip(free, values, strict=True))).class_log_joint(batch)
+        return network.from_free(dict(zip(free, values, strict=True))).outputs(batch)
 
     assert torch.autograd.gradcheck(outputs, tuple(free.values()))
 
@@ -281,16 +281,14 @@ def test_gradients_with_holes(embedding, kind):
     start = replace(start, n_draws=4)
     batch = make_batch(start.density, 7, generator(2), holes=True).take(slice(6))
     kept = start.completed(batch)
-    np.testing.assert_allclose(start.class_log_joint(kept), start.class_log_joint(batch))
+    np.testing.assert_allclose(start.outputs(kept), start.outputs(batch))
     random = generator(4)
     moved = {k: v + 0.05 * torch.randn(v.shape, generator=random) for k, v in start.free().items()}
     for free in (start.free(), moved):
         values = tuple(v.detach().clone().requires_grad_() for v in free.values())
 
         def outputs(*values):
-            return start.from_free(dict(zip(start.free(), values, strict=True))).class_log_joint(
-                kept
-            )
+            return start.from_free(dict(zip(start.free(), values, strict=True))).outputs(kept)
 
         assert torch.autograd.gradcheck(outputs, values)
 
@@ -536,4 +534,4 @@ def test_predictions_are_read_from_the_embedding():
     batch = make_batch(network.density, 6, generator(1))
     embedded = network.embed(batch)
     expected = embedded @ network.weight + network.bias[0]
-    np.testing.assert_allclose(network.class_log_joint(batch)[:, 1], expected)
+    np.testing.assert_allclose(network.outputs(batch)[:, 1], expected)

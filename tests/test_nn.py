@@ -491,7 +491,7 @@ def test_moves_between_devices(device):
         ((4, 3, 0), "n_components must be"),
         ((4, 3, [1, 0, 2]), "n_components must be"),
         ((4, 3, 1.5), "n_components must be"),
-        ((4, 3, [1, 2]), "2 entries for 3 classes: give one a class"),
+        ((4, 3, [1, 2]), "2 entries for 3 classes: give one per class"),
     ],
 )
 def test_arguments_that_make_no_sense(arguments, remedy):

@@ -329,7 +329,7 @@ REFUSED = {
         r"classes \[-1, 0\] and found \[0\]",
     ),
     "negative weight": (GaussianNB(), {"sample_weight": np.full(150, -1.0)}, "not negative"),
-    "short weight": (GaussianNB(), {"sample_weight": np.ones(3)}, "one weight a row"),
+    "short weight": (GaussianNB(), {"sample_weight": np.ones(3)}, "one weight per row"),
     "lost class": (
         GaussianNB(),
         {"sample_weight": np.repeat([1.0, 0.0, 1.0], 50)},

@@ -1,16 +1,11 @@
 """Parts of estimators as objects: names are shorthand, users bring their own."""
 
-import importlib
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 from sklearn.utils._param_validation import InvalidParameterError
 
 import mixtura
@@ -28,7 +23,6 @@ from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
 
 SETTINGS = {"density": "diag", "solver": LBFGS(5), "calibrate": False, "random_state": 0}
-EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def classifier(**parts):
@@ -184,36 +178,6 @@ def test_the_objective_of_sequences_is_an_object_too():
     )
     np.testing.assert_array_equal(named, given)
     assert not np.array_equal(given, other)
-
-
-@pytest.fixture
-def focal(monkeypatch):
-    """The module of a user."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    return importlib.import_module("focal_objective")
-
-
-def test_an_objective_of_ones_own(focal, iris, tmp_path, monkeypatch):
-    """Fitted, cloned, searched, saved and loaded, also by another process."""
-    X, y = iris
-    model = classifier(objective=focal.Focal(), tradeoff=0.0, calibrate=True)
-    search = GridSearchCV(model, {"objective__gamma": [0.0, 2.0]}, cv=2).fit(X, y)
-    assert search.best_score_ > 0.9
-    plain = clone(model).set_params(objective__gamma=0.0).fit(X, y)
-    known = clone(model).set_params(objective="conditional").fit(X, y)
-    np.testing.assert_allclose(plain.predict_proba(X), known.predict_proba(X), atol=1e-6)
-    path = tmp_path / "model"
-    plain.save(path)
-    again = mixtura.load(path)
-    assert again.objective == plain.objective
-    np.testing.assert_array_equal(again.predict_proba(X), plain.predict_proba(X))
-    read = f"import mixtura; print(mixtura.load({str(path)!r}).objective.gamma)"
-    found = subprocess.run([sys.executable, "-c", read], cwd=EXAMPLES, capture_output=True)
-    assert found.stdout.strip() == b"0.0"
-    monkeypatch.undo()
-    monkeypatch.delitem(sys.modules, "focal_objective")
-    with pytest.raises(FileFormatError, match="focal_objective:Focal cannot be imported"):
-        mixtura.load(path)
 
 
 def test_a_part_that_cannot_be_found_again_is_not_saved(iris, tmp_path):

@@ -12,7 +12,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import estimator_checks
 from sklearn.utils.validation import validate_data
 
-from mixtura.data.schema import Schema, is_untold
+from mixtura.data import Matrix
+from mixtura.data.schema import Schema
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
 pd = pytest.importorskip("pandas")
@@ -22,6 +23,12 @@ NAN = np.nan
 CODES = np.array([[1.5, 1, 1, 0], [NAN, 0, 0, NAN], [3.0, NAN, 1, 1], [-2.0, 1, 1, 1]])
 NAMES = ("size", "color", "round", "grade")
 MATCH = "The feature names should match those that were passed during fit.\n"
+
+
+def encoded(schema, X, unexpected="missing"):
+    """The numbers and codes of `Schema.encode`."""
+    found = schema.encode(X, unexpected)
+    return found.values if isinstance(found, Matrix) else found
 
 
 def columns():
@@ -90,7 +97,7 @@ def test_every_form_of_a_table_gives_the_same_matrix(table):
     assert schema.levels(4).tolist() == [0, 2, 2, 2]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        matrix = schema.encode(table)
+        matrix = encoded(schema, table)
     np.testing.assert_array_equal(matrix, CODES)
     assert matrix.dtype == np.float64
     assert matrix.flags.c_contiguous
@@ -100,7 +107,7 @@ def test_every_form_of_a_table_gives_the_same_matrix(table):
 @pytest.mark.parametrize(("value", "code"), [("x", 0), (True, 0), (2.5, 2.5), (7, 7)])
 def test_all_that_is_missing_becomes_nan(missing, value, code):
     for X in (one([value, missing], dtype=object), np.array([[value], [missing]], dtype=object)):
-        np.testing.assert_array_equal(Schema.learn(X).encode(X), [[code], [NAN]])
+        np.testing.assert_array_equal(encoded(Schema.learn(X), X), [[code], [NAN]])
 
 
 def test_text_and_booleans_are_categories_and_numbers_are_not():
@@ -125,17 +132,17 @@ def test_polars_types():
         assert schema.categories[0].tolist() == ["a", "b"]
     for dtype in (pl.Int8, pl.UInt64, pl.Float32, pl.Decimal(10, 2)):
         X = pl.DataFrame({"f": pl.Series([1, None], dtype=dtype), "g": ["a", "b"]})
-        np.testing.assert_array_equal(Schema.learn(X).encode(X), [[1, 0], [NAN, 1]])
+        np.testing.assert_array_equal(encoded(Schema.learn(X), X), [[1, 0], [NAN, 1]])
         assert Schema.learn(X).categories[0] is None
     X = pl.DataFrame({"f": [None, None], "g": ["a", "b"]})
-    np.testing.assert_array_equal(Schema.learn(X).encode(X), [[NAN, 0], [NAN, 1]])
+    np.testing.assert_array_equal(encoded(Schema.learn(X), X), [[NAN, 0], [NAN, 1]])
 
 
 def test_numbers_beside_text_in_a_list_stay_numbers():
     X = [[1, "a"], [2.5, "b"]]
     schema = Schema.learn(X)
     assert schema.categories[0] is None
-    assert schema.encode(X).tolist() == [[1.0, 0.0], [2.5, 1.0]]
+    assert encoded(schema, X).tolist() == [[1.0, 0.0], [2.5, 1.0]]
     assert Schema.learn(np.array(X)).categories[0].tolist() == ["1", "2.5"]  # NumPy's doing
 
 
@@ -171,27 +178,27 @@ def test_numbers_beside_text_in_a_list_stay_numbers():
 def test_what_has_no_categories_passes_through_untouched(X):
     schema = Schema.learn(X)
     assert schema.categories is None
-    assert schema.encode(X) is X
-    assert schema.encode(X, "error") is X
+    assert encoded(schema, X) is X
+    assert encoded(schema, X, "error") is X
 
 
 def test_unusual_tables_pass_through_a_schema_with_categories():
     schema = Schema.learn(objects())
     for X in (np.ones(4), np.ones((1, 4, 1)), csr_array(np.eye(4)), [[1, 2], [3]], None):
-        assert schema.encode(X) is X
+        assert encoded(schema, X) is X
 
 
 def test_objects_that_are_numbers_become_floats():
     X = np.array([[1, 2.5], [None, pd.NA], [Decimal("0.5"), np.float32(2)]], dtype=object)
     schema = Schema.learn(X)
     assert schema == Schema(None, None)
-    np.testing.assert_array_equal(schema.encode(X), [[1, 2.5], [NAN, NAN], [0.5, 2]])
+    np.testing.assert_array_equal(encoded(schema, X), [[1, 2.5], [NAN, NAN], [0.5, 2]])
     assert schema.levels(2).tolist() == [0, 0]
 
 
 def test_infinity_in_numbers_is_left_to_others():
     X = pd.DataFrame({"a": [np.inf, 1.0], "b": ["x", "y"]})
-    assert Schema.learn(X).encode(X)[0, 0] == np.inf
+    assert encoded(Schema.learn(X), X)[0, 0] == np.inf
 
 
 def test_a_column_without_values_has_no_categories_and_one_level():
@@ -199,10 +206,10 @@ def test_a_column_without_values_has_no_categories_and_one_level():
     schema = Schema.learn(X)
     assert len(schema.categories[0]) == 0
     assert schema.levels(2).tolist() == [1, 2]
-    np.testing.assert_array_equal(schema.encode(X), [[NAN, 0], [NAN, 1]])
+    np.testing.assert_array_equal(encoded(schema, X), [[NAN, 0], [NAN, 1]])
     for value in ("new", 3.0, True):
         with pytest.warns(DegenerateDataWarning, match="column 'a': "):
-            found = schema.encode(pd.DataFrame({"a": [value], "b": ["x"]}))
+            found = encoded(schema, pd.DataFrame({"a": [value], "b": ["x"]}))
         np.testing.assert_array_equal(found, [[NAN, 0]])
     assert schema.decode([[0.0, 1.0]]).tolist() == [[None, "y"]]
     assert Schema.learn(one([None, None], dtype=object)).categories is None
@@ -213,9 +220,9 @@ def test_a_column_without_values_has_no_categories_and_one_level():
 
 def test_no_rows(frame):
     schema, none = Schema.learn(frame), frame[:0]
-    assert schema.encode(none).shape == (0, 4)
+    assert encoded(schema, none).shape == (0, 4)
     assert schema.like(np.empty((0, 4)), none).shape == (0, 4)
-    assert Schema.learn(none).encode(frame[:0]).shape == (0, 4)
+    assert encoded(Schema.learn(none), frame[:0]).shape == (0, 4)
 
 
 def test_names_that_are_not_text():
@@ -223,25 +230,25 @@ def test_names_that_are_not_text():
     X = pd.DataFrame({7: [1.0, 2.0], 1: ["x", "y"]})
     schema = Schema.learn(X)
     assert schema.names == (7, 1)
-    assert schema.encode(X[[1, 7]]).tolist() == [[1.0, 0.0], [2.0, 1.0]]
-    assert schema.like(schema.encode(X), X[[1, 7]]).equals(X)
+    assert encoded(schema, X[[1, 7]]).tolist() == [[1.0, 0.0], [2.0, 1.0]]
+    assert schema.like(encoded(schema, X), X[[1, 7]]).equals(X)
     assert [schema.position(column, 2) for column in (0, 1, "7")] == [0, 1, 0]
     with pytest.raises(InvalidInputError, match="there is no column 7"):
         schema.position(7, 2)
     with pytest.warns(DegenerateDataWarning, match=r"lacks 1 column\(s\).*\(1\)"):
-        lacking = schema.like(schema.encode(X[[7]]), X[[7]])
+        lacking = schema.like(encoded(schema, X[[7]]), X[[7]])
     assert lacking.columns.tolist() == [7, 1]
     turned = X.set_axis(pd.MultiIndex.from_tuples([("a", 1), ("b", 2)]), axis=1)
     pairs = Schema.learn(turned)
-    assert pairs.encode(turned.iloc[:, ::-1]).tolist() == [[1.0, 0.0], [2.0, 1.0]]
-    assert pairs.like(pairs.encode(turned), turned.iloc[:, ::-1]).equals(turned)
+    assert encoded(pairs, turned.iloc[:, ::-1]).tolist() == [[1.0, 0.0], [2.0, 1.0]]
+    assert pairs.like(encoded(pairs, turned), turned.iloc[:, ::-1]).equals(turned)
 
 
 def test_names_of_two_kinds_are_positions():
     X = pd.DataFrame({0: [1.0, 2.0], "b": ["x", "y"]})
     schema = Schema.learn(X)
     assert schema.names is None
-    assert schema.encode(X[["b", 0]].iloc[:, ::-1]).tolist() == [[1.0, 0.0], [2.0, 1.0]]
+    assert encoded(schema, X[["b", 0]].iloc[:, ::-1]).tolist() == [[1.0, 0.0], [2.0, 1.0]]
 
 
 @pytest.mark.parametrize("name", ["a", 7])
@@ -271,7 +278,7 @@ def test_types_that_are_neither_numbers_nor_categories(values, what):
     X = pl.DataFrame({"f": values}) if isinstance(values, pl.Series) else one(values)
     for schema in (None, Schema(("f",), None), Schema(("f",), (np.array(["a"], dtype=object),))):
         with pytest.raises(InvalidInputError, match="turn it into a number or a category") as error:
-            Schema.learn(X) if schema is None else schema.encode(X)
+            Schema.learn(X) if schema is None else encoded(schema, X)
         assert "column 'f' is of the type" in str(error.value)
         assert what in str(error.value)
 
@@ -298,7 +305,7 @@ def test_mixed_columns_are_refused(values, message):
         with pytest.raises(InvalidInputError, match=message + r": make all of it one type"):
             Schema.learn(one(values, dtype=object), flagged)
     with pytest.raises(InvalidInputError, match=message):
-        Schema.learn(one(["a"])).encode(one(values, dtype=object))
+        encoded(Schema.learn(one(["a"])), one(values, dtype=object))
 
 
 @pytest.mark.parametrize("strange", [{"a": 1}, [1], (1,), object(), 1j, datetime.date(2020, 1, 1)])
@@ -317,19 +324,19 @@ def test_categories_of_other_things_go_by_their_names():
     bins = one(pd.cut([1.0, 2.0, np.nan], 2))
     schema = Schema.learn(bins)
     assert schema.categories[0].tolist() == sorted(map(str, bins.iloc[:2, 0]))
-    np.testing.assert_array_equal(schema.encode(bins)[:, 0], [0.0, 1.0, np.nan])
+    np.testing.assert_array_equal(encoded(schema, bins)[:, 0], [0.0, 1.0, np.nan])
 
 
 def test_what_cannot_be_known_is_marked():
     """Absent columns and unseen categories are NaN, and told apart from plain holes."""
     frame = pd.DataFrame({"a": ["x", "y", None], "b": [1.0, 2.0, np.nan], "k": [3, 4, 3]})
     schema = Schema.learn(frame, ["k"])
-    assert not is_untold(schema.encode(frame)).any()
+    assert schema.encode(frame).untold is None
     with pytest.warns(DegenerateDataWarning):
         strange = schema.encode(frame[["k", "a"]].replace({"x": "z", 4: 9}))
     expected = [[True, True, False], [False, True, True], [False, True, False]]
-    np.testing.assert_array_equal(is_untold(strange), expected)
-    np.testing.assert_array_equal(np.isnan(strange[:, 0]), [True, False, True])
+    np.testing.assert_array_equal(strange.untold, expected)
+    np.testing.assert_array_equal(np.isnan(strange.values[:, 0]), [True, False, True])
 
 
 def test_many_categories_look_like_an_identifier():
@@ -361,7 +368,7 @@ def test_numbers_become_categories_where_the_user_says_so(chosen):
     assert schema.levels(3).tolist() == [2, 0, 2]
     assert schema.categories[0].tolist() == [1.0, 3.0]
     assert schema.categories[0].dtype.kind == "f"
-    matrix = schema.encode(X)
+    matrix = encoded(schema, X)
     np.testing.assert_array_equal(matrix, [[1, 0.5, 1], [0, 0.5, NAN], [1, 0.25, 0]])
     np.testing.assert_array_equal(schema.decode(matrix), X)
     assert Schema.learn(X.astype(np.float32)[:1].astype(int), [0]).categories[0].dtype.kind == "i"
@@ -377,7 +384,7 @@ def test_chosen_columns_add_to_those_that_the_type_shows(chosen):
         schema = Schema.learn(X, chosen)
         assert schema.categories[0].tolist() == [20, 30]
         assert schema.categories[1].tolist() == ["x", "y"]
-        assert schema.encode(X).tolist() == [[1, 0], [0, 1]]
+        assert encoded(schema, X).tolist() == [[1, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("chosen", [None, "from_dtype", [], [False, False]])
@@ -425,7 +432,7 @@ def test_infinity_is_no_category():
     with pytest.raises(InvalidInputError, match=r"column 0 is categorical .* infinity \(row 2\)"):
         Schema.learn(X, [0])
     with pytest.raises(InvalidInputError, match=r"holds infinity \(row 2\)"):
-        Schema.learn(X[:2], [0]).encode(X)
+        encoded(Schema.learn(X[:2], [0]), X)
 
 
 # -- other tables than the training rows -------------------------------------------------------
@@ -434,9 +441,9 @@ def test_infinity_is_no_category():
 def test_columns_are_aligned_by_name(frame):
     schema = Schema.learn(frame)
     other = frame[list(NAMES[::-1])]
-    np.testing.assert_array_equal(schema.encode(other), CODES)
+    np.testing.assert_array_equal(encoded(schema, other), CODES)
     with pytest.raises(InvalidInputError) as error:
-        schema.encode(other, "error")
+        encoded(schema, other, "error")
     assert str(error.value) == (
         MATCH + "Feature names must be in the same order as they were in fit.\n"
     )
@@ -445,22 +452,22 @@ def test_columns_are_aligned_by_name(frame):
 def test_frames_of_numbers_are_aligned_as_frames():
     X = pd.DataFrame({"a": [1, 2], "b": [1.5, None]})
     for other in (X[["b", "a"]], pl.from_dict({"b": [1.5, None], "a": [1, 2]})):
-        found = Schema.learn(X).encode(other)
+        found = encoded(Schema.learn(X), other)
         assert type(found) is type(other)
         assert list(found.columns) == ["a", "b"]
     with pytest.warns(DegenerateDataWarning, match=r"lacks 1 column\(s\) .* \('a'\)"):
-        np.testing.assert_array_equal(Schema.learn(X).encode(X[["b"]]), [[NAN, 1.5], [NAN, NAN]])
+        np.testing.assert_array_equal(encoded(Schema.learn(X), X[["b"]]), [[NAN, 1.5], [NAN, NAN]])
 
 
 def test_absent_columns_count_as_missing(frame):
     schema = Schema.learn(frame)
     with pytest.warns(DegenerateDataWarning, match=r"2 column\(s\).*\('color', 'size'\)") as seen:
-        found = schema.encode(frame[["grade", "round"]])
+        found = encoded(schema, frame[["grade", "round"]])
     assert len(seen) == 1
     np.testing.assert_array_equal(found[:, 2:], CODES[:, 2:])
     assert np.isnan(found[:, :2]).all()
     with pytest.raises(InvalidInputError) as error:
-        schema.encode(frame[["size", "round"]], "error")
+        encoded(schema, frame[["size", "round"]], "error")
     assert str(error.value) == (
         MATCH + "Feature names seen at fit time, yet now missing:\n- color\n- grade\n"
     )
@@ -470,12 +477,12 @@ def test_absent_columns_count_as_missing(frame):
 def test_strange_columns_are_refused(unexpected):
     schema = Schema.learn(pandas_frame())
     with pytest.raises(InvalidInputError) as error:
-        schema.encode(pandas_frame().assign(weight=1, length=2), unexpected)
+        encoded(schema, pandas_frame().assign(weight=1, length=2), unexpected)
     message = MATCH + "Feature names unseen at fit time:\n- length\n- weight\n"
     assert str(error.value).startswith(message)
     assert ("unexpected='ignore'" in str(error.value)) == (unexpected == "missing")
     with pytest.raises(InvalidInputError) as error:
-        schema.encode(pd.DataFrame(np.eye(7), columns=list("abcdefg")), unexpected)
+        encoded(schema, pd.DataFrame(np.eye(7), columns=list("abcdefg")), unexpected)
     assert str(error.value).startswith(
         MATCH + "Feature names unseen at fit time:\n- a\n- b\n- c\n- d\n- e\n- ...\n"
         "Feature names seen at fit time, yet now missing:\n- color\n- grade\n- round\n- size\n"
@@ -489,39 +496,39 @@ def test_unseen_categories(table):
     other["grade"] = ["c", "a", None, "b"]
     wrong = r"\(column (1|'color'): 'jade', 'pink'; column (3|'grade'): 'c'\)"
     with pytest.warns(DegenerateDataWarning, match=wrong) as seen:
-        found = schema.encode(other)
+        found = encoded(schema, other)
     assert len(seen) == 1
     np.testing.assert_array_equal(found[:, 1], [1, NAN, 0, NAN])
     np.testing.assert_array_equal(found[:, 3], [NAN, 0, NAN, 1])
     with pytest.raises(InvalidInputError, match=wrong):
-        schema.encode(other, "error")
+        encoded(schema, other, "error")
 
 
 def test_few_unseen_categories_are_named():
     schema = Schema.learn(np.arange(3.0)[:, None], [0])
     X = np.array([[1.0], [9.5], [-1], [7], [NAN], [2], [8], [6], [5]])
     with pytest.warns(DegenerateDataWarning, match=r"0: -1.0, 5.0, 6.0, 7.0, 8.0, \.\.\.\)"):
-        found = schema.encode(X)
+        found = encoded(schema, X)
     np.testing.assert_array_equal(found[:6, 0], [1, NAN, NAN, NAN, NAN, 2])
 
 
 def test_frames_and_arrays_stand_in_for_each_other_by_position(frame):
-    np.testing.assert_array_equal(Schema.learn(frame).encode(objects()), CODES)
-    np.testing.assert_array_equal(Schema.learn(objects()).encode(frame), CODES)
+    np.testing.assert_array_equal(encoded(Schema.learn(frame), objects()), CODES)
+    np.testing.assert_array_equal(encoded(Schema.learn(objects()), frame), CODES)
     numbers = pd.DataFrame(np.eye(2), columns=["a", "b"])
-    assert Schema.learn(np.eye(2)).encode(numbers) is numbers
+    assert encoded(Schema.learn(np.eye(2)), numbers) is numbers
     rows = np.eye(2)
-    assert Schema.learn(numbers).encode(rows) is rows
+    assert encoded(Schema.learn(numbers), rows) is rows
 
 
 def test_another_number_of_columns(frame):
     for schema in (Schema.learn(frame), Schema.learn(objects())):
         X = np.ones((2, 3))
-        assert schema.encode(X) is X
+        assert encoded(schema, X) is X
         with pytest.raises(InvalidInputError, match=r"has 3 features, but .* fitted with 4"):
-            schema.encode(objects()[:, :3])
+            encoded(schema, objects()[:, :3])
     with pytest.raises(InvalidInputError, match=r"has 3 features, but .* fitted with 4"):
-        Schema.learn(objects()).encode(frame[["size", "color", "grade"]])
+        encoded(Schema.learn(objects()), frame[["size", "color", "grade"]])
 
 
 @pytest.mark.parametrize("unexpected", ["missing", "error"])
@@ -537,16 +544,16 @@ def test_another_number_of_columns(frame):
 def test_a_column_keeps_its_kind(train, now, message, unexpected):
     for X in (one(now), one(now, dtype=object), one(now, dtype="category")):
         with pytest.raises(InvalidInputError, match="column 'f' " + message):
-            Schema.learn(one(train)).encode(X, unexpected)
+            encoded(Schema.learn(one(train)), X, unexpected)
     schema = Schema.learn(np.array([train], dtype=object).T)
     with pytest.raises(InvalidInputError, match="column 0 " + message):
-        schema.encode(np.array([now], dtype=object).T, unexpected)
+        encoded(schema, np.array([now], dtype=object).T, unexpected)
 
 
 def test_numeric_categories_refuse_text():
     schema = Schema.learn(np.array([[1.0], [2.0]]), [0])
     with pytest.raises(InvalidInputError, match="held numbers in training and holds text now"):
-        schema.encode(np.array([["1"]], dtype=object))
+        encoded(schema, np.array([["1"]], dtype=object))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "object", "category", "str", "boolean"])
@@ -555,18 +562,18 @@ def test_a_column_wholly_missing_is_of_any_kind(dtype):
     for train in (one(["a", "b"]), one([True, False]), one([1.5, 2.0])):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = Schema.learn(train).encode(nothing, "error")
+            found = encoded(Schema.learn(train), nothing, "error")
         assert np.isnan(np.asarray(found, dtype=float)).all()
 
 
 def test_booleans_are_the_numbers_zero_and_one():
     schema = Schema.learn(one([True, False]))
-    assert schema.encode(np.array([[1.0], [0.0]])).tolist() == [[1.0], [0.0]]
+    assert encoded(schema, np.array([[1.0], [0.0]])).tolist() == [[1.0], [0.0]]
     with pytest.warns(DegenerateDataWarning, match=r"'f': 2.0\)"):
-        assert np.isnan(schema.encode(np.array([[2.0]]))).all()
-    assert Schema.learn(one([0.5, 2.0])).encode(one([True, False])).tolist() == [[1.0], [0.0]]
+        assert np.isnan(encoded(schema, np.array([[2.0]]))).all()
+    assert encoded(Schema.learn(one([0.5, 2.0])), one([True, False])).tolist() == [[1.0], [0.0]]
     marked = Schema.learn(np.array([[0], [1]]), [0])
-    assert marked.encode(one([True, False])).tolist() == [[1.0], [0.0]]
+    assert encoded(marked, one([True, False])).tolist() == [[1.0], [0.0]]
 
 
 # -- the way back ------------------------------------------------------------------------------
@@ -616,7 +623,7 @@ def test_round_trip_through_polars(grade):
 def test_round_trip_through_arrays_and_lists():
     for X in (objects(), objects().tolist()):
         schema = Schema.learn(X)
-        found = schema.like(schema.encode(X), X)
+        found = schema.like(encoded(schema, X), X)
         assert isinstance(found, np.ndarray)
         assert found[0].tolist() == objects()[0].tolist()
 
@@ -676,11 +683,11 @@ def test_like_keeps_nullable_and_whole_numbers():
         }
     )
     schema = Schema.learn(X, ["d"])
-    pd.testing.assert_frame_equal(schema.like(schema.encode(X), X), X)
+    pd.testing.assert_frame_equal(schema.like(encoded(schema, X), X), X)
     X = pl.DataFrame({"a": [1, None], "b": [True, None], "c": [None, None], "d": [3, None]})
     X = X.with_columns(pl.col("c").cast(pl.String))
     schema = Schema.learn(X, ["d"])
-    found = schema.like(schema.encode(X), X)
+    found = schema.like(encoded(schema, X), X)
     assert found.schema == X.schema
     assert found.equals(X)
 
@@ -693,14 +700,14 @@ class Majority(ClassifierMixin, BaseEstimator):
 
     def fit(self, X, y):
         self.schema_ = Schema.learn(X)
-        _, y = validate_data(self, self.schema_.encode(X), y, ensure_all_finite="allow-nan")
+        _, y = validate_data(self, encoded(self.schema_, X), y, ensure_all_finite="allow-nan")
         self.classes_, counts = np.unique(y, return_counts=True)
         self.majority_ = self.classes_[counts.argmax()]
         return self
 
     def predict(self, X):
         X = validate_data(
-            self, self.schema_.encode(X, "error"), reset=False, ensure_all_finite="allow-nan"
+            self, encoded(self.schema_, X, "error"), reset=False, ensure_all_finite="allow-nan"
         )
         return np.full(len(X), self.majority_)
 
@@ -733,6 +740,6 @@ def test_ten_thousand_categories(form, rng):
         X = pl.DataFrame({"f": X[:, 0].tolist()}) if form == "polars" else one(X[:, 0])
     X = X.astype("category") if form == "category" else X
     schema = Schema.learn(X)
-    found = schema.encode(X)
+    found = encoded(schema, X)
     assert schema.levels(1).tolist() == [10_000]
     np.testing.assert_array_equal(schema.categories[0][found[:, 0].astype(int)], names[codes[:, 0]])

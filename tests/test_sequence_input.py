@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from mixtura.estimators.sequence_input import per_sequence, read_sequences
+from mixtura.data.sequence_input import per_sequence, read_sequences
 from mixtura.exceptions import InvalidInputError
 
 pd = pytest.importorskip("pandas")

@@ -19,6 +19,7 @@ from mixtura import (
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
+from mixtura.data.schema import Schema
 from mixtura.densities import Auto
 from mixtura.solvers import EM, LBFGS, LinkedEM
 
@@ -72,9 +73,10 @@ class Moments(SequenceMixtureClassifier):
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = True, False
         return tags
 
-    def _check_X(self, X, *, reset):
+    def _read(self, X, schema=None):
+        reset = schema is None
         rows = validate_data(self, X, reset=reset, ensure_all_finite="allow-nan", dtype=np.float64)
-        return super()._check_X(rows[:, None], reset=False)
+        return super()._read(rows[:, None], schema or Schema())
 
 
 PLAIN = {"density": "diag", "solver": EM(5), "random_state": 0}

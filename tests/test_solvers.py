@@ -6,11 +6,18 @@ import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from mixtura import MixtureClassifier, load
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    MixtureDensity,
+    SequenceMixtureClassifier,
+    load,
+)
 from mixtura.data import Table
-from mixtura.densities import LowRank, Student
+from mixtura.densities import LowRank, LowRankGaussian, LowRankPrecision, Student
 from mixtura.engines import LocalEngine
-from mixtura.objectives import Conditional, Likelihood
+from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.objectives import Conditional, Likelihood, Objective
 from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, Adam
 from mixtura.solvers.gradients import evaluate
@@ -159,3 +166,67 @@ def test_a_classifier_of_heavy_tails(settings, holey_iris, iris, tmp_path):
             getattr(again, ask)(holey_iris[0]), getattr(model, ask)(holey_iris[0])
         )
     assert again.density == "student"
+
+
+@pytest.mark.parametrize(
+    "density", [LowRank(2, init="eigen"), LowRank(2, parameterization="precision")]
+)
+def test_every_estimator_keeps_to_the_structure_it_was_given(density, iris):
+    """Also where training begins with full covariances."""
+    kind = LowRankPrecision if density.parameterization == "precision" else LowRankGaussian
+    X, y = iris
+    boosted = BoostedMixtureClassifier(density=density, n_stages=1, calibrate=False).fit(X, y)
+    assert type(boosted.mixture_.density) is kind
+    chains = SequenceMixtureClassifier(1, density=density, method="ml", calibrate=False)
+    chains.fit(np.split(X, 30), y[::5])
+    assert type(chains.mixture_.density.emission) is kind
+    plain = MixtureDensity(1, density=density).fit(X)
+    assert type(plain.mixture_.density) is kind
+
+
+def test_a_setting_of_a_name_is_refused(iris):
+    """With what to pass instead; an object that comes along is what it is a setting of."""
+    with pytest.raises(InvalidInputError, match=r"density__rank.*density='low_rank' is a name"):
+        MixtureClassifier(density="low_rank").set_params(density__rank=2)
+    model = MixtureClassifier().set_params(density=LowRank(), density__rank=2)
+    assert model.density.rank == 2
+
+
+def test_parts_that_contradict_each_other_are_refused(iris):
+    """Before any work: EM does not discriminate, and a stream keeps its density."""
+    sequences = np.split(iris[0], 30), iris[1][::5]
+    for settings in (
+        {"method": "margin", "solver": EM()},
+        {"method": "margin", "solver": "ebw", "density": LowRank(1, parameterization="precision")},
+    ):
+        with pytest.raises(UnsupportedError, match="lbfgs"):
+            SequenceMixtureClassifier(2, **settings).fit(*sequences)
+    weighed = MixtureClassifier(objective=Likelihood(0.3))
+    with pytest.raises(InvalidInputError, match="unlabeled_weight"):
+        weighed.fit(*iris)
+    stream = MixtureClassifier(1, density="diag", objective="likelihood")
+    stream.partial_fit(*iris, classes=[0, 1, 2])
+    with pytest.raises(InvalidInputError, match="stream so far"):
+        stream.set_params(density="full").partial_fit(*iris)
+
+
+class Constant(Objective):
+    """Its slope is one number, seen from everywhere."""
+
+    def loss(self, class_log_joint, y):
+        return class_log_joint.sum(1)
+
+
+class Mean(Objective):
+    """One loss for all rows."""
+
+    def loss(self, class_log_joint, y):
+        return class_log_joint.mean()
+
+
+def test_objectives_of_odd_shapes(iris):
+    """An expanded slope is no obstacle; a loss that is not one per row is named."""
+    settings = {"density": "diag", "tradeoff": 0.5, "solver": LBFGS(2), "calibrate": False}
+    MixtureClassifier(1, objective=Constant(), **settings).fit(*iris)
+    with pytest.raises(InvalidInputError, match=r"Mean.loss.*one loss per row"):
+        MixtureClassifier(1, objective=Mean(), **settings).fit(*iris)

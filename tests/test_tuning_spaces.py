@@ -57,9 +57,9 @@ def quick(**parameters):
 
 GIVEN = {
     "n_components": 2,
-    "covariance": "low_rank",
+    "density": "low_rank",
     "rank": 2,
-    "reg_covar": 1e-2,
+    "floor": 1e-2,
     "objective": "margin",
     "tradeoff_odds": 3.0,
     "margin": 5.0,
@@ -73,13 +73,13 @@ PLAIN = set(GIVEN) - {"learning_rate", "unlabeled_weight"}
     ("parameters", "changes", "asked"),
     [
         ({}, {}, PLAIN),
-        ({}, {"covariance": "diag"}, PLAIN - {"rank"}),
+        ({}, {"density": "diag"}, PLAIN - {"rank"}),
         ({}, {"objective": "conditional"}, PLAIN - {"margin"}),
         ({"solver": "adam"}, {}, PLAIN | {"learning_rate"}),
         ({"solver": Adam(averaging=0.9)}, {}, PLAIN | {"learning_rate"}),
         ({"solver": "em"}, {}, PLAIN - {"objective", "tradeoff_odds", "margin"}),
         ({"solver": EM()}, {}, PLAIN - {"objective", "tradeoff_odds", "margin"}),
-        ({"density": LowRank(parameterization="precision")}, {}, PLAIN - {"covariance"}),
+        ({"density": LowRank(parameterization="precision")}, {}, PLAIN - {"density"}),
         ({"unlabeled": 0}, {}, PLAIN | {"unlabeled_weight"}),
     ],
 )
@@ -105,7 +105,7 @@ def test_bounds_follow_the_data(flowers):
     assert "learning_rate" in many.params
     narrow = FixedTrial(GIVEN)
     chosen = density_space(narrow, MixtureDensity(), X[:, :1])
-    assert set(narrow.params) == {"n_components", "reg_covar"}
+    assert set(narrow.params) == {"n_components", "floor"}
     assert chosen == {"n_components": 2, "density": Full(1e-2)}
 
 
@@ -122,7 +122,7 @@ def test_what_is_not_searched_of_a_part_is_kept(flowers):
 def test_networks_are_asked_for_penalties_and_what_moves_them(flowers, end_to_end, asked):
     """The share of the likelihood where gradients follow, the link where they do not."""
     given = {"embedding": "posterior", "n_components": 2, "l1": 1e-2, "l2": 1e-4}
-    given |= {"prior_rows": 3.0, "reg_covar": 0.02, "covariance": "diag", asked: 0.5}
+    given |= {"prior_rows": 3.0, "floor": 0.02, "density": "diag", asked: 0.5}
     trial = FixedTrial(given)
     start = MixtureNetworkClassifier(solver=LinkedEM(max_iter=7, end_to_end=end_to_end))
     chosen = network_space(trial, start, *flowers)
@@ -134,7 +134,7 @@ def test_networks_are_asked_for_penalties_and_what_moves_them(flowers, end_to_en
 
 def test_boosted_mixtures_are_asked_what_a_stage_is(flowers):
     """And what is chosen can be fitted."""
-    given = {"n_components": 2, "prior_rows": 3.0, "reg_covar": 0.02, "covariance": "diag"}
+    given = {"n_components": 2, "prior_rows": 3.0, "floor": 0.02, "density": "diag"}
     trial = FixedTrial(given)
     start = BoostedMixtureClassifier(n_stages=1, calibrate=False, random_state=0)
     chosen = boosted_space(trial, start, *flowers)
@@ -147,7 +147,7 @@ def test_sequences_are_searched_as_lists():
     rows = make_hmm_sequences(10, length=(5, 9), random_state=0)
     start = SequenceMixtureClassifier(method="ml", init=EM(2), calibrate=False)
     best, study = tune(start, rows.data, rows.target, n_trials=2, cv=2, random_state=0)
-    asked = {"n_states", "covariance", "topology", "reg_covar"}
+    asked = {"n_states", "density", "topology", "floor"}
     assert set(study.trials[-1].params) == asked
     assert best.predict(rows.data).shape == (20,)
 

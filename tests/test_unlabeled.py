@@ -11,7 +11,7 @@ from mixtura import MixtureClassifier, MixtureNetworkClassifier, load
 from mixtura.data import Scaling, Table
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import AmbiguousDataWarning
-from mixtura.selection.calibration import Unseen
+from mixtura.selection.held_out import Answers
 from mixtura.solvers import EM, LBFGS, LinkedEM
 
 LIKELIHOOD = {"n_components": 1, "density": "diag", "objective": "likelihood", "random_state": 0}
@@ -20,13 +20,14 @@ LINKED = {"solver": LinkedEM(10, end_to_end=False), "init": EM(10, 0.01)}
 NETWORK = {"embedding": "log_density", "density": "diag", "n_components": 1, "random_state": 0}
 MODELS = {
     "likelihood": (MixtureClassifier, LIKELIHOOD),
+    "clusters": (MixtureClassifier, LIKELIHOOD | {"n_components": 3}),
     "margin": (MixtureClassifier, MARGIN),
     "network": (MixtureNetworkClassifier, NETWORK | LINKED),
 }
 
 
 def clusters_are_classes(seed):
-    """Two wide clusters, eight labels of each, and 384 rows without one."""
+    """Two wide clusters, ten labels of each, and 380 rows without one."""
     rng = np.random.default_rng(seed)
     y = np.repeat([0, 1], 300)
     X = rng.normal(size=(600, 8)) + 1.1 * y[:, None]
@@ -87,10 +88,10 @@ def test_rows_that_help_are_used():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_too_few_labels_to_tell(name):
-    """Eight labels decide nothing: the safer choice, and a warning."""
+    """Fewer than twenty labels decide nothing: the safer choice, and a warning."""
     kind, settings = MODELS[name]
     X, shown, *_ = clusters_are_not_classes(0)
-    shown[8:] = -1
+    shown[9:] = -1
     model, messages = quietly(kind(**settings), X, shown)
     assert model.unlabeled_weight_ == 0.0
     assert ["labels are too few" in message for message in messages] == [True]
@@ -169,6 +170,17 @@ def test_training_that_goes_on_keeps_the_choice():
     assert (model.unlabeled_weight_, messages) == (0.0, [])
 
 
+def test_training_goes_on_with_unlabeled_rows():
+    """Where they help, a warm start takes them from the model that there is, in its units."""
+    X, shown, *_ = clusters_are_classes(1)
+    model = MixtureClassifier(warm_start=True, **LIKELIHOOD).fit(X[shown >= 0], shown[shown >= 0])
+    before = model.scaling_
+    model.fit(X, shown)
+    assert model.unlabeled_weight_ == 0.5
+    np.testing.assert_array_equal(model.scaling_.location, before.location)
+    np.testing.assert_array_equal(model.scaling_.scale, before.scale)
+
+
 def test_a_given_weight_is_that_of_the_likelihood():
     """EM with the weight equals EM with that sample weight of each row, in NumPy's own steps."""
     X, y = load_wine(return_X_y=True)
@@ -205,11 +217,11 @@ def test_surely_better():
     def says(strength):
         joint = rng.normal(size=(80, 2))
         joint[np.arange(80), y.repeat(2)] += strength
-        return Unseen(joint, np.zeros(80), y.repeat(2), np.ones(80), np.arange(80) % 2 == 1)
+        return Answers(np.ones(80), np.arange(80) % 2 == 1, joint, np.zeros(80), y.repeat(2))
 
     poor, fair, good = says(0.0), says(0.6), says(4.0)
     for one, other in ((good, poor), (poor, good), (fair, poor), (poor, poor)):
-        gain = other.losses(other.calibrate()) - one.losses(one.calibrate())
+        gain = other.losses() - one.losses()
         saved = (other.class_log_joint.argmax(1) != other.y) * 1.0
         saved -= one.class_log_joint.argmax(1) != one.y
         sure = []

@@ -116,6 +116,6 @@ def _plot_samples(model: Any, path: Path, seed: int, columns: int = 12) -> Path:
         for axes, image in zip(row, images, strict=True):
             axes.imshow(image.reshape(8, 8).clip(0, 16), cmap="gray_r", vmin=0, vmax=16)
             axes.set_axis_off()
-    figure.suptitle("Digits drawn from the hybrid model, one class a row")
+    figure.suptitle("Digits drawn from the hybrid model, one class per row")
     figure.savefig(path, dpi=110)
     return path

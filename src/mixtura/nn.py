@@ -71,7 +71,7 @@ class MixtureHead(nn.Module):
     """A mixture of Gaussians for each class, in place of the last `nn.Linear` of a classifier.
 
     `out_c = logsumexp_k (w_ck . phi(x) + b_ck)`: class log-posteriors up to a constant, which is
-    what a cross-entropy takes. One linear component a class is `nn.Linear`.
+    what a cross-entropy takes. One linear component per class is `nn.Linear`.
 
     A sparse head learns the variance of a noise on each weight (variational dropout, Molchanov et
     al. 2017). Add `kl_weight(...) * head.kl() / n_training_rows` to the loss, and weights that are
@@ -83,7 +83,7 @@ class MixtureHead(nn.Module):
     Parameters
     ----------
     in_features, n_classes : sizes of the last dimension, in and out.
-    n_components : components of every class, or one number a class.
+    n_components : components of every class, or one number per class.
     covariance : phi is x ("linear"), x and its squares ("diag"), x and all x_i x_j ("full").
     sparse : variational dropout on the weights; biases never have it.
     standardize : take phi of `(x - location) / scale`, buffers that are to be filled. It saves the
@@ -290,7 +290,7 @@ class MixtureHead(nn.Module):
         layout = Layout(self.n_components, slope.device)
         log_mass = (self.bias - density.log_prob(_origin(density)))[0]
         by_class = layout.logsumexp(log_mass[None])[0]
-        log_weight = log_mass - layout.spread(by_class)
+        log_weight = log_mass - layout.by_component(by_class)
         return Mixture(density, log_weight, layout, by_class.log_softmax(0))
 
     @property
@@ -382,7 +382,7 @@ def _component_counts(given: int | Sequence[int], n_classes: int) -> tuple[int, 
     counts = list(given) if hasattr(given, "__iter__") else [given] * n_classes
     if len(counts) != n_classes:
         raise InvalidInputError(
-            f"n_components has {len(counts)} entries for {n_classes} classes: give one a class, "
+            f"n_components has {len(counts)} entries for {n_classes} classes: give one per class, "
             "or a single number for all."
         )
     return tuple(_count("n_components", count) for count in counts)

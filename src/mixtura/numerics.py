@@ -165,3 +165,14 @@ def tri_pack_index(size: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
     place = torch.zeros(size, size, dtype=torch.long, device=device)
     place[rows, columns] = place[columns, rows] = torch.arange(len(rows), device=device)
     return rows, columns, place
+
+
+def spawn(generator: torch.Generator) -> torch.Generator:
+    """A generator of its own for a part of the work: one draw of the given one is its seed."""
+    seed = int(torch.randint(2**62, (1,), generator=generator))
+    return torch.Generator().manual_seed(seed)
+
+
+def anew(generator: torch.Generator) -> torch.Generator:
+    """A generator that begins where the given one began."""
+    return torch.Generator().manual_seed(generator.initial_seed())

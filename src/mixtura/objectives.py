@@ -17,6 +17,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
+from mixtura.exceptions import InvalidInputError
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import logsumexp
 from mixtura.parts import Part
@@ -37,8 +38,13 @@ class Objective(Part, ABC):
         leaf = class_log_joint.detach().requires_grad_()
         with torch.enable_grad():
             losses = self.loss(leaf, y)
+            if losses.shape != y.shape:
+                raise InvalidInputError(
+                    f"{type(self).__name__}.loss gave a tensor of shape {tuple(losses.shape)} for "
+                    f"{len(y)} rows: it must give one loss per row, ({len(y)},)."
+                )
             (slope,) = torch.autograd.grad(losses.sum(), leaf)
-        return losses.detach(), slope
+        return losses.detach(), slope.contiguous()
 
     def total(self, class_log_joint: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         """The weighted sum of the losses, for training by gradient."""
@@ -242,7 +248,8 @@ class Hybrid(Objective):
 class Regression(Objective):
     """tradeoff * -log p(x) + (1 - tradeoff) * half the squared error; no target is NaN.
 
-    Of a network that predicts: what stands for class log-joints is log p(x) and the prediction.
+    Of a network that predicts: its outputs are not class log-joints, but log p(x) and the
+    prediction.
     """
 
     tradeoff: float

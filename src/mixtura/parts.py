@@ -31,9 +31,25 @@ def resolve(given: str | AnyPart, names: Mapping[str, Callable[[], AnyPart]]) ->
     return given
 
 
-def import_path(part: Part) -> str:
-    """Where the class of a part can be found again; an error where it cannot."""
-    kind = type(part)
+#: Classes whose objects a model file may hold, beside parts: they and their subclasses.
+_STORABLE: list[type] = [Part]
+Class = TypeVar("Class", bound=type)
+
+
+def storable(cls: Class) -> Class:
+    """Class decorator: objects of it, and of subclasses, may stand in a model file."""
+    _STORABLE.append(cls)
+    return cls
+
+
+def is_storable(value: object) -> bool:
+    """Whether a model file may hold an object."""
+    return isinstance(value, tuple(_STORABLE))
+
+
+def import_path(value: object) -> str:
+    """Where the class of an object can be found again; an error where it cannot."""
+    kind = type(value)
     path = f"{kind.__module__}:{kind.__qualname__}"
     if kind.__module__ == "__main__" or find_class(path) is not kind:
         raise InvalidInputError(
@@ -43,11 +59,11 @@ def import_path(part: Part) -> str:
     return path
 
 
-def find_class(path: str) -> type[Part] | None:
-    """The class at an import path; None where there is none, or another thing."""
+def find_class(path: str) -> type | None:
+    """The class at an import path; None where there is none that may be stored."""
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError:
         return None
-    return found if isinstance(found, type) and issubclass(found, Part) else None
+    return found if isinstance(found, type) and issubclass(found, tuple(_STORABLE)) else None

@@ -8,7 +8,7 @@ import os
 import uuid
 from contextlib import suppress
 from copy import copy
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +21,16 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags
 from torch import Tensor
 
-from mixtura import densities
-from mixtura.data import Scaling
-from mixtura.data.schema import Schema
-from mixtura.densities import Density
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
-from mixtura.models.mixture import Layout, Mixture
-from mixtura.parts import Part, find_class, import_path
+from mixtura.parts import Part, find_class, import_path, is_storable
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 #: What a model is asked when it is read, and where another one may be inside it.
 _QUESTIONS = ("predict_proba", "predict", "score_samples", "transform")
 _INNER = ("pairwise_", "estimator_", "estimators_")
 _FAR = 1e6
 #: Types that arrays of a file may have, and the most bytes that the text of one takes.
 _ARRAY_KINDS, _MOST_TEXT = "biufUSO", 2**26
-
-#: Estimator classes that can be stored, by name; each registers itself when it is defined.
-ESTIMATORS: dict[str, type] = {}
-
-
-def storable(cls: type) -> type:
-    """Class decorator: let `save` and `load` know an estimator."""
-    ESTIMATORS[cls.__name__] = cls
-    return cls
 
 
 class _Packer:
@@ -54,20 +40,12 @@ class _Packer:
         self.tensors: dict[str, Tensor] = {}
 
     def pack(self, value: Any, name: str) -> Any:
-        if isinstance(value, Mixture):
-            return self._pack_mixture(value, name)
-        if isinstance(value, Density):
-            return self._pack_density(value, name)
-        if type(value) in ESTIMATORS.values():
-            return {"kind": "estimator", **self.pack_estimator(value, name)}
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if is_storable(value):
+            return {"kind": "object", "path": import_path(value), **self._content(value, name)}
         if isinstance(value, FrozenEstimator):
             return {"kind": "frozen", "estimator": self.pack(value.estimator, name)}
-        if isinstance(value, Scaling):
-            parts = {k: self.pack(v, f"{name}.{k}") for k, v in vars(value).items()}
-            return {"kind": "scaling", **parts}
-        if isinstance(value, Schema):
-            parts = {k: self.pack(v, f"{name}.{k}") for k, v in vars(value).items()}
-            return {"kind": "schema", **parts}
         if isinstance(value, Tensor):
             self.tensors[name] = value.detach().cpu().contiguous().clone()
             return {"kind": "tensor", "name": name}
@@ -77,20 +55,13 @@ class _Packer:
             return {"kind": "array", "dtype": value.dtype.str, "scalar": value.item()}
         if isinstance(value, dict):
             keys = [k.item() if isinstance(k, np.generic) else k for k in value]
-            items = [
-                [k, self.pack(v, f"{name}.{k}")] for k, v in zip(keys, value.values(), strict=True)
-            ]
-            return {"kind": "dict", "items": items}
+            pairs = zip(keys, value.values(), strict=True)
+            return {"kind": "dict", "items": [[k, self.pack(v, f"{name}.{k}")] for k, v in pairs]}
         if isinstance(value, torch.device):
             return {"kind": "device", "name": str(value)}
         if isinstance(value, list | tuple):
             items = [self.pack(v, f"{name}.{i}") for i, v in enumerate(value)]
             return {"kind": type(value).__name__, "items": items}
-        if value is None or isinstance(value, bool | int | float | str):
-            return value
-        if isinstance(value, Part):
-            settings = self.pack(value.get_params(deep=False), name)
-            return {"kind": "part", "path": import_path(value), "settings": settings}
         if isinstance(value, BaseEstimator):
             raise InvalidInputError(
                 f"{name} holds a {type(value).__name__}, and a model file stores estimators of "
@@ -101,6 +72,19 @@ class _Packer:
             "None before saving (callbacks and random states belong to a run, not to a model)."
         )
 
+    def _content(self, value: Any, name: str) -> dict[str, Any]:
+        """What an object is made from, and the state that an estimator has beside it."""
+        state = {}
+        if isinstance(value, BaseEstimator):
+            made_from = value.get_params(deep=False)
+            state = {k: v for k, v in vars(value).items() if k not in made_from}
+        elif is_dataclass(value):
+            made_from = {each.name: getattr(value, each.name) for each in fields(value)}
+        else:
+            made_from = value.stored()
+        parts = {"settings": made_from, **({"state": state} if state else {})}
+        return {key: self.pack(part, f"{name}.{key}") for key, part in parts.items()}
+
     def _pack_array(self, value: np.ndarray, name: str) -> Any:
         if value.dtype.kind in "OUS":
             items = [v.item() if isinstance(v, np.generic) else v for v in value.ravel().tolist()]
@@ -109,32 +93,6 @@ class _Packer:
             return {"kind": "objects", "dtype": dtype, "shape": value.shape, "items": packed}
         self.tensors[name] = torch.from_numpy(np.ascontiguousarray(value).copy())
         return {"kind": "array", "dtype": value.dtype.str, "name": name}
-
-    def _pack_density(self, density: Density, name: str) -> Any:
-        options = {f.name: getattr(density, f.name) for f in fields(density)}
-        packed = {k: self.pack(v, f"{name}.{k}") for k, v in options.items()}
-        return {"kind": "density", "density": type(density).__name__, "options": packed}
-
-    def _pack_mixture(self, mixture: Mixture, name: str) -> Any:
-        density = self._pack_density(mixture.density, f"{name}.density")
-        return {
-            **density,
-            "kind": "mixture",
-            "log_weight": self.pack(mixture.log_weight, f"{name}.log_weight"),
-            "log_prior": self.pack(mixture.log_prior, f"{name}.log_prior"),
-            "counts": list(mixture.layout.counts),
-            "learn_prior": mixture.learn_prior,
-        }
-
-    def pack_estimator(self, estimator: Any, name: str = "") -> dict[str, Any]:
-        """Parameters and fitted attributes."""
-        prefix, params = f"{name}." if name else "", estimator.get_params(deep=False)
-        state = {k: v for k, v in vars(estimator).items() if k not in params}
-        return {
-            "estimator": type(estimator).__name__,
-            "params": self.pack(params, f"{prefix}params"),
-            "state": self.pack(state, f"{prefix}state"),
-        }
 
 
 def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -169,49 +127,19 @@ def _unpack_objects(value: dict, tensors: dict[str, Tensor]) -> np.ndarray:
     return array.reshape(value["shape"])
 
 
-def _unpack_density(value: dict, tensors: dict[str, Tensor]) -> Density:
-    kind = getattr(densities, value["density"])
-    if not (isinstance(kind, type) and issubclass(kind, Density)):
-        raise KeyError(value["density"])
-    return kind(**{k: _unpack(v, tensors) for k, v in value["options"].items()})
-
-
-def _unpack_mixture(value: dict, tensors: dict[str, Tensor]) -> Mixture:
-    density = _unpack_density(value, tensors)
-    weight, prior = (_unpack(value[name], tensors) for name in ("log_weight", "log_prior"))
-    counts = value["counts"]
-    shapes = (len(weight),), (sum(counts),), (len(counts),)
-    if min(counts) < 1 or shapes != ((density.n_components,), weight.shape, prior.shape):
-        raise ValueError(f"{density.n_components} components, where classes have {counts}")
-    return Mixture(density, weight, Layout(counts), prior, value["learn_prior"])
-
-
-def _unpack_estimator(value: dict, tensors: dict[str, Tensor]) -> Any:
-    estimator = ESTIMATORS[value["estimator"]](**_unpack(value["params"], tensors))
-    for name, item in _unpack(value["state"], tensors).items():
-        setattr(estimator, name, item)
-    return estimator
-
-
-def _unpack_fields(value: dict, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    return {k: _unpack(v, tensors) for k, v in value.items() if k != "kind"}
-
-
-def _unpack_part(value: dict, tensors: dict[str, Tensor]) -> Part:
+def _unpack_object(value: dict, tensors: dict[str, Tensor]) -> Any:
     kind = find_class(value["path"])
     if kind is None:
         raise ModuleNotFoundError(f"{value['path']} cannot be imported here")
-    return kind(**_unpack(value["settings"], tensors))
+    found = kind(**_unpack(value["settings"], tensors))
+    for name, item in _unpack(value.get("state", {"kind": "dict", "items": []}), tensors).items():
+        setattr(found, name, item)
+    return found
 
 
 _UNPACKERS: dict[str, Any] = {
-    "part": _unpack_part,
-    "mixture": _unpack_mixture,
-    "density": _unpack_density,
-    "estimator": _unpack_estimator,
+    "object": _unpack_object,
     "frozen": lambda v, t: FrozenEstimator(_unpack(v["estimator"], t)),
-    "scaling": lambda v, t: Scaling(**_unpack_fields(v, t)),
-    "schema": lambda v, t: Schema(**_unpack_fields(v, t)),
     "tensor": lambda v, t: t[v["name"]],
     "device": lambda v, t: torch.device(v["name"]),
     "array": _unpack_array,
@@ -222,10 +150,10 @@ _UNPACKERS: dict[str, Any] = {
 }
 
 
-def save_estimator(estimator: Any, path: str | os.PathLike[str]) -> None:
+def save_estimator(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     """Write an estimator atomically: the old file stays until the new one is complete."""
     packer = _Packer()
-    model = json.dumps(packer.pack_estimator(estimator))
+    model = json.dumps(packer.pack(estimator, "model"))
     metadata = {
         "format": "mixtura",
         "version": str(FORMAT_VERSION),
@@ -263,10 +191,13 @@ def _digest(model: str, tensors: dict[str, Tensor]) -> str:
 def load(path: str | os.PathLike[str]) -> Any:
     """Read an estimator that `save` wrote.
 
+    A file names the modules of parts that are a user's own, and reading it imports them: read files
+    of people you trust.
+
     Raises
     ------
     FileNotFoundError : there is no such file.
-    FileFormatError : the file is damaged, not a mixtura model, or from a newer version.
+    FileFormatError : the file is damaged, not a mixtura model, or of another version's format.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"no model file at {path}.")
@@ -284,20 +215,27 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise FileFormatError(f"{path} is a safetensors file, but not a mixtura model.")
     try:
         version = int(metadata["version"])
-        if version <= FORMAT_VERSION:
+        if version == FORMAT_VERSION:
             return _read_model(metadata, tensors)
+    except ModuleNotFoundError as error:
+        raise FileFormatError(
+            f"{path} holds an object of a class that is not here: {error}. Remedy: make its module "
+            "importable, as it was when the model was saved."
+        ) from error
     except Exception as error:  # whatever goes wrong from here on, the file is the cause
         raise FileFormatError(f"{path} is damaged ({error!r}): restore it from a copy.") from error
+    age = "newer" if version > FORMAT_VERSION else "older"
+    remedy = "upgrade mixtura" if version > FORMAT_VERSION else "fit and save the model again"
     raise FileFormatError(
-        f"{path} was written by a newer mixtura (format {version}, this one reads up to "
-        f"{FORMAT_VERSION}): upgrade mixtura."
+        f"{path} was written by {age} mixtura (format {version}, this one reads "
+        f"{FORMAT_VERSION}): {remedy}."
     )
 
 
 def _read_model(metadata: dict[str, str], tensors: dict[str, Tensor]) -> Any:
     if metadata["sha256"] != _digest(metadata["model"], tensors):
         raise ValueError("the checksum does not fit the content")
-    estimator = _unpack_estimator(json.loads(metadata["model"]), tensors)
+    estimator = _unpack(json.loads(metadata["model"]), tensors)
     estimator._validate_params()
     _check_answer(_plain_copy(estimator))
     return estimator
@@ -307,7 +245,7 @@ def _plain_copy(value: Any) -> Any:
     """A fitted estimator, and those inside it, without names of columns and on the CPU."""
     if isinstance(value, list):
         return [_plain_copy(each) for each in value]
-    if type(value) not in ESTIMATORS.values():
+    if not isinstance(value, BaseEstimator) or isinstance(value, Part):
         return value
     plain = copy(value)
     state = {name: _plain_copy(each) for name, each in vars(value).items()}
@@ -318,11 +256,11 @@ def _plain_copy(value: Any) -> Any:
 
 def _check_answer(estimator: Any) -> None:
     """A row of zeros, one far away and one of nothing get finite answers: the parts fit."""
-    tags, inner = get_tags(estimator).input_tags, _innermost(estimator)
-    rows = np.full((2 + tags.allow_nan, len(inner.scaling_.scale)), np.nan)
+    tags, model = get_tags(estimator).input_tags, _innermost(estimator).model_
+    rows = np.full((2 + tags.allow_nan, len(model.scaling.scale)), np.nan)
     rows[0], rows[1] = 0.0, _FAR
     for asked in (rows, rows[:-1]):  # what fits three rows by chance does not fit two
-        given = [asked] if tags.three_d_array else getattr(inner, "schema_", Schema()).decode(asked)
+        given = [asked] if tags.three_d_array else model.schema.decode(asked)
         if not np.isfinite(_first_answer(estimator, given)).all():
             raise ValueError("its answers are not finite")
 
@@ -336,12 +274,9 @@ def _first_answer(estimator: Any, given: Any) -> Any:
 
 
 def _innermost(estimator: Any) -> Any:
-    """The estimator that knows the columns, by arrays that are there: a number may be any."""
+    """The estimator that has a model of its own: itself, or one inside it."""
     state = vars(estimator)
-    counted = {"n_components_", "weights_"} <= state.keys()
-    if counted and np.sum(state["n_components_"]) != len(state["weights_"]):
-        raise ValueError("the components do not fit their weights")
-    if "scaling_" in state:
+    if "model_" in state:
         return estimator
     inner = next(state[name] for name in _INNER if name in state)
     return _innermost(inner[0] if isinstance(inner, list) else inner)

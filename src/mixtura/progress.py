@@ -119,7 +119,7 @@ class _Silent:
 
 
 class _Lines(_Silent):
-    """Plain lines, at most one a second, with the time left."""
+    """Plain lines, at most one per second, with the time left."""
 
     def start(self, stage: str, total: int) -> None:
         self._stage, self._total, self._done = stage, total, 0

@@ -120,7 +120,7 @@ def tune(
     timeout : float
         No trial begins after so many seconds.
     n_jobs : int
-        Trials at a time, in threads; -1 is one a core. Only one at a time is repeatable.
+        Trials at a time, in threads; -1 is one per core. Only one at a time is repeatable.
     storage : None, path, Optuna URL or Optuna storage
         Where trials are kept. Call again with the same storage and `study_name` to continue after
         an interruption, or call from several processes, each with a `random_state` of its own, to
@@ -241,9 +241,9 @@ def boosted_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Par
 def sequence_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
     """The space of `SequenceMixtureClassifier`: what its hidden Markov models are."""
     chosen: Parameters = {"n_states": trial.suggest_int("n_states", 2, 16, log=True)}
-    kind = trial.suggest_categorical("covariance", ["diag", "full"])
+    kind = trial.suggest_categorical("density", ["diag", "full"])
     chosen["topology"] = trial.suggest_categorical("topology", ["ergodic", "left_to_right"])
-    floor = trial.suggest_float("reg_covar", 1e-3, 0.5, log=True)
+    floor = trial.suggest_float("floor", 1e-3, 0.5, log=True)
     return {**chosen, "density": _GAUSSIANS[kind](floor)}
 
 
@@ -289,12 +289,12 @@ def _components(trial: Trial, n_rows: int, name: str = "n_components") -> int:
 
 def _density(trial: Trial, n_features: int, given: str | Structure = "auto") -> Structure:
     """A Gaussian structure; one of low rank keeps what else was said of the one that is given."""
-    floor = trial.suggest_float("reg_covar", 1e-4, 1e-1, log=True)
+    floor = trial.suggest_float("floor", 1e-4, 1e-1, log=True)
     if n_features == 1:
         return Full(floor)
     low_rank, kind = given if isinstance(given, LowRank) else LowRank(), "low_rank"
     if low_rank.closed_form:  # precisions come in low rank alone
-        kind = trial.suggest_categorical("covariance", [*_GAUSSIANS, kind])
+        kind = trial.suggest_categorical("density", [*_GAUSSIANS, kind])
     if kind != "low_rank":
         return _GAUSSIANS[kind](floor)
     rank = trial.suggest_int("rank", 1, min(25, n_features - 1))

@@ -5,19 +5,22 @@ from mixtura.data.labels import (
     find_labeled,
     labeled_mask,
     read_labels,
+    read_labels_of,
     resolve_unlabeled,
 )
-from mixtura.data.tables import UNLABELED, Batch, Scaling, Table, resolve_device
+from mixtura.data.tables import UNLABELED, Batch, Matrix, Scaling, Table, resolve_device
 
 __all__ = [
     "UNLABELED",
     "Batch",
+    "Matrix",
     "Scaling",
     "Table",
     "encode_labels",
     "find_labeled",
     "labeled_mask",
     "read_labels",
+    "read_labels_of",
     "resolve_device",
     "resolve_unlabeled",
 ]

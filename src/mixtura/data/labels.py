@@ -23,6 +23,14 @@ def read_labels(y: Any) -> np.ndarray:
     return column_or_1d(y, warn=True)
 
 
+def read_labels_of(y: Any, n_rows: int) -> np.ndarray:
+    """Labels of so many rows."""
+    labels = read_labels(y)
+    if len(labels) != n_rows:
+        raise InvalidInputError(f"y has {len(labels)} entries, but X has {n_rows} rows.")
+    return labels
+
+
 def resolve_unlabeled(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None = None) -> Any:
     """What marks unlabeled entries of y beside None and NaN; None for nothing.
 

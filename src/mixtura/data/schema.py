@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from mixtura.data.tables import Matrix
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.parts import storable
 
 # Types of columns by the letters that their names begin with: NumPy, pandas and polars agree here.
 _NUMBERS = {"int", "uint", "float", "longdouble", "double", "halffloat", "decimal", "sparse"}
@@ -33,16 +35,6 @@ _SHOWN = 5
 _DENSE_BYTES = 2**32
 #: Whole numbers up to here are floats exactly.
 _EXACT = 2**53
-#: Marks entries that are missing because the model could not know them: a column that is not there,
-#: a category never seen. A NaN like any other to arithmetic, with a mark of its own in its bits.
-UNTOLD = np.array(0x7FF8_0000_0000_0001, dtype=np.uint64).view(np.float64)[()]
-
-
-def is_untold(X: np.ndarray) -> np.ndarray:
-    """Which entries are marked as `UNTOLD`."""
-    if X.dtype != np.float64:
-        return np.zeros(X.shape, dtype=bool)
-    return np.ascontiguousarray(X).view(np.uint64) == np.float64(UNTOLD).view(np.uint64)
 
 
 def is_missing(value: object) -> bool:
@@ -50,6 +42,7 @@ def is_missing(value: object) -> bool:
     return type(value).__name__ in _MISSING or bool(value != value)
 
 
+@storable
 @dataclass(frozen=True)
 class Schema:
     """What the columns of a table are, learned from the training rows.
@@ -119,11 +112,11 @@ class Schema:
         return names.index(column) if isinstance(column, str) else int(column)
 
     def encode(self, X: Any, unexpected: str = "missing") -> Any:
-        """X as a float matrix of numbers and codes; X itself where there is nothing to do.
+        """X as a `Matrix` of numbers and codes; X itself where there is nothing to do.
 
-        Columns that X lacks and categories that were not in the training rows count as missing
-        (`UNTOLD`), with a warning, or are refused if `unexpected` is "error". Columns that the
-        training rows lack are refused, or left aside, with a warning, if it is "ignore".
+        Columns that X lacks and categories that were not in the training rows count as missing, and
+        say nothing by it, with a warning; or they are refused, if `unexpected` is "error". Columns
+        that the training rows lack are refused, or left aside, with a warning, if it is "ignore".
         """
         table = _table(X)
         if table is None:
@@ -199,22 +192,23 @@ class Schema:
         where = {name: place for place, name in enumerate(names)}
         return [where.get(name) for name in self.names or ()]
 
-    def _matrix(self, table: Any, places: list[int | None], unexpected: str) -> np.ndarray:
-        matrix = np.full((len(table), len(places)), UNTOLD)
+    def _matrix(self, table: Any, places: list[int | None], unexpected: str) -> Matrix:
+        matrix = np.full((len(table), len(places)), np.nan)
+        untold = np.ones(matrix.shape, dtype=bool)
         unseen = []
         for at, place in enumerate(places):
             if place is not None:
                 label, categories = _label(self.names, at), self._of(at)
                 kind, values = _read(_column(table, place), label)
                 _check_kind(kind, _kind(categories), label)
-                matrix[:, at], strange = _codes(kind, values, categories, label)
+                matrix[:, at], untold[:, at], strange = _codes(kind, values, categories, label)
                 unseen += [f"{label}: {_some(strange)}"] if strange else []
         if unseen:
             message = f"X holds categories that the training rows do not ({'; '.join(unseen)})"
             if unexpected == "error":
                 raise InvalidInputError(f"{message}: put None in their place, or train with them.")
             warn(f"{message}; they count as missing.", DegenerateDataWarning)
-        return matrix
+        return Matrix(matrix, untold if untold.any() else None)
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -493,21 +487,23 @@ def _finite(values: np.ndarray, label: str) -> np.ndarray:
 
 def _codes(
     kind: str, values: Any, categories: np.ndarray | None, label: str
-) -> tuple[np.ndarray, Sequence[object]]:
-    """Positions of the values among the categories, and the values that are not there."""
+) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+    """Positions of the values among the categories, which are not there, and what these are."""
+    nothing = np.zeros(len(values), dtype=bool)
     if categories is None or kind == "nothing":
-        return values, []
+        return values, nothing, []
     if kind == "text":
         code = {category: place for place, category in enumerate(categories.tolist())}
-        strange = set(values) - {None} - code.keys()
-        code |= dict.fromkeys(strange, UNTOLD)
-        return np.array([*map(code.get, values)], dtype=np.float64), sorted(map(str, strange))
+        unseen = set(values) - {None} - code.keys()
+        if unseen:
+            nothing = np.array([value in unseen for value in values], dtype=bool)
+        codes = np.array([*map(code.get, values)], dtype=np.float64)
+        return codes, nothing, sorted(map(str, unseen))
     _finite(values, label)
-    codes = np.searchsorted(categories, values)
-    known = np.append(categories, np.nan)[codes] == values
+    places = np.searchsorted(categories, values)
+    known = np.append(categories, np.nan)[places] == values
     strange = ~known & (values == values)
-    unseen = np.unique(values[strange])
-    return np.where(strange, UNTOLD, np.where(known, codes, np.nan)), unseen.tolist()
+    return np.where(known, places, np.nan), strange, np.unique(values[strange]).tolist()
 
 
 def _decoded(values: np.ndarray, categories: np.ndarray | None) -> np.ndarray:

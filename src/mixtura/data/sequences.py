@@ -63,6 +63,10 @@ class SequenceBatch:
         total = self.packing.total(self.frames.missing_share()[None])[:, 0]
         return total / self.packing.lengths
 
+    def sum_observed(self, values: Tensor) -> Tensor:
+        """(n,) sums of values (D,) over the observed entries of each sequence."""
+        return self.packing.total(self.frames.sum_observed(values)[None])[:, 0]
+
     def with_punched(self, share: float, generator: torch.Generator) -> SequenceBatch:
         """The sequences and, beside each, a copy with random holes; the two share its weight.
 

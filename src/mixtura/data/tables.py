@@ -6,18 +6,14 @@ import mmap
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data.schema import is_untold
-from mixtura.exceptions import (
-    DegenerateDataWarning,
-    InvalidInputError,
-    warn,
-)
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.parts import storable
 
 UNLABELED = -1
 _SCAN_ROWS = 16_384
@@ -81,7 +77,13 @@ class Batch:
         """(n,) share of the features that each row lacks."""
         if self.observed is None:
             return self.weight.new_zeros(len(self), dtype=torch.float64)
-        return 1.0 - self.observed.double().mean(1)
+        return (~self.observed).double().mean(1)
+
+    def sum_observed(self, values: Tensor) -> Tensor:
+        """(n,) sums of values (D,) over the observed features of each row."""
+        if self.observed is None:
+            return values.sum().expand(len(self))
+        return self.observed.to(values) @ values
 
     def with_punched(self, share: float, generator: torch.Generator) -> Batch:
         """The rows and, beside each, a copy with random holes; the two share its weight.
@@ -100,6 +102,7 @@ class Batch:
         )
 
 
+@storable
 @dataclass(frozen=True)
 class Scaling:
     """Affine map between the user's units and units in which every feature has variance one.
@@ -220,6 +223,7 @@ class Table:
         scaling: Scaling,
         device: torch.device,
         dtype: torch.dtype = torch.float64,
+        untold: np.ndarray | None = None,
     ) -> None:
         self.scaling, self.device, self.dtype = scaling, device, dtype
         n = len(X)
@@ -232,7 +236,7 @@ class Table:
         self._absent: Tensor | None = None
         if self._mapped is None:
             self._x, self._observed = self._convert(X)
-            self._absent = self._untold(X)
+            self._absent = None if untold is None else self._told(X, untold)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -269,11 +273,8 @@ class Table:
         missing = missing.to(self.device)
         return x.masked_fill(missing, 0.0), ~missing
 
-    def _untold(self, X: np.ndarray) -> Tensor | None:
+    def _told(self, X: np.ndarray, untold: np.ndarray) -> Tensor:
         """What the rows came without, where that is not known of all entries."""
-        untold = is_untold(X)
-        if not untold.any():
-            return None
         codes = np.where(untold, -1, np.isnan(X)).astype(np.int8)
         return torch.from_numpy(codes).to(self.device)
 
@@ -326,6 +327,43 @@ class Table:
         if self._mapped is None:
             part._x = self._x.to(dtype)
         return part
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows that have been read and checked.
+
+    Attributes
+    ----------
+    values : (n, D) numbers and codes of categories, NaN where missing.
+    untold : (n, D) entries that are missing because the model could not know them: a column that is
+        not there, a category never seen. None: there are none.
+    """
+
+    values: np.ndarray
+    untold: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, index: Any) -> Matrix:
+        """The rows that a mask or integers choose."""
+        untold = None if self.untold is None else self.untold[index]
+        return Matrix(self.values[index], untold)
+
+    def table(
+        self,
+        y: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+        *,
+        scaling: Scaling,
+        device: torch.device,
+        dtype: torch.dtype = torch.float64,
+    ) -> Table:
+        """The rows as tensors, with labels and weights (n,)."""
+        return Table(
+            self.values, y, weight, scaling=scaling, device=device, dtype=dtype, untold=self.untold
+        )
 
 
 def odd_factors(count: int) -> np.ndarray:

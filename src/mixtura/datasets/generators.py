@@ -7,12 +7,12 @@ from sklearn.utils import Bunch, check_random_state
 
 from mixtura.exceptions import InvalidInputError
 
-RIPLEY_CENTRES = np.array([[[-0.7, 0.3], [0.3, 0.3]], [[-0.3, 0.7], [0.4, 0.7]]])
+RIPLEY_CENTERS = np.array([[[-0.7, 0.3], [0.3, 0.3]], [[-0.3, 0.7], [0.4, 0.7]]])
 RIPLEY_VARIANCE = 0.03
 
 # Of class 0; class 1 is the mirror image. The last lobe lies beyond the boundary that one
 # Gaussian per class would draw.
-LOBE_CENTRES = np.array([-3.0, -8.0, 0.7])
+LOBE_CENTERS = np.array([-3.0, -8.0, 0.7])
 LOBE_DEVIATIONS = np.array([0.8, 0.4, 0.2])
 LOBE_WEIGHTS = np.array([0.7, 0.15, 0.15])
 
@@ -143,7 +143,7 @@ def make_ripley(n_per_class: int = 125, *, random_state: Seed = None) -> Bunch:
     component = rng.randint(2, size=len(target))
     noise = np.sqrt(RIPLEY_VARIANCE) * rng.normal(size=(len(target), 2))
     description = "Ripley's synthetic problem: two classes, each of two equal Gaussians."
-    data = RIPLEY_CENTRES[target, component] + noise
+    data = RIPLEY_CENTERS[target, component] + noise
     return _bunch(data, target, description, component=component)
 
 
@@ -197,7 +197,7 @@ def make_lobes(n_per_class: int = 100, *, random_state: Seed = None) -> Bunch:
     target = np.repeat([0, 1], n_per_class)
     lobe = rng.choice(3, size=len(target), p=LOBE_WEIGHTS)
     side = 1.0 - 2.0 * target
-    data = side * LOBE_CENTRES[lobe] + LOBE_DEVIATIONS[lobe] * rng.normal(size=len(target))
+    data = side * LOBE_CENTERS[lobe] + LOBE_DEVIATIONS[lobe] * rng.normal(size=len(target))
     description = "Two classes on a line, each a central, an irrelevant and a crucial lobe."
     return _bunch(data[:, None], target, description, lobe=lobe)
 

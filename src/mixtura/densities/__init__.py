@@ -11,6 +11,7 @@ from mixtura.densities.base import (
     VectorDensity,
     add_statistics,
     keep_valid,
+    rand,
     randn,
     scale_statistics,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "add_statistics",
     "keep_valid",
     "numeric_part",
+    "rand",
     "randn",
     "scale_statistics",
     "with_numeric_part",

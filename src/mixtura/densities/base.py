@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.exceptions import UnsupportedError
+from mixtura.parts import storable
 
 Statistics = dict[str, Tensor]
 #: What a density is asked about: `Batch`, or `SequenceBatch`.
@@ -33,6 +34,7 @@ def scale_statistics(statistics: Statistics, factor: Tensor) -> Statistics:
     }
 
 
+@storable
 @dataclass(frozen=True, kw_only=True)
 class Density(ABC, Generic[AnyBatch]):
     """K densities of one kind, over vectors or over sequences.

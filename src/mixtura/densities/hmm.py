@@ -26,7 +26,7 @@ class HiddenMarkov(Density[SequenceBatch]):
     log_start : (K, S).
     log_transition : (K, S, S), from row to column.
     left_to_right : whether states may only be left for later ones, and the first comes first.
-    visits : frames a state that one imagined sequence has, where updates are damped.
+    visits : frames per state that one imagined sequence has, where updates are damped.
     """
 
     emission: VectorDensity

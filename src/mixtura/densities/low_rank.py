@@ -1,7 +1,7 @@
 """Gaussian components whose covariance, or precision, is diagonal plus low rank.
 
 Both forms hold a diagonal `a` (K, D) and a loading `S` (K, D, R); with `G_d = s_d s_d^T / a_d`
-(R x R, one a feature) everything that depends on a row's pattern of observed features is a sum of
+(R x R, one per feature) everything that depends on a row's pattern of observed features is a sum of
 `G_d` over one side of the pattern:
 
 covariance `A + S S^T`: over the **observed** side, `B = I + sum G_d`; with `u = sum s_d r_d / a_d`

@@ -109,7 +109,7 @@ class Product(Density[Batch]):
         ]
 
     def _placed(self, values: list[Tensor]) -> Tensor:
-        """One value a column of each group (..., d), all in the order of the columns (..., D)."""
+        """One value per column of each group (..., d), all in the order of the columns (..., D)."""
         given = [column for columns in self.columns for column in columns]
         order = tuple(sorted(range(len(given)), key=given.__getitem__))
         return torch.cat(values[: len(self.columns)], -1)[..., _index(order, values[0].device)]

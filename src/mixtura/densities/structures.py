@@ -246,7 +246,8 @@ def _settled_rank(rank: int | str, n_features: int) -> int:
     if not isinstance(rank, str) and rank >= n_features > 0:
         warn(
             f"rank={rank} is no less than the {n_features} features; rank {n_features} is used, "
-            "which is a full covariance: density='full' says the same in fewer parameters.",
+            "which is a full matrix: that form (density='full', or scale='full') says the same in "
+            "fewer parameters.",
             DegenerateDataWarning,
         )
     return _rank(rank, n_features)

@@ -240,7 +240,7 @@ class Engine(ABC):
             some = np.random.default_rng(0).choice(len(self), _SEARCHED, replace=False)
             return self.take(np.sort(some)).merged(most)
         key = self.row_keys()
-        label = np.zeros_like(key) if self.y.is_floating_point() else self.y.cpu().numpy()
+        label = self.y.cpu().numpy().view(np.int64)  # targets by their bits
         order = np.lexsort((key, label))
         differs = (np.diff(key[order]) != 0) | (np.diff(label[order]) != 0)
         starts = np.flatnonzero(np.append(True, differs))
@@ -274,8 +274,11 @@ class Engine(ABC):
             yield self._split(fold == number)
 
     def _shuffled_by_class(self, generator: torch.Generator) -> Iterator[Tensor]:
-        y = self.y.cpu()
-        order = torch.randperm(len(y), generator=generator)
+        """Positions of the labeled rows of each class; of all rows with a target."""
+        y, order = self.y.cpu(), torch.randperm(len(self), generator=generator)
+        if y.is_floating_point():
+            yield order[~y[order].isnan()]
+            return
         for label in y[y >= 0].unique():
             yield order[y[order] == label]
 

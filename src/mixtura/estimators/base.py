@@ -1,17 +1,17 @@
-"""What fitting is like everywhere, and what every estimator with a density offers."""
+"""What estimators share: how fitting is like, and what one with a density answers."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Any
+from os import PathLike
+from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import (
     _check_feature_names,
@@ -20,23 +20,18 @@ from sklearn.utils.validation import (
     check_is_fitted,
     validate_data,
 )
-from torch import Tensor
 
-from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
+from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of, resolve_device
 from mixtura.data.schema import Schema, as_table
-from mixtura.densities import Categorical, Product, numeric_part
+from mixtura.data.sequence_input import Sequences
 from mixtura.engines import Engine, LocalEngine
-from mixtura.estimators.typicality import (
-    filled_log_density,
-    log_density,
-    run_over,
-    typical_scores,
-)
 from mixtura.exceptions import InvalidInputError, warning_once
+from mixtura.models.fitted import Fitted, Observations
 from mixtura.models.mixture import Mixture
+from mixtura.models.network import Network
+from mixtura.parts import storable
 from mixtura.persistence import save_estimator
-from mixtura.progress import Progress
-from mixtura.solvers import SpreadPrior
+from mixtura.progress import Progress, Record
 
 #: What a matrix of numbers must be like.
 _NUMBERS: dict[str, Any] = {
@@ -45,66 +40,43 @@ _NUMBERS: dict[str, Any] = {
     "ensure_all_finite": "allow-nan",
 }
 #: Constraints of the parameters that say how mixed tables are read.
-TABLE_CONSTRAINTS: dict = {
+TABLE_CONSTRAINTS: dict[str, list[object]] = {
     "categorical_features": [None, StrOptions({"from_dtype"}), "array-like"],
     "unexpected": [StrOptions({"missing", "ignore", "error"})],
     "missingness": [StrOptions({"auto", "ignore", "informative"})],
 }
 #: Rows stand for no more rows than this, so that weighted sums of squares stay finite.
 _MOST_WEIGHT = 1e100
-#: Rounding errors per feature, in units of a square's rounding (found by trial); and what they may
-#: move a log density by.
-_ROUNDING, _MOST_NATS = 4.0, 0.05
-DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
-class Saveable(BaseEstimator):
-    """An estimator that can be written to a file."""
+@storable
+class Estimator(BaseEstimator):
+    """What fitting is like for every estimator, and how it is stored."""
 
-    def save(self, path: Any) -> None:
+    callbacks: Any
+    random_state: Any
+    verbose: int
+    max_time: float | None
+
+    def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""
         check_is_fitted(self)
         save_estimator(self, path)
 
-
-class Trainable(Saveable):
-    """What fitting is like for every estimator."""
-
-    #: Of a model that knows numbers alone; fitting to a table puts its own in this place.
-    schema_: Schema = Schema()
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def _check_X(self, X: Any, *, reset: bool) -> Any:
-        """Rows as a matrix of numbers; categories become their codes."""
-        X = as_table(X)
-        if reset:
-            self.schema_ = self._learn_schema(X)
-        given = self._encode(X)
-        if given is X or not isinstance(given, np.ndarray):
-            return validate_data(self, given, reset=reset, **_NUMBERS)
-        rows = check_array(given, input_name="X", estimator=self, **_NUMBERS)
-        if reset or self.schema_.names_in(X) is None:
-            _check_feature_names(self, X, reset=reset)
-        _check_n_features(self, rows, reset=reset)
-        return rows
-
-    def _learn_schema(self, X: Any) -> Schema:
-        """What the columns of the training rows are: here, numbers alone."""
-        return Schema.learn(X).of_numbers()
-
-    def _encode(self, X: Any) -> Any:
-        """X in numbers, with the columns of training in their order."""
-        return self.schema_.encode(self.schema_.in_order(X), "error")
-
-    def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
-        measured = Scaling.measure(X, weight, getattr(self, "feature_names_in_", None))
-        return measured if self.standardize else Scaling.identity(X.shape[1])
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters of the estimator and, by nested names, of the parts that are objects."""
+        for name in params:
+            part, nested, _ = name.partition("__")
+            given = params.get(part, getattr(self, part, None))
+            if nested and isinstance(given, str):
+                raise InvalidInputError(
+                    f"{name} is a setting of an object, and {part}={given!r} is a name: pass the "
+                    "object that it is shorthand for, such as density=LowRank() or solver=Adam()."
+                )
+        return super().set_params(**params)
 
     def _generator(self, random_state: Any = None) -> torch.Generator:
+        """All that is random in a fit, or in a draw, comes from one generator."""
         state = check_random_state(self.random_state if random_state is None else random_state)
         return torch.Generator().manual_seed(int(state.randint(np.iinfo(np.int32).max)))
 
@@ -125,94 +97,129 @@ class Trainable(Saveable):
             self.__dict__.update(before)
             raise
 
+    def _forget(self) -> None:
+        """Drop what an earlier fit left: not every method leaves the same."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
 
-class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Trainable):
-    """Services of a fitted generative model; subclasses fit it."""
 
-    mixture_: Mixture
-    scaling_: Scaling
-    missingness_: str = "ignore"
+def read_table(
+    estimator: BaseEstimator, X: Any, schema: Schema, unexpected: str, *, reset: bool
+) -> Matrix:
+    """Rows as numbers and codes of categories, checked as scikit-learn does."""
+    X = as_table(X)
+    given = schema.encode(X, unexpected)
+    if not isinstance(given, Matrix):
+        return Matrix(validate_data(estimator, given, reset=reset, **_NUMBERS))
+    rows = check_array(given.values, input_name="X", estimator=estimator, **_NUMBERS)
+    if reset or schema.names_in(X) is None:
+        _check_feature_names(estimator, X, reset=reset)
+    _check_n_features(estimator, rows, reset=reset)
+    return Matrix(rows, given.untold)
 
-    def __sklearn_tags__(self) -> Any:
+
+class DensityEstimator(TransformerMixin, Estimator):
+    """Answers of an estimator whose fitted model, `model_`, has a density; subclasses train it.
+
+    They read what a user passes by `_read`, which learns the columns where there is no schema yet.
+    """
+
+    categorical_features: Any
+    unexpected: str
+    standardize: bool
+    device: Any
+
+    model_: Fitted
+    history_: list[Record]
+    choice_: list[dict[str, Any]]
+
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.categorical = True
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
         return tags
 
-    def _learn_schema(self, X: Any) -> Schema:
-        schema = Schema.learn(X, self.categorical_features)
-        resumes = getattr(self, "warm_start", False) and hasattr(self, "mixture_")
-        if resumes and not schema.equals(self.schema_):
-            raise InvalidInputError(
-                "warm_start=True needs the columns and categories of the previous fit; set "
-                "warm_start=False to start anew."
-            )
-        return schema
+    # -- reading -------------------------------------------------------------------------------
 
-    def _encode(self, X: Any) -> Any:
-        return self.schema_.encode(X, self.unexpected)
+    def _read(self, X: Any, schema: Schema | None = None) -> tuple[Observations, Schema]:
+        """Checked rows, and what their columns are; they are learned if that is not known."""
+        reset = schema is None
+        schema = Schema.learn(as_table(X), self.categorical_features) if schema is None else schema
+        return read_table(self, X, schema, self.unexpected, reset=reset), schema
 
-    def _levels(self, n_features: int) -> np.ndarray:
-        """(D,) number of categories of each column, 0 for numbers."""
-        return self.schema_.levels(n_features)
+    def _by_row(self, answers: Any, X: Any) -> Any:
+        """Labels or weights of what is in X, one per row."""
+        return answers
 
-    def _measure_scaling(self, X: np.ndarray, weight: np.ndarray) -> Scaling:
-        return super()._measure_scaling(X, weight).sparing(self._levels(X.shape[1]))
+    def _rows(self, X: Any) -> Observations:
+        return self._read(X, self._fitted.schema)[0]
 
-    def _publish(self, mixture: Mixture, scaling: Scaling) -> None:
-        """Fitted attributes that follow from the mixture."""
-        self.mixture_, self.scaling_ = mixture.to("cpu", torch.float64), scaling
-        self.weights_ = self.mixture_.log_weight.exp().numpy()
-        self.means_ = scaling.invert(self.mixture_.density.location.numpy())
-        self._n_features_out = mixture.n_components
+    def _engine(self, X: Any, y: np.ndarray | None = None) -> Engine:
+        """Rows to answer for, in the model's units."""
+        return self._fitted.engine(self._rows(X), self.device, y)
 
-    def _publish_scores(
-        self, engine: Engine, progress: Progress, prior: SpreadPrior | None = None
-    ) -> None:
-        """What the published mixture would say of its training rows, had it not seen them."""
-        found = typical_scores(self.mixture_, engine, self._typicality, prior, progress)
-        self.score_quantiles_ = weighted_quantiles(*(each.double().cpu().numpy() for each in found))
+    def _scaled(self, rows: Observations, weight: np.ndarray, schema: Schema) -> Scaling:
+        """The units to work in."""
+        values = rows.values
+        if isinstance(rows, Sequences):
+            weight = np.repeat(weight, rows.lengths)
+        names = getattr(self, "feature_names_in_", None)
+        measured = Scaling.measure(values, weight, names)
+        scaling = measured if self.standardize else Scaling.identity(values.shape[1])
+        return scaling.sparing(schema.levels(values.shape[1]))
+
+    # -- attributes ----------------------------------------------------------------------------
+
+    @property
+    def _fitted(self) -> Fitted:
+        check_is_fitted(self, "model_")
+        return self.model_
+
+    @property
+    def schema_(self) -> Schema:
+        """Names and categories of the columns."""
+        return self._fitted.schema
+
+    @property
+    def scaling_(self) -> Scaling:
+        """The map between the user's units and the model's."""
+        return self._fitted.scaling
+
+    @property
+    def mixture_(self) -> Mixture:
+        """The density of rows, in the model's units."""
+        return self._fitted.mixture
+
+    @property
+    def weights_(self) -> np.ndarray:
+        """(K,) weights of the components within their class."""
+        return self.mixture_.log_weight.exp().numpy()
+
+    @property
+    def means_(self) -> np.ndarray:
+        """Locations of the components (and states) in the user's units, (K, ..., D)."""
+        return self.scaling_.invert(self.mixture_.density.location.numpy())
 
     @property
     def covariances_(self) -> np.ndarray:
         """Dense covariances of the components (and states) in the user's units, (K, ..., D, D)."""
-        density, scale = self._density_model().density, self.scaling_.scale
-        return density.covariances().numpy() * scale[:, None] * scale[None, :]
+        scale = self.scaling_.scale
+        return self.mixture_.density.covariances().numpy() * scale[:, None] * scale[None, :]
 
-    # -- what a fitted model answers -------------------------------------------------------
+    @property
+    def missingness_(self) -> str:
+        """Whether components also differ in which entries are absent."""
+        informative = getattr(self.mixture_.density, "informative", False)
+        return "informative" if informative else "ignore"
 
-    def _density_model(self) -> Mixture:
-        """The fitted model; an error where there is none."""
-        check_is_fitted(self)
-        return self.mixture_
+    @property
+    def score_quantiles_(self) -> np.ndarray:
+        """(1001,) quantiles of what `is_outlier` judges by, over rows like those of training."""
+        found = self._fitted.typical
+        if found is None:
+            raise AttributeError("a model without a density has no typical rows.")
+        return found
 
-    def _table(self, X: np.ndarray, y: np.ndarray | None = None) -> Engine:
-        y = np.full(len(X), UNLABELED) if y is None else y
-        device, dtype = resolve_device(self.device, X.size), self._working_type(X)
-        return LocalEngine(Table(X, y, scaling=self.scaling_, device=device, dtype=dtype))
-
-    def _working_type(self, X: np.ndarray) -> torch.dtype:
-        if "mixture_" not in self.__dict__:  # several models vote
-            return torch.float64
-        part = numeric_part(self.mixture_.density)
-        return working_type(X.dtype, part.n_features, getattr(part, "floor", math.inf))
-
-    def _evaluate(
-        self,
-        function: Callable[[Mixture, Batch], Tensor],
-        rows: np.ndarray,
-        y: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """`function` of every checked row, chunk by chunk."""
-        return run_over(self._density_model(), self._table(rows, y), function).numpy()
-
-    def _missing_share(self, rows: Any) -> np.ndarray:
-        """(n,) share of the values that each checked row lacks."""
-        return np.isnan(rows).mean(1)
-
-    def _log_jacobian(self, rows: Any) -> np.ndarray:
-        """Sum of log scales over the observed features of each checked row."""
-        return ~np.isnan(rows) @ np.log(self.scaling_.scale)
+    # -- answers -------------------------------------------------------------------------------
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Log density log p(x) of each row over its observed features.
@@ -223,24 +230,21 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         -------
         (n,) array, in the units of X.
         """
-        check_is_fitted(self)
-        rows = self._check_X(X, reset=False)
-        return self._evaluate(log_density, rows) - self._log_jacobian(rows)
+        return self._fitted.log_density(self._engine(X))
 
     def responsibilities(self, X: Any) -> np.ndarray:
         """p(component | x), (n, K), components in the order of `weights_`."""
-        check_is_fitted(self)
-        return self._evaluate(lambda m, b: m.posterior(b), self._check_X(X, reset=False))
+        return self._fitted.responsibilities(self._engine(X))
 
     def transform(self, X: Any) -> np.ndarray:
-        """The embedding of each row as its component posteriors, (n, K)."""
-        return self.responsibilities(X)
+        """The embedding of each row, (n, K): its component posteriors, or what a read-out reads."""
+        return self._fitted.embed(self._engine(X))
 
-    def _labels_for(self, y: Any, n_rows: int) -> np.ndarray | None:
-        """Class indices of labels that condition an imputation."""
-        if y is not None:
-            raise InvalidInputError("this model knows no classes: leave y out.")
-        return None
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the columns that `transform` gives, (K,)."""
+        prefix = type(self).__name__.lower()
+        count = self._fitted.mixture.n_components
+        return np.array([f"{prefix}{place}" for place in range(count)], dtype=object)
 
     def impute(
         self, X: Any, y: Any = None, *, n_draws: int | None = None, random_state: Any = None
@@ -250,7 +254,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         Parameters
         ----------
         X : (n, D), NaN where missing.
-        y : labels to condition on, where they are known.
+        y : labels to condition on, where they are known and classes have densities.
         n_draws : None fills in the conditional mean; a number gives so many random completions.
 
         Returns
@@ -260,33 +264,33 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         come back to the bit; of categories, the likeliest is filled in. Means are those of the
         model: a discriminative objective may have moved them far from the data.
         """
-        check_is_fitted(self)
-        rows = self._check_X(X, reset=False)
-        labels = self._labels_for(y, len(rows))
-        values = self._values(rows)
-
-        def filled(function: Callable[[Mixture, Batch], Tensor]) -> Any:
-            found = self._evaluate(lambda m, b: b.unpacked(function(m, b)), rows, labels)
-            found = np.where(np.isnan(values), self.scaling_.invert(found), values)
-            return self._like(found.astype(values.dtype), rows, X)
-
+        rows, model = self._rows(X), self._fitted
+        if y is not None and isinstance(model.model, Network):
+            raise InvalidInputError("a network has no density per class: leave y out.")
+        engine = model.engine(rows, self.device, self._codes(self._by_row(y, X), len(rows)))
         if n_draws is None:
-            return filled(lambda m, b: m.impute(b))
+            return self._like(model.imputed(engine, rows.values), rows, X)
         generator = self._generator(random_state)
-        draws = [filled(lambda m, b: m.draw(b, generator)) for _ in range(check_count(n_draws))]
+        draws = [
+            self._like(model.drawn(engine, rows.values, generator), rows, X)
+            for _ in range(check_count(n_draws))
+        ]
         return np.stack(draws) if isinstance(draws[0], np.ndarray) else draws
 
-    def _values(self, rows: Any) -> np.ndarray:
-        """Checked rows as a matrix, NaN where missing."""
-        return rows
+    def _codes(self, y: Any, n_rows: int) -> np.ndarray | None:
+        """Class indices of labels, -1 for those that mark unlabeled rows; None for none."""
+        if y is None:
+            return None
+        classes = self._fitted.classes
+        if classes is None:
+            raise InvalidInputError("this model knows no classes: leave y out.")
+        return encode_labels(read_labels_of(y, n_rows), classes, getattr(self, "unlabeled", None))
 
-    def _like(self, values: np.ndarray, rows: Any, X: Any) -> Any:
-        """Such a matrix in the form of what was given."""
+    def _like(self, values: np.ndarray, rows: Observations, X: Any) -> Any:
+        """Values of checked rows in the form of what was given."""
+        if isinstance(rows, Sequences):
+            return rows.with_values(values).split()
         return self.schema_.like(values, X)
-
-    def _drawn(self, rows: Tensor) -> np.ndarray:
-        """Rows that a model drew, in the user's units and categories."""
-        return self.schema_.decode(self.scaling_.invert(rows.cpu().numpy()))
 
     def category_proba(self, X: Any, column: Any) -> np.ndarray:
         """p(category | what is observed) of a categorical column.
@@ -300,49 +304,35 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Traina
         -------
         (n, number of categories), in the order of `schema_.categories`; one for what is observed.
         """
-        density = self._density_model().density
-        if not isinstance(density, Product):
-            raise InvalidInputError("no column of this model holds categories: use impute.")
-        rows = self._check_X(X, reset=False)
-        place = self.schema_.position(column, rows.shape[1])
-        if not self._levels(rows.shape[1])[place]:
-            raise InvalidInputError(f"column {column!r} holds numbers: use impute.")
-        number, within = density.find(place)
-        part = density.parts[number]
-        assert isinstance(part, Categorical)
-
-        def chances(mixture: Mixture, batch: Batch) -> Tensor:
-            share = mixture.posterior(batch).to(batch.x.dtype)
-            return part.to(batch.x.device).chances(density.view(batch, number), share, within)
-
-        return self._evaluate(chances, rows)
-
-    @staticmethod
-    def _typicality(mixture: Mixture, batch: Any) -> Tensor:
-        """What `is_outlier` judges rows by."""
-        return filled_log_density(mixture, batch)
+        return self._fitted.category_proba(self._engine(X), column)
 
     def is_outlier(self, X: Any, share: float = 0.01) -> np.ndarray:
         """Rows less likely than all but a `share` of rows like those of training would be.
 
         Training rows count by what a model without them makes of them (those of a stream by what
         the model made of them before it learned from them), so about that `share` of new rows is
-        flagged where nothing has changed. With `parameterization="precision"` they count as they
-        are, and more is flagged; so they do where `max_time` leaves no time for more.
+        flagged where nothing has changed. Where densities have no closed-form updates they count as
+        they are, and more is flagged; so they do where `max_time` leaves no time for more.
 
         A row with holes is judged in its favor: with the holes filled by their conditional means.
         Sequences are judged by their log density per value.
         """
-        check_is_fitted(self)
+        model = self._fitted
         if not 0.0 <= share <= 1.0:
             raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
-        self._density_model()
-        threshold = np.interp(share, np.linspace(0.0, 1.0, 1001), self.score_quantiles_)
-        return self._evaluate(self._typicality, self._check_X(X, reset=False)) < threshold
+        return model.is_outlier(self._engine(X), share)
+
+
+def training_engine(
+    rows: Observations, y: np.ndarray | None, weight: np.ndarray, scaling: Scaling, device: Any
+) -> Engine:
+    """Rows to learn from, in the model's units."""
+    place = resolve_device(device, rows.values.size)
+    return LocalEngine(rows.table(y, weight, scaling=scaling, device=place))
 
 
 def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
-    """One finite, non-negative weight a row, not all zero."""
+    """One finite, non-negative weight per row, not all zero."""
     if sample_weight is None:
         return np.ones(n_rows)
     try:
@@ -354,7 +344,7 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
     if weight.shape != (n_rows,):
         raise InvalidInputError(
             f"sample_weight has shape {weight.shape}, but X has {n_rows} rows: "
-            f"give one weight a row, shape ({n_rows},)."
+            f"give one weight per row, shape ({n_rows},)."
         )
     if not np.isfinite(weight).all() or (weight < 0).any():
         raise InvalidInputError("sample_weight must be finite and not negative.")
@@ -366,38 +356,6 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
     if not (weight > 0).any():
         raise InvalidInputError("sample_weight is zero for every row: nothing to fit.")
     return weight
-
-
-def working_type(given: np.dtype, n_features: int, floor: float) -> torch.dtype:
-    """float32 for rows that come in it, where its rounding moves no log density by much.
-
-    A squared distance is a sum over features of squares divided by variances, which are no smaller
-    than the floor, and each square is rounded.
-    """
-    risky = _ROUNDING * n_features * float(np.finfo(np.float32).eps) > _MOST_NATS * floor
-    return torch.float64 if risky else DTYPES[given]
-
-
-def distinct_rows(X: np.ndarray, index: np.ndarray, most: int) -> int:
-    """How many of the rows at `index` differ from each other; `most` where there are no fewer.
-
-    Equal rows count once, so that a row given twice is a row of weight two.
-    """
-    size = 4 * most
-    while True:
-        rows = X[index[:size]]
-        found = len(np.unique(np.where(np.isnan(rows), np.inf, rows), axis=0))
-        if found >= most or size >= len(index):
-            return min(found, most)
-        size *= 4
-
-
-def weighted_quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Quantiles 0, 0.001, ..., 1 of values that count as often as their weight says."""
-    order = np.argsort(values)
-    share = np.cumsum(weight[order]) / weight.sum()
-    place = np.searchsorted(share, np.linspace(0.0, 1.0, 1001) - 1e-12)
-    return values[order][place.clip(max=len(values) - 1)]
 
 
 def check_count(count: Any) -> int:

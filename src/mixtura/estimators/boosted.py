@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
 
+import numpy as np
 import torch
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.data import Table, resolve_device
-from mixtura.densities import DENSITIES, Structure
-from mixtura.engines import Engine, LocalEngine
-from mixtura.estimators.base import TABLE_CONSTRAINTS
-from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, grow
-from mixtura.estimators.plan import Rows, component_counts, labeled_rows, read_rows
+from mixtura.densities import DENSITIES, Auto, Full, Structure
+from mixtura.engines import Engine
+from mixtura.estimators.base import TABLE_CONSTRAINTS, training_engine
+from mixtura.estimators.classifying import DensityClassifier
+from mixtura.estimators.growing import fit_best
+from mixtura.estimators.rows import component_counts
+from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.parts import resolve
-from mixtura.persistence import storable
-from mixtura.progress import Progress
-from mixtura.selection.calibration import Unseen
+from mixtura.selection.held_out import Answers
+from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM
-from mixtura.training.boosting import Learner
-from mixtura.training.start import cluster_start
+from mixtura.training.groups import Recipe
+from mixtura.training.growth import GROWING, GrowthPlan
 
 
-@storable
-class BoostedMixtureClassifier(GrownClassifier):
+class BoostedMixtureClassifier(DensityClassifier):
     """A mixture grown one generative classifier at a time.
 
     The first stage has the density of each class; every further one is fitted to the rows that the
@@ -45,9 +44,9 @@ class BoostedMixtureClassifier(GrownClassifier):
         Stages at most; fewer where the objective stops to gain, or classes have fewer than two
         rows per stage.
     early_stopping : bool
-        Choose the number of stages on held-back rows.
+        Choose the number of stages on held-out rows.
     calibrate : bool
-        Make probabilities honest by what models say of held-back rows, whole and with holes; the
+        Make probabilities honest by what models say of held-out rows, whole and with holes; the
         density is left alone.
     density : "auto", "full", "diag", "spherical", "low_rank", "student", or a `Structure`
         As in `MixtureClassifier`; "auto" is "full" where classes have as many rows as there are
@@ -69,9 +68,10 @@ class BoostedMixtureClassifier(GrownClassifier):
     density_ : what "auto" chose
     stage_weights_ : weight of every stage, or of its vote
     n_stages_ : how many there are
-    mixture_ : the fitted model, in standardized units; with "adaboost" there are `voters_` instead
-    scaling_ : the map between units
+    model_ : the fitted model; `mixture_`, its density in standardized units (none with "adaboost"),
+        and `scaling_`, the map between units
     temperature_, doubt_, fade_ : calibration, as in `MixtureClassifier`
+    choice_ : what was compared on held-out rows, as in `MixtureClassifier`
     history_ : the objective after every stage
 
     Examples
@@ -84,7 +84,7 @@ class BoostedMixtureClassifier(GrownClassifier):
     True
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "method": [StrOptions(set(GROWING))],
         "n_stages": [Interval(Integral, 1, None, closed="left")],
@@ -157,54 +157,45 @@ class BoostedMixtureClassifier(GrownClassifier):
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing():
-            self._forget()
-            X = self._check_X(X, reset=True)
-            return self._fit_rows(labeled_rows(read_rows(self, X, y, sample_weight)))
-
-    def _fit_rows(self, rows: Rows) -> Self:
-        scaling = self._measure_scaling(rows.X, rows.weight)
-        device = resolve_device(self.device, rows.X.size)
-        engine = LocalEngine(Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device))
-        self.classes_, self.scaling_ = rows.classes, scaling
-        self.density_ = self._structure(engine)
-        counts = component_counts(self.n_components, rows)
-        assert counts is not None  # only "auto" leaves them open
-        open_question = self.missingness == "auto" and engine.has_holes
-        choices = [False, True] if open_question else [self.missingness == "informative"]
-        em = resolve(self.solver, {"em": EM})
-        trains = [partial(self._train, em, min(counts), informative) for informative in choices]
-        with self._progress() as progress:
-            best, chosen = self._train_best(
-                trains, engine, progress, in_steps=self.n_stages > 1, beats=Unseen.clearly_beats
+            rows, schema = self._read_labeled(X, y, sample_weight)
+            rows, n_classes = rows.only_labeled(), len(rows.classes)
+            counts = component_counts(self.n_components, rows)
+            assert counts is not None  # only "auto" leaves them open
+            scaling = self._scaled(rows.X, rows.weight, schema)
+            engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
+            structure, em = self._structure(engine, n_classes), resolve(self.solver, {"em": EM})
+            asks = self.missingness == "auto" and engine.has_holes
+            kinds = [False, True] if asks else [self.missingness == "informative"]
+            recipes = [Recipe(structure, em, self.prior_rows, informative) for informative in kinds]
+            plans = [
+                GrowthPlan(self.method, recipe, min(counts), self.n_stages, n_classes)
+                for recipe in recipes
+            ]
+            with self._progress() as progress:
+                found = fit_best(
+                    plans,
+                    engine,
+                    self._generator(),
+                    progress,
+                    calibrate=self.calibrate,
+                    every_stage=self.early_stopping and self.n_stages > 1,
+                    beats=Answers.clearly_beats,
+                )
+            model, prior, typical = found.grown.model.to("cpu", torch.float64), None, None
+            if isinstance(model, Mixture):
+                prior = model.log_prior.exp().numpy()
+                typical = typical_quantiles(model, engine, found.grown.prior, progress)
+            self.model_ = Fitted(
+                model, scaling, schema, rows.classes, prior, found.calibration, typical
             )
-        self.missingness_ = "informative" if choices[best] else "ignore"
-        if "voters_" not in self.__dict__:
-            self._publish(self.mixture_, scaling)
-            self._publish_scores(engine, progress, chosen.prior)
-        return self
+            self.stage_weights_ = np.array(found.grown.shares)
+            self.n_stages_, self.density_ = len(self.stage_weights_), structure
+            self.choice_, self.history_ = found.table, progress.history
+            self.n_iter_ = max(1, len(self.history_))
+            return self
 
-    def _structure(self, engine: Engine) -> Structure:
-        given = self.density
-        if given == "auto":
-            enough = engine.n_numbers * len(self.classes_) <= len(engine.merged())
-            given = "full" if enough else "low_rank"
-        return resolve(given, DENSITIES).candidates(engine.n_numbers)[0]
-
-    def _train(
-        self,
-        em: EM,
-        n_components: int,
-        informative: bool,
-        engine: Engine,
-        generator: torch.Generator,
-        progress: Progress,
-    ) -> list[Candidate]:
-        def begin(engine: Engine, generator: torch.Generator) -> Mixture:
-            structure = self.density_
-            return cluster_start(
-                engine, n_components, structure, generator, informative=informative
-            )
-
-        learner = Learner(begin, em, len(self.classes_))
-        learner = learner.informed(engine, self.prior_rows, generator)
-        return grow(self.method, learner, self.n_stages, engine, generator, progress)
+    def _structure(self, engine: Engine, n_classes: int) -> Structure:
+        given = resolve(self.density, DENSITIES)
+        first = given.candidates(engine.n_numbers)[0]
+        enough = engine.n_numbers * n_classes <= len(engine.merged())
+        return Full(first.floor) if isinstance(given, Auto) and enough else first

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,88 +13,59 @@ from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.data import Scaling, Table, resolve_device
+from mixtura.data import Scaling, labeled_mask
+from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
-from mixtura.engines import Engine, LocalEngine, PunchedEngine
-from mixtura.estimators.base import TABLE_CONSTRAINTS, run_over
-from mixtura.estimators.comparison import (
-    Contender,
-    Solve,
-    challenge,
-    clearly_better,
-    compare,
-    judge,
-)
-from mixtura.estimators.plan import (
+from mixtura.engines import Engine
+from mixtura.estimators.base import TABLE_CONSTRAINTS, training_engine
+from mixtura.estimators.classifying import (
     EVEN,
-    FEWEST_TRIED,
-    NO_GAIN,
-    NO_TIME,
-    SMALL,
-    TOO_FEW,
-    TRIED,
-    UNTIL,
-    Plan,
-    Rows,
-    class_counts,
-    make_plans,
-    other_missingness,
-    other_tradeoffs,
-    read_rows,
-    resized,
-    shortened,
+    STREAMED,
+    DensityClassifier,
+    prefer_unlabeled,
     warn_of_rows_set_aside,
 )
-from mixtura.estimators.predicting import DensityClassifier
-from mixtura.estimators.streaming import StreamingClassifier
+from mixtura.estimators.plan import make_plans, other_tradeoffs, resized
+from mixtura.estimators.rows import Rows, component_counts
 from mixtura.exceptions import InvalidInputError, warn
+from mixtura.models.calibration import Calibration
+from mixtura.models.fitted import Fitted, run_over, typicality
 from mixtura.models.mixture import Mixture
-from mixtura.objectives import (
-    OBJECTIVES,
-    Likelihood,
-    LogMargin,
-    Margin,
-    Objective,
-    beside_likelihood,
-    log_margin,
-)
+from mixtura.numerics import anew, spawn
+from mixtura.objectives import OBJECTIVES, Likelihood, LogMargin, Objective
 from mixtura.parts import resolve
-from mixtura.persistence import storable
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
-from mixtura.selection.calibration import Calibration, Unseen
-from mixtura.solvers import EM, SOLVERS, FitResult, Solver, SpreadPrior
+from mixtura.selection.chooser import MOST, Chooser
+from mixtura.selection.held_out import Answers, HeldOut
+from mixtura.selection.typical import typical_quantiles, weighted_quantiles
+from mixtura.solvers import EM, SOLVERS, Adam, FitResult, Solver, SpreadPrior
+from mixtura.solvers.em import online_em_step
 from mixtura.solvers.gradients import evaluate
-from mixtura.training.groups import fit_groups
-
-#: Parts that rows are held back in, to choose and to calibrate.
-_FOLDS = 4
-#: Rows from which a start is found where another solver than EM goes on: more do not improve it.
-_MOST_TO_START = 30_000
-#: With fewer labeled rows (or fewer than one per class and fold), held-back ones decide nothing:
-#: first choices are taken.
-_FEWEST = 50
+from mixtura.training.hybrid import Plan, class_counts, margin_bound
 
 
-class Decision(NamedTuple):
-    """What to train, on what, from where on, and what such models said of held-out rows."""
+@dataclass(frozen=True)
+class _Decision:
+    """What to train on which rows, from where on, and what such models said of held-out rows."""
 
     plan: Plan
     engine: Engine
-    previous: FitResult | None
-    unseen: Unseen | None
+    previous: FitResult[Mixture] | None = None
+    held_out: HeldOut | None = None
+    choice: tuple[dict[str, Any], ...] = ()
 
 
-class Trained(NamedTuple):
+@dataclass(frozen=True)
+class _Trained:
     """What training gave, and the rows that it was not shown (None: it was shown all)."""
 
-    result: FitResult
-    held_back: Engine | None
+    result: FitResult[Mixture]
+    held_out: Engine | None
 
 
-@storable
-class MixtureClassifier(DensityClassifier, StreamingClassifier):
-    """One mixture a class, trained generatively, discriminatively, or both.
+class MixtureClassifier(DensityClassifier):
+    """One mixture per class, trained generatively, discriminatively, or both.
 
     Components are Gaussian in the columns that hold numbers, and categorical in the others. NaN and
     None mean missing, in training and in prediction, and are marginalized exactly. Unlabeled rows
@@ -102,13 +73,13 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
 
     Parameters
     ----------
-    n_components : "auto", int, or one int a class
-        Components a class; "auto" grows them while an information criterion falls.
+    n_components : "auto", int, or one int per class
+        Components per class; "auto" grows them while an information criterion falls.
     density : "auto", "full", "diag", "spherical", "low_rank", "student", or a `Structure`
         What components are in the columns that hold numbers; a name is shorthand for an object of
         `mixtura.densities` with its own settings, such as `LowRank(rank=5, floor=0.1)`. "auto"
         compares low rank (full for one or two features), a smaller rank, a higher floor of the
-        variances, and variances alone, on held-back rows.
+        variances, and variances alone, on held-out rows.
     objective : "margin", "conditional", "smooth_margin", "likelihood", or an `Objective`
         The discriminative term; a name is shorthand for an object of `mixtura.objectives` with its
         own settings, such as `Margin(margin=20.0)`.
@@ -119,8 +90,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         Weight of unlabeled rows in the likelihood term, where there are any; labeled rows then
         weigh one minus it, and 0 sets unlabeled rows aside. "auto" is 0.5 if labels that are held
         out in turn are clearly better predicted then, and 0, with a warning, if they are not or
-        there are fewer than ten. In a stream the first part with unlabeled rows decides: those of
-        later parts are set aside too, or count like labeled ones in online EM.
+        there are fewer than ten, or than three per class. In a stream the first part with unlabeled
+        rows decides: those of later parts are set aside too, or count like labeled ones in online
+        EM.
     solver : "auto", "em", "ebw", "adam", "lbfgs", or a `Solver`
         A name is shorthand for an object of `mixtura.solvers` with its own settings, such as
         `Adam(learning_rate=1e-3)`. "auto": EM for the likelihood; L-BFGS on small data and Adam on
@@ -142,13 +114,13 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         part of the training still takes a step, so a fit lasts a little longer. Comparing
         structures takes half of the time at most; the step size of Adam follows the clock.
     prior_rows : "auto" or float
-        Imagined rows a component, with the spread that the classes show on average, that keep
+        Imagined rows per component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.
     calibrate : bool
-        Make probabilities honest by what the models of a comparison say of held-back rows, whole
+        Make probabilities honest by what the models of a comparison say of held-out rows, whole
         and with holes; the density is left alone. The likelihood objective needs none.
     categorical_features : None, "from_dtype" or array-like
         Columns that hold categories, by position, name or mask, beside those that their type shows
@@ -164,7 +136,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         missing at random; "informative" also models, for every component, how often it lacks each
         entry, for forms where "not measured" tells something. Further holes at random are part of
         that model, and patterns unlike all of training tell nothing. "auto" is "informative" if
-        the labels of held-back rows are clearly more probable then (by two standard errors, and
+        the labels of held-out rows are clearly more probable then (by two standard errors, and
         0.02 nats per row), and no less so with further random holes; else, and always where the
         training rows have no holes, "ignore". `missingness_` is what was chosen.
     warm_start : bool
@@ -183,9 +155,9 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
 
     Attributes
     ----------
-    classes_, class_prior_, n_components_ (a class), weights_, means_, covariances_
-    mixture_ : the fitted model, in standardized units
-    scaling_ : the map between units
+    classes_, class_prior_, n_components_ (per class), weights_, means_, covariances_
+    model_ : the fitted model: `model_.mixture` is its density, in standardized units, and
+        `model_.scaling` the map between units; `mixture_` and `scaling_` for short
     temperature_, doubt_, fade_ : calibration of `predict_proba`: what class log-joints are divided
         by, the share of a plain guess mixed in, and how fast the temperature falls with the share
         of missing features
@@ -194,6 +166,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     schema_ : names and categories of the columns
     margin_bound_ : upper bound of the number of training errors
     class_count_ : weight of the rows of each class seen so far
+    choice_ : what was compared on held-out rows: settings, rows, loss, and what was chosen
     history_, n_iter_, converged_
 
     Examples
@@ -208,7 +181,7 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
     True
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "n_components": [
             StrOptions({"auto"}),
             Interval(Integral, 1, None, closed="left"),
@@ -286,6 +259,13 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
+    # -- attributes ------------------------------------------------------------------------
+
+    @property
+    def n_components_(self) -> list[int]:
+        """Components of each class."""
+        return list(self.mixture_.layout.counts)
+
     # -- fitting ---------------------------------------------------------------------------
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -299,290 +279,217 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         """
         with self._all_or_nothing():
-            return self._fit_rows(self._read(X, y, sample_weight))
+            return self._fit_rows(*self._read_labeled(X, y, sample_weight))
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, known: np.ndarray | None = None) -> Rows:
-        X = self._check_X(X, reset=known is None or not hasattr(self, "mixture_"))
-        return read_rows(self, X, y, sample_weight, known)
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from one more part of a stream.
 
-    def _fit_rows(self, rows: Rows) -> Self:
+        The first call starts a model from its rows and needs all `classes`. Later calls take one
+        step of online EM, where densities have closed-form updates, and one epoch of Adam over
+        theirs, where they have none or the objective is not the likelihood. With the likelihood,
+        one full or diagonal component per class, `prior_rows=0` and complete rows, the stream ends
+        where `fit` on all rows would, unless a part has less variance than the floor in some
+        direction: what is raised to it there stays so. With the default floor and prior the two
+        are close (iris in three parts: within 0.07).
+        """
+        first = not hasattr(self, "model_")
+        known = self._stream_classes(classes, first)
+        schema = None if first else self.schema_
+        with self._all_or_nothing():
+            rows, schema = self._read_labeled(X, y, sample_weight, schema, known)
+            return self._fit_rows(rows, schema) if first else self._update(rows)
+
+    def _fit_rows(self, rows: Rows, schema: Schema) -> Self:
+        resumes = self.warm_start and hasattr(self, "model_")
+        if resumes and not schema.equals(self.schema_):
+            raise InvalidInputError(
+                "warm_start=True needs the columns and categories of the previous fit; set "
+                "warm_start=False to start anew."
+            )
+        generator = self._generator()
         with self._progress() as progress:
-            plan, engine, previous, unseen = self._decide(rows, progress)
-            outcome = self._train(plan, previous, engine, progress)
-        result, held_back = outcome.model
-        calibration = Calibration()
-        if self.calibrate and not plan.generative:
-            if held_back is not None:
-                generator = self._generator()
-                some = held_back.subsample(SMALL, generator)
-                unseen = Unseen.judged(result.model, some, generator)
-            calibration = self._typical_calibration() if unseen is None else unseen.calibrate()
-        self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
-        self.fade_ = calibration.fade
-        self._conclude(result, engine, progress, plan)
-        self._publish_scores(engine, progress, result.prior)
+            found = self._decide(rows, schema, spawn(generator), progress)
+            outcome = self._train(found, generator, progress)
+        trained, engine, plan = outcome.model, found.engine, found.plan
+        calibration = self._calibration(found, trained, generator)
+        self._publish(trained.result, plan, engine, schema, rows.classes, calibration, progress)
+        self.choice_ = list(found.choice)
         aside = len(rows.y) - len(engine)
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine), aside)
-        used = rows.labeled() if plan.unlabeled_weight == 0.0 else rows
-        self.class_count_ = class_counts(used, self.class_prior_)
+        self.class_count_ = class_counts(engine, self.class_prior_)
         return self
 
-    @property
-    def _term(self) -> Objective:
-        """The discriminative term."""
-        return resolve(self.objective, OBJECTIVES)
+    def _calibration(
+        self, found: _Decision, trained: _Trained, generator: torch.Generator
+    ) -> Calibration:
+        """By what models said of rows they had not seen, or as is typical."""
+        if not self.calibrate or found.plan.generative:
+            return Calibration()
+        held_out, term = found.held_out, found.plan.term
+        if trained.held_out is not None:
+            some = trained.held_out.subsample(MOST, spawn(generator))
+            held_out = Answers.of(trained.result.model, some, spawn(generator))
+        if isinstance(held_out, Answers):
+            return held_out.calibration
+        return Calibration.typical(term.margin) if isinstance(term, LogMargin) else Calibration()
 
-    def _decide(self, rows: Rows, progress: Progress) -> Decision:
+    def _decide(
+        self, rows: Rows, schema: Schema, generator: torch.Generator, progress: Progress
+    ) -> _Decision:
         """What to train on which rows; unlabeled ones only if held-out labels say that they help.
 
         All else is chosen as it would be without them.
         """
         weight = self.unlabeled_weight
-        if weight == "auto" and self.warm_start and hasattr(self, "mixture_"):
+        if weight == "auto" and self.warm_start and hasattr(self, "model_"):
             weight = "auto" if self.unlabeled_weight_ is None else self.unlabeled_weight_
         left_open = weight == "auto" and len(rows.classes) > 1
         if not (left_open or weight == 0.0) or not rows.may_do_without_unlabeled:
-            return self._decide_on(rows, progress)
-        labeled = rows.labeled()
-        without = self._decide_on(labeled, progress)
-        without = without._replace(plan=replace(without.plan, unlabeled_weight=0.0))
+            return self._decide_on(rows, schema, generator, progress)
+        without = self._decide_on(rows.labeled(), schema, generator, progress)
+        without = replace(without, plan=replace(without.plan, unlabeled_weight=0.0))
         if not left_open:
             return without
-        engine = self._training_table(rows)
-        better: Contender | str = TOO_FEW
-        if len(labeled.y) >= FEWEST_TRIED:
-            better = self._better_with_unlabeled(without.plan, engine, progress)
-        if isinstance(better, str):
-            warn_of_rows_set_aside(rows, better)
-            return without
+        engine = self._training_engine(rows, schema, self.scaling_ if without.previous else None)
+        plain = without.plan.shortened()
+        ways = plain, replace(plain, unlabeled_weight=EVEN)
+        best, table = prefer_unlabeled(ways, rows, engine, generator, progress)
+        choice = (*without.choice, *table)
+        if best is None:
+            return replace(without, choice=choice)
         plan = resized(self, replace(without.plan, unlabeled_weight=EVEN), engine)
-        unseen = None if without.unseen is None else Unseen.pool(better.parts)
-        return Decision(plan, engine, None, unseen)
+        held_out = None if without.held_out is None else best.held_out()
+        return _Decision(plan, engine, without.previous, held_out, choice)
 
-    def _decide_on(self, rows: Rows, progress: Progress) -> Decision:
+    def _decide_on(
+        self, rows: Rows, schema: Schema, generator: torch.Generator, progress: Progress
+    ) -> _Decision:
         """What to train on these rows."""
-        plans = make_plans(self, rows)
-        previous = self._previous(rows, plans) if self.warm_start else None
-        self.classes_ = rows.classes
-        if previous is not None:
-            plans = [self._resumed(plans)]
-        engine = self._training_table(rows, None if previous is None else self.scaling_)
-        plan, unseen = self._choose(plans, engine, progress, settled=previous is not None)
-        return Decision(plan, engine, previous, unseen)
+        levels = schema.levels(rows.X.values.shape[1])
+        counts = component_counts(self.n_components, rows)
+        plans = make_plans(self, rows, int((levels == 0).sum()), counts)
+        if self.warm_start and hasattr(self, "model_"):
+            previous = self._previous(rows, plans)
+            engine = self._training_engine(rows, schema, self.scaling_)
+            return self._choose([self._resumed(plans[0])], engine, generator, progress, previous)
+        engine = self._training_engine(rows, schema)
+        return self._choose(plans, engine, generator, progress)
 
-    def _training_table(self, rows: Rows, scaling: Scaling | None = None) -> Engine:
-        scaling = scaling or self._measure_scaling(rows.X, rows.weight)
-        device = resolve_device(self.device, rows.X.size)
-        return LocalEngine(Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device))
-
-    def _better_with_unlabeled(
-        self, plan: Plan, engine: Engine, progress: Progress
-    ) -> Contender | str:
-        """The plan with unlabeled rows, and what its models say of held-out ones; or why not."""
-        generator = self._generator()
-        some = engine.merged().sample(SMALL, generator).fewer_unlabeled(engine, TRIED)
-        parts = list(some.folds(_FOLDS, generator))
-        solve = self._trial(generator, progress, 0.5 / (2 * _FOLDS))
-        in_time = (part for part in parts if progress.leaves_time(UNTIL))
-        without = judge(shortened(plan), in_time, solve)
-        if not without.parts or progress.time_spent >= UNTIL:
-            return NO_TIME
-        others = [replace(without.plan, unlabeled_weight=EVEN)]
-        best = clearly_better(without, others, parts, solve, Unseen.surely_beats)
-        return NO_GAIN if best is without else best
-
-    def _train(
-        self, plan: Plan, previous: FitResult | None, engine: Engine, progress: Progress
-    ) -> Outcome[Trained]:
-        """Train on all rows, or on as many as time allows."""
-
-        def train(rows: Engine, latest: Trained | None) -> Trained:
-            generator, held_back = self._generator(), None
-            engine, sized = rows, resized(self, plan, rows)
-            if sized.solver.held_out_share:
-                engine, held_back = rows.hold_out(sized.solver.held_out_share, generator)
-            begin = previous if latest is None else latest.result
-            result = self._solve(engine, held_back, sized, begin, generator, progress)
-            return Trained(result, held_back)
-
-        def loss(trained: Trained, rows: Engine) -> float:
-            objective = self._objective(plan, rows)
-            return evaluate(trained.result.model, objective, rows)[1]
-
-        draw = partial(engine.sample, generator=self._generator())
-        return Budget(progress, train, loss, draw).run(engine)
-
-    def _typical_calibration(self) -> Calibration:
-        """What calibration mostly finds, for want of rows to fit it on."""
-        term = self._term
-        return Calibration.typical(term.margin) if isinstance(term, LogMargin) else Calibration()
+    def _training_engine(
+        self, rows: Rows, schema: Schema, scaling: Scaling | None = None
+    ) -> Engine:
+        scaling = scaling or self._scaled(rows.X, rows.weight, schema)
+        return training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
 
     def _choose(
-        self, plans: list[Plan], engine: Engine, progress: Progress, settled: bool
-    ) -> tuple[Plan, Unseen | None]:
-        """The plan that does best on rows held back from it, and what it says of them.
-
-        Trials take half of the allowed time at most.
-        """
-        plan = plans[0]
+        self,
+        plans: list[Plan],
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+        previous: FitResult[Mixture] | None = None,
+    ) -> _Decision:
+        """The plan that does best on held-out rows; trials take half of the time at most."""
+        plan, settled = plans[0], previous is not None
+        tradeoffs = [] if settled else other_tradeoffs(self, plan)
+        asks = self.missingness == "auto" and engine.has_holes and not settled
         calibrates = self.calibrate and not plan.generative and not plan.solver.held_out_share
-        others = [] if settled else other_tradeoffs(self, plan)
-        informative = [] if settled else other_missingness(self, plan, engine)
-        if not (len(plans) > 1 or others or informative or calibrates):
-            return plan, None
-        generator, different = self._generator(), engine.merged()
-        if int((different.y >= 0).sum()) < max(_FEWEST, _FOLDS * len(self.classes_)):
-            return plan, None
-        parts = list(different.sample(SMALL, generator).folds(_FOLDS, generator))
-        share = 0.5 / (_FOLDS * (len(plans) + len(others) + len(informative)))
+        n_ways = len(plans) + len(tradeoffs) + asks
+        some = None
+        if n_ways > 1 or calibrates:
+            some = engine.merged().sample(MOST, spawn(generator))
+        chooser = Chooser[Plan](some, Answers.of, spawn(generator), progress, n_ways=n_ways)
+        best = chooser.race(plans, "density")
+        others = other_tradeoffs(self, best.way) if tradeoffs else []
+        best = chooser.challenge(best, others, question="tradeoff")
+        others = [best.way.informative()] if asks else []
+        best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
+        choice = tuple(chooser.table())
+        return _Decision(best.way, engine, previous, best.held_out(), choice)
 
-        solve = self._trial(generator, progress, share)
-        in_time = (part for part in parts if progress.leaves_time(0.5))
-        best = compare(plans, in_time, solve)
-        if best.parts and others and progress.leaves_time(0.5):
-            best = challenge(best, other_tradeoffs(self, best.plan), parts, solve)
-        if best.parts and informative and progress.leaves_time(0.5):
-            best = clearly_better(best, other_missingness(self, best.plan, engine), parts, solve)
-        return best.plan, Unseen.pool(best.parts) if best.parts else None
+    def _train(
+        self, found: _Decision, generator: torch.Generator, progress: Progress
+    ) -> Outcome[_Trained]:
+        """Train on all rows, or on as many as time allows."""
 
-    def _trial(self, generator: torch.Generator, progress: Progress, share: float) -> Solve:
-        """Trains a plan on some rows, in a share of the time that is left."""
+        first = spawn(generator)
 
-        def solve(engine: Engine, plan: Plan) -> Mixture:
-            plan = replace(plan, solver=plan.solver.for_trials())
-            return self._solve(engine, None, plan, None, generator, progress.part(share)).model
+        def train(rows: Engine, latest: _Trained | None) -> _Trained:
+            own, plan, held_out = anew(first), resized(self, found.plan, rows), None
+            if plan.solver.held_out_share:
+                rows, held_out = rows.hold_out(plan.solver.held_out_share, own)
+            begin = found.previous if latest is None else latest.result
+            result = plan.train(rows, own, progress, previous=begin, held_out=held_out)
+            return _Trained(result, held_out)
 
-        return solve
+        def loss(trained: _Trained, rows: Engine) -> float:
+            return evaluate(trained.result.model, found.plan.objective(rows), rows)[1]
 
-    def _previous(self, rows: Rows, plans: list[Plan]) -> FitResult | None:
-        """The model of the previous fit, if there is one; it must fit the new rows."""
-        if not hasattr(self, "mixture_"):
-            return None
-        previous, n_features = self.mixture_, rows.X.shape[1]
+        draw = partial(found.engine.sample, generator=spawn(generator))
+        return Budget(progress, train, loss, draw).run(found.engine)
+
+    def _previous(self, rows: Rows, plans: list[Plan]) -> FitResult[Mixture]:
+        """The model of the previous fit; it must fit the new rows."""
+        previous = self.mixture_
         same = (
-            previous.density.n_features == n_features
+            previous.density.n_features == rows.X.values.shape[1]
             and np.array_equal(self.classes_, rows.classes)
-            and np.array_equal(self._levels(n_features), self.scaling_.levels)
-            and plans[0].counts in (None, list(previous.layout.counts))
+            and plans[0].counts in (None, self.n_components_)
             and self.density_ in [plan.recipe.structure for plan in plans]
             and self.missingness in ("auto", self.missingness_)
         )
         if not same:
             raise InvalidInputError(
-                "warm_start=True needs the classes, features, components and density of "
-                "the previous fit; set warm_start=False to start anew."
+                "warm_start=True needs the classes, features, components and density of the "
+                "previous fit; set warm_start=False to start anew."
             )
         return FitResult(previous, float("nan"), 0, True, self._spread_prior())
 
-    def _resumed(self, plans: list[Plan]) -> Plan:
+    def _resumed(self, plan: Plan) -> Plan:
         """The plan of the previous fit: what "auto" chose then is kept."""
         informative = self.missingness_ == "informative"
-        recipe = replace(plans[0].recipe, structure=self.density_, informative=informative)
-        plan = replace(plans[0], recipe=recipe)
+        recipe = replace(plan.recipe, structure=self.density_, informative=informative)
+        plan = replace(plan, recipe=recipe)
         chosen = self.tradeoff == "auto" and self.tradeoff_ < 1.0
         return replace(plan, tradeoff=self.tradeoff_) if chosen else plan
-
-    def _solve(
-        self,
-        engine: Engine,
-        held_back: Engine | None,
-        plan: Plan,
-        previous: FitResult | None,
-        generator: torch.Generator,
-        progress: Progress,
-    ) -> FitResult:
-        """Start anew or from the previous model, and train."""
-        if plan.unlabeled_weight == 0.0:
-            engine = engine.only(engine.labeled)
-        by_em, has_unlabeled = isinstance(plan.solver, EM), bool(plan.unlabeled_weight)
-        few = self._rows_to_start(engine, plan, generator)
-        if previous is not None:
-            resumed = replace(previous.model, learn_prior=plan.learn_prior)
-            start = replace(previous, model=resumed.to(engine.device))
-        else:
-            start = self._start(few, plan, generator, progress)
-            if by_em and not has_unlabeled:
-                return start
-            if has_unlabeled and not by_em:
-                start = self._meet_unlabeled(start, few, plan, progress)
-        rows = self._engine(engine, plan, generator)
-        result = plan.solver.run(
-            start.model,
-            self._objective(plan, rows),
-            rows,
-            progress,
-            generator=generator,
-            held_out=held_back,
-            prior=start.prior,
-        )
-        return replace(result, prior=start.prior)
-
-    @staticmethod
-    def _rows_to_start(engine: Engine, plan: Plan, generator: torch.Generator) -> Engine:
-        """The rows that the start is found from: all if it is also the end."""
-        if isinstance(plan.solver, EM) or len(engine) <= _MOST_TO_START:
-            return engine
-        return engine.sample(_MOST_TO_START, generator)
-
-    def _engine(self, engine: Engine, plan: Plan, generator: torch.Generator) -> Engine:
-        """The rows as the solver is to meet them."""
-        engine = engine.cast(plan.dtype) if plan.solver.single_precision else engine
-        if self.holes and not plan.generative:
-            return PunchedEngine(engine, self.holes, generator)
-        return engine
-
-    def _meet_unlabeled(
-        self, start: FitResult, engine: Engine, plan: Plan, progress: Progress
-    ) -> FitResult:
-        """EM over all rows, so that discriminative training begins where the rows are."""
-        if not start.model.density.closed_form:
-            return start
-        em, likelihood = plan.recipe.em, Likelihood(plan.unlabeled_weight)
-        em = replace(em, tol=0.1 * em.tol)
-        met = em.run(start.model, likelihood, engine, progress, prior=start.prior)
-        return replace(met, prior=start.prior)
 
     def _spread_prior(self) -> SpreadPrior | None:
         if self.prior_spread_ is None:
             return None
         return SpreadPrior(self.prior_rows_, torch.from_numpy(self.prior_spread_))
 
-    def _start(
-        self, train: Engine, plan: Plan, generator: torch.Generator, progress: Progress
-    ) -> FitResult:
-        """EM on the labeled rows of every class; all rows stand in for a class not seen yet."""
-        by_class = [train.labeled_as(label) for label in range(len(self.classes_))]
-        engines = [(rows if len(rows) else train).single_class() for rows in by_class]
-        start = fit_groups(engines, plan.counts, plan.recipe, generator, progress)
-        parts = [result.model for result in start.results]
-        joined = Mixture.join(parts, plan.log_prior.to(train.device), plan.learn_prior)
-        n_iter = max(result.n_iter for result in start.results)
-        converged = all(result.converged for result in start.results)
-        return FitResult(joined, float("nan"), n_iter, converged, start.prior)
-
-    def _objective(self, plan: Plan, engine: Engine) -> Objective:
-        return beside_likelihood(
-            Likelihood() if plan.generative else self._term,
-            plan.tradeoff,
-            unlabeled_weight=plan.unlabeled_weight or None,
-            n_values=engine.values_per_row,
+    def _publish(
+        self,
+        result: FitResult[Mixture],
+        plan: Plan,
+        engine: Engine,
+        schema: Schema,
+        classes: np.ndarray,
+        calibration: Calibration,
+        progress: Progress,
+        typical: np.ndarray | None = None,
+    ) -> None:
+        """The fitted model, and how it came about."""
+        if typical is None:
+            typical = typical_quantiles(result.model, engine, result.prior, progress)
+        mixture, prior, solver = result.model.to("cpu", torch.float64), result.prior, plan.solver
+        self.model_ = Fitted(
+            model=mixture,
+            scaling=engine.scaling,
+            schema=schema,
+            classes=classes,
+            class_prior=mixture.log_prior.exp().numpy(),
+            calibration=calibration,
+            typical=typical,
         )
-
-    def _conclude(self, result: FitResult, engine: Engine, progress: Progress, plan: Plan) -> None:
-        mixture, prior = result.model, result.prior
-        self._publish(mixture, engine.scaling)
         self.prior_rows_ = 0.0 if prior is None else prior.rows
         self.prior_spread_ = None if prior is None else prior.reference.cpu().numpy()
-        self.density_ = plan.recipe.structure
-        self.missingness_ = "informative" if plan.recipe.informative else "ignore"
+        self.density_, self.tradeoff_ = plan.recipe.structure, plan.tradeoff
         self.unlabeled_weight_ = plan.unlabeled_weight
-        self.tradeoff_ = 1.0 if plan.generative else plan.tradeoff
-        self.class_prior_ = self.mixture_.log_prior.exp().numpy()
-        self.n_components_ = list(mixture.layout.counts)
         self.history_, self.n_iter_ = progress.history, result.n_iter
         self.converged_ = result.converged
-        self.margin_bound_ = self._margin_bound(mixture, engine)
-        solver = plan.solver
+        self.margin_bound_ = margin_bound(mixture, plan.term, engine)
         if solver.settles and not result.converged and not progress.stopped:
             warn(
                 f"{type(solver).__name__} stopped after max_iter={solver.max_iter} iterations "
@@ -590,12 +497,86 @@ class MixtureClassifier(DensityClassifier, StreamingClassifier):
                 ConvergenceWarning,
             )
 
-    def _margin_bound(self, mixture: Mixture, engine: Engine) -> float:
-        """sum of hinge(margin - log-margin) / margin: no fewer than the training errors."""
-        if mixture.n_classes == 1:
-            return 0.0
-        class_log_joint = run_over(mixture, engine, lambda m, b: m.class_log_joint(b))
-        y, weight = engine.y.cpu(), engine.weight.double().cpu()
-        term = self._term if isinstance(self._term, LogMargin) else Margin()
-        short = (term.margin - log_margin(class_log_joint, y, term.smoothness)).clamp_min(0.0)
-        return float((short * weight)[y >= 0].sum() / term.margin)
+    # -- streams ---------------------------------------------------------------------------
+
+    def _stream_classes(self, classes: Any, first: bool) -> np.ndarray:
+        if classes is None:
+            if first:
+                raise InvalidInputError(
+                    "the first call of partial_fit needs all classes: pass classes=."
+                )
+            return self.classes_
+        given = np.unique(classes)
+        if not labeled_mask(given, self.unlabeled, classes=given).all():
+            raise InvalidInputError(
+                f"classes={given.tolist()} contain the unlabeled marker {self.unlabeled!r}: "
+                "leave it out, or set unlabeled=None."
+            )
+        if not first and not np.array_equal(given, self.classes_):
+            raise InvalidInputError(
+                f"classes={given.tolist()} differ from those of the first call, "
+                f"{self.classes_.tolist()}."
+            )
+        return given
+
+    def _update(self, rows: Rows) -> Self:
+        """One step from the present model on the rows of one call."""
+        decided = self.unlabeled_weight
+        if decided == "auto":
+            decided = self.unlabeled_weight_
+        if decided is None and rows.has_unlabeled:
+            warn_of_rows_set_aside(rows, STREAMED)
+            decided = 0.0
+        rows = rows.labeled() if decided == 0.0 else rows
+        if not len(rows.y):
+            return self
+        levels = self.schema_.levels(rows.X.values.shape[1])
+        n_numbers = int((levels == 0).sum())
+        if self.density_ not in resolve(self.density, DENSITIES).candidates(n_numbers):
+            raise InvalidInputError(
+                f"density={self.density!r} is not that of the stream so far, {self.density_!r}: "
+                "leave it, or fit anew."
+            )
+        plan = self._resumed(make_plans(self, rows, n_numbers, self.n_components_)[0])
+        engine = self._training_engine(rows, self.schema_, self.scaling_)
+        mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(engine.device)
+        typical = self._streamed_quantiles(mixture, engine)
+        closed_form = mixture.density.closed_form
+        if closed_form:
+            mixture, count = self._online_step(mixture, engine)
+        else:
+            count = self.class_count_ + class_counts(engine, self.class_prior_)
+        result = FitResult(mixture, float("nan"), 1, True)
+        with self._progress() as progress:
+            if not (plan.generative and closed_form):
+                result = self._epoch(mixture, plan, engine, progress)
+        result = replace(result, converged=True, prior=self._spread_prior())
+        model = self.model_
+        calibration, classes = model.calibration, self.classes_
+        self._publish(result, plan, engine, model.schema, classes, calibration, progress, typical)
+        self.unlabeled_weight_ = plan.unlabeled_weight if decided is None else decided
+        self.class_count_ = count
+        return self
+
+    def _streamed_quantiles(self, mixture: Mixture, engine: Engine) -> np.ndarray:
+        """Quantiles of scores, those of new rows among them, before they are learned from."""
+        before, seen = self.score_quantiles_, float(self.class_count_.sum())
+        scores = run_over(mixture, engine, typicality).numpy()
+        past, weight = np.full(len(before), seen / len(before)), engine.weight.cpu().numpy()
+        return weighted_quantiles(np.append(before, scores), np.append(past, weight))
+
+    def _online_step(self, mixture: Mixture, engine: Engine) -> tuple[Mixture, np.ndarray]:
+        """Online EM; every row counts the same, labeled or not."""
+        share = None if bool(engine.labeled.all()) else 0.5
+        scale = 1.0 if share is None else share
+        seen = scale * torch.from_numpy(self.class_count_).to(engine.device)
+        updated, total = online_em_step(mixture, Likelihood(share), engine, seen)
+        return updated, (total / scale).cpu().numpy()
+
+    def _epoch(
+        self, mixture: Mixture, plan: Plan, engine: Engine, progress: Progress
+    ) -> FitResult[Mixture]:
+        adam = plan.solver if isinstance(plan.solver, Adam) else Adam()
+        steady = replace(adam, max_iter=1, schedule="constant", averaging=0.0)
+        prior = self._spread_prior()
+        return plan.epoch(steady, mixture, engine, self._generator(), progress, prior)

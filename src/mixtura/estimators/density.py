@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Self
@@ -13,27 +13,30 @@ import torch
 from scipy.sparse import issparse
 from sklearn.base import DensityMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
-from mixtura.data import Table, resolve_device
+from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, HolePattern, Structure
-from mixtura.engines import Engine, LocalEngine, PunchedEngine, is_copy
+from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.estimators.base import (
     TABLE_CONSTRAINTS,
-    MixtureEstimator,
+    DensityEstimator,
     check_count,
     check_weight,
-    log_density,
+    training_engine,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.models.fitted import Fitted, Observations, log_density
 from mixtura.models.mixture import Mixture
+from mixtura.numerics import anew, spawn
 from mixtura.objectives import Likelihood
 from mixtura.parts import resolve
-from mixtura.persistence import storable
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
-from mixtura.selection.calibration import HOLES, clear_gain
+from mixtura.selection.chooser import MOST, Chooser
+from mixtura.selection.held_out import HOLES, Losses
+from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM, FitResult
 from mixtura.solvers.gradients import evaluate
 from mixtura.training.groups import Recipe, fit_groups
@@ -43,12 +46,50 @@ _DENSITIES: dict[str, Callable[[], Structure]] = {
     name: partial(kind, floor=1e-5)  # type: ignore[call-arg]
     for name, kind in DENSITIES.items()
 }
-#: With fewer rows, held-back ones decide nothing; more are not needed.
-_FEWEST, _TRIED = 50, 10_000
 
 
-@storable
-class MixtureDensity(DensityMixin, MixtureEstimator):
+@dataclass(frozen=True)
+class _Way:
+    """A recipe, as one of two ways to train: with holes that mean something, and without."""
+
+    recipe: Recipe
+    fit: Callable[[Engine, Recipe, torch.Generator, Progress], FitResult[Mixture]]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"missingness": "informative" if self.recipe.informative else "ignore"}
+
+    def stages(
+        self, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> list[tuple[Mixture, HolePattern | None]]:
+        """A mixture; if it says nothing of holes, one pattern of them for all rows beside it."""
+        mixture = self.fit(engine, self.recipe, generator, progress).model
+        if self.recipe.informative:
+            return [(mixture, None)]
+        seen = engine.all_rows()
+        ones, levels = seen.weight.double()[:, None], (2,) * seen.x.shape[1]
+        return [(mixture, HolePattern.from_clusters(seen.lacks().double(), ones, levels))]
+
+
+def _judged(
+    model: tuple[Mixture, HolePattern | None], held_out: Engine, generator: torch.Generator
+) -> Losses:
+    """Minus the log density of rows and of which entries they lack, whole and with more holes."""
+    mixture, holes = model
+    engine = PunchedEngine(held_out, HOLES, generator)
+    parts = []
+    for batch in engine.chunks(engine.chunk_rows(mixture)):
+        met = batch.as_met()
+        found = log_density(mixture, met).double()
+        if holes is not None:
+            lacks = replace(met, x=met.lacks().double(), observed=None)
+            found = found + holes.log_prob(lacks)[:, 0]
+        tensors = (batch.weight.double(), is_copy(batch), -found)
+        parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))
+    return Losses.pool(parts)
+
+
+class MixtureDensity(DensityMixin, DensityEstimator):
     """A mixture fitted by EM, with missing values marginalized.
 
     Numbers are Gaussian, categories categorical; a component holds both.
@@ -64,7 +105,7 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         "em" is `EM(max_iter=100, tol=1e-3, n_init=1)`.
     missingness : "auto", "ignore" or "informative"
         Whether components also differ in which entries are absent, as in `MixtureClassifier`;
-        "auto" looks whether that makes the entries and holes of held-back rows clearly likelier,
+        "auto" looks whether that makes the entries and holes of held-out rows clearly likelier,
         and no less likely with further random holes. `missingness_` is what was chosen.
     max_time, standardize, categorical_features, unexpected, warm_start, device, callbacks
         As in `MixtureClassifier`.
@@ -72,7 +113,10 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
 
     Attributes
     ----------
-    weights_, means_, covariances_, n_components_, mixture_, scaling_, schema_, missingness_,
+    weights_, means_, covariances_, n_components_
+    model_ : the fitted model; `mixture_`, `scaling_` and `schema_` for short
+    density_, missingness_ : what was chosen
+    choice_ : what was compared on held-out rows
     history_, n_iter_, converged_
 
     Examples
@@ -85,7 +129,7 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
     (150,)
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "density": [StrOptions(set(_DENSITIES)), Structure],
         "solver": [StrOptions({"em"}), EM],
@@ -130,121 +174,129 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         return tags
 
-    def _check_X(self, X: Any, *, reset: bool) -> Any:
+    def _read(self, X: Any, schema: Schema | None = None) -> tuple[Observations, Schema]:
         if issparse(X):
             raise InvalidInputError(
                 "X is a sparse matrix, and a density wants all its entries: pass X.toarray(), or "
                 "categories as they are, in a data frame."
             )
-        return super()._check_X(X, reset=reset)
+        return super()._read(X, schema)
+
+    @property
+    def n_components_(self) -> int:
+        """How many components there are."""
+        return self.mixture_.n_components
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the mixture to the rows of X; y is ignored."""
         with self._all_or_nothing():
-            return self._fit(X, sample_weight)
-
-    def _fit(self, X: Any, sample_weight: Any) -> Self:
-        X = self._check_X(X, reset=True)
-        weight = check_weight(sample_weight, len(X))
-        if (weight == 0).any():
-            X, weight = X[weight > 0], weight[weight > 0]
-        previous = getattr(self, "mixture_", None) if self.warm_start else None
-        if previous is not None and previous.density.n_features != X.shape[1]:
-            raise InvalidInputError(
-                f"warm_start=True needs the {previous.density.n_features} features of the previous "
-                f"fit, got {X.shape[1]}; set warm_start=False to start anew."
+            rows: Any
+            rows, schema = self._read(X)
+            weight = check_weight(sample_weight, len(rows))
+            if (weight == 0).any():
+                rows, weight = rows.take(weight > 0), weight[weight > 0]
+            previous = self._previous(schema) if self.warm_start else None
+            scaling = self.scaling_ if previous else self._scaled(rows, weight, schema)
+            engine = training_engine(rows, None, weight, scaling, self.device)
+            with self._progress() as progress:
+                outcome = self._train(engine, previous, progress)
+            result = outcome.model
+            self.model_ = Fitted(
+                result.model.to("cpu", torch.float64),
+                scaling,
+                schema,
+                typical=typical_quantiles(result.model, engine, None, progress),
             )
-        if previous is not None and self.missingness not in ("auto", self.missingness_):
+            self.history_, self.n_iter_ = progress.history, result.n_iter
+            cut_short = warn_if_cut_short(progress, outcome.n_rows, len(engine))
+            self.converged_ = result.converged and not cut_short
+            if not result.converged and not progress.stopped:
+                warn(
+                    "EM stopped before it had settled; raise max_iter or tol of the solver.",
+                    ConvergenceWarning,
+                )
+            return self
+
+    def _previous(self, schema: Schema) -> Mixture | None:
+        """The mixture of the previous fit, if there is one; it must fit the new rows."""
+        if not hasattr(self, "model_"):
+            return None
+        previous, n_features = self.mixture_, self.n_features_in_
+        if not schema.equals(self.schema_) or previous.density.n_features != n_features:
+            raise InvalidInputError(
+                "warm_start=True needs the columns and categories of the previous fit, which had "
+                f"{previous.density.n_features}, got {n_features}; set warm_start=False to start "
+                "anew."
+            )
+        if self.missingness not in ("auto", self.missingness_):
             raise InvalidInputError(
                 f"warm_start=True goes on with missingness={self.missingness_!r}; set "
                 "warm_start=False to start anew."
             )
-        scaling = self._measure_scaling(X, weight) if previous is None else self.scaling_
-        device = resolve_device(self.device, X.size)
-        engine = LocalEngine(Table(X, weight=weight, scaling=scaling, device=device))
-        with self._progress() as progress:
-            outcome = self._train(engine, previous, progress)
-        result = outcome.model
-        self._publish(result.model, scaling)
-        self._publish_scores(engine, progress)
-        informative = getattr(self.mixture_.density, "informative", False)
-        self.missingness_ = "informative" if informative else "ignore"
-        self.n_components_ = result.model.n_components
-        self.history_, self.n_iter_ = progress.history, result.n_iter
-        self.converged_ = result.converged
-        self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine))
-        if not result.converged and not progress.stopped:
-            warn(
-                "EM stopped before it had settled; raise max_iter or tol of the solver.",
-                ConvergenceWarning,
-            )
-        return self
+        return previous
 
     def _train(
         self, engine: Engine, previous: Mixture | None, progress: Progress
-    ) -> Outcome[FitResult]:
+    ) -> Outcome[FitResult[Mixture]]:
         """Train on all rows, or on as many as time allows."""
-        em = resolve(self.solver, {"em": EM})
+        em, generator = resolve(self.solver, {"em": EM}), self._generator()
         structure = resolve(self.density, _DENSITIES).candidates(engine.n_numbers)[0]
-        recipe = Recipe(structure, em)
-        if previous is None and self._holes_tell(engine, recipe, progress):
-            recipe = replace(recipe, informative=True)
+        recipe = Recipe(structure, em, informative=self.missingness == "informative")
+        self.choice_, self.density_ = [], structure
+        if previous is None:
+            recipe = self._choose(engine, recipe, spawn(generator), progress)
 
-        def train(rows: Engine, latest: FitResult | None) -> FitResult:
+        first = spawn(generator)
+
+        def train(rows: Engine, latest: FitResult[Mixture] | None) -> FitResult[Mixture]:
             begin = previous if latest is None else latest.model
             if begin is None:
-                return self._fit_recipe(rows, recipe, progress)
+                return self._fit_recipe(rows, recipe, anew(first), progress)
             return em.run(begin.to(rows.device), Likelihood(), rows, progress)
 
-        def loss(result: FitResult, rows: Engine) -> float:
+        def loss(result: FitResult[Mixture], rows: Engine) -> float:
             return evaluate(result.model, Likelihood(), rows)[1]
 
-        draw = partial(engine.sample, generator=self._generator())
+        draw = partial(engine.sample, generator=spawn(generator))
         return Budget(progress, train, loss, draw).run(engine)
 
-    def _fit_recipe(self, engine: Engine, recipe: Recipe, progress: Progress) -> FitResult:
+    def _fit_recipe(
+        self, engine: Engine, recipe: Recipe, generator: torch.Generator, progress: Progress
+    ) -> FitResult[Mixture]:
         counts = None if self.n_components == "auto" else [self._affordable(len(engine))]
-        return fit_groups([engine], counts, recipe, self._generator(), progress).results[0]
+        found = fit_groups([engine], counts, recipe, generator, progress).results[0]
+        if recipe.direct:
+            return found
+        return recipe.em.run(found.model, Likelihood(), engine, progress)
 
-    def _holes_tell(self, engine: Engine, recipe: Recipe, progress: Progress) -> bool:
+    def _choose(
+        self, engine: Engine, recipe: Recipe, generator: torch.Generator, progress: Progress
+    ) -> Recipe:
         """Whether components are to differ in which entries are absent.
 
-        "auto": if held-back rows, with their holes, are clearly likelier then than with holes that
+        "auto": if held-out rows, with their holes, are clearly likelier then than with holes that
         come independently of everything, and no less likely with further holes at random.
         """
-        open_question = self.missingness == "auto" and engine.has_holes
-        if not open_question or len(engine) < _FEWEST:
-            return self.missingness == "informative"
-        some = engine.sample(_TRIED, self._generator())
-        train, held_back = some.hold_out(0.25, self._generator())
-        assert held_back is not None
-        ignoring, telling = (
-            self._fit_recipe(train, replace(recipe, informative=each), progress.part(0.25)).model
-            for each in (False, True)
-        )
-        seen = train.all_rows()
-        ones, levels = seen.weight.double()[:, None], (2,) * seen.x.shape[1]
-        holes = HolePattern.from_clusters(seen.lacks().double(), ones, levels)
-        engine, parts = PunchedEngine(held_back, HOLES, self._generator()), []
-        for batch in engine.chunks(engine.chunk_rows(telling.density)):
-            met = batch.as_met()
-            alone = holes.log_prob(replace(met, x=met.lacks().double(), observed=None))[:, 0]
-            gain = log_density(telling, met) - log_density(ignoring, met) - alone
-            parts.append(torch.stack([gain, is_copy(batch), batch.weight]).cpu())
-        gain, punched, weight = torch.cat(parts, 1).double().numpy()
-        return clear_gain(gain, punched > 0, weight)
+        asks = self.missingness == "auto" and engine.has_holes
+        some = engine.merged().sample(MOST, spawn(generator)) if asks else None
+        chooser = Chooser[_Way](some, _judged, spawn(generator), progress, n_ways=2)
+        best = chooser.race([_Way(recipe, self._fit_recipe)], "missingness")
+        others = [_Way(replace(recipe, informative=True), self._fit_recipe)] if asks else []
+        best = chooser.challenge(best, others, Losses.clearly_beats, "missingness")
+        self.choice_ = chooser.table()
+        return best.way.recipe
 
     def _affordable(self, n_rows: int) -> int:
         if self.n_components > n_rows:
             warn(
-                f"n_components={self.n_components} exceeds the {n_rows} rows; one component a row "
-                "is fitted. Remedy: a smaller n_components, or 'auto'.",
+                f"n_components={self.n_components} exceeds the {n_rows} rows; one component per "
+                "row is fitted. Remedy: a smaller n_components, or 'auto'.",
                 DegenerateDataWarning,
             )
         return min(int(self.n_components), n_rows)
@@ -275,11 +327,9 @@ class MixtureDensity(DensityMixin, MixtureEstimator):
         self, n_samples: int = 1, *, random_state: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows, and the component each came from."""
-        check_is_fitted(self)
-        generator = self._generator(random_state)
-        weight = self.mixture_.log_weight.exp()
+        mixture, generator = self.mixture_, self._generator(random_state)
         component = torch.multinomial(
-            weight, check_count(n_samples), replacement=True, generator=generator
+            mixture.log_weight.exp(), check_count(n_samples), replacement=True, generator=generator
         )
-        rows = self._drawn(self.mixture_.density.sample(component, generator))
+        rows = self._fitted.decoded(mixture.density.sample(component, generator))
         return rows, component.numpy()

@@ -17,17 +17,17 @@ from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from mixtura.estimators.base import Saveable
+from mixtura.estimators.base import DensityEstimator, Estimator
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
-from mixtura.persistence import storable
 
 #: Rows at a time, and numbers they may need: each meets the copies of the model of all others.
 _TOGETHER, _MOST_NUMBERS = 16, 2e7
 
 
-@storable
-class FisherScores(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstimatorMixin, Saveable):
+class FisherScores(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstimatorMixin, Estimator
+):
     """The gradient of the log density of each class by its parameters, row by row.
 
     Rows become vectors that say how they differ from what the model expects, whatever they were
@@ -71,7 +71,9 @@ class FisherScores(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstima
 
     def fit(self, X: Any, y: Any = None, **fit_params: Any) -> Self:
         """Fit a clone of the estimator."""
-        if not hasattr(self.estimator, "_table"):
+        inner = self.estimator
+        inner = inner.estimator if isinstance(inner, FrozenEstimator) else inner
+        if not isinstance(inner, DensityEstimator):
             raise UnsupportedError(
                 f"{type(self.estimator).__name__} has no density of this library: use "
                 "SequenceMixtureClassifier, MixtureClassifier, BoostedMixtureClassifier or "
@@ -79,7 +81,7 @@ class FisherScores(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstima
             )
         fitted = clone(self.estimator).fit(X, y, **fit_params)
         self.estimator_ = fitted.estimator if isinstance(fitted, FrozenEstimator) else fitted
-        mixture = self.estimator_._density_model()
+        mixture = self.estimator_.mixture_
         self._n_features_out = sum(
             value[0].numel() * len(value) for value in _parameters(mixture).values()
         )
@@ -100,7 +102,7 @@ class FisherScores(ClassNamePrefixFeaturesOutMixin, TransformerMixin, MetaEstima
     def transform(self, X: Any) -> np.ndarray:
         """(n, P) gradients, in the units that the model works in."""
         check_is_fitted(self)
-        engine = self.estimator_._table(self.estimator_._check_X(X, reset=False))
+        engine = self.estimator_._engine(X)
         mixture = self.estimator_.mixture_.to(engine.device)
         cost = float(engine.sizes.max()) * mixture.density.row_cost(engine.may_have_missing)
         height = int(np.clip((_MOST_NUMBERS / cost) ** 0.5, 1, _TOGETHER))

@@ -15,43 +15,34 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
-from mixtura.data import UNLABELED, Batch, Table, labeled_mask, read_labels, resolve_device
+from mixtura.data import UNLABELED, Batch, labeled_mask, read_labels
+from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
-from mixtura.engines import Engine, LocalEngine
-from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
-from mixtura.estimators.growing import Candidate, choose
-from mixtura.estimators.network import TRIAL_DRAWS, MixtureNetwork, Variant
-from mixtura.estimators.plan import (
+from mixtura.engines import Engine
+from mixtura.estimators.base import (
+    TABLE_CONSTRAINTS,
+    check_count,
+    check_weight,
+    training_engine,
+)
+from mixtura.estimators.classifying import (
     EVEN,
-    FEWEST_TRIED,
-    NO_GAIN,
-    NO_TIME,
-    SMALL,
-    TOO_FEW,
-    TRIED,
-    UNTIL,
-    Rows,
-    read_counts,
-    read_rows,
-    warn_of_rows_set_aside,
+    DensityClassifier,
+    prefer_unlabeled,
 )
-from mixtura.estimators.predicting import DensityClassifier
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError, warn
+from mixtura.estimators.network import NetworkEstimator, draw_rows
+from mixtura.estimators.rows import Rows, read_counts
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.models.calibration import Calibration
 from mixtura.models.network import EMBEDDINGS
-from mixtura.objectives import (
-    Conditional,
-    Margin,
-    Objective,
-    SmoothMargin,
-    beside_likelihood,
-    likelihood_share,
-)
+from mixtura.numerics import spawn
+from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 from mixtura.parts import resolve
-from mixtura.persistence import storable
 from mixtura.progress import Progress
-from mixtura.selection.calibration import Calibration, Unseen
+from mixtura.selection.chooser import MOST, Chooser
+from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers import EM, LinkedEM
-from mixtura.solvers.linked import LinkedResult, with_class_shares
+from mixtura.training.networks import NetworkPlan
 
 #: What names are shorthand for. Scores of a read-out are no log densities: a smaller margin than
 #: elsewhere is enough.
@@ -63,17 +54,12 @@ _OBJECTIVES: dict[str, Callable[[], Objective]] = {
 #: Draws that rows of wanted classes are chosen from: at a time, and in all for each row.
 _POOL, _MOST_DRAWS = 1_000, 10_000
 
-
-def _shares(engine: Engine, n_classes: int) -> np.ndarray:
-    """(C,) shares of the classes in the weight of the labeled rows."""
-    y, weight = engine.y.cpu().numpy(), engine.weight.double().cpu().numpy()
-    mass = np.bincount(y[y >= 0], weight[y >= 0], minlength=n_classes)
-    return mass / max(mass.sum(), 1e-300)
+#: What to train on which rows, what such networks said of held-out rows, and what was compared.
+_Decision = tuple[NetworkPlan, Engine, HeldOut | None, list[dict[str, Any]]]
 
 
-@storable
-class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
-    """Mixtures embed a row, one a class; a sparse log-linear read-out of the embedding decides.
+class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
+    """Mixtures embed a row, one per class; a sparse log-linear read-out of the embedding decides.
 
     Numbers, categories, holes and unlabeled rows are welcome: the mixtures learn from all rows,
     the read-out from the labeled ones. Without any label it is a mixture: it embeds, clusters,
@@ -81,20 +67,19 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
 
     Parameters
     ----------
-    n_components : "auto", int, or one int a class
+    n_components : "auto", int, or one int per class
         Components of each mixture; "auto" grows them while an information criterion falls, where
         mixtures specialize, and takes twice the cube root of the number of rows elsewhere.
     embedding : "auto", "posterior", "density", "log_density" or "simplex"
         What a component makes of a row: its posterior in the mixture; its density, as a share of
-        its highest; the log of that; or the posterior's cousin with true zeros, the projection of
-        the log-joints onto the simplex. "auto" compares posteriors and log-densities on held-back
-        rows.
+        its highest; the log of that; or a posterior with true zeros, the projection of the
+        log-joints onto the simplex. "auto" compares posteriors and log-densities on held-out rows.
     specialize : "auto" or float in [0, 1]
         How much less the rows of other classes count for the mixture of a class. 0 fits every
         mixture to all rows, as published; 1 to the rows of its class. "auto" is 1 for log-densities
         and 0 for the others.
     objective : "conditional", "margin", "smooth_margin", or an `Objective`
-        The discriminative term of that training; a name is shorthand for an object of
+        The discriminative term of end-to-end training; a name is shorthand for an object of
         `mixtura.objectives`, "margin" for `Margin(5.0)`.
     tradeoff : float in [0, 1]
         Share of the likelihood per observed value in it, so that one number serves few features and
@@ -114,7 +99,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     init : "em", or an `EM`
         What the mixtures start from, `EM(max_iter=50, tol=0.01, n_init=1)`.
     calibrate : bool
-        Make probabilities honest by what networks say of held-back rows, whole and with holes.
+        Make probabilities honest by what networks say of held-out rows, whole and with holes.
     prior_rows, standardize, class_weight, categorical_features, unexpected, missingness,
     unlabeled, max_time, device, callbacks
         As in `MixtureClassifier`.
@@ -124,12 +109,14 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     ----------
     classes_, class_prior_ : the labels; the mean of p(class | x) over p(x), the model's own prior:
         trained end to end, the shares of the (weighted) labeled rows, as near as can be
-    coef_, intercept_ : read-out; a weight a component, a bias a class
-    mixture_, weights_, means_, covariances_, n_components_ : the mixtures, class by class
+    coef_, intercept_ : read-out; a weight per component, a bias per class
+    model_ : the fitted model; `network_`, `mixture_`, `scaling_`, `schema_` for short
+    weights_, means_, covariances_, n_components_ : of the mixtures, class by class
     embedding_, specialize_, missingness_ : what "auto" chose
     unlabeled_weight_ : likewise; None if all rows had labels, or none
     temperature_, doubt_, fade_ : calibration, as in `MixtureClassifier`
-    scaling_, schema_, history_
+    choice_ : what was compared on held-out rows, as in `MixtureClassifier`
+    history_
     n_iter_, converged_ : of linked EM; end to end, the number of iterations is fixed
 
     Examples
@@ -142,7 +129,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
     True
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "n_components": [StrOptions({"auto"}), Integral, "array-like"],
         "embedding": [StrOptions({"auto", *EMBEDDINGS})],
         "specialize": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
@@ -226,183 +213,114 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing():
-            X = self._check_X(X, reset=True)
-            return self._fit_rows(self._read(X, y, sample_weight))
+            rows, schema = self._read_any(X, y, sample_weight)
+            generator = self._generator()
+            with self._progress() as progress:
+                plan, engine, held_out, table = self._decide(
+                    rows, schema, spawn(generator), progress
+                )
+                aside = len(rows.y) - len(engine)
+                result = self._train(plan, engine, generator, progress, aside)
+            calibration = Calibration()
+            if self.calibrate and isinstance(held_out, Answers):
+                calibration = held_out.calibration
+            prior = result.network.class_shares().cpu().numpy()[: len(rows.classes)]
+            self._publish(
+                result,
+                plan,
+                engine,
+                schema,
+                progress,
+                classes=rows.classes,
+                class_prior=prior,
+                calibration=calibration,
+            )
+            self.specialize_, self.choice_ = plan.specialize, table
+            self.unlabeled_weight_ = plan.unlabeled_weight if rows.has_unlabeled else None
+            return self
 
-    def _read(self, X: np.ndarray, y: Any, sample_weight: Any) -> Rows:
+    def _read_any(self, X: Any, y: Any, sample_weight: Any) -> tuple[Rows, Schema]:
+        """Training rows, of which none may have a label."""
         if y is not None:
-            y = read_labels(y)
-            check_consistent_length(X, y)
-            if y.dtype.kind == "f" and np.isnan(y).all():
+            labels = read_labels(y)
+            check_consistent_length(X, labels)
+            if labels.dtype.kind == "f" and np.isnan(labels).all():
                 raise InvalidInputError("y holds NaN alone: pass y=None to fit without labels.")
-            if labeled_mask(y, self.unlabeled).any():
-                return read_rows(self, X, y, sample_weight)
-        weight = check_weight(sample_weight, len(X))
-        keep = weight > 0
-        nothing = np.full(int(keep.sum()), UNLABELED)
-        return Rows(X[keep], nothing, weight[keep], np.array([], dtype=int))
+            if labeled_mask(labels, self.unlabeled).any():
+                return self._read_labeled(X, labels, sample_weight)
+        given: Any
+        given, schema = self._read(X)
+        weight = check_weight(sample_weight, len(given))
+        nothing = np.full(len(given), UNLABELED)
+        return Rows(given, nothing, weight, np.array([], dtype=int)).take(weight > 0), schema
 
-    def _fit_rows(self, rows: Rows) -> Self:
-        self.classes_ = rows.classes
-        resolve(self.objective, _OBJECTIVES)  # refused before any work is done
-        if not isinstance(self.n_components, str):
-            read_counts(self.n_components, rows.classes if len(rows.classes) else np.zeros(1))
-        with self._progress() as progress:
-            variant, engine, unseen = self._decide(rows, progress)
-            draw = partial(engine.sample, generator=self._generator())
-            aside = len(rows.y) - len(engine)
-            result = self._fit_in_time(variant, engine, draw, progress, aside)
-        calibration = unseen.calibrate() if self.calibrate and unseen else Calibration()
-        self.temperature_, self.doubt_ = calibration.temperature, calibration.doubt
-        self.fade_ = calibration.fade
-        self.class_prior_ = result.network.class_shares().cpu().numpy()[: len(rows.classes)]
-        self._keep(result, variant, engine, progress)
-        return self
-
-    def _decide(self, rows: Rows, progress: Progress) -> tuple[Variant, Engine, Unseen | None]:
+    def _decide(
+        self, rows: Rows, schema: Schema, generator: torch.Generator, progress: Progress
+    ) -> _Decision:
         """What to train on which rows; unlabeled ones only if held-out labels say that they help.
 
         All else is chosen as it would be without them.
         """
-        engine = self._training_table(rows)
-        self.unlabeled_weight_ = self._unlabeled_weight if rows.has_unlabeled else None
-        left_open = self.unlabeled_weight == "auto" and len(rows.classes) > 1
-        if not (left_open or self.unlabeled_weight == 0.0) or not rows.may_do_without_unlabeled:
-            variant, unseen = self._choose(engine, progress)
-            return variant, engine, unseen
-        labeled = self._training_table(rows.labeled())
-        variant, unseen = self._choose(labeled, progress)
-        better: Unseen | str = TOO_FEW
-        if left_open and len(labeled) >= FEWEST_TRIED:
-            better = self._better_with_unlabeled(variant, engine, progress)
-        if not isinstance(better, str):
-            return variant, engine, better
-        if left_open:
-            warn_of_rows_set_aside(rows, better)
-        self.unlabeled_weight_ = 0.0
-        return variant, labeled, unseen
-
-    def _training_table(self, rows: Rows) -> Engine:
-        scaling = self._measure_scaling(rows.X, rows.weight)
-        device = resolve_device(self.device, rows.X.size)
-        return LocalEngine(Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device))
-
-    def _better_with_unlabeled(
-        self, variant: Variant, engine: Engine, progress: Progress
-    ) -> Unseen | str:
-        """What networks that also learn from unlabeled rows say of held-out ones; or why not."""
-
-        def without(engine: Engine, *args: Any) -> list[Candidate]:
-            return self._candidates(variant, engine.only(engine.labeled), *args)
-
-        trains: list[Any] = [without, partial(self._candidates, variant)]
-        found = choose(
-            trains,
-            engine.merged().sample(SMALL, self._generator()).fewer_unlabeled(engine, TRIED),
-            self._generator(),
-            progress,
-            to_the_end=True,
-            beats=Unseen.surely_beats,
-            until=UNTIL,
-        )
-        if found.train is not without and found.unseen is not None:
-            return found.unseen
-        return NO_TIME if progress.time_spent >= UNTIL else NO_GAIN
-
-    def _candidates(
-        self, variant: Variant, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> list[Candidate]:
-        """A network, as one of several ways to train."""
-        found = self._fit_network(variant, engine, generator, progress)
-        return [Candidate(replace(found.network, n_draws=TRIAL_DRAWS), [1.0])]
-
-    def _choose(self, engine: Engine, progress: Progress) -> tuple[Variant, Unseen | None]:
-        """The variant that does best on held-back rows, and what it says of them."""
-        variants, open_question = self._variants(), self._may_tell(engine)
-        settled = len(variants) == 1 and not self.calibrate and not open_question
-        if len(self.classes_) < 2 or settled:
-            return variants[0], None
-        some = engine.merged().sample(SMALL, self._generator())
-        seed = self._generator().initial_seed()
-
-        def best(variants: list[Variant], until: float) -> tuple[Variant, Unseen | None]:
-            trains = [partial(self._candidates, variant) for variant in variants]
-            again = torch.Generator().manual_seed(seed)  # the same parts are held back
-            found = choose(trains, some, again, progress, to_the_end=True, until=until)
-            return variants[trains.index(found.train)], found.unseen  # type: ignore[arg-type]
-
-        first, unseen = best(variants, 0.35)
-        if open_question and unseen is not None:
-            other, judged = best([first._replace(informative=True)], 0.5)
-            if judged is not None and len(judged) == len(unseen) and judged.clearly_beats(unseen):
-                return other, judged
-        return first, unseen
-
-    @property
-    def _unlabeled_weight(self) -> float:
-        """Weight of unlabeled rows in the likelihood, where they take part."""
-        return EVEN if self.unlabeled_weight == "auto" else self.unlabeled_weight
-
-    def _objective(self, engine: Engine) -> Objective:
-        return beside_likelihood(
-            resolve(self.objective, _OBJECTIVES),
-            self.tradeoff,
-            unlabeled_weight=self._unlabeled_weight if bool((engine.y < 0).any()) else None,
-            n_values=engine.values_per_row,
-        )
-
-    def _finished(self, result: LinkedResult, engine: Engine, progress: Progress) -> LinkedResult:
-        """Classes get their shares of the labeled rows; the published weights are left alone."""
-        found = super()._finished(result, engine, progress)
-        if len(self.classes_) < 2 or not self._linked_em.end_to_end:
+        weight = self.unlabeled_weight
+        left_open = weight == "auto" and len(rows.classes) > 1
+        plain = not (left_open or weight == 0.0) or not rows.may_do_without_unlabeled
+        used = rows if plain else rows.labeled()
+        plans, engine = self._ready(used, schema)
+        if not plain:
+            plans = [replace(plan, unlabeled_weight=0.0) for plan in plans]
+        found = self._choose(plans, engine, generator, progress)
+        if plain or not left_open:
             return found
-        shares = _shares(engine, len(self.classes_))
-        return replace(found, network=with_class_shares(found.network, shares, progress))
+        return self._with_unlabeled(found, rows, schema, generator, progress)
 
-    def _rarity(self, engine: Engine) -> float:
-        """The smallest class's share, of an even one: so much say its rows have in the loss.
+    def _ready(self, rows: Rows, schema: Schema) -> tuple[list[NetworkPlan], Engine]:
+        """Plans for rows, and the rows in the model's units."""
+        term, counts = resolve(self.objective, _OBJECTIVES), None
+        if not isinstance(self.n_components, str):
+            known = rows.classes if len(rows.classes) else np.zeros(1)
+            counts = read_counts(self.n_components, known)
+        scaling = self._scaled(rows.X, rows.weight, schema)
+        engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
+        weight = EVEN if self.unlabeled_weight == "auto" else self.unlabeled_weight
+        if weight == 0.0 and not rows.may_do_without_unlabeled:
+            weight = EVEN
+        n_classes = len(rows.classes)
+        return self._plans(engine, n_classes, counts, term, self.specialize, weight), engine
 
-        Penalties never vanish: they are lessened tenfold at most.
-        """
-        n_classes = len(self.classes_)
-        shares = _shares(engine, n_classes)
-        return max(0.1, n_classes * float(shares[shares > 0].min())) if shares.any() else 1.0
+    def _choose(
+        self,
+        plans: list[NetworkPlan],
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> _Decision:
+        """The embedding that does best on held-out rows, and whether holes mean something."""
+        asks = self.missingness == "auto" and engine.has_holes
+        compares = plans[0].n_classes > 1 and (len(plans) > 1 or self.calibrate or asks)
+        some = engine.merged().sample(MOST, spawn(generator)) if compares else None
+        n_ways = len(plans) + asks
+        chooser = Chooser[NetworkPlan](some, Answers.of, spawn(generator), progress, n_ways=n_ways)
+        best = chooser.race(plans, "embedding")
+        others = [best.way.informative()] if asks else []
+        best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
+        return best.way, engine, best.held_out(), chooser.table()
 
-    def _supervision(self, engine: Engine) -> float:
-        if len(self.classes_) < 2:
-            return 0.0
-        labeled = engine.y >= 0
-        share = 1.0
-        if not bool(labeled.all()):  # the likelihood holds labels too, where it looks at them
-            share -= likelihood_share(self.tradeoff, engine.values_per_row) * self._unlabeled_weight
-        return share * float(engine.weight[labeled].sum())
-
-    @property
-    def _n_mixtures(self) -> int:
-        return max(1, len(self.classes_))
-
-    def _class_log_joint(self, rows: Any) -> np.ndarray:
-        if not len(self.classes_):
-            raise NoLabelsError(
-                "the network was fitted without labels and knows no classes: use cluster, "
-                "transform or score_samples, or fit it with some labels."
-            )
-        return self._outputs(rows)
-
-    def class_log_density(self, X: Any) -> np.ndarray:
-        """log p(x | class) = log p(x) + log p(class | x) - log p(class), (n, C).
-
-        p(class) is the model's own, `class_prior_`, so that the density integrates to one.
-        """
-        rows = self._check_X(X, reset=False)
-        found = self._class_log_joint(rows) - self._log_jacobian(rows)[:, None]
-        return found - np.log(self.class_prior_)
-
-    def impute(  # type: ignore[override]
-        self, X: Any, *, n_draws: int | None = None, random_state: Any = None
-    ) -> Any:
-        """Fill missing entries from what is observed; see `MixtureClassifier.impute`."""
-        return super().impute(X, n_draws=n_draws, random_state=random_state)
+    def _with_unlabeled(
+        self,
+        found: _Decision,
+        rows: Rows,
+        schema: Schema,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> _Decision:
+        """The same with unlabeled rows, if networks that also learn from them do surely better."""
+        engine = self._ready(rows, schema)[1]
+        ways = found[0], replace(found[0], unlabeled_weight=EVEN)
+        best, table = prefer_unlabeled(ways, rows, engine, generator, progress)
+        table = [*found[3], *table]
+        if best is None:
+            return *found[:3], table
+        return best.way, engine, best.held_out(), table
 
     def sample(
         self, n_samples: int = 1, y: Any = None, *, random_state: Any = None
@@ -413,26 +331,25 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         gives to their label, until there are enough. Where a class is too rare for that, the
         likeliest draws of it fill up, with a warning; no draw is given twice.
         """
-        self._density_model()
+        model, mixture, classes = self._fitted, self.mixture_, self.classes_
         generator, count = self._generator(random_state), check_count(n_samples)
-        wanted = None if y is None else self._labels_to_draw(count, y, generator)
-        if wanted is not None:
+        if y is not None:
+            wanted = self._labels_to_draw(count, y, generator)
             rows = torch.zeros(count, self.n_features_in_, dtype=torch.float64)
             for label in wanted.unique().tolist():
                 mine = (wanted == label).nonzero().flatten()
                 rows[mine] = self._accepted(label, len(mine), generator)
-            return self._drawn(rows), self.classes_[wanted.numpy()]
-        batch = self._draw(count, generator)
-        if not len(self.classes_):
-            return self._drawn(batch.x), batch.y.numpy()
-        chance = self._chances(batch)
-        labels = torch.multinomial(chance, 1, generator=generator).flatten()
-        return self._drawn(batch.x), self.classes_[labels.numpy()]
+            return model.decoded(rows), classes[wanted.numpy()]
+        batch = draw_rows(mixture, count, generator)
+        if not len(classes):
+            return model.decoded(batch.x), batch.y.numpy()
+        labels = torch.multinomial(self._chances(batch), 1, generator=generator).flatten()
+        return model.decoded(batch.x), classes[labels.numpy()]
 
     def _chances(self, batch: Batch) -> Tensor:
         """(n, C) what the network makes of draws."""
         with torch.no_grad():
-            return self._network().class_log_joint(batch).softmax(1)
+            return self.network_.class_log_joint(batch).softmax(1)
 
     def _accepted(self, label: int, count: int, generator: torch.Generator) -> Tensor:
         """Draws from p(x), each accepted with the probability of the class, until there are enough.
@@ -442,7 +359,7 @@ class MixtureNetworkClassifier(DensityClassifier, MixtureNetwork):
         taken, spare, spent = [], [], 0
         missing = count
         while missing > 0 and spent < _MOST_DRAWS * count:
-            batch = self._draw(max(_POOL, missing), generator)
+            batch = draw_rows(self.mixture_, max(_POOL, missing), generator)
             chance = self._chances(batch)[:, label]
             level = torch.rand(len(batch), dtype=torch.float64, generator=generator)
             taken.append(batch.x[level < chance][:missing])

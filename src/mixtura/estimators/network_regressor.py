@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from numbers import Integral
 from typing import Any, Self
 
@@ -13,32 +11,30 @@ from sklearn.base import RegressorMixin, _fit_context
 from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted
-from torch import Tensor
+from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
-from mixtura.data import Batch, Table, resolve_device
 from mixtura.densities import Structure
-from mixtura.engines import Engine, LocalEngine, PunchedEngine, is_copy
-from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight
-from mixtura.estimators.network import TRIAL_DRAWS, MixtureNetwork, Variant
+from mixtura.engines import Engine, PunchedEngine, is_copy
+from mixtura.estimators.base import (
+    TABLE_CONSTRAINTS,
+    check_count,
+    check_weight,
+    training_engine,
+)
+from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
-from mixtura.estimators.plan import SMALL
 from mixtura.exceptions import InvalidInputError
-from mixtura.models.network import Network, RegressionNetwork
-from mixtura.objectives import Objective, Regression, likelihood_share
-from mixtura.persistence import storable
+from mixtura.models.fitted import run_over
+from mixtura.models.network import Network
+from mixtura.numerics import spawn
 from mixtura.progress import Progress
-from mixtura.selection.calibration import HOLES, clear_gain
+from mixtura.selection.chooser import MOST, Chooser
+from mixtura.selection.held_out import HOLES, Losses
 from mixtura.solvers import EM, LinkedEM
-
-#: Parts that rows are held back in for a choice, and rows that are too few.
-_FOLDS, _FEWEST = 4, 50
-#: Share of the time that is left which a fit on the side may take.
-_TRIAL = 0.05
+from mixtura.training.networks import NetworkPlan
 
 
-@storable
-class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
+class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
     """A mixture embeds a row; a sparse linear read-out of the embedding predicts a number.
 
     A radial basis function network whose centers and widths are a density of the rows, and, trained
@@ -62,9 +58,11 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
     ----------
     coef_, intercept_ : read-out, in units of the target's deviation
     target_location_, target_scale_ : mean and deviation of the target
-    mixture_, weights_, means_, covariances_, n_components_ : the mixture
+    model_ : the fitted model; `network_`, `mixture_`, `scaling_`, `schema_` for short
+    weights_, means_, covariances_, n_components_ : of the mixture
     embedding_, missingness_ : what "auto" chose
-    scaling_, schema_, history_
+    choice_ : what was compared on held-out rows, as in `MixtureClassifier`
+    history_
     n_iter_, converged_ : of linked EM; end to end, the number of iterations is fixed
 
     Examples
@@ -77,9 +75,7 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
     True
     """
 
-    _network_class = RegressionNetwork
-
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         name: MixtureNetworkClassifier._parameter_constraints[name]
         for name in (
             *("embedding", "tradeoff", "density", "solver", "init", "prior_rows"),
@@ -125,6 +121,16 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         self.random_state = random_state
         self.verbose = verbose
 
+    @property
+    def target_location_(self) -> float:
+        """The mean of the target."""
+        return self._fitted.target[0]
+
+    @property
+    def target_scale_(self) -> float:
+        """The deviation of the target."""
+        return self._fitted.target[1]
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the network.
@@ -136,11 +142,25 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing():
-            X = self._check_X(X, reset=True)
-            return self._fit_rows(X, *self._read(X, y, sample_weight))
+            rows: Any
+            rows, schema = self._read(X)
+            y, weight, target = self._read_targets(rows, y, sample_weight)
+            if (weight == 0).any():
+                rows, y, weight = rows.take(weight > 0), y[weight > 0], weight[weight > 0]
+            scaling, generator = self._scaled(rows, weight, schema), self._generator()
+            engine = training_engine(rows, y, weight, scaling, self.device)
+            counts = None if self.n_components == "auto" else np.array([self.n_components])
+            plans = self._plans(engine, 0, counts, None, 0.0, 0.5)
+            with self._progress() as progress:
+                plan = self._choose(plans, engine, spawn(generator), progress)
+                result = self._train(plan, engine, generator, progress)
+            self._publish(result, plan, engine, schema, progress, target=target)
+            return self
 
-    def _read(self, X: np.ndarray, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Targets in units of their deviation, and weights."""
+    def _read_targets(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
+        """Targets in units of their deviation, weights, and the mean and deviation."""
         if y is None:
             raise ValueError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y "
@@ -164,68 +184,33 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         unit = y[known] / largest  # squares of any magnitude stay finite
         center = float(share @ unit)
         deviation = float(np.sqrt(share @ (unit - center) ** 2)) or 1.0
-        self.target_location_, self.target_scale_ = center * largest, deviation * largest
-        return (y / largest - center) / deviation, weight
+        target = center * largest, deviation * largest
+        return (y / largest - center) / deviation, weight, target
 
-    def _fit_rows(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Self:
-        if (weight == 0).any():
-            X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
-        scaling = self._measure_scaling(X, weight)
-        device = resolve_device(self.device, X.size)
-        engine = LocalEngine(Table(X, y, weight, scaling=scaling, device=device))
-        with self._progress() as progress:
-            variant = self._choose(engine, progress)
-            draw = partial(engine.sample, generator=self._generator())
-            result = self._fit_in_time(variant, engine, draw, progress)
-        self._keep(result, variant, engine, progress)
-        return self
-
-    def _choose(self, engine: Engine, progress: Progress) -> Variant:
-        """The variant with the smallest squared error on held-back rows."""
-        variants, open_question = self._variants(), self._may_tell(engine)
-        known = ~engine.y.isnan().cpu()
-        if int(known.sum()) < _FEWEST or (len(variants) == 1 and not open_question):
-            return variants[0]
-        part = engine.sample(SMALL, self._generator())
-        weight = part.weight[~part.y.isnan()].double().cpu().numpy()
-        squares = {variant: self._squares(variant, part, progress) for variant in variants}
-        best = min(variants, key=lambda variant: float(weight @ squares[variant][0]))
-        if open_question:
-            other = best._replace(informative=True)
-            both = squares[best], self._squares(other, part, progress)
-            if np.isfinite(both).all() and _clearly_smaller(*both, weight):
-                return other
-        return best
-
-    def _squares(self, variant: Variant, engine: Engine, progress: Progress) -> np.ndarray:
-        """(2, n) squared errors of the rows with a target, each held back once: as they are, and
-        with random holes; infinite if time is up."""
-        known = (~engine.y.isnan()).nonzero().flatten().cpu().numpy()
-        found, generator = np.full((2, len(known)), np.inf), self._generator()
-        for fold in range(_FOLDS):
-            if not progress.leaves_time(0.5):
-                break
-            held = known[fold::_FOLDS]
-            train = engine.take(np.setdiff1d(np.arange(len(engine)), held))
-            test = engine.take(held)
-            fitted = self._fit_network(variant, train, generator, progress.part(_TRIAL))
-            holes = torch.Generator().manual_seed(fold)  # the same for all variants
-            network = replace(fitted.network, n_draws=TRIAL_DRAWS)
-            found[:, fold::_FOLDS] = _squares_met(network, test, holes)
-        return found
-
-    def _supervision(self, engine: Engine) -> float:
-        share = likelihood_share(self.tradeoff, engine.values_per_row)
-        return (1.0 - share) * float(engine.weight[~engine.y.isnan()].sum())
-
-    def _objective(self, engine: Engine) -> Objective:
-        return Regression(likelihood_share(self.tradeoff, engine.values_per_row))
+    def _choose(
+        self,
+        plans: list[NetworkPlan],
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> NetworkPlan:
+        """The plan with the smallest squared error on held-out rows."""
+        asks = self.missingness == "auto" and engine.has_holes
+        compares = len(plans) > 1 or asks
+        some = engine.merged().sample(MOST, spawn(generator)) if compares else None
+        chooser = Chooser[NetworkPlan](
+            some, _squares, spawn(generator), progress, n_ways=len(plans) + asks
+        )
+        best = chooser.race(plans, "embedding")
+        others = [best.way.informative()] if asks else []
+        best = chooser.challenge(best, others, Losses.clearly_beats, "missingness")
+        self.choice_ = chooser.table()
+        return best.way
 
     def predict(self, X: Any) -> np.ndarray:
         """The expected target of each row."""
-        check_is_fitted(self)
-        found = self._outputs(self._check_X(X, reset=False))[:, 1]
-        return found * self.target_scale_ + self.target_location_
+        found = run_over(self.network_, self._engine(X), lambda n, b: n.outputs(b)).numpy()
+        return self._fitted.predicted(found)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R^2 of the rows that have a target."""
@@ -238,25 +223,20 @@ class MixtureNetworkRegressor(RegressorMixin, MixtureNetwork):
         self, n_samples: int = 1, *, random_state: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the mixture, and what the network predicts for them."""
-        batch = self._draw(check_count(n_samples), self._generator(random_state))
+        network, count = self.network_, check_count(n_samples)
+        batch = draw_rows(network.mixture, count, self._generator(random_state))
         with torch.no_grad():
-            found = self._network().class_log_joint(batch)[:, 1].numpy()
-        return self._drawn(batch.x), found * self.target_scale_ + self.target_location_
+            found = network.outputs(batch).numpy()
+        return self._fitted.decoded(batch.x), self._fitted.predicted(found)
 
 
-def _clearly_smaller(before: np.ndarray, after: np.ndarray, weight: np.ndarray) -> bool:
-    """Whether squared errors (2, n) fall clearly, for rows as they are and with random holes."""
-    punched = np.repeat([False, True], len(weight))
-    return clear_gain((before - after).ravel(), punched, np.tile(weight, 2))
-
-
-def _squares_met(network: Network, engine: Engine, generator: torch.Generator) -> np.ndarray:
-    """(2, n) squared errors of rows as they are, and with random holes."""
-    moved, engine = network.to(engine.device), PunchedEngine(engine, HOLES, generator)
-
-    def errors(batch: Batch) -> Tensor:
-        off = moved.class_log_joint(batch.as_met())[:, 1] - batch.y
-        return torch.stack([off.square().double(), is_copy(batch).double()], 1)
-
-    square, copy = engine.concat(errors, moved).unbind(1)
-    return torch.stack([square[copy == 0], square[copy == 1]]).numpy()
+def _squares(network: Network, held_out: Engine, generator: torch.Generator) -> Losses:
+    """Squared errors of rows as they are, and with random holes."""
+    moved, engine = network.to(held_out.device), PunchedEngine(held_out, HOLES, generator)
+    parts = []
+    for batch in engine.chunks(engine.chunk_rows(moved)):
+        with torch.no_grad():
+            off = moved.outputs(batch.as_met())[:, 1] - batch.y
+        tensors = (batch.weight.double(), is_copy(batch), off.square().double())
+        parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))
+    return Losses.pool(parts)

@@ -8,17 +8,15 @@ from typing import Any, Self
 import numpy as np
 from scipy.sparse import issparse
 from scipy.special import expit, softmax
-from sklearn.base import MetaEstimatorMixin, _fit_context, clone
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from mixtura.estimators.base import Saveable, check_weight
-from mixtura.estimators.plan import labeled_alone, read_classes
-from mixtura.estimators.predicting import LabeledScore
+from mixtura.estimators.base import Estimator, check_weight
+from mixtura.estimators.rows import labeled_alone, labeled_score, read_classes
 from mixtura.exceptions import InvalidInputError, UnsupportedError, warning_once
-from mixtura.persistence import storable
 
 #: Probabilities of a pair keep so far away from 0 and 1.
 _HAIR = 1e-12
@@ -29,8 +27,7 @@ _RIDGE = 1e-14
 _CHUNK = 2**21
 
 
-@storable
-class PairwiseClassifier(MetaEstimatorMixin, LabeledScore, Saveable):
+class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
     """One classifier for each pair of classes, their probabilities joined by pairwise coupling.
 
     Unlike scikit-learn's `OneVsOneClassifier` it has probabilities (Hastie and Tibshirani,
@@ -144,6 +141,10 @@ class PairwiseClassifier(MetaEstimatorMixin, LabeledScore, Saveable):
             return self.estimators_[0].predict_log_proba(X)
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the labeled rows, by weight, whose class is predicted."""
+        return labeled_score(self.predict(X), y, sample_weight, self._marker, self.classes_)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -12,30 +11,39 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import _fit_context, clone
+from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
-from mixtura.data import UNLABELED, resolve_device
 from mixtura.data.packing import Packing
-from mixtura.data.schema import check_names
-from mixtura.data.sequences import SequenceTable
+from mixtura.data.schema import Schema, check_names
+from mixtura.data.sequence_input import Sequences, per_sequence, read_sequences
 from mixtura.densities import DENSITIES, Structure
-from mixtura.engines import Engine, LocalEngine
-from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, log_density
-from mixtura.estimators.growing import GROWING, Candidate, GrownClassifier, choose, grow
+from mixtura.engines import Engine
+from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, training_engine
+from mixtura.estimators.classifying import DensityClassifier
+from mixtura.estimators.growing import Staged, fit_best
 from mixtura.estimators.pairwise import PairwiseClassifier
-from mixtura.estimators.plan import Rows, labeled_rows, read_rows
-from mixtura.estimators.sequence_input import Sequences, per_sequence, read_sequences
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.estimators.rows import Rows
+from mixtura.exceptions import (
+    DegenerateDataWarning,
+    InvalidInputError,
+    NoDensityError,
+    UnsupportedError,
+    warn,
+)
+from mixtura.models.fitted import Fitted, Observations, run_over
 from mixtura.models.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, Objective, beside_likelihood
+from mixtura.numerics import spawn
+from mixtura.objectives import OBJECTIVES, Objective
 from mixtura.parts import resolve
-from mixtura.persistence import storable
 from mixtura.progress import Progress
-from mixtura.solvers import EBW, EM, LBFGS, Adam, Solver, SpreadPrior
-from mixtura.training.boosting import Learner
-from mixtura.training.start import chain_start
+from mixtura.selection.chooser import Chooser
+from mixtura.selection.held_out import Answers
+from mixtura.selection.typical import typical_quantiles
+from mixtura.solvers import EBW, EM, LBFGS, Adam, Solver
+from mixtura.training.growth import GROWING, ChainPlan
 
 #: Methods that train hidden Markov models on.
 _DISCRIMINATIVE = ("conditional", "margin", "smooth_margin")
@@ -49,14 +57,9 @@ _SOLVERS: dict[str, Callable[[], Solver]] = {
     "ebw": partial(EBW, _ITERATIONS),
     "adam": partial(Adam, _ITERATIONS, batch_size=100, learning_rate=2e-3, schedule="constant"),
 }
-#: Iterations of the first leg of discriminative training; each further leg has twice as many.
-_LEG = 10
-#: What a leg must gain, a sequence, for another to follow.
-_GAIN = 1e-3
 
 
-@storable
-class SequenceMixtureClassifier(GrownClassifier):
+class SequenceMixtureClassifier(DensityClassifier):
     """Classifies sequences of unequal length by hidden Markov models with Gaussian emissions.
 
     NaN means missing, in training and in prediction, and is marginalized exactly: single values,
@@ -66,14 +69,14 @@ class SequenceMixtureClassifier(GrownClassifier):
     ----------
     n_states : "auto" or int
         States of every hidden Markov model; "auto" compares 3, 6 and 12, fitted by maximum
-        likelihood, on held-back sequences.
+        likelihood, on held-out sequences.
     method : str, or an `Objective`
-        "auto": "boosted" or "conditional", whichever does better on held-back sequences.
-        "ml": one model a class, by maximum likelihood (Baum-Welch).
+        "auto": "boosted" or "conditional", whichever does better on held-out sequences.
+        "ml": one model per class, by maximum likelihood (Baum-Welch).
         "conditional", "margin", "smooth_margin": these models, trained on to raise the conditional
         likelihood or a margin between the classes; an object of `mixtura.objectives` such as
         `Margin(5.0)` has settings of its own.
-        "boosted": a mixture a class, grown where the classes meet (BxCML);
+        "boosted": a mixture per class, grown where the classes meet (BxCML);
         "boosted_generative": grown where sequences are not explained yet (BxML).
         "adaboost": models that vote (SAMME, which for two classes is AdaBoost.M1, the paper's BBN);
         there is no density.
@@ -96,19 +99,19 @@ class SequenceMixtureClassifier(GrownClassifier):
         Maximum likelihood, which discriminative training starts from:
         `EM(max_iter=100, tol=1e-3, n_init=1)`, where `tol` is the gain in log-likelihood per frame.
     early_stopping : bool
-        Choose on held-back sequences how many stages there are, or how far discriminative training
+        Choose on held-out sequences how many stages there are, or how far discriminative training
         goes.
     calibrate : bool
-        Make probabilities honest by what models say of held-back sequences, whole and with holes;
+        Make probabilities honest by what models say of held-out sequences, whole and with holes;
         the density is left alone.
     prior_rows : float
-        Imagined frames a state, with the spread that states show on average, that keep covariances
-        sound where real frames are few; 0 is plain maximum likelihood.
+        Imagined frames per state, with the spread that states show on average, that keep
+        covariances sound where real frames are few; 0 is plain maximum likelihood.
     channels_first : bool
         Arrays are (d, T_i), or (n, d, T). What comes back is (T_i, d) all the same.
     id_column, time_column : str
-        Of a data frame with one row a frame: the column that tells sequences apart, and the one to
-        sort them by (None leaves the rows in their order). Sequences come in the order in which
+        Of a data frame with one row per frame: the column that tells sequences apart, and the one
+        to sort them by (None leaves the rows in their order). Sequences come in the order in which
         their ids appear first, channels are matched by name. Cross-validation cuts data frames by
         row: give it a list of arrays.
     unexpected : "missing", "ignore" or "error"
@@ -120,13 +123,14 @@ class SequenceMixtureClassifier(GrownClassifier):
     Attributes
     ----------
     classes_, class_prior_, weights_, means_ (K, S, d), covariances_ (K, S, d, d)
-    n_states_, method_ : what "auto" chose
+    n_states_, method_, density_ : what "auto" chose
     stage_weights_, n_stages_ : weight of every stage (or of its vote), and how many there are
-    mixture_ : the fitted model, in standardized units; with "adaboost" there are `voters_` instead
+    model_ : the fitted model; `mixture_`, its density in standardized units (none with "adaboost"),
+        and `scaling_`, the map between units
     pairwise_ : the classifiers of all pairs, where `multiclass` asks for them and there are three
         classes or more; then there is no density
-    scaling_ : the map between units
     temperature_, doubt_, fade_ : calibration, as in `MixtureClassifier`
+    choice_ : what was compared on held-out sequences, as in `MixtureClassifier`
     history_ : the course of training
 
     Examples
@@ -139,7 +143,7 @@ class SequenceMixtureClassifier(GrownClassifier):
     True
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "method": [StrOptions({"auto", "ml", *_DISCRIMINATIVE, *GROWING}), Objective],
         "multiclass": [StrOptions({"direct", "pairwise"})],
@@ -218,11 +222,46 @@ class SequenceMixtureClassifier(GrownClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
         tags.input_tags.categorical = tags.input_tags.sparse = False
         return tags
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def _read(self, X: Any, schema: Schema | None = None) -> tuple[Observations, Schema]:
+        sequences = read_sequences(
+            X,
+            channels_first=self.channels_first,
+            id_column=self.id_column,
+            time_column=self.time_column,
+        )
+        if schema is None:
+            schema = Schema(None if sequences.names is None else tuple(sequences.names))
+            self.__dict__.pop("feature_names_in_", None)
+            if schema.names is not None:
+                self.feature_names_in_ = np.array(schema.names, dtype=object)
+            _check_n_features(self, sequences.frames, reset=True)
+            return sequences, schema
+        sequences = self._aligned(sequences, schema)
+        _check_n_features(self, sequences.frames, reset=False)
+        return sequences, schema
+
+    def _aligned(self, sequences: Sequences, schema: Schema) -> Sequences:
+        """The channels of training in their order, where both have names; NaN for one lacking."""
+        names, known = sequences.names, schema.names
+        if names is None or known is None:
+            return sequences
+        check_names(names, known, self.unexpected)
+        frames = np.full((len(sequences.frames), len(known)), np.nan, sequences.frames.dtype)
+        for at, name in enumerate(known):
+            if name in names:
+                frames[:, at] = sequences.frames[:, names.index(name)]
+        return replace(sequences, frames=frames, names=sequences.names)
+
+    def _by_row(self, answers: Any, X: Any) -> Any:
+        return per_sequence(answers, X, self.id_column)
 
     # -- fitting ---------------------------------------------------------------------------
 
@@ -232,77 +271,99 @@ class SequenceMixtureClassifier(GrownClassifier):
 
         Parameters
         ----------
-        X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, or data frame with one row a
+        X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, or data frame with one row per
             frame.
-        y : (n,) labels; those of a data frame may also come one a frame, or as a series by id.
+        y : (n,) labels; those of a data frame may also come one per frame, or as a series by id.
         sample_weight : (n,) non-negative weights, likewise.
         """
         with self._all_or_nothing():
             self._forget()
-            sequences = self._check_X(X, reset=True)
-            y, weight = (per_sequence(each, X, self.id_column) for each in (y, sample_weight))
-            rows = labeled_rows(read_rows(self, sequences, y, weight))
+            rows, schema = self._read_labeled(X, y, sample_weight)
+            rows = rows.only_labeled()
             if self.multiclass == "pairwise" and len(rows.classes) > 2:
-                return self._fit_pairs(rows)
-            return self._fit_rows(rows)
+                return self._fit_pairs(rows, schema)
+            return self._fit_rows(rows, schema)
 
-    def _check_X(self, X: Any, *, reset: bool) -> Any:
-        sequences = read_sequences(
-            X,
-            channels_first=self.channels_first,
-            id_column=self.id_column,
-            time_column=self.time_column,
-        )
-        if reset:
-            self._keep_names(sequences.names)
-        else:
-            sequences = self._aligned(sequences)
-        _check_n_features(self, sequences.frames, reset=reset)
-        return sequences
-
-    def _keep_names(self, names: list[str] | None) -> None:
-        self.__dict__.pop("feature_names_in_", None)
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
-
-    def _aligned(self, sequences: Sequences) -> Sequences:
-        """The channels of training in their order, where both have names; NaN for one lacking."""
-        names, known = sequences.names, getattr(self, "feature_names_in_", None)
-        if names is None or known is None:
-            return sequences
-        check_names(names, known, self.unexpected)
-        frames = np.full((len(sequences.frames), len(known)), np.nan, sequences.frames.dtype)
-        for at, name in enumerate(known):
-            if name in names:
-                frames[:, at] = sequences.frames[:, names.index(name)]
-        return replace(sequences, frames=frames, names=known.tolist())
-
-    def _fit_rows(self, rows: Rows) -> Self:
-        sequences: Any = rows.X
-        by_frame = np.repeat(rows.weight, sequences.lengths)
-        self.scaling_ = self._measure_scaling(sequences.frames, by_frame)
-        self.classes_ = rows.classes
-        engine = self._table(sequences, rows.y, rows.weight)
+    def _fit_rows(self, rows: Rows, schema: Schema) -> Self:
+        scaling, generator = self._scaled(rows.X, rows.weight, schema), self._generator()
+        engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
         with self._progress() as progress:
-            self.n_states_ = self._count_states(engine, progress)
             methods = _METHODS if self.method == "auto" else (self.method,)
-            trains = [partial(self._train, self.n_states_, method) for method in methods]
-            in_steps = self.method != "ml"
-            best, _ = self._train_best(trains, engine, progress, in_steps=in_steps)
-        self.method_ = methods[best]
-        shares = np.linspace(0.0, 1.0, 101)
-        self.length_quantiles_ = np.stack(
-            [
-                np.quantile(sequences.lengths[rows.y == label], shares, method="nearest")
-                for label in range(len(rows.classes))
-            ]
+            plans = [self._plan(method, engine, len(rows.classes)) for method in methods]
+            n_states, counted = self._count_states(plans[0], engine, spawn(generator), progress)
+            found = fit_best(
+                [replace(plan, n_states=n_states) for plan in plans],
+                engine,
+                generator,
+                progress,
+                calibrate=self.calibrate,
+                every_stage=self.early_stopping and self.method != "ml",
+            )
+        model, prior, typical = found.grown.model.to("cpu", torch.float64), None, None
+        if isinstance(model, Mixture):
+            prior = model.log_prior.exp().numpy()
+            typical = typical_quantiles(model, engine, None, progress)
+        classes = rows.classes
+        self.model_ = Fitted(model, scaling, schema, classes, prior, found.calibration, typical)
+        self.n_states_, self.density_ = n_states, found.plan.structure
+        self.method_ = next(
+            name
+            for name, plan in zip(methods, plans, strict=True)
+            if plan.method == found.plan.method
         )
-        if "voters_" not in self.__dict__:
-            self._publish(self.mixture_, self.scaling_)
-            self._publish_scores(engine, progress)
+        self.stage_weights_ = np.array(found.grown.shares)
+        self.n_stages_, self.choice_ = len(self.stage_weights_), [*counted, *found.table]
+        self.history_ = progress.history
+        self.n_iter_ = max(1, len(self.history_))
+        self.length_quantiles_ = _length_quantiles(rows)
         return self
 
-    def _fit_pairs(self, rows: Rows) -> Self:
+    def _plan(self, method: str | Objective, engine: Engine, n_classes: int) -> ChainPlan:
+        structure = resolve(self.density, DENSITIES).candidates(engine.n_features)[0]
+        solver = resolve(self.solver, _SOLVERS)
+        if isinstance(method, Objective) or method in _DISCRIMINATIVE:
+            method = resolve(method, OBJECTIVES)
+            if solver.likelihood_only or (solver.closed_form_only and not structure.closed_form):
+                raise UnsupportedError(
+                    f"solver={self.solver!r} cannot train density={self.density!r} to discriminate "
+                    f"(method={self.method!r}): use solver='lbfgs' or 'adam', or method='ml'."
+                )
+        return ChainPlan(
+            n_states=_STATES[0] if self.n_states == "auto" else int(self.n_states),
+            method=method,
+            structure=structure,
+            left_to_right=self.topology == "left_to_right",
+            em=resolve(self.init, {"em": EM}),
+            prior_rows=self.prior_rows,
+            n_stages=self.n_stages,
+            n_classes=n_classes,
+            solver=solver,
+            tradeoff=self.tradeoff,
+        )
+
+    def _count_states(
+        self, plan: ChainPlan, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """How many states, and what was compared."""
+        if self.n_states != "auto":
+            frames = torch.bincount(engine.y, engine.sizes.double())
+            if (frames < self.n_states).any():
+                warn(
+                    f"n_states={self.n_states} is more than the {int(frames.min())} frames of a "
+                    "class: some states have none. Remedy: fewer states, or n_states='auto'.",
+                    DegenerateDataWarning,
+                )
+            return int(self.n_states), []
+        ways = [Staged(replace(plan, n_states=n, method="ml"), every=False) for n in _STATES]
+        chooser = Chooser[Staged[ChainPlan]](
+            engine.merged(), Answers.of, spawn(generator), progress, n_ways=len(ways), until=0.25
+        )
+        best = chooser.race(ways, "states")
+        return best.way.plan.n_states, chooser.table()
+
+    # -- pairs of classes ------------------------------------------------------------------
+
+    def _fit_pairs(self, rows: Rows, schema: Schema) -> Self:
         sequences: Any = rows.X
         n_pairs = len(rows.classes) * (len(rows.classes) - 1) // 2
         inner = clone(self).set_params(
@@ -312,117 +373,39 @@ class SequenceMixtureClassifier(GrownClassifier):
             unlabeled=None,
             max_time=None if self.max_time is None else self.max_time / n_pairs,
         )
-        self.pairwise_ = PairwiseClassifier(inner)
-        self.pairwise_.fit(sequences.split(), rows.classes[rows.y], sample_weight=rows.weight)
-        self.classes_ = rows.classes
-        self.temperature_, self.doubt_, self.fade_ = 1.0, 0.0, 1.0  # pairs are calibrated
+        pairs = PairwiseClassifier(inner)
+        pairs.fit(sequences.split(), rows.classes[rows.y], sample_weight=rows.weight)
+        self.pairwise_, self.pairwise_schema_ = pairs, schema
         return self
 
-    def _count_states(self, engine: Engine, progress: Progress) -> int:
-        if self.n_states != "auto":
-            frames = torch.bincount(engine.y, engine.sizes.double())
-            if (frames < self.n_states).any():
-                warn(
-                    f"n_states={self.n_states} is more than the {int(frames.min())} frames of a "
-                    "class: some states have none. Remedy: fewer states, or n_states='auto'.",
-                    DegenerateDataWarning,
-                )
-            return int(self.n_states)
-        trains: list[Any] = [partial(self._train, count, "ml") for count in _STATES]
-        generator = self._generator()
-        choice = choose(trains, engine.merged(), generator, progress, to_the_end=True, until=0.25)
-        return _STATES[trains.index(choice.train)]
-
-    def _train(
-        self,
-        n_states: int,
-        method: str | Objective,
-        engine: Engine,
-        generator: torch.Generator,
-        progress: Progress,
-    ) -> list[Candidate]:
-        begin = partial(
-            chain_start,
-            n_states=n_states,
-            structure=resolve(self.density, DENSITIES).candidates(engine.n_features)[0],
-            left_to_right=self.topology == "left_to_right",
-        )
-        em = resolve(self.init, {"em": EM})
-        em = replace(em, tol=em.tol * float(engine.sizes.mean()))
-        learner = Learner(begin, em, len(self.classes_))
-        learner = learner.informed(engine, self.prior_rows, generator)
-        if isinstance(method, str) and method in GROWING:
-            return grow(method, learner, self.n_stages, engine, generator, progress)
-        mixture = learner.fit(engine, generator, progress)
-        mixtures = [mixture]
-        if method != "ml" and len(self.classes_) > 1:
-            mixtures += self._discriminate(mixture, method, learner.prior, engine, progress)
-        return [Candidate(mixture, [1.0]) for mixture in mixtures]
-
-    def _discriminate(
-        self,
-        mixture: Mixture,
-        method: str | Objective,
-        prior: SpreadPrior | None,
-        engine: Engine,
-        progress: Progress,
-    ) -> Iterator[Mixture]:
-        """Legs of training, each twice as long as the one before, while they gain anything."""
-        term, solver = resolve(method, OBJECTIVES), resolve(self.solver, _SOLVERS)
-        objective = beside_likelihood(term, self.tradeoff, n_values=engine.values_per_row)
-        leg, done, gain, loss = _LEG, 0, math.inf, math.inf
-        most = solver.max_iter if isinstance(solver.max_iter, int) else _ITERATIONS
-        while done < most and gain > _GAIN and not progress.stopped:
-            leg = min(leg, most - done)
-            result = solver.limited(leg).run(
-                mixture, objective, engine, progress, generator=self._generator(), prior=prior
+    @property
+    def _fitted(self) -> Fitted:
+        if "pairwise_" in vars(self):
+            raise NoDensityError(
+                "this model decides by pairs of classes (multiclass='pairwise'), and has no "
+                "density: use multiclass='direct'."
             )
-            mixture, gain, loss = result.model, loss - result.objective, result.objective
-            yield mixture
-            done, leg = done + leg, 2 * leg
+        return super()._fitted
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """(C,) the labels."""
+        return self.pairwise_.classes_ if "pairwise_" in vars(self) else super().classes_
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(class | x), (n, C); a sequence with nothing observed gets the class prior."""
+        if "pairwise_" not in vars(self):
+            return super().predict_log_proba(X)
+        sequences: Any = self._read(X, self.pairwise_schema_)[0]
+        return self.pairwise_.predict_log_proba(sequences.split())
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each sequence."""
+        if "pairwise_" not in vars(self):
+            return super().predict(X)
+        return self.classes_[self.predict_log_proba(X).argmax(1)]
 
     # -- what a fitted model answers -------------------------------------------------------
-
-    def _table(
-        self, X: Any, y: np.ndarray | None = None, weight: np.ndarray | None = None
-    ) -> Engine:
-        y = np.full(len(X), UNLABELED) if y is None else y
-        device = resolve_device(self.device, X.frames.size)
-        return LocalEngine(
-            SequenceTable(X.frames, X.lengths, y, weight, scaling=self.scaling_, device=device)
-        )
-
-    def _class_log_joint(self, rows: Any) -> np.ndarray:
-        if "pairwise_" in self.__dict__:
-            return self.pairwise_.predict_log_proba(rows.split())
-        return super()._class_log_joint(rows)
-
-    def _missing_share(self, rows: Any) -> np.ndarray:
-        return rows.sum(np.isnan(rows.frames).mean(1)) / rows.lengths
-
-    def _log_jacobian(self, rows: Any) -> np.ndarray:
-        return rows.sum(super()._log_jacobian(rows.frames))
-
-    def _values(self, rows: Any) -> np.ndarray:
-        return rows.frames
-
-    def _like(self, values: np.ndarray, rows: Any, X: Any) -> Any:
-        return replace(rows, frames=values).split()
-
-    @staticmethod
-    def _typicality(mixture: Mixture, batch: Any) -> Tensor:
-        """Log density a value: sequences of all lengths can be compared."""
-        values = batch.x.shape[1] * (1.0 - batch.missing_share()) * batch.packing.lengths
-        return log_density(mixture, batch) / values.clamp_min(1.0)
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of the labeled sequences, by weight, whose class is predicted."""
-        y, weight = (per_sequence(each, X, self.id_column) for each in (y, sample_weight))
-        return super().score(X, y, weight)
-
-    def log_margin(self, X: Any, y: Any) -> np.ndarray:
-        """log p(x, y) minus the largest log p(x, c) of another class: positive where right."""
-        return super().log_margin(X, per_sequence(y, X, self.id_column))
 
     def decode(self, X: Any) -> list[np.ndarray]:
         """The likeliest path of each sequence through the states of its likeliest component."""
@@ -431,8 +414,9 @@ class SequenceMixtureClassifier(GrownClassifier):
             density: Any = mixture.density
             return batch.unpacked(density.paths(batch, mixture.posterior(batch).argmax(1)))
 
-        rows = self._check_X(X, reset=False)
-        return self._like(self._evaluate(paths, rows).astype(np.int64), rows, X)
+        rows = self._rows(X)
+        found = run_over(self.mixture_, self._fitted.engine(rows, self.device), paths).numpy()
+        return self._like(found.astype(np.int64), rows, X)
 
     def sample(  # type: ignore[override]
         self, n_samples: int = 1, y: Any = None, *, lengths: Any = None, random_state: Any = None
@@ -442,16 +426,15 @@ class SequenceMixtureClassifier(GrownClassifier):
         Parameters
         ----------
         n_samples : number of sequences.
-        y : a class label, or one label a sequence; None draws them from the class prior.
-        lengths : number of frames, one for all or one a sequence; None draws from those that the
+        y : a class label, or one label per sequence; None draws them from the class prior.
+        lengths : number of frames, one for all or one per sequence; None draws from those that the
             training sequences of the class had.
 
         Returns
         -------
         List of n_samples arrays (T_i, d), and y (n_samples,).
         """
-        self._density_model()
-        generator = self._generator(random_state)
+        mixture, generator = self.mixture_, self._generator(random_state)
         labels = self._labels_to_draw(check_count(n_samples), y, generator)
         if lengths is None:
             place = torch.randint(
@@ -467,8 +450,20 @@ class SequenceMixtureClassifier(GrownClassifier):
         if (counts < 1).any():
             raise InvalidInputError("lengths must be positive: a sequence has a frame at least.")
         wanted = torch.from_numpy(np.broadcast_to(counts, labels.shape).astype(np.int64))
-        packed = self.mixture_.sample(labels, generator, lengths=wanted)
+        packed = mixture.sample(labels, generator, lengths=wanted)
         frames = packed[Packing.of(wanted).place].numpy()
         offsets = np.append(0, wanted.cumsum(0).numpy())
         drawn = Sequences(self.scaling_.invert(frames), offsets).split()
         return drawn, self.classes_[labels.numpy()]
+
+
+def _length_quantiles(rows: Rows) -> np.ndarray:
+    """(C, 101) quantiles of the lengths of each class's sequences."""
+    sequences: Any = rows.X
+    shares = np.linspace(0.0, 1.0, 101)
+    return np.stack(
+        [
+            np.quantile(sequences.lengths[rows.y == label], shares, method="nearest")
+            for label in range(len(rows.classes))
+        ]
+    )

@@ -2,60 +2,59 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import _fit_context
+from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import KERNEL_PARAMS, PAIRWISE_KERNEL_FUNCTIONS
+from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from torch import Tensor
 
-from mixtura.data import Table, resolve_device
-from mixtura.engines import Engine, LocalEngine
-from mixtura.estimators.base import Trainable
-from mixtura.estimators.plan import SMALL, Rows, component_counts, labeled_rows, read_rows
-from mixtura.estimators.predicting import LabeledScore
+from mixtura.data import Matrix, Scaling
+from mixtura.data.schema import Schema, as_table
+from mixtura.engines import Engine
+from mixtura.estimators.base import Estimator, read_table, training_engine
+from mixtura.estimators.rows import Rows, component_counts, labeled_score, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.columns import Kernels, Products
+from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Layout
-from mixtura.persistence import storable
+from mixtura.models.sparse import SparseModel
 from mixtura.progress import Progress, Record
 from mixtura.selection.budget import warn_if_cut_short
+from mixtura.selection.chooser import MOST
 from mixtura.training.sparse_bayes import Examples, SparseBayes, SparseFit
 from mixtura.training.start import cluster
 
-#: By how much a start from one component a class must beat those from several, whose evidence is
+#: By how much a start from one component per class must beat those from several, whose evidence is
 #: a few units too low.
 _CLEARLY = 5.0
 #: Training rows that may become centers.
-_CENTRES = 1_000
-#: Columns of all rows are kept while they are no more numbers than this; a prediction makes arrays
-#: of about so many.
-_KEPT, _CHUNK = 2**26, 2**21
-#: Columns of rows to predict end here, so that squares of their products stay finite.
-_FARTHEST = 1e70
+_CENTERS = 1_000
+#: Columns of all rows are kept while they are no more numbers than this.
+_KEPT = 2**26
 
 
-@storable
-class SparseMixtureClassifier(LabeledScore, Trainable):
+class SparseMixtureClassifier(ClassifierMixin, Estimator):
     """A sparse discriminative Gaussian mixture, trained by maximizing the evidence.
 
     Every class is a mixture whose components are log-linear in products of features (primal form)
     or in kernels to training rows (dual form). Sparse Bayesian learning removes the weights and
-    the components that the evidence does not ask for. With one component a class and the dual form
-    this is the relevance vector machine.
+    the components that the evidence does not ask for. With one component per class and the dual
+    form this is the relevance vector machine.
 
     Parameters
     ----------
-    n_components : int, or one int a class
-        Components to start from. A start from one component a class is tried too, and taken where
+    n_components : int, or one int per class
+        Components to start from. A start from one component per class is tried too, and taken where
         its evidence is clearly larger.
     form : "auto", "primal" or "dual"
         "auto" is primal for more than 3,000 rows with the kernel "poly2", unless there are more
@@ -90,19 +89,20 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
 
     Attributes
     ----------
-    classes_, n_components_ (what is left, a class), n_weights_ (that are not zero)
+    classes_, n_components_ (what is left, per class), n_coef_ (that are not zero)
     form_ : "primal" or "dual"
-    weights_ : (K, H), of the components for the columns named in `terms_`
-    shares_ : (K,), prior probability of every component
+    coef_ : (K, H), of the components for the columns named in `terms_`
+    weights_ : (K,), prior probability of every component
     terms_ : what the columns are: "1", products of features in the units of `scaling_`, or rows
     kernel_, kernel_params_ : dual form: what predictions use
     relevance_vectors_ : (R, D), dual form: the training rows that are left
     products_ : (H, 2), primal form: the factors of each column, as places in (1, x)
-    weight_covariance_ : posterior covariance of the weights that are not zero, row by row
+    coef_covariance_ : posterior covariance of the coefficients that are not zero, row by row
     evidence_ : log marginal likelihood by Laplace's approximation with the components' shares of
-        each row held fixed, which with several components a class is a few units too low
+        each row held fixed, which with several components per class is a few units too low
     history_ : its course, with the number of weights and components, from the start that was kept
-    scaling_, schema_, n_iter_, converged_
+    model_ : the fitted model; `scaling_`, `schema_` for short
+    n_iter_, converged_
 
     Examples
     --------
@@ -110,11 +110,11 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
     >>> from mixtura.datasets import make_ripley
     >>> rows = make_ripley(random_state=0)
     >>> model = SparseMixtureClassifier(random_state=0).fit(rows.data, rows.target)
-    >>> model.n_weights_ < 20
+    >>> model.n_coef_ < 20
     True
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "n_components": [Interval(Integral, 1, None, closed="left"), "array-like"],
         "form": [StrOptions({"auto", "primal", "dual"})],
         "kernel": [StrOptions({"poly2", *PAIRWISE_KERNEL_FUNCTIONS}), callable],
@@ -178,6 +178,111 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
         self.random_state = random_state
         self.verbose = verbose
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    # -- attributes ------------------------------------------------------------------------
+
+    @property
+    def _fitted(self) -> Fitted:
+        check_is_fitted(self, "model_")
+        return replace(self.model_, model=self._sparse)
+
+    @property
+    def _sparse(self) -> SparseModel:
+        """The fitted model; whether it moderates may change after fitting."""
+        check_is_fitted(self, "model_")
+        model = self.model_.model
+        assert isinstance(model, SparseModel)
+        return model if model.moderate == self.moderate else replace(model, moderate=self.moderate)
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """(C,) the labels."""
+        classes = self._fitted.classes
+        assert classes is not None
+        return classes
+
+    @property
+    def scaling_(self) -> Scaling:
+        """The map between the user's units and the model's."""
+        return self._fitted.scaling
+
+    @property
+    def schema_(self) -> Schema:
+        """Names of the columns."""
+        return self._fitted.schema
+
+    @property
+    def n_components_(self) -> list[int]:
+        """Components of each class."""
+        return list(self._sparse.layout.counts)
+
+    @property
+    def weights_(self) -> np.ndarray:
+        """(K,) prior probability of every component."""
+        return self._sparse.log_weight.exp().numpy()
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """(K, H) coefficients of the components for the columns named in `terms_`."""
+        return self._sparse.coef.numpy()
+
+    @property
+    def coef_covariance_(self) -> np.ndarray:
+        """(L, L) posterior covariance of the coefficients that are not zero, row by row."""
+        return self._sparse.covariance.numpy()
+
+    @property
+    def n_coef_(self) -> int:
+        """Coefficients that are not zero."""
+        return self._sparse.n_coef
+
+    @property
+    def form_(self) -> str:
+        """ "primal" or "dual"."""
+        return "primal" if isinstance(self._sparse.basis, Products) else "dual"
+
+    @property
+    def _kernels(self) -> Kernels:
+        basis = self._sparse.basis
+        if isinstance(basis, Products):
+            raise AttributeError("a model in primal form has no kernels.")
+        return basis
+
+    @property
+    def relevance_vectors_(self) -> np.ndarray:
+        """(R, D) the training rows that are left, in dual form."""
+        return self.scaling_.invert(self._kernels.centers)
+
+    @property
+    def kernel_(self) -> Any:
+        """The kernel that predictions use, in dual form."""
+        return self._kernels.kernel
+
+    @property
+    def kernel_params_(self) -> dict[str, Any]:
+        """Its parameters."""
+        return self._kernels.params
+
+    @property
+    def products_(self) -> np.ndarray:
+        """(H, 2) the factors of each column, as places in (1, x), in primal form."""
+        basis = self._sparse.basis
+        if not isinstance(basis, Products):
+            raise AttributeError("a model in dual form has no products.")
+        return basis.pairs
+
+    @property
+    def terms_(self) -> list[str]:
+        """What the columns of `coef_` are."""
+        basis = self._sparse.basis
+        if isinstance(basis, Products):
+            return basis.names(list(_check_feature_names_in(self)))
+        return ["1", *(f"vector {place}" for place in range(len(basis.centers)))]
+
     # -- fitting ---------------------------------------------------------------------------
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -191,43 +296,53 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         """
         with self._all_or_nothing():
-            X = self._check_complete(X, reset=True)
-            rows = labeled_rows(read_rows(self, X, y, sample_weight))
-            return self._fit_rows(rows, self._counts(rows))
+            schema = Schema.learn(as_table(X)).of_numbers()
+            given = self._read(X, schema, reset=True)
+            rows = read_rows(self, given, y, sample_weight).only_labeled()
+            return self._fit_rows(rows, schema, self._counts(rows))
 
-    def _check_complete(self, X: Any, *, reset: bool) -> np.ndarray:
-        X = self._check_X(X, reset=reset)
-        holes = np.isnan(X).any(0)
+    def _read(self, X: Any, schema: Schema, *, reset: bool) -> Matrix:
+        rows = read_table(self, schema.in_order(as_table(X)), schema, "error", reset=reset)
+        holes = np.isnan(rows.values).any(0)
         if holes.any():
             raise InvalidInputError(
                 f"Input X contains NaN, in the column(s) {np.flatnonzero(holes)[:10].tolist()}, "
                 "and this model has no density to marginalize them with. Use MixtureClassifier, "
                 "or fill them first."
             )
-        return X
+        return rows
 
     def _counts(self, rows: Rows) -> list[int]:
         counts = component_counts(self.n_components, rows)
         assert counts is not None  # only "auto" leaves them open, and is refused before
         return [1] if len(rows.classes) == 1 else counts
 
-    def _fit_rows(self, rows: Rows, counts: list[int]) -> Self:
-        form, params = self._form(*rows.X.shape), self._kernel_params(rows.X.shape[1])
-        scaling = self._measure_scaling(rows.X, rows.weight)
-        device = resolve_device(self.device, rows.X.size)
-        engine = LocalEngine(Table(rows.X, rows.y, rows.weight, scaling=scaling, device=device))
+    def _fit_rows(self, rows: Rows, schema: Schema, counts: list[int]) -> Self:
+        values = rows.X.values
+        form, params = self._form(*values.shape), self._kernel_params(values.shape[1])
+        scaling = Scaling.measure(values, rows.weight, getattr(self, "feature_names_in_", None))
+        scaling = scaling if self.standardize else Scaling.identity(values.shape[1])
+        engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
         generator = self._generator()
         with self._progress() as progress:
             basis = self._basis(form, params, engine, generator)
             fit, self.history_ = self._best_start(basis, engine, counts, generator, progress)
-        self.classes_, self.form_, self.scaling_ = rows.classes, form, scaling
-        self._publish(basis, fit)
-        self.converged_ &= not warn_if_cut_short(progress, len(engine), len(engine))
+        self.model_ = Fitted(self._model(basis, fit), scaling, schema, rows.classes)
+        self.evidence_, self.n_iter_ = fit.evidence, fit.n_iter
+        cut_short = warn_if_cut_short(progress, len(engine), len(engine))
+        self.converged_ = fit.converged and not cut_short
         if not fit.converged and not progress.stopped:
             warn(
                 f"the evidence had not settled after max_iter={self.max_iter} iterations; raise "
                 "max_iter.",
                 ConvergenceWarning,
+            )
+        if not self.n_coef_ and len(rows.classes) > 1:
+            warn(
+                "no weight is left: the evidence finds nothing in X that tells the classes apart, "
+                "and every row gets the class shares. Remedy: other features, another kernel, or "
+                "more rows.",
+                DegenerateDataWarning,
             )
         return self
 
@@ -270,7 +385,7 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
             return self.form
         if self.features != "quadratic":
             return "primal"
-        many = n_rows > max(SMALL, (n_features + 1) * (n_features + 2) // 2)
+        many = n_rows > max(MOST, (n_features + 1) * (n_features + 2) // 2)
         return "primal" if many and self.kernel == "poly2" else "dual"
 
     def _kernel_params(self, n_features: int) -> dict[str, Any]:
@@ -295,64 +410,33 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
         if form == "primal":
             return Products.of(self.features, engine.n_features)
         distinct = np.unique(engine.all_rows().x.cpu().numpy(), axis=0)
-        order = torch.randperm(len(distinct), generator=generator)[:_CENTRES].numpy()
+        order = torch.randperm(len(distinct), generator=generator)[:_CENTERS].numpy()
         return Kernels(distinct[order], self.kernel, params)
 
-    def _publish(self, basis: Products | Kernels, fit: SparseFit) -> None:
-        model = fit.model
-        used = np.unique(np.append(model.column.cpu().numpy(), 0))
-        place = np.searchsorted(used, model.column.cpu().numpy())
-        self.n_components_ = list(model.layout.counts)
-        self.shares_ = model.log_share.exp().cpu().numpy()
-        self.weights_ = np.zeros((len(self.shares_), len(used)))
-        self.weights_[model.component.cpu().numpy(), place] = model.weight.cpu().numpy()
-        self.weight_covariance_ = fit.covariance.cpu().numpy()
-        self.n_weights_ = len(model.weight)
-        self.evidence_, self.n_iter_, self.converged_ = fit.evidence, fit.n_iter, fit.converged
-        for name in ("products_", "relevance_vectors_", "kernel_", "kernel_params_"):
-            self.__dict__.pop(name, None)  # of a former fit in the other form
-        if isinstance(basis, Products):
-            self.products_ = basis.pairs[used]
-        else:
-            self.relevance_vectors_ = self.scaling_.invert(basis.centers[used[1:] - 1])
-            self.kernel_, self.kernel_params_ = basis.kernel, basis.params
-        if not self.n_weights_ and len(self.classes_) > 1:
-            warn(
-                "no weight is left: the evidence finds nothing in X that tells the classes apart, "
-                "and every row gets the class shares. Remedy: other features, another kernel, or "
-                "more rows.",
-                DegenerateDataWarning,
-            )
+    def _model(self, basis: Products | Kernels, fit: SparseFit) -> SparseModel:
+        """What is left, over the columns that it needs."""
+        found = fit.model
+        column = found.column.cpu().numpy()
+        used = np.unique(np.append(column, 0))
+        coef = torch.zeros(len(found.log_share), len(used), dtype=torch.float64)
+        coef[found.component.cpu(), np.searchsorted(used, column)] = found.weight.double().cpu()
+        return SparseModel(
+            basis=basis.select(used),
+            coef=coef,
+            log_weight=found.log_share.double().cpu(),
+            layout=Layout(found.layout.counts),
+            covariance=fit.covariance.double().cpu(),
+            moderate=self.moderate,
+        )
 
     # -- predicting ------------------------------------------------------------------------
 
-    def _fitted_basis(self) -> Products | Kernels:
-        if self.form_ == "primal":
-            return Products(self.products_)
-        centers = self.scaling_.apply(self.relevance_vectors_)
-        return Kernels(centers, self.kernel_, self.kernel_params_)
-
-    def _evaluate(self, X: Any, function: Callable[[_Answer, Tensor], Tensor]) -> np.ndarray:
-        """`function` of the columns of every row, chunk by chunk."""
-        check_is_fitted(self)
-        X = self._check_complete(X, reset=False)
-        device = resolve_device(self.device, X.size)
-        engine = LocalEngine(Table(X, scaling=self.scaling_, device=device))
-        answer, basis = _Answer.of(self, device), self._fitted_basis()
-        every = torch.arange(len(basis), device=device)
-        n_classes = len(self.classes_)
-        size = max(1, _CHUNK // (len(every) + n_classes * (1 + n_classes + self.n_weights_)))
-        columns = (basis.values(batch.x, every) for batch in engine.chunks(size))
-        parts = [function(answer, each.clamp(-_FARTHEST, _FARTHEST)) for each in columns]
-        return torch.cat(parts).cpu().numpy()
+    def _engine(self, X: Any) -> Engine:
+        return self._fitted.engine(self._read(X, self.schema_, reset=False), self.device)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """log p(class | x), (n, C), classes in the order of `classes_`."""
-        return self._evaluate(X, _Answer.log_proba)
-
-    def responsibilities(self, X: Any) -> np.ndarray:
-        """p(component | x), (n, K), components in the order of `shares_`; never moderated."""
-        return self._evaluate(X, lambda answer, values: answer.joint(values).softmax(1))
+        return self._fitted.log_proba(self._engine(X))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
@@ -363,7 +447,15 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
         place = self.predict_log_proba(X).argmax(1)
         return self.classes_[place]
 
-    def save(self, path: Any) -> None:
+    def responsibilities(self, X: Any) -> np.ndarray:
+        """p(component | x), (n, K), components in the order of `weights_`; never moderated."""
+        return run_over(self._sparse, self._engine(X), lambda m, b: m.posterior(b)).numpy()
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the labeled rows, by weight, whose class is predicted."""
+        return labeled_score(self.predict(X), y, sample_weight, self.unlabeled, self.classes_)
+
+    def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""
         if callable(self.kernel):
             raise InvalidInputError(
@@ -371,14 +463,6 @@ class SparseMixtureClassifier(LabeledScore, Trainable):
                 "pickle the estimator."
             )
         super().save(path)
-
-    @property
-    def terms_(self) -> list[str]:
-        """What the columns of `weights_` are."""
-        check_is_fitted(self)
-        if self.form_ == "dual":
-            return ["1", *(f"vector {place}" for place in range(len(self.relevance_vectors_)))]
-        return Products(self.products_).names(list(_check_feature_names_in(self)))
 
 
 def _columns(
@@ -412,72 +496,3 @@ def _clusters(
         start[engine.y == label] = sum(found) + clusters
         found.append(int(clusters.max()) + 1)
     return start, Layout(found, engine.device)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """Class probabilities from the values of the columns.
-
-    Attributes
-    ----------
-    weight, log_share : (K, H) and (K,).
-    layout : components of each class.
-    component, column : (L,) place of the weights that are not zero.
-    root : (L, L), whose product with its transpose is their posterior covariance; None takes the
-        weights for certain.
-    """
-
-    weight: Tensor
-    log_share: Tensor
-    layout: Layout
-    component: Tensor
-    column: Tensor
-    root: Tensor | None
-
-    @classmethod
-    def of(cls, model: SparseMixtureClassifier, device: torch.device) -> _Answer:
-        weight = torch.as_tensor(model.weights_, device=device)
-        component, column = weight.nonzero(as_tuple=True)
-        root = None
-        if model.moderate and model.n_weights_:
-            deviation = np.sqrt(model.weight_covariance_.diagonal())
-            correlation = model.weight_covariance_ / deviation[:, None] / deviation
-            values, vectors = np.linalg.eigh(correlation)
-            half = deviation[:, None] * vectors * np.sqrt(values.clip(min=0.0))
-            root = torch.as_tensor(half, device=device)
-        log_share = torch.as_tensor(model.shares_, device=device).log()
-        return cls(weight, log_share, Layout(model.n_components_, device), component, column, root)
-
-    def joint(self, values: Tensor) -> Tensor:
-        """log p(component | x) up to a constant, (n, K), from the columns (n, H)."""
-        return self.log_share + values @ self.weight.T
-
-    def log_proba(self, values: Tensor) -> Tensor:
-        """log p(class | x), (n, C), from the columns (n, H)."""
-        joint = self.joint(values)
-        by_class = self.layout.logsumexp(joint)
-        if self.root is None:
-            return by_class.log_softmax(1)
-        return _moderated(by_class, self._deviations(values, joint, self.root))
-
-    def _deviations(self, values: Tensor, joint: Tensor, root: Tensor) -> Tensor:
-        """(n, C, L): inner products of its rows are covariances of the class log-joints."""
-        shares = (joint - self.layout.logsumexp(joint)[:, self.layout.owner]).exp()
-        slopes = values[:, self.column] * shares[:, self.component]
-        owner = self.layout.owner[self.component]
-        masks = [owner == label for label in range(self.layout.n_classes)]
-        return torch.stack([slopes[:, mask] @ root[mask] for mask in masks], 1)
-
-
-def _moderated(by_class: Tensor, deviations: Tensor) -> Tensor:
-    """Class log-probabilities under uncertain log-joints.
-
-    Every difference of two classes shrinks by MacKay's factor 1 / sqrt(1 + pi variance / 8); for
-    two classes this is his moderated output.
-    """
-    covariance = deviations @ deviations.mT
-    own = covariance.diagonal(dim1=1, dim2=2)
-    variance = (own[:, :, None] + own[:, None, :] - 2.0 * covariance).clamp_min(0.0)
-    difference = by_class[:, None, :] - by_class[:, :, None]
-    shrunk = difference / (1.0 + math.pi / 8.0 * variance).sqrt()
-    return (-shrunk.logsumexp(2)).log_softmax(1)

@@ -6,7 +6,7 @@ Both kinds number their columns, and column 0 is a constant.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,10 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from torch import Tensor
 
 from mixtura.exceptions import InvalidInputError
+from mixtura.parts import storable
 
 
+@storable
 @dataclass(frozen=True)
 class Products:
     """Products of at most two features.
@@ -51,6 +53,10 @@ class Products:
         lifted = torch.cat([torch.ones_like(x[:, :1]), x], 1)
         return lifted[:, left] * lifted[:, right]
 
+    def select(self, columns: np.ndarray) -> Products:
+        """Some of the columns."""
+        return Products(self.pairs[columns])
+
     def names(self, features: list[str]) -> list[str]:
         """The columns in words: "1", "x0", "x0^2", "x0 x1"."""
         words = ["1", *features]
@@ -60,6 +66,7 @@ class Products:
         ]
 
 
+@storable
 @dataclass(frozen=True)
 class Kernels:
     """A constant, and the kernel to each of a number of centers.
@@ -88,12 +95,16 @@ class Kernels:
             values[:, proper] = torch.as_tensor(self._evaluate(x.cpu().numpy(), centers)).to(x)
         return values
 
+    def select(self, columns: np.ndarray) -> Kernels:
+        """Some of the columns, the constant among them."""
+        return replace(self, centers=self.centers[columns[1:] - 1])
+
     def _evaluate(self, X: np.ndarray, centers: np.ndarray) -> np.ndarray:
         values = self._pairs(X, centers)
         if values.shape != (len(X), len(centers)):
             raise InvalidInputError(
                 f"the kernel gave an array of shape {values.shape} for {len(X)} and "
-                f"{len(centers)} rows: it must take two matrices and give one value a pair."
+                f"{len(centers)} rows: it must take two matrices and give one value per pair."
             )
         if not np.isfinite(values).all():
             raise InvalidInputError(

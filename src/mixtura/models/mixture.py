@@ -13,6 +13,7 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.densities import Density
 from mixtura.numerics import logsumexp
+from mixtura.parts import storable
 
 
 def padded_slots(counts: Sequence[int]) -> Tensor | None:
@@ -23,6 +24,7 @@ def padded_slots(counts: Sequence[int]) -> Tensor | None:
     return torch.where(place < count, count.cumsum(0) - count + place, sum(counts))
 
 
+@storable
 class Layout:
     """Which class owns which component: ascending, and classes may own different numbers."""
 
@@ -35,6 +37,10 @@ class Layout:
         self._membership = {dtype: membership.to(dtype) for dtype in (torch.float32, torch.float64)}
         slots = padded_slots(self.counts)
         self._slots = None if slots is None else slots.to(device)
+
+    def stored(self) -> dict[str, Any]:
+        """What it is made from, for a file."""
+        return {"counts": self.counts}
 
     def logsumexp(self, values: Tensor) -> Tensor:
         """Sums within each class, in logs: (n, K) -> (n, C)."""
@@ -51,11 +57,12 @@ class Layout:
         """Sums within each class, row by row: (n, K) -> (n, C)."""
         return values @ self._membership[values.dtype]
 
-    def spread(self, values: Tensor) -> Tensor:
+    def by_component(self, values: Tensor) -> Tensor:
         """Each class's value at its components: (C,) -> (K,)."""
         return self._membership[values.dtype] @ values
 
 
+@storable
 @dataclass(frozen=True)
 class Mixture:
     """p(x, c) = prior_c * sum over the components k of class c of weight_k * f_k(x).
@@ -76,6 +83,11 @@ class Mixture:
     layout: Layout
     log_prior: Tensor
     learn_prior: bool = True
+
+    def __post_init__(self) -> None:
+        sizes = self.density.n_components, len(self.log_weight), len(self.log_prior)
+        if sizes != (self.n_components, self.n_components, self.n_classes):
+            raise ValueError(f"{sizes[0]} components, where classes have {self.layout.counts}")
 
     @property
     def owner(self) -> Tensor:
@@ -121,8 +133,9 @@ class Mixture:
     def select(self, keep: Tensor) -> Mixture:
         """The components at `keep` (ascending, some of every class); weights fill up again."""
         layout = Layout(torch.bincount(self.owner[keep]).tolist(), keep.device)
-        kept = replace(self, density=self.density.select(keep), layout=layout)
-        return replace(kept, log_weight=kept.normalize_weight(self.log_weight[keep]))
+        weight = self.log_weight[keep]
+        weight = weight - layout.by_component(layout.logsumexp(weight[None])[0])
+        return replace(self, density=self.density.select(keep), layout=layout, log_weight=weight)
 
     def blend(self, other: Mixture, share: float) -> Mixture:
         """(1 - share) of this joint density and a share of another over the same classes."""
@@ -135,7 +148,7 @@ class Mixture:
         return replace(
             self,
             density=Density.stack([part.density for part, _ in parts]).select(order),
-            log_weight=weight[order] - layout.spread(prior),
+            log_weight=weight[order] - layout.by_component(prior),
             layout=layout,
             log_prior=prior - prior.logsumexp(0),
         )
@@ -143,7 +156,7 @@ class Mixture:
     @property
     def log_joint_weight(self) -> Tensor:
         """log of class prior times component weight, (K,)."""
-        return self.log_weight + self.layout.spread(self.log_prior)
+        return self.log_weight + self.layout.by_component(self.log_prior)
 
     def to(self, *place: Any) -> Mixture:
         """Another device or floating type."""
@@ -172,6 +185,10 @@ class Mixture:
         """log p(x, c), (n, C)."""
         return self.by_class(self.log_joint(batch))
 
+    def outputs(self, batch: Any) -> Tensor:
+        """What objectives look at: the class log-joint."""
+        return self.class_log_joint(batch)
+
     def free(self) -> dict[str, Tensor]:
         """Unconstrained parameters of the whole model."""
         free = {f"density.{name}": value for name, value in self.density.free().items()}
@@ -194,7 +211,7 @@ class Mixture:
 
     def normalize_weight(self, log_weight: Tensor) -> Tensor:
         """Log weights that sum to one within each class."""
-        return log_weight - self.layout.spread(self.by_class(log_weight[None])[0])
+        return log_weight - self.layout.by_component(self.by_class(log_weight[None])[0])
 
     def sample(self, labels: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         """One row of each of the given classes (n,); `options` are the density's."""

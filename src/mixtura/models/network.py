@@ -13,6 +13,7 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.densities import Density, Even, Product
 from mixtura.models.mixture import Mixture
+from mixtura.parts import storable
 
 
 def _posterior(mixture: Mixture, log_joint: Tensor) -> Tensor:
@@ -22,7 +23,7 @@ def _posterior(mixture: Mixture, log_joint: Tensor) -> Tensor:
 
 def _log_density(mixture: Mixture, log_joint: Tensor) -> Tensor:
     """log of weight times density, without the class prior."""
-    return log_joint - mixture.layout.spread(mixture.log_prior).to(log_joint.dtype)
+    return log_joint - mixture.layout.by_component(mixture.log_prior).to(log_joint.dtype)
 
 
 def _density(mixture: Mixture, log_joint: Tensor) -> Tensor:
@@ -96,9 +97,10 @@ def _with_holes(batch: Batch) -> Tensor:
     return ~batch.observed.all(1)
 
 
+@storable
 @dataclass(frozen=True)
 class Network:
-    """One mixture a class embeds a row; the score of a class reads its own embedding.
+    """One mixture per class embeds a row; the score of a class reads its own embedding.
 
     p(c | x) = softmax_c(bias_c + sum over the components k of class c of weight_k * f_k(x)), and
     p(x) is that of all mixtures together: a joint model of rows and classes, for any objective.
@@ -265,7 +267,7 @@ class Network:
         """
         mixture = self.mixture
         prior = mixture.by_class(log_joint_weight[None])[0]
-        weight = log_joint_weight - mixture.layout.spread(prior)
+        weight = log_joint_weight - mixture.layout.by_component(prior)
         shift = self.shift
         if self.embedding == "log_density":
             shift = shift + weight - mixture.log_weight
@@ -289,6 +291,10 @@ class Network:
         """log p(x) + log p(c | x), (n, C)."""
         log_joint = self.mixture.log_joint(batch)
         return log_joint.logsumexp(1, keepdim=True) + self.class_log_proba(batch, log_joint)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """What objectives look at: the class log-joint."""
+        return self.class_log_joint(batch)
 
     def class_log_proba(self, batch: Batch, log_joint: Tensor) -> Tensor:
         """log p(c | x), (n, C); rows of which nothing is known get the classes' shares."""
@@ -343,8 +349,8 @@ class Network:
 class RegressionNetwork(Network):
     """One mixture, and a prediction instead of scores: the target is Gaussian around it."""
 
-    def class_log_joint(self, batch: Batch) -> Tensor:
-        """What objectives see: log p(x) and the prediction, (n, 2)."""
+    def outputs(self, batch: Batch) -> Tensor:
+        """What objectives look at: log p(x) and the prediction, (n, 2)."""
         log_joint = self.mixture.log_joint(batch)
         prediction = self._over_draws(batch, log_joint, self.scores, _mean)
         return torch.cat([log_joint.logsumexp(1, keepdim=True), prediction], 1)

@@ -6,6 +6,7 @@ from mixtura.solvers.adam import Adam
 from mixtura.solvers.base import FitResult, Penalty, Solver, SpreadPrior
 from mixtura.solvers.ebw import EBW
 from mixtura.solvers.em import EM
+from mixtura.solvers.gradients import Best
 from mixtura.solvers.lbfgs import LBFGS
 from mixtura.solvers.linked import LinkedEM
 
@@ -18,6 +19,7 @@ __all__ = [
     "LBFGS",
     "SOLVERS",
     "Adam",
+    "Best",
     "FitResult",
     "LinkedEM",
     "Penalty",

@@ -149,7 +149,7 @@ def make_step(
 
     def loss_of(batch: Batch, scale: float | Tensor) -> Tensor:
         current = model.from_free(free)
-        loss = objective.total(current.class_log_joint(batch), batch.y, batch.weight * scale)
+        loss = objective.total(current.outputs(batch), batch.y, batch.weight * scale)
         return loss if prior is None else loss + prior.penalty(current) / total_weight
 
     on_cuda = engine.device.type == "cuda"

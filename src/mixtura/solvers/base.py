@@ -65,8 +65,8 @@ class Model(Protocol):
     def from_free(self, free: dict[str, Tensor]) -> Self:
         """The model of unconstrained parameters."""
 
-    def class_log_joint(self, batch: Any) -> Tensor:
-        """log p(x, c), (n, C)."""
+    def outputs(self, batch: Any) -> Tensor:
+        """What objectives look at: log p(x, c), (n, C), or the like."""
 
     def row_cost(self, missing: bool) -> int:
         """Numbers held in memory per row."""
@@ -130,7 +130,7 @@ class Solver(Part, ABC):
         Parameters
         ----------
         model : where to begin; `free` and `from_free` give its unconstrained parameters, and
-            `class_log_joint` is differentiable.
+            `outputs` is what objectives look at, and differentiable.
         objective : to be minimized, summed over the rows by weight.
         engine : the rows.
         progress : to be told of every iteration; training stops where its `step` returns True.

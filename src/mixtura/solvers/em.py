@@ -136,7 +136,7 @@ def online_em_step(
     """
     sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
     sums.pop("loss")
-    past = mixture.log_weight.exp() * mixture.layout.spread(seen)
+    past = mixture.log_weight.exp() * mixture.layout.by_component(seen)
     imagined = scale_statistics(mixture.density.own_statistics(), past)
     updated = em_update(mixture, add_statistics(sums, imagined))
     return updated, seen + mixture.layout.sum(sums["mass"])

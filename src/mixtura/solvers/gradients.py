@@ -24,7 +24,7 @@ def evaluate(model: Model, objective: Objective, engine: Engine) -> tuple[float,
 
     def sums(batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
-            class_log_joint = model.class_log_joint(batch)
+            class_log_joint = model.outputs(batch)
         labeled = batch.weight * (batch.y >= 0)
         return {
             "loss": (objective.loss(class_log_joint, batch.y) * batch.weight).sum(),

@@ -92,7 +92,7 @@ class LBFGS(Solver):
 
 def _gradient_sums(model: Model, objective: Objective, free: Free, batch: Batch) -> Free:
     def loss(leaves: Free) -> Tensor:
-        joint = model.from_free(leaves).class_log_joint(batch)
+        joint = model.from_free(leaves).outputs(batch)
         return objective.total(joint, batch.y, batch.weight)
 
     return gradient_of(loss, free)

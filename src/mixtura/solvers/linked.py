@@ -36,7 +36,7 @@ from mixtura.progress import Progress
 from mixtura.solvers.base import SpreadPrior, penalty
 from mixtura.solvers.em import em_update
 
-#: Loss of scores (n, C) a row, and its derivative by them.
+#: Losses (n,) of scores (n, C), and their derivatives by them.
 Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 #: Smallest deviation that an embedding is divided by.
 _LEAST_SCALE = 1e-9
@@ -268,7 +268,7 @@ class _Course:
             rows = sums["mass"] + (0.0 if self.prior is None else self.prior.rows)
             mixture = replace(mixture, density=tied(mixture.density, rows, layout))
         use = network.weight.abs()
-        total = layout.spread(layout.sum(use))
+        total = layout.by_component(layout.sum(use))
         prior = self.settings.link * torch.where(total > 0, use / total, 0.0)
         tiny = torch.finfo(prior.dtype).tiny
         weight = mixture.normalize_weight((sums["mass"] + prior).clamp_min(tiny).log())
@@ -400,7 +400,7 @@ def tied(density: Density, rows: Tensor, layout: Layout) -> Density:
     part = numeric_part(density)
     if not isinstance(part, VectorDensity):
         return density
-    share = rows / layout.spread(layout.sum(rows)).clamp_min(torch.finfo(rows.dtype).tiny)
+    share = rows / layout.by_component(layout.sum(rows)).clamp_min(torch.finfo(rows.dtype).tiny)
     spread = part.spread
     weighted = share.view(-1, *[1] * (spread.ndim - 1)) * spread
     blank = spread.new_zeros(layout.n_classes, *spread.shape[1:])

@@ -77,7 +77,7 @@ def check_fit(estimator: Any) -> None:
 
 
 def check_forms(estimator: Any) -> None:
-    """Lists, padded arrays, channels first, one row a frame: the same sequences."""
+    """Lists, padded arrays, channels first, one row per frame: the same sequences."""
     X, y = toy_sequences()
     longest, lengths = max(map(len, X)), [len(sequence) for sequence in X]
     padded = np.full((len(X), longest, 2), np.nan)

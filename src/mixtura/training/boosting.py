@@ -1,9 +1,9 @@
 """Mixtures grown one generative classifier at a time, each fitted to what the others leave.
 
-F = sum_m alpha_m f_m, and every f_m is a whole classifier: a class prior and a density a class. A
-new f maximizes a weighted likelihood; its weights are the functional gradient of the objective, the
-joint log-likelihood (BxML) or the conditional one (BxCML). AdaBoost with the same classifiers as
-voters is here too.
+F = sum_m alpha_m f_m, and every f_m is a whole classifier: a class prior and a density per class.
+A new f maximizes a weighted likelihood; its weights are the functional gradient of the objective,
+the joint log-likelihood (BxML) or the conditional one (BxCML). AdaBoost with the same classifiers
+as voters is here too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Learner:
         share = torch.tensor([engine.total_weight for engine in engines])
         return replace(self, prior=SpreadPrior.pooled(densities, share, rows))
 
-    def hasty(self) -> Learner:
+    def shortened(self) -> Learner:
         """The learner with a few iterations of EM: where others will follow."""
         return replace(self, em=self.em.limited(_REFIT))
 
@@ -87,7 +87,7 @@ class Learner:
 
     def improve(self, mixture: Mixture, engine: Engine, progress: Progress) -> Mixture:
         """A classifier that a little EM reaches from another."""
-        em = self.hasty().em
+        em = self.shortened().em
 
         def one(engine: Engine, label: int) -> Mixture:
             old = mixture.of_class(label)
@@ -190,8 +190,8 @@ class Boosting:
         if self.discriminative:
             addition = fit(rows.rivalry(joint))
         else:
-            hasty, starts = self.learner.hasty(), rows.surprises(joint, generator)
-            tried = [rows.added(joint, fit(start, hasty)) for start in starts]
+            brief, starts = self.learner.shortened(), rows.unlikely(joint, generator)
+            tried = [rows.added(joint, fit(start, brief)) for start in starts]
             for _ in range(_GLIMPSES if progress.time_spent < 1.0 else 0):
                 tried = [rows.added(joint, again(stage)) for stage in tried]
             addition = rows.best_of_each_class(tried)
@@ -230,7 +230,7 @@ class _Rows:
         rivals = joint.scatter(1, self._y[:, None], -torch.inf)
         return rivals.logsumexp(1) - joint.logsumexp(1)
 
-    def surprises(self, joint: Tensor, generator: torch.Generator) -> list[Tensor]:
+    def unlikely(self, joint: Tensor, generator: torch.Generator) -> list[Tensor]:
         """Log weights to begin a generative stage with, where w itself favors no row.
 
         The less likely half of every class; and, since they may be unlikely in several ways, single

@@ -43,6 +43,11 @@ class Recipe:
     prior_rows: float | None = 0.0
     informative: bool = False
 
+    @property
+    def direct(self) -> bool:
+        """Whether EM fits the structure itself, not another that it is then made from."""
+        return self.structure.start is self.structure
+
     def start(self, engine: Engine, count: int, generator: torch.Generator) -> Mixture:
         """What EM begins with."""
         structure, informative = self.structure.start, self.informative
@@ -50,15 +55,16 @@ class Recipe:
 
     def finish(self, start: Start) -> Start:
         """The mixtures in the structure itself, where EM was to fit another one."""
-        if self.structure.start is self.structure:
+        if self.direct:
             return start
-        results = [replace(result, model=self._finished(result.model)) for result in start.results]
+        results = [replace(result, model=self.finished(result.model)) for result in start.results]
         if start.prior is None:
             return Start(results, None)
         mixtures = [result.model for result in results]
         return Start(results, self.prior(mixtures, torch.ones(len(mixtures))))
 
-    def _finished(self, mixture: Mixture) -> Mixture:
+    def finished(self, mixture: Mixture) -> Mixture:
+        """A mixture that EM has begun or fitted, in the structure itself."""
         part = numeric_part(mixture.density)
         if not isinstance(part, VectorDensity):
             return mixture

@@ -355,7 +355,7 @@ class SparseBayes:
         square, mass = model.weight.square(), curved.mass
         known = (1.0 - model.precision * variance).clamp_min(_LEAST_KNOWN)
         precision = (known / square).clamp_min(_LEAST_PRECISION)
-        gone = mass < _NO_MASS * model.layout.spread(model.layout.sum(mass))
+        gone = mass < _NO_MASS * model.layout.by_component(model.layout.sum(mass))
         mass = mass.masked_fill(gone, 0.0)
         share = mass / mass.sum()
         dead = (precision >= self.ceiling) | gone[model.component]

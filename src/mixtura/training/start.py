@@ -180,7 +180,8 @@ def chain_start(
         labels = _nearest_of_some(x, frames.weight, n_states, generator)
     membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
     x = _with_unseen_spread(x, frames.observed, generator)
-    emission = structure.build(x, _share_with_empty(membership, frames.weight), generator)
+    shares = _share_with_empty(membership, frames.weight)
+    emission = structure.finish(structure.start.build(x, shares, generator))
     first = membership[: packing.n_first].sum(0)
     moves = membership[packing.previous()].mT @ (membership[packing.n_first :] > 0).to(x)
     visits = float(batch.weight @ packing.lengths.to(x) / batch.weight.sum()) / n_states

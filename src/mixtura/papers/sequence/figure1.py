@@ -16,7 +16,7 @@ from sklearn.utils import Bunch
 
 from mixtura import BoostedMixtureClassifier
 from mixtura.datasets import make_lobes
-from mixtura.datasets.generators import LOBE_CENTRES, LOBE_DEVIATIONS, LOBE_WEIGHTS
+from mixtura.datasets.generators import LOBE_CENTERS, LOBE_DEVIATIONS, LOBE_WEIGHTS
 from mixtura.papers.report import Panel, Report
 
 LOBES = ("center", "far lobe", "boundary")
@@ -81,7 +81,7 @@ def _lobes(model: BoostedMixtureClassifier, stage: int) -> list[Lobe]:
 
 def place(mean: float, label: int) -> str:
     """The lobe of the true density that is nearest."""
-    return LOBES[np.abs((1 - 2 * label) * LOBE_CENTRES - mean).argmin()]
+    return LOBES[np.abs((1 - 2 * label) * LOBE_CENTERS - mean).argmin()]
 
 
 def weights(rows: Bunch, first: list[Lobe]) -> dict[str, np.ndarray]:
@@ -96,7 +96,7 @@ def weights(rows: Bunch, first: list[Lobe]) -> dict[str, np.ndarray]:
 
 def _draw_truth(panel: Panel) -> None:
     for label, color in enumerate(_COLORS):
-        lobes = norm.pdf(_GRID[:, None], (1 - 2 * label) * LOBE_CENTRES, LOBE_DEVIATIONS)
+        lobes = norm.pdf(_GRID[:, None], (1 - 2 * label) * LOBE_CENTERS, LOBE_DEVIATIONS)
         panel.plot(_GRID, lobes @ LOBE_WEIGHTS, color=color, label=f"class {label}")
     panel.set_ylabel("density")
     panel.legend(frameon=False)

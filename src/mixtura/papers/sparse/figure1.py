@@ -56,7 +56,7 @@ def _models(seed: int) -> dict[str, Any]:
 
 
 def _weights(model: object) -> int | None:
-    return getattr(model, "n_weights_", None)
+    return getattr(model, "n_coef_", None)
 
 
 def _draw(panel: Panel, model: Any, rows: Bunch, title: str) -> None:
@@ -78,9 +78,9 @@ def _snapshots(report: Report, rows: Bunch) -> None:
                 iterations=model.n_iter_,
                 evidence=model.evidence_,
                 components=sum(model.n_components_),
-                weights=model.n_weights_,
+                weights=model.n_coef_,
             )
-            _draw(panel, model, rows, f"{model.n_iter_} iterations, {model.n_weights_} weights")
+            _draw(panel, model, rows, f"{model.n_iter_} iterations, {model.n_coef_} weights")
             _draw_components(panel, model, rows.data)
 
 

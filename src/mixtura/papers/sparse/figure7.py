@@ -44,8 +44,8 @@ def _fit(report: Report, count: int, draw: int) -> tuple[SparseMixtureClassifier
         "train_error": 100 * (1 - model.score(train.data, train.target)),
         "test_error": 100 * (1 - model.score(test.data, test.target)),
         "components": sum(model.n_components_) / 2,
-        "weights": model.n_weights_,
-        "reduction": 100 * (1 - model.n_weights_ / possible),
+        "weights": model.n_coef_,
+        "reduction": 100 * (1 - model.n_coef_ / possible),
     }
 
 

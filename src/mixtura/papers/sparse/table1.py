@@ -148,7 +148,7 @@ def score(model: Any, data: np.ndarray, target: np.ndarray, split: Any) -> Score
 def _count(model: Any, n_rows: int) -> int:
     """Weights that are not zero; support vectors; all rows of a process."""
     if isinstance(model, SparseMixtureClassifier):
-        return model.n_weights_
+        return model.n_coef_
     if isinstance(model, GridSearchCV):
         return int(model.best_estimator_[-1].n_support_.sum())
     return n_rows

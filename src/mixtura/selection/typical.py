@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import UNLABELED, Batch
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import Engine
+from mixtura.models.fitted import SHARES, run_over, typicality
 from mixtura.models.mixture import Mixture
 from mixtura.progress import Progress
 from mixtura.solvers import SpreadPrior
@@ -28,37 +27,25 @@ _MOST, _FEW = 3_000, 500
 #: may take even where less of it is left.
 _PASSES, _SHARE = 6.0, 0.1
 
-#: Of a mixture and a batch, (n,).
-Score = Callable[[Mixture, Any], Tensor]
+
+def typical_quantiles(
+    mixture: Mixture, engine: Engine, prior: SpreadPrior | None, progress: Progress
+) -> np.ndarray:
+    """(1001,) quantiles of what training rows would score, had the mixture not seen them."""
+    scores, weight = typical_scores(mixture, engine, prior, progress)
+    return weighted_quantiles(scores.double().cpu().numpy(), weight.double().cpu().numpy())
 
 
-def run_over(model: Any, engine: Engine, function: Callable[[Any, Batch], Tensor]) -> Tensor:
-    """`function` of every row under the model, in double precision on the CPU."""
-    moved = model.to(engine.device)
-    return engine.concat(lambda batch: function(moved, batch).double(), moved)
-
-
-def log_density(mixture: Mixture, batch: Batch) -> Tensor:
-    """log p(x) of each row in the model's units."""
-    return mixture.class_log_joint(batch).logsumexp(1)
-
-
-def filled_log_density(mixture: Mixture, batch: Batch) -> Tensor:
-    """log p of each row with its holes filled by their conditional means."""
-    unlabeled = torch.full_like(batch.y, UNLABELED)
-    filled = batch.x
-    if batch.observed is not None:
-        filled = mixture.impute(replace(batch, y=unlabeled))
-    untold = torch.full_like(batch.lacks(), -1)  # nor do holes make a row unlikely
-    return log_density(mixture, replace(batch, x=filled, observed=None, absent=untold))
+def weighted_quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """(1001,) quantiles, at `SHARES`, of values that count as often as their weight says."""
+    order = np.argsort(values)
+    share = np.cumsum(weight[order]) / weight.sum()
+    place = np.searchsorted(share, SHARES - 1e-12)
+    return values[order][place.clip(max=len(values) - 1)]
 
 
 def typical_scores(
-    mixture: Mixture,
-    engine: Engine,
-    score: Score,
-    prior: SpreadPrior | None,
-    progress: Progress,
+    mixture: Mixture, engine: Engine, prior: SpreadPrior | None, progress: Progress
 ) -> tuple[Tensor, Tensor]:
     """Scores and weights of training rows, or of a sample, as of a model that has not seen them.
 
@@ -67,21 +54,21 @@ def typical_scores(
     rows = engine.merged(_MOST)
     if progress.limited:
         few, began = rows.merged(_FEW), progress.seconds
-        scores = run_over(mixture, few, score)
+        scores = run_over(mixture, few, typicality)
         pace = (progress.seconds - began) / len(few)
         allowed = max(progress.seconds_left, _SHARE * progress.max_time)
         if _PASSES * pace * len(rows) > allowed:
             return scores, few.weight
     stand_for = float(engine.weight.double().sum() / rows.weight.double().sum())
-    return held_out_scores(mixture, rows, score, prior, stand_for), rows.weight
+    return held_out_scores(mixture, rows, prior, stand_for), rows.weight
 
 
 def held_out_scores(
     mixture: Mixture,
     engine: Engine,
-    score: Score,
     prior: SpreadPrior | None = None,
     stand_for: float = 1.0,
+    score: Callable[[Mixture, Any], Tensor] = typicality,
 ) -> Tensor:
     """(n,) scores of training rows in random order, as of a model that was fitted without them.
 

@@ -11,10 +11,12 @@ import torch
 from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, column_or_1d
 
+from mixtura.data.sequences import SequenceTable
+from mixtura.data.tables import Scaling
 from mixtura.exceptions import InvalidInputError
 
 _ACCEPTED = (
-    "a list of (T, d) arrays, an (n, T, d) array padded with NaN, or a data frame with one row a "
+    "a list of (T, d) arrays, an (n, T, d) array padded with NaN, or a data frame with one row per "
     "frame"
 )
 
@@ -48,14 +50,33 @@ class Sequences:
         moved = np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
         return Sequences(self.frames[np.arange(offsets[-1]) + moved], offsets, self.names)
 
-    __getitem__ = take
+    @property
+    def values(self) -> np.ndarray:
+        """All frames, (F, D)."""
+        return self.frames
+
+    def table(
+        self,
+        y: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+        *,
+        scaling: Scaling,
+        device: torch.device,
+        dtype: torch.dtype = torch.float64,
+    ) -> SequenceTable:
+        """The sequences as tensors, always in double precision, with labels and weights (n,)."""
+        return SequenceTable(self.frames, self.lengths, y, weight, scaling=scaling, device=device)
+
+    def with_values(self, values: np.ndarray) -> Sequences:
+        """The same sequences with other frames, (F, D)."""
+        return Sequences(values, self.offsets, self.names)
 
     def split(self) -> list[np.ndarray]:
-        """One (T_i, d) array a sequence."""
+        """One (T_i, d) array per sequence."""
         return np.split(self.frames, self.offsets[1:-1])
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sums of one value a frame over each sequence, (n,)."""
+        """Sums of one value per frame over each sequence, (n,)."""
         return np.add.reduceat(values, self.offsets[:-1])
 
 
@@ -68,8 +89,8 @@ def read_sequences(
     ----------
     X : list of (T_i, d) arrays, (n, T, d) array, or data frame
         Sequences of an array end before the first of the wholly missing frames at their end. A data
-        frame has one row a frame; sequences come in the order in which their ids appear first, and
-        all columns that are not named below are channels.
+        frame has one row per frame; sequences come in the order in which their ids appear first,
+        and all columns that are not named below are channels.
     channels_first : bool
         Arrays are (d, T_i) or (n, d, T).
     id_column, time_column : str
@@ -87,8 +108,8 @@ def read_sequences(
 def per_sequence(y: Any, X: Any, id_column: str = "id") -> Any:
     """Labels of the sequences in X, in the order in which `read_sequences` gives them.
 
-    Labels of a data frame may come one a sequence (by id, where y is a series whose index are the
-    ids) or one a frame.
+    Labels of a data frame may come one per sequence (by id, where y is a series whose index are the
+    ids) or one per frame.
     """
     if y is None or not _is_frame(X):
         return y
@@ -105,7 +126,7 @@ def per_sequence(y: Any, X: Any, id_column: str = "id") -> Any:
     if len(labels) != len(codes):
         raise InvalidInputError(
             f"y has {len(labels)} entries, but X has {len(ids)} sequences in {len(codes)} rows: "
-            "give one label a sequence, in the order in which their ids appear, or one a row."
+            "give one label per sequence, in the order in which their ids appear, or one per row."
         )
     first = np.unique(codes, return_index=True)[1]
     known, theirs = ~_missing(y, labels), first[codes]

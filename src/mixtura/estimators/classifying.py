@@ -1,0 +1,211 @@
+"""What classifiers answer whose fitted model has class log-joints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from torch import Tensor
+
+from mixtura.data import encode_labels
+from mixtura.data.schema import Schema
+from mixtura.engines import Engine
+from mixtura.estimators.base import DensityEstimator, check_count
+from mixtura.estimators.rows import Rows, labeled_score, read_rows
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, NoLabelsError, warn
+from mixtura.numerics import spawn
+from mixtura.objectives import log_margin
+from mixtura.progress import Progress
+from mixtura.selection.chooser import MOST, AnyWay, Chooser, Contender, too_few
+from mixtura.selection.held_out import Answers
+
+#: Weight of unlabeled rows in the likelihood, where nothing else is said: that of any row.
+EVEN = 0.5
+#: Whether unlabeled rows help is tried with so many of them at most, so many labeled ones at least,
+#: and not once this share of the allowed time has gone.
+_TRIED, _FEWEST_LABELS, _UNTIL = 1_000, 10, 0.6
+#: Why unlabeled rows are set aside.
+_NO_TIME = "max_time left too little time to tell whether they help"
+_NO_GAIN = "they did not clearly help to predict held-out labels"
+_TOO_FEW = "the labels are too few to tell whether they would help"
+STREAMED = "the first part of this stream had none, so that nothing was compared"
+
+
+def warn_of_rows_set_aside(rows: Rows, reason: str) -> None:
+    """Say that unlabeled rows are not used, and why."""
+    warn(
+        f"{int((rows.y < 0).sum())} unlabeled rows are set aside: {reason}. To use them all the "
+        "same, set unlabeled_weight=0.5; unlabeled_weight=0 sets them aside without this warning.",
+        AmbiguousDataWarning,
+    )
+
+
+def prefer_unlabeled(
+    ways: tuple[AnyWay, AnyWay],
+    rows: Rows,
+    engine: Engine,
+    generator: torch.Generator,
+    progress: Progress,
+) -> tuple[Contender[AnyWay] | None, list[dict[str, Any]]]:
+    """The second of two ways, if it does surely better by also learning from unlabeled rows.
+
+    None, and a warning that says why, if not; and what was compared.
+    """
+    some = engine.merged().sample(MOST, spawn(generator)).fewer_unlabeled(engine, _TRIED)
+    if too_few(some, _FEWEST_LABELS):
+        warn_of_rows_set_aside(rows, _TOO_FEW)
+        return None, []
+    chooser = Chooser[AnyWay](
+        some,
+        Answers.of,
+        spawn(generator),
+        progress,
+        n_ways=2,
+        until=_UNTIL,
+        fewest=_FEWEST_LABELS,
+    )
+    without = chooser.race(ways[:1], "unlabeled rows")
+    best = chooser.challenge(without, ways[1:], Answers.surely_beats, "unlabeled rows")
+    if best is without:
+        warn_of_rows_set_aside(rows, _NO_TIME if chooser.cut_short else _NO_GAIN)
+        return None, chooser.table()
+    return best, chooser.table()
+
+
+class DensityClassifier(ClassifierMixin, DensityEstimator):
+    """Answers of a classifier, beside those of its density."""
+
+    unlabeled: Any
+    class_weight: Any
+
+    def _read_labeled(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        schema: Schema | None = None,
+        known: np.ndarray | None = None,
+    ) -> tuple[Rows, Schema]:
+        """Training rows with their labels and weights, and what the columns are."""
+        given: Any
+        given, schema = self._read(X, schema)
+        y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
+        return read_rows(self, given, y, weight, known), schema
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """(C,) the labels."""
+        classes = self._fitted.classes
+        assert classes is not None
+        return classes
+
+    @property
+    def class_prior_(self) -> np.ndarray:
+        """(C,) p(class)."""
+        self._fitted.mixture  # noqa: B018  an error where there is no density
+        prior = self._fitted.class_prior
+        assert prior is not None
+        return prior
+
+    @property
+    def temperature_(self) -> float:
+        """What class log-joints are divided by."""
+        return self._fitted.calibration.temperature
+
+    @property
+    def doubt_(self) -> float:
+        """The share of a plain guess in the probabilities."""
+        return self._fitted.calibration.doubt
+
+    @property
+    def fade_(self) -> float:
+        """How fast the temperature falls with the share of missing features."""
+        return self._fitted.calibration.fade
+
+    def _to_classify(self, X: Any) -> Engine:
+        """Rows to answer for; an error where no classes are known."""
+        if not len(self.classes_):
+            raise NoLabelsError(
+                "the model was fitted without labels and knows no classes: use cluster, transform "
+                "or score_samples, or fit it with some labels."
+            )
+        return self._engine(X)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
+        return self._fitted.log_proba(self._to_classify(X))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """p(class | x), (n, C), classes in the order of `classes_`."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        engine = self._to_classify(X)
+        return self.classes_[self._fitted.class_log_joint(engine).argmax(1)]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the labeled rows, by weight, whose class is predicted.
+
+        Unlabeled rows are told as in `fit`.
+        """
+        y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
+        return labeled_score(self.predict(X), y, weight, self.unlabeled, self.classes_)
+
+    def class_log_density(self, X: Any) -> np.ndarray:
+        """log p(x | class) over the observed features of each row, (n, C), in the units of X.
+
+        p(class) is `class_prior_`, so that the density integrates to one.
+        """
+        self._fitted.mixture  # noqa: B018  an error where there is no density
+        return self._fitted.class_log_density(self._to_classify(X))
+
+    def log_margin(self, X: Any, y: Any) -> np.ndarray:
+        """log p(x, y) minus the largest log p(x, c) of another class: positive where right."""
+        if len(self.classes_) == 1:
+            raise InvalidInputError("a margin needs two classes; the model was fitted on one.")
+        class_log_joint = self._fitted.class_log_joint(self._to_classify(X))
+        labels = self._codes(self._by_row(y, X), len(class_log_joint))
+        if labels is None or (labels < 0).any():
+            raise InvalidInputError("log_margin needs a label for every row.")
+        return log_margin(torch.from_numpy(class_log_joint), torch.from_numpy(labels)).numpy()
+
+    def sample(
+        self, n_samples: int = 1, y: Any = None, *, random_state: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows from the model.
+
+        Parameters
+        ----------
+        n_samples : number of rows.
+        y : a class label, or one label per row; None draws them from the class prior.
+
+        Returns
+        -------
+        X (n_samples, D) and y (n_samples,).
+        """
+        mixture, generator = self._fitted.mixture, self._generator(random_state)
+        labels = self._labels_to_draw(check_count(n_samples), y, generator)
+        rows = self._fitted.decoded(mixture.sample(labels, generator))
+        return rows, self.classes_[labels.numpy()]
+
+    def _labels_to_draw(self, n_samples: int, y: Any, generator: torch.Generator) -> Tensor:
+        """Class indices of draws: as asked for, or from the class prior."""
+        if y is None:
+            prior = self._fitted.mixture.log_prior.exp()
+            return torch.multinomial(prior, n_samples, replacement=True, generator=generator)
+        wanted = np.asarray(y)
+        if wanted.shape not in ((), (n_samples,)):
+            raise InvalidInputError(
+                f"y has shape {wanted.shape}: give one label, or one for each of the {n_samples} "
+                "rows."
+            )
+        labels = encode_labels(np.broadcast_to(wanted, n_samples), self.classes_, None)
+        if (labels < 0).any():
+            raise InvalidInputError(
+                "y has None or NaN among the labels to draw rows of: leave them out, or y "
+                "altogether."
+            )
+        return torch.from_numpy(labels)

@@ -1,0 +1,214 @@
+"""Training rows with classes, read and found consistent before any work is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.metrics import accuracy_score
+from sklearn.utils import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import assert_all_finite, check_consistent_length
+
+from mixtura.data import Matrix, encode_labels, find_labeled, labeled_mask, read_labels
+from mixtura.data.sequence_input import Sequences
+from mixtura.estimators.base import check_weight
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows or sequences; labels are indices of `classes` (-1: none), weights positive."""
+
+    X: Matrix | Sequences
+    y: np.ndarray
+    weight: np.ndarray
+    classes: np.ndarray
+
+    @property
+    def has_unlabeled(self) -> bool:
+        return bool((self.y < 0).any())
+
+    @property
+    def may_do_without_unlabeled(self) -> bool:
+        """Whether there are unlabeled rows, and labeled ones of every class."""
+        known = len(np.unique(self.y[self.y >= 0]))
+        return self.has_unlabeled and 0 < known == len(self.classes)
+
+    def take(self, index: np.ndarray) -> Rows:
+        """The rows of a mask."""
+        if index.all():
+            return self
+        return replace(self, X=self.X.take(index), y=self.y[index], weight=self.weight[index])
+
+    def labeled(self) -> Rows:
+        """The rows that have labels."""
+        return self.take(self.y >= 0)
+
+    def only_labeled(self) -> Rows:
+        """The same, for a model that cannot learn from others, with a warning."""
+        if len(self.classes) == 1 and self.has_unlabeled:
+            raise InvalidInputError(
+                f"only the class {self.classes.tolist()[0]!r} has labeled rows, and a "
+                "discriminative model needs two: label rows of another; if the marker of unlabeled "
+                "rows is a class, set unlabeled=None."
+            )
+        return self.take(labeled_alone(self.y))
+
+
+def read_rows(
+    estimator: Any,
+    X: Matrix | Sequences,
+    y: Any,
+    sample_weight: Any,
+    known: np.ndarray | None = None,
+) -> Rows:
+    """Labels as class indices, and the rows that count, by an estimator's parameters.
+
+    With `known` classes, the rows may lack some of them: they are part of a stream.
+    """
+    classes, codes = read_classes(estimator, X, y, estimator.unlabeled, known)
+    weight = check_weight(sample_weight, len(X))
+    weight = weight * _class_weights(estimator.class_weight, codes, classes)
+    keep = weight > 0
+    mass = np.bincount(codes[keep & (codes >= 0)], minlength=len(classes))
+    if known is None and (mass == 0).any():
+        raise InvalidInputError(
+            f"no labeled row with positive weight for the classes "
+            f"{classes[mass == 0].tolist()}: drop these classes, or weigh their rows."
+        )
+    return Rows(X, codes, weight, classes).take(keep)
+
+
+def read_classes(
+    estimator: BaseEstimator, X: Any, y: Any, unlabeled: Any, known: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The classes, `known` or those of y, and (n,) their indices, -1 for unlabeled rows."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None."
+        )
+    y = read_labels(y)
+    check_consistent_length(X, y)
+    if y.dtype.kind == "f":
+        assert_all_finite(y, allow_nan=True, input_name="y")
+    classes = _classes(y, unlabeled) if known is None else known
+    return classes, encode_labels(y, classes, unlabeled)
+
+
+def labeled_alone(codes: np.ndarray) -> np.ndarray:
+    """Which rows have labels; a warning says how many have none and are left out."""
+    known = codes >= 0
+    if not known.all():
+        warn(
+            f"{int((~known).sum())} unlabeled row(s) are left out: this model cannot learn from "
+            "them. Remedy: MixtureClassifier can; or drop them.",
+            DegenerateDataWarning,
+        )
+    return known
+
+
+def labeled_score(
+    predicted: np.ndarray, y: Any, sample_weight: Any, unlabeled: Any, classes: np.ndarray
+) -> float:
+    """The share of the labeled rows, by weight, whose class is predicted."""
+    labels = read_labels(y)
+    check_consistent_length(predicted, labels)
+    weight = check_weight(sample_weight, len(labels))
+    known = labeled_mask(labels, unlabeled, classes) & (weight > 0)
+    if not known.any():
+        raise InvalidInputError(
+            "no row has a label and a weight above zero: a score needs labeled rows."
+        )
+    given = np.array(labels[known].tolist())
+    return accuracy_score(given, predicted[known], sample_weight=weight[known])
+
+
+def _classes(y: np.ndarray, unlabeled: Any) -> np.ndarray:
+    """The classes of training labels."""
+    labeled = find_labeled(y, unlabeled)
+    if not labeled.any():
+        raise InvalidInputError(
+            f"y has no labeled row: all are None, NaN or the marker (unlabeled={unlabeled!r}). "
+            "Label some rows, set unlabeled=None if the marker is a class, or use MixtureDensity."
+        )
+    classes = _distinct(y[labeled])
+    if len(classes) == 1 and not labeled.all():
+        warn(
+            f"only the class {classes.tolist()[0]!r} has labeled rows, the others are unlabeled. "
+            "Remedy: label rows of another; if the marker of unlabeled rows is a class, set "
+            "unlabeled=None.",
+            DegenerateDataWarning,
+        )
+    return classes
+
+
+def _distinct(labels: np.ndarray) -> np.ndarray:
+    kinds = {type(label).__name__ for label in labels.tolist()}
+    if "str" in kinds and len(kinds) > 1:
+        raise InvalidInputError(
+            f"y mixes labels of the types {', '.join(sorted(kinds))}: make them all one type."
+        )
+    plain = np.array(labels.tolist())
+    check_classification_targets(plain)
+    numbers_as_objects = labels.dtype == object and "str" not in kinds
+    return np.unique(plain if numbers_as_objects else labels)
+
+
+def _class_weights(class_weight: Any, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    factors = np.ones(len(codes))
+    if class_weight is not None:
+        labeled = codes >= 0
+        factors[labeled] = compute_sample_weight(class_weight, classes[codes[labeled]])
+    return factors
+
+
+def read_counts(n_components: Any, classes: np.ndarray) -> np.ndarray:
+    """One positive number of components for each class."""
+    counts = np.atleast_1d(np.asarray(n_components))
+    if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 1).any():
+        raise InvalidInputError(
+            f"n_components={n_components!r}: give a positive int, or one positive int per class."
+        )
+    if len(counts) not in (1, len(classes)):
+        raise InvalidInputError(
+            f"n_components has {len(counts)} entries, but there are {len(classes)} classes "
+            f"({classes.tolist()}): give one number per class, or a single one."
+        )
+    return np.broadcast_to(counts, len(classes))
+
+
+def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
+    """Components of each class, no more than its distinct rows; None for "auto"."""
+    if isinstance(n_components, str):
+        return None
+    classes = rows.classes
+    wanted = read_counts(n_components, classes)
+    mine = [np.flatnonzero(rows.y == label) for label in range(len(classes))]
+    found = [distinct_rows(rows.X.values, *each) for each in zip(mine, wanted, strict=True)]
+    available = np.maximum(found, 1)
+    if (wanted > available).any():
+        warn(
+            f"more components than distinct labeled rows in the classes "
+            f"{classes[wanted > available].tolist()}; these get one component per distinct row. "
+            "Remedy: a smaller n_components.",
+            DegenerateDataWarning,
+        )
+    return np.minimum(wanted, available).tolist()
+
+
+def distinct_rows(X: np.ndarray, index: np.ndarray, most: int) -> int:
+    """How many of the rows at `index` differ from each other; `most` where there are no fewer.
+
+    Equal rows count once, so that a row given twice is a row of weight two.
+    """
+    size = 4 * most
+    while True:
+        rows = X[index[:size]]
+        found = len(np.unique(np.where(np.isnan(rows), np.inf, rows), axis=0))
+        if found >= most or size >= len(index):
+            return min(found, most)
+        size *= 4

@@ -1,0 +1,263 @@
+"""A fitted model: all that it takes to answer for rows in a user's units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
+from mixtura.data.schema import Schema
+from mixtura.data.sequences import SequenceBatch
+from mixtura.densities import Categorical, Product, VectorDensity, numeric_part
+from mixtura.engines import Engine, LocalEngine
+from mixtura.exceptions import InvalidInputError, NoDensityError
+from mixtura.models.calibration import Calibration
+from mixtura.models.mixture import Mixture
+from mixtura.models.network import Network
+from mixtura.models.sparse import SparseModel
+from mixtura.models.votes import Votes
+from mixtura.parts import storable
+
+#: Rounding errors per feature, in units of a square's rounding (found by trial); and what they may
+#: move a log density by.
+_ROUNDING, _MOST_NATS = 4.0, 0.05
+_DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+#: Shares of rows at which the scores of typical rows are kept.
+SHARES = np.linspace(0.0, 1.0, 1001)
+
+AnyBatch = Batch | SequenceBatch
+
+
+class Observations(Protocol):
+    """Rows or sequences that have been read and checked."""
+
+    @property
+    def values(self) -> np.ndarray:
+        """All rows, or frames, one after another; NaN where missing."""
+
+    def __len__(self) -> int: ...
+
+    def table(
+        self,
+        y: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+        *,
+        scaling: Scaling,
+        device: torch.device,
+        dtype: torch.dtype = torch.float64,
+    ) -> Table:
+        """The same as tensors."""
+
+
+def working_type(given: np.dtype, n_features: int, floor: float) -> torch.dtype:
+    """float32 for rows that come in it, where its rounding moves no log density by much.
+
+    A squared distance is a sum over features of squares divided by variances, which are no smaller
+    than the floor, and each square is rounded.
+    """
+    risky = _ROUNDING * n_features * float(np.finfo(np.float32).eps) > _MOST_NATS * floor
+    return torch.float64 if risky else _DTYPES[given]
+
+
+def run_over(model: Any, engine: Engine, function: Callable[[Any, Any], Tensor]) -> Tensor:
+    """`function` of every row under the model, in double precision on the CPU."""
+    moved = model.to(engine.device)
+    return engine.concat(lambda batch: function(moved, batch).double(), moved)
+
+
+def log_density(mixture: Mixture, batch: Any) -> Tensor:
+    """(n,) log p(x) in the model's units."""
+    return mixture.class_log_joint(batch).logsumexp(1)
+
+
+def typicality(mixture: Mixture, batch: AnyBatch) -> Tensor:
+    """(n,) what outliers are judged by.
+
+    Of rows it is log p with the holes filled by their conditional means: neither they nor what they
+    might have held make a row unlikely. Of sequences, of all lengths, it is log p per value.
+    """
+    if isinstance(batch, SequenceBatch):
+        values = batch.x.shape[1] * (1.0 - batch.missing_share()) * batch.packing.lengths
+        return log_density(mixture, batch) / values.clamp_min(1.0)
+    filled = batch.x
+    if batch.observed is not None:
+        filled = mixture.impute(replace(batch, y=torch.full_like(batch.y, UNLABELED)))
+    untold = torch.full_like(batch.lacks(), -1)
+    return log_density(mixture, replace(batch, x=filled, observed=None, absent=untold))
+
+
+@storable
+@dataclass(frozen=True)
+class Fitted:
+    """A model, the units and columns of its rows, and what its answers mean.
+
+    Rows come as engines in the model's units (`engine`); answers are arrays, in the user's units.
+
+    Attributes
+    ----------
+    model : what gives rows a class log-joint.
+    scaling : the map between units.
+    schema : names and categories of the columns.
+    classes : (C,) labels; None where there are none.
+    class_prior : (C,).
+    calibration : of class probabilities.
+    typical : (1001,) quantiles of `typicality` over rows like those of training.
+    target : location and scale of the numbers that a network predicts.
+    """
+
+    model: Mixture | Network | SparseModel | Votes
+    scaling: Scaling
+    schema: Schema = field(default_factory=Schema)
+    classes: np.ndarray | None = None
+    class_prior: np.ndarray | None = None
+    calibration: Calibration = field(default_factory=Calibration)
+    typical: np.ndarray | None = None
+    target: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def mixture(self) -> Mixture:
+        """The density of rows; an error where there is none."""
+        if isinstance(self.model, Mixture):
+            return self.model
+        if isinstance(self.model, Network):
+            return self.model.mixture
+        if isinstance(self.model, SparseModel):
+            raise NoDensityError("a sparse model is discriminative, and has no density.")
+        raise NoDensityError(
+            "this model decides by votes (method='adaboost'), and has no density: use another "
+            "method."
+        )
+
+    def engine(
+        self, rows: Observations, device: str | torch.device, y: np.ndarray | None = None
+    ) -> Engine:
+        """Rows in the model's units, with class indices (n,) where they are known."""
+        y = np.full(len(rows), UNLABELED) if y is None else y
+        place = resolve_device(device, rows.values.size)
+        dtype = self._working_type(rows.values.dtype)
+        return LocalEngine(rows.table(y, scaling=self.scaling, device=place, dtype=dtype))
+
+    def _working_type(self, given: np.dtype) -> torch.dtype:
+        if isinstance(self.model, Votes | SparseModel):
+            return torch.float64
+        part = numeric_part(self.mixture.density)
+        promised = 0.0 if isinstance(part, VectorDensity) else math.inf
+        return working_type(given, part.n_features, getattr(part, "floor", promised))
+
+    # -- classes -------------------------------------------------------------------------------
+
+    def class_log_joint(self, engine: Engine) -> np.ndarray:
+        """(n, C) log p(x, c) in the model's units, or log shares of votes."""
+        return run_over(self.model, engine, lambda m, b: m.class_log_joint(b)).numpy()
+
+    def log_proba(self, engine: Engine) -> np.ndarray:
+        """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
+
+        def joint_and_missing(model: Any, batch: AnyBatch) -> Tensor:
+            joint = model.class_log_joint(batch).double()
+            return torch.cat([joint, batch.missing_share()[:, None].to(joint)], 1)
+
+        found = run_over(self.model, engine, joint_and_missing).numpy()
+        joint, missing = found[:, :-1], found[:, -1]
+        calibrated = self.calibration.log_proba(joint, missing)
+        plain = Calibration().log_proba(joint, missing)
+        return np.where(missing[:, None] == 1.0, plain, calibrated)
+
+    def class_log_density(self, engine: Engine) -> np.ndarray:
+        """(n, C) log p(x | c), in the user's units."""
+        assert self.class_prior is not None
+        prior = np.log(self.class_prior)
+        if isinstance(self.model, Mixture):
+            prior = self.model.log_prior.numpy()
+        joint = self._in_users_units(self.model, engine, lambda m, b: m.class_log_joint(b))
+        return joint - prior
+
+    def predicted(self, outputs: np.ndarray) -> np.ndarray:
+        """(n,) expected numbers, from outputs (n, 2) of a network that predicts."""
+        location, scale = self.target
+        return outputs[:, 1] * scale + location
+
+    # -- densities -----------------------------------------------------------------------------
+
+    def log_density(self, engine: Engine) -> np.ndarray:
+        """(n,) log p(x), in the user's units."""
+        found = self._in_users_units(self.mixture, engine, lambda m, b: log_density(m, b)[:, None])
+        return found[:, 0]
+
+    def _in_users_units(
+        self, model: Any, engine: Engine, function: Callable[[Any, Any], Tensor]
+    ) -> np.ndarray:
+        """Log densities (n, k), less the logs of the scales of what is observed."""
+        log_scale = torch.from_numpy(np.log(self.scaling.scale)).to(engine.device)
+
+        def moved(model: Any, batch: AnyBatch) -> Tensor:
+            return function(model, batch).double() - batch.sum_observed(log_scale)[:, None]
+
+        return run_over(model, engine, moved).numpy()
+
+    def responsibilities(self, engine: Engine) -> np.ndarray:
+        """(n, K) p(component | x)."""
+        return run_over(self.mixture, engine, lambda m, b: m.posterior(b)).numpy()
+
+    def embed(self, engine: Engine) -> np.ndarray:
+        """(n, K) what the components make of each row: what a read-out reads, or posteriors."""
+        if isinstance(self.model, Network):
+            return run_over(self.model, engine, lambda n, b: n.embed(b)).numpy()
+        return self.responsibilities(engine)
+
+    def typicality(self, engine: Engine) -> np.ndarray:
+        """(n,) what outliers are judged by, in the model's units."""
+        return run_over(self.mixture, engine, typicality).numpy()
+
+    def is_outlier(self, engine: Engine, share: float) -> np.ndarray:
+        """(n,) which rows are less typical than all but a share of those like training's."""
+        found = self.typicality(engine)
+        assert self.typical is not None
+        return found < np.interp(share, SHARES, self.typical)
+
+    # -- what is missing -----------------------------------------------------------------------
+
+    def imputed(self, engine: Engine, values: np.ndarray) -> np.ndarray:
+        """`values` with conditional means, given the class where it is known, in their holes."""
+        return self._filled(engine, values, lambda m, b: m.impute(b))
+
+    def drawn(self, engine: Engine, values: np.ndarray, generator: torch.Generator) -> np.ndarray:
+        """`values` with a draw of what is missing in their holes."""
+        return self._filled(engine, values, lambda m, b: m.draw(b, generator))
+
+    def _filled(
+        self, engine: Engine, values: np.ndarray, function: Callable[[Any, Any], Tensor]
+    ) -> np.ndarray:
+        found = run_over(self.mixture, engine, lambda m, b: b.unpacked(function(m, b))).numpy()
+        filled = np.where(np.isnan(values), self.scaling.invert(found), values)
+        return filled.astype(values.dtype)
+
+    def category_proba(self, engine: Engine, column: Any) -> np.ndarray:
+        """(n, number of categories) p(category | what is observed) of a categorical column."""
+        density, n_features = self.mixture.density, engine.n_features
+        if not isinstance(density, Product):
+            raise InvalidInputError("no column of this model holds categories: use impute.")
+        place = self.schema.position(column, n_features)
+        if not self.schema.levels(n_features)[place]:
+            raise InvalidInputError(f"column {column!r} holds numbers: use impute.")
+        number, within = density.find(place)
+        part = density.parts[number]
+        assert isinstance(part, Categorical)
+
+        def chances(mixture: Mixture, batch: Batch) -> Tensor:
+            share = mixture.posterior(batch).to(batch.x.dtype)
+            return part.to(batch.x.device).chances(density.view(batch, number), share, within)
+
+        return run_over(self.mixture, engine, chances).numpy()
+
+    # -- draws ---------------------------------------------------------------------------------
+
+    def decoded(self, rows: Tensor) -> np.ndarray:
+        """Rows that a model drew, (n, D), in the user's units and categories."""
+        return self.schema.decode(self.scaling.invert(rows.cpu().numpy()))

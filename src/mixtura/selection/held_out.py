@@ -1,0 +1,171 @@
+"""What models say of rows they were not trained on: it decides between them, and calibrates."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from mixtura.engines import Engine, PunchedEngine, is_copy
+from mixtura.models.calibration import Calibration
+
+_LARGEST_DOUBT = 0.5
+_LOG_TEMPERATURES, _FADES = (-3.0, 8.0), (0.0, 3.0)
+#: Widths of the priors of the log temperature and the fade, and rows of evidence for a little
+#: doubt: enough to keep a handful of held-out rows from claiming certainty.
+_PRIOR_WIDTHS, _PRIOR_DOUBT = np.array([3.0, 0.5]), 0.5
+#: Held-out rows are judged whole and with so many holes: as they may be met.
+HOLES = 0.3
+#: A gain is clear if it is more than so many standard errors, and so many nats per row. Holes at
+#: random pass either in a few of a hundred comparisons, and both hardly ever.
+_CLEAR, _WORTH = 2.0, 0.02
+
+
+@dataclass(frozen=True)
+class HeldOut(ABC):
+    """Held-out rows, each as it is and with random holes, and what a model makes of them.
+
+    Attributes
+    ----------
+    weight : (n,) of the rows.
+    punched : (n,) whether random holes were punched into the row.
+    """
+
+    weight: np.ndarray
+    punched: np.ndarray
+
+    @abstractmethod
+    def losses(self) -> np.ndarray:
+        """(n,) losses."""
+
+    @classmethod
+    def pool(cls, parts: list[Self]) -> Self:
+        """The rows of several models together."""
+        names = [entry.name for entry in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    @cached_property
+    def loss(self) -> float:
+        """The mean by weight; infinite where it is no number."""
+        mean = float(self.weight @ self.losses()) / float(self.weight.sum())
+        return mean if np.isfinite(mean) else np.inf
+
+    def beats(self, other: HeldOut) -> bool:
+        """Whether the loss of the same rows is smaller."""
+        return self.loss < other.loss
+
+    def clearly_beats(self, other: HeldOut) -> bool:
+        """Whether rows as they are gain clearly, and those with punched holes do not lose."""
+        gain, punched, weight = other.losses() - self.losses(), self.punched, self.weight
+        if not np.isfinite(gain).all():
+            return False
+        mean, error = mean_and_error(gain[~punched], weight[~punched])
+        return mean > max(_CLEAR * error, _WORTH) and float(weight[punched] @ gain[punched]) >= 0.0
+
+    def surely_beats(self, other: HeldOut) -> bool:
+        """Whether losses (and errors) fall by more than their standard error over rows.
+
+        The two copies of a row, whole and with holes, are one piece of evidence here.
+        """
+        return self._falls(other.losses() - self.losses())
+
+    def _falls(self, gain: np.ndarray) -> bool:
+        gain, weight = (0.5 * (v[~self.punched] + v[self.punched]) for v in (gain, self.weight))
+        mean, error = mean_and_error(gain, weight)
+        return mean > max(error, 1e-9)
+
+
+@dataclass(frozen=True)
+class Losses(HeldOut):
+    """Losses that need no calibration, (n,): squared errors, or minus log densities."""
+
+    values: np.ndarray
+
+    def losses(self) -> np.ndarray:
+        return self.values
+
+
+@dataclass(frozen=True)
+class Answers(HeldOut):
+    """Class log-joints; their loss is minus the calibrated log probability of the label.
+
+    Attributes
+    ----------
+    class_log_joint : (n, C).
+    missing : (n,) share of the features that the model could not see.
+    y : (n,) labels.
+    """
+
+    class_log_joint: np.ndarray
+    missing: np.ndarray
+    y: np.ndarray
+
+    @classmethod
+    def of(cls, model: Any, held_out: Engine, generator: torch.Generator) -> Answers:
+        """Held-out rows as the model would meet them, whole and with holes."""
+        model = model.to(held_out.device)
+        engine = PunchedEngine(held_out, HOLES, generator)
+        parts = []
+        for batch in engine.chunks(engine.chunk_rows(model)):
+            joint = model.class_log_joint(batch.as_met()).double()
+            tensors = (batch.weight.double(), is_copy(batch), joint, batch.missing_share(), batch.y)
+            parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
+        return cls.pool(parts)
+
+    def losses(self) -> np.ndarray:
+        return self.losses_under(self.calibration)
+
+    def losses_under(self, calibration: Calibration) -> np.ndarray:
+        """(n,) minus the log probability of each label."""
+        log_proba = calibration.log_proba(self.class_log_joint, self.missing)
+        return -log_proba[np.arange(len(self)), self.y]
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """(n,) whether another class is more probable than the label."""
+        return self.class_log_joint.argmax(1) != self.y
+
+    def surely_beats(self, other: HeldOut) -> bool:
+        assert isinstance(other, Answers)
+        saved = other.wrong.astype(float) - self.wrong
+        fewer = not saved.any() or self._falls(saved)
+        return fewer and super().surely_beats(other)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The calibration under which the labels are most probable."""
+
+        def unpack(point: np.ndarray) -> Calibration:
+            return Calibration(
+                temperature=float(np.exp(np.clip(point[0], *_LOG_TEMPERATURES))),
+                doubt=float(_LARGEST_DOUBT * expit(point[2])),
+                fade=float(np.clip(point[1], *_FADES)),
+            )
+
+        def loss(point: np.ndarray) -> float:
+            found = unpack(point)
+            prior = 0.5 * np.square((point[:2] - [0.0, 1.0]) / _PRIOR_WIDTHS).sum()
+            prior -= _PRIOR_DOUBT * np.log(found.doubt + 1e-300)
+            return rows_per_weight * float(self.weight @ self.losses_under(found)) + prior
+
+        # Every row stands here twice. Rows are the evidence, whatever their weights sum to.
+        rows_per_weight = 0.5 * len(self) / float(self.weight.sum())
+        starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0)]
+        found = [minimize(loss, start, method="Nelder-Mead") for start in starts]
+        return unpack(min(found, key=lambda result: result.fun).x)
+
+
+def mean_and_error(gain: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """The weighted mean of (n,) gains, and its standard error."""
+    share = weight / weight.sum()
+    mean = float(share @ gain)
+    return mean, float(np.sqrt(share @ (gain - mean) ** 2 * (share @ share)))

@@ -1,0 +1,174 @@
+"""Models grown stage by stage, each stage a candidate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from numbers import Integral
+from typing import Any
+
+import torch
+
+from mixtura.densities import Structure
+from mixtura.engines import Engine
+from mixtura.models.mixture import Mixture
+from mixtura.models.votes import Votes
+from mixtura.objectives import Objective, beside_likelihood
+from mixtura.progress import Progress
+from mixtura.solvers import EM, Solver, SpreadPrior
+from mixtura.training.boosting import Boosting, Learner, adaboost
+from mixtura.training.groups import Recipe
+from mixtura.training.start import chain_start
+
+#: Methods that grow a classifier, for `grow`.
+GROWING = ("boosted", "boosted_generative", "adaboost")
+#: Rows per class and stage: fewer show no spread.
+_STAGE_ROWS = 2
+#: Iterations of the first leg of discriminative training (each further leg has twice as many), and
+#: of all legs where a solver does not say; what a leg must gain per sequence for another to follow.
+_LEG, _MOST_LEGS, _GAIN = 10, 100, 1e-3
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A model that growing came by.
+
+    Attributes
+    ----------
+    shares : of its stages in it, or of their votes.
+    prior : that the stages were trained under.
+    """
+
+    model: Mixture | Votes
+    shares: list[float]
+    prior: SpreadPrior | None = None
+
+
+def grow(
+    method: str,
+    learner: Learner,
+    n_stages: int,
+    engine: Engine,
+    generator: torch.Generator,
+    progress: Progress,
+) -> list[Grown]:
+    """What there is after every stage; no more stages than rows can support."""
+    n_stages = min(n_stages, max(1, len(engine.merged()) // (_STAGE_ROWS * learner.n_classes)))
+    if method == "adaboost":
+        ballots = list(adaboost(learner, n_stages, engine, generator, progress))
+        voters, votes = zip(*ballots, strict=True)
+        return [
+            Grown(Votes(voters[:count], votes[:count]), list(votes[:count]))
+            for count in range(1, len(ballots) + 1)
+        ]
+    boosting = Boosting(learner, method == "boosted", n_stages)
+    mixtures, steps = zip(*boosting.grow(engine, generator, progress), strict=True)
+
+    def add(shares: list[float], step: float) -> list[float]:
+        return [*(share * (1.0 - step) for share in shares), step]
+
+    shares = accumulate(steps[1:], add, initial=[1.0])
+    return [Grown(*pair, learner.prior) for pair in zip(mixtures, shares, strict=True)]
+
+
+@dataclass(frozen=True)
+class GrowthPlan:
+    """How a classifier of rows is grown: nothing is left open.
+
+    Attributes
+    ----------
+    recipe : of each stage.
+    n_components : per class and stage.
+    """
+
+    method: str
+    recipe: Recipe
+    n_components: int
+    n_stages: int
+    n_classes: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What candidates differ in."""
+        return {"missingness": "informative" if self.recipe.informative else "ignore"}
+
+    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> list[Grown]:
+        """What there is after every stage."""
+
+        def begin(rows: Engine, generator: torch.Generator) -> Mixture:
+            return self.recipe.finished(self.recipe.start(rows, self.n_components, generator))
+
+        learner = Learner(begin, self.recipe.em, self.n_classes)
+        learner = learner.informed(engine, self.recipe.prior_rows or 0.0, generator)
+        return grow(self.method, learner, self.n_stages, engine, generator, progress)
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """How classes of sequences get hidden Markov models: nothing is left open.
+
+    Attributes
+    ----------
+    method : one of `GROWING`, or "ml"; or the objective of discriminative training.
+    em : of maximum likelihood; `tol` is per frame.
+    solver, tradeoff : of discriminative training.
+    """
+
+    n_states: int
+    method: str | Objective
+    structure: Structure
+    left_to_right: bool
+    em: EM
+    prior_rows: float
+    n_stages: int
+    n_classes: int
+    solver: Solver
+    tradeoff: float
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What candidates differ in."""
+        return {"n_states": self.n_states, "method": self.method}
+
+    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> list[Grown]:
+        """What there is after every stage, or after every leg of discriminative training."""
+        begin = partial(
+            chain_start,
+            n_states=self.n_states,
+            structure=self.structure,
+            left_to_right=self.left_to_right,
+        )
+        em = replace(self.em, tol=self.em.tol * float(engine.sizes.mean()))
+        learner = Learner(begin, em, self.n_classes).informed(engine, self.prior_rows, generator)
+        if isinstance(self.method, str) and self.method in GROWING:
+            return grow(self.method, learner, self.n_stages, engine, generator, progress)
+        mixtures = [learner.fit(engine, generator, progress)]
+        if isinstance(self.method, Objective) and self.n_classes > 1:
+            mixtures += self._legs(mixtures[0], learner.prior, engine, generator, progress)
+        return [Grown(mixture, [1.0], learner.prior) for mixture in mixtures]
+
+    def _legs(
+        self,
+        mixture: Mixture,
+        prior: SpreadPrior | None,
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> Iterator[Mixture]:
+        """Legs of training, each twice as long as the one before, while they gain anything."""
+        assert isinstance(self.method, Objective)
+        objective = beside_likelihood(self.method, self.tradeoff, n_values=engine.values_per_row)
+        leg, done, gain, loss = _LEG, 0, math.inf, math.inf
+        given = self.solver.max_iter
+        most = int(given) if isinstance(given, Integral) else _MOST_LEGS
+        while done < most and gain > _GAIN and not progress.stopped:
+            leg = min(leg, most - done)
+            result = self.solver.limited(leg).run(
+                mixture, objective, engine, progress, generator=generator, prior=prior
+            )
+            mixture, gain, loss = result.model, loss - result.objective, result.objective
+            yield mixture
+            done, leg = done + leg, 2 * leg

@@ -1,0 +1,205 @@
+"""Class mixtures trained to explain, to discriminate, or both: from the rows to a mixture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.engines import Engine, PunchedEngine
+from mixtura.models.fitted import run_over
+from mixtura.models.mixture import Mixture
+from mixtura.objectives import (
+    Likelihood,
+    LogMargin,
+    Margin,
+    Objective,
+    beside_likelihood,
+    log_margin,
+)
+from mixtura.progress import Progress
+from mixtura.solvers import EM, FitResult, Solver, SpreadPrior
+from mixtura.training.groups import Recipe, fit_groups
+
+#: Rows from which a start is found where another solver than EM goes on: more do not improve it.
+_MOST_TO_START = 30_000
+#: Iterations of EM and of other solvers that are enough to see whether unlabeled rows help.
+_SHORT_EM, _SHORT = 30, 20
+
+Trained = FitResult[Mixture]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How class mixtures are trained: nothing is left open.
+
+    Attributes
+    ----------
+    term : the discriminative term of the objective.
+    tradeoff : share of the likelihood per observed value beside it; 1 is generative.
+    recipe : of the start, by EM.
+    counts : components of each class; None lets a criterion choose them.
+    log_prior : (C,) of the classes, to begin with.
+    learn_prior : whether training may move it.
+    dtype : of rows, for solvers that may work in single precision.
+    holes : share of random holes in the copies of rows that the objective is shown.
+    unlabeled_weight : weight of unlabeled rows in the likelihood, the labeled ones get the rest; 0
+        sets them aside, None says that there are none.
+    """
+
+    solver: Solver
+    term: Objective
+    tradeoff: float
+    recipe: Recipe
+    counts: list[int] | None
+    log_prior: Tensor
+    learn_prior: bool
+    dtype: torch.dtype = torch.float64
+    holes: float = 0.0
+    unlabeled_weight: float | None = None
+
+    @property
+    def generative(self) -> bool:
+        """Whether the likelihood is all that counts."""
+        return isinstance(self.term, Likelihood) or self.tradeoff == 1.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What candidates differ in."""
+        return {
+            "density": self.recipe.structure,
+            "tradeoff": self.tradeoff,
+            "missingness": "informative" if self.recipe.informative else "ignore",
+            "unlabeled_weight": self.unlabeled_weight,
+        }
+
+    def informative(self) -> Plan:
+        """The same, with components that also differ in which entries are absent."""
+        return replace(self, recipe=replace(self.recipe, informative=True))
+
+    def shortened(self) -> Plan:
+        """The same, with fewer iterations."""
+        recipe = replace(self.recipe, em=self.recipe.em.limited(_SHORT_EM))
+        return replace(self, recipe=recipe, solver=self.solver.limited(_SHORT))
+
+    def stages(
+        self, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> list[Mixture]:
+        """The mixture of a trial."""
+        trial = replace(self, solver=self.solver.for_trials())
+        return [trial.train(engine, generator, progress).model]
+
+    def objective(self, engine: Engine) -> Objective:
+        """What is minimized over the rows."""
+        return beside_likelihood(
+            self.term,
+            self.tradeoff,
+            unlabeled_weight=self.unlabeled_weight or None,
+            n_values=engine.values_per_row,
+        )
+
+    def train(
+        self,
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+        *,
+        previous: Trained | None = None,
+        held_out: Engine | None = None,
+    ) -> Trained:
+        """Begin anew or with a previous mixture, and train."""
+        if self.unlabeled_weight == 0.0:
+            engine = engine.only(engine.labeled)
+        start = self._resumed(previous, engine) if previous else None
+        if start is None:
+            by_em, few = isinstance(self.solver, EM), self._rows_to_start(engine, generator)
+            start = self._start(few, generator, progress)
+            if by_em and self.recipe.direct and not self.unlabeled_weight:
+                return start
+            if self.unlabeled_weight and not by_em:
+                start = self._shown_unlabeled(start, few, progress)
+        rows = self._as_met(engine, generator)
+        result = self.solver.run(
+            start.model,
+            self.objective(rows),
+            rows,
+            progress,
+            generator=generator,
+            held_out=held_out,
+            prior=start.prior,
+        )
+        return replace(result, prior=start.prior)
+
+    def epoch(
+        self,
+        solver: Solver,
+        mixture: Mixture,
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+        prior: SpreadPrior | None,
+    ) -> Trained:
+        """A few more steps of another solver on the rows of a stream."""
+        again = replace(self, solver=solver)
+        rows = again._as_met(engine, generator)
+        objective = self.objective(rows)
+        return solver.run(mixture, objective, rows, progress, generator=generator, prior=prior)
+
+    def _resumed(self, previous: Trained, engine: Engine) -> Trained:
+        mixture = replace(previous.model, learn_prior=self.learn_prior)
+        return replace(previous, model=mixture.to(engine.device))
+
+    def _rows_to_start(self, engine: Engine, generator: torch.Generator) -> Engine:
+        """The rows that the start is found from: all if it is also the end."""
+        if isinstance(self.solver, EM) or len(engine) <= _MOST_TO_START:
+            return engine
+        return engine.sample(_MOST_TO_START, generator)
+
+    def _start(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Trained:
+        """EM on the labeled rows of every class; all rows stand in for a class not seen yet."""
+        by_class = [engine.labeled_as(label) for label in range(len(self.log_prior))]
+        groups = [(rows if len(rows) else engine).single_class() for rows in by_class]
+        start = fit_groups(groups, self.counts, self.recipe, generator, progress)
+        parts = [result.model for result in start.results]
+        joined = Mixture.join(parts, self.log_prior.to(engine.device), self.learn_prior)
+        n_iter = max(result.n_iter for result in start.results)
+        converged = all(result.converged for result in start.results)
+        return FitResult(joined, float("nan"), n_iter, converged, start.prior)
+
+    def _shown_unlabeled(self, start: Trained, engine: Engine, progress: Progress) -> Trained:
+        """EM over all rows, so that discriminative training begins where the rows are."""
+        if not start.model.density.closed_form:
+            return start
+        em, likelihood = self.recipe.em, Likelihood(self.unlabeled_weight)
+        em = replace(em, tol=0.1 * em.tol)
+        met = em.run(start.model, likelihood, engine, progress, prior=start.prior)
+        return replace(met, prior=start.prior)
+
+    def _as_met(self, engine: Engine, generator: torch.Generator) -> Engine:
+        """The rows as the solver is to meet them."""
+        engine = engine.cast(self.dtype) if self.solver.single_precision else engine
+        if self.holes and not self.generative:
+            return PunchedEngine(engine, self.holes, generator)
+        return engine
+
+
+def margin_bound(mixture: Mixture, term: Objective, engine: Engine) -> float:
+    """sum of hinge(margin - log-margin) / margin: no fewer than the training errors."""
+    if mixture.n_classes == 1:
+        return 0.0
+    class_log_joint = run_over(mixture, engine, lambda m, b: m.class_log_joint(b))
+    y, weight = engine.y.cpu(), engine.weight.double().cpu()
+    wanted = term if isinstance(term, LogMargin) else Margin()
+    short = (wanted.margin - log_margin(class_log_joint, y, wanted.smoothness)).clamp_min(0.0)
+    return float((short * weight)[y >= 0].sum() / wanted.margin)
+
+
+def class_counts(engine: Engine, class_prior: np.ndarray) -> np.ndarray:
+    """(C,) weight of the rows of each class; unlabeled rows are shared out by the prior."""
+    y, weight = engine.y.cpu().numpy(), engine.weight.double().cpu().numpy()
+    known = y >= 0
+    counted = np.bincount(y[known], weight[known], minlength=len(class_prior))
+    return counted + weight[~known].sum() * class_prior
