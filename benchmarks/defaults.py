@@ -67,7 +67,7 @@ def _moments(frames: np.ndarray) -> np.ndarray:
 
 
 class MixturesByBIC(ClassifierMixin, BaseEstimator):
-    """One scikit-learn mixture a class, structure and size by BIC."""
+    """One scikit-learn mixture per class, structure and size by BIC."""
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> MixturesByBIC:
         self.classes_, counts = np.unique(y, return_counts=True)

@@ -109,7 +109,7 @@ def synchronize(x: Tensor) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--features", type=int, default=50)
-    parser.add_argument("--components", type=int, default=10, help="components a class")
+    parser.add_argument("--components", type=int, default=10, help="components per class")
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--device", default="cpu")

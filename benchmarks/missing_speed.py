@@ -20,7 +20,7 @@ from mixtura.engines import LocalEngine
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--features", type=int, default=784)
-    parser.add_argument("--components", type=int, default=17, help="components a class")
+    parser.add_argument("--components", type=int, default=17, help="components per class")
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
