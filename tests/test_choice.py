@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import approx_fprime, minimize
+from scipy.special import logit
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, make_classification
 
@@ -630,3 +632,22 @@ def test_engines_agree_where_nothing_is_punched(iris, generator):
         for engine in (plain, PunchedEngine(plain, 0.0, generator))
     ]
     torch.testing.assert_close(*sums)
+
+
+def test_calibration_is_where_the_slope_vanishes(rng):
+    """The derivatives are those of finite differences, and no other start finds less."""
+    y, missing = rng.integers(3, size=60), np.repeat([0.0, 0.4], 30)
+    joint = 8.0 * rng.normal(size=(60, 3))
+    joint[np.arange(60), y] += 12.0 * (rng.random(60) < 0.8)
+    answers = Answers(rng.uniform(0.5, 2.0, 60), missing > 0.0, joint, missing, y)
+
+    def loss(point):
+        return answers._loss_and_slope(point)[0]
+
+    for point in np.array([[0.0, 1.0, -3.0], [1.5, 0.3, -1.0], [-1.0, 2.5, 1.0]]):
+        slope = approx_fprime(point, loss, 1e-7)
+        np.testing.assert_allclose(answers._loss_and_slope(point)[1], slope, 1e-4, 1e-4)
+    found = answers.calibration
+    least = loss([np.log(found.temperature), found.fade, logit(found.doubt / 0.5)])
+    plain = minimize(loss, [1.0, 1.0, -2.0], method="Nelder-Mead", options={"maxiter": 2000})
+    assert least <= plain.fun + 1e-6

@@ -10,13 +10,15 @@ from typing import Any, Self
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.models.calibration import Calibration
 
 _LARGEST_DOUBT = 0.5
-_LOG_TEMPERATURES, _FADES = (-3.0, 8.0), (0.0, 3.0)
+#: Of the log temperature, the fade, and the log odds of doubt against the largest one.
+_BOUNDS = ((-3.0, 8.0), (0.0, 3.0), (-30.0, 30.0))
+_TINY = np.finfo(float).tiny
 #: Widths of the priors of the log temperature and the fade, and rows of evidence for a little
 #: doubt: enough to keep a handful of held-out rows from claiming certainty.
 _PRIOR_WIDTHS, _PRIOR_DOUBT = np.array([3.0, 0.5]), 0.5
@@ -142,26 +144,39 @@ class Answers(HeldOut):
 
     @cached_property
     def calibration(self) -> Calibration:
-        """The calibration under which the labels are most probable."""
+        """The calibration under which the labels are most probable, a little prior included."""
+        starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0, 4.0)]
+        found = [
+            minimize(self._loss_and_slope, start, jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+            for start in starts
+        ]
+        log_temperature, fade, odds = min(found, key=lambda result: result.fun).x
+        return Calibration(
+            temperature=float(np.exp(log_temperature)),
+            doubt=float(_LARGEST_DOUBT * expit(odds)),
+            fade=float(fade),
+        )
 
-        def unpack(point: np.ndarray) -> Calibration:
-            return Calibration(
-                temperature=float(np.exp(np.clip(point[0], *_LOG_TEMPERATURES))),
-                doubt=float(_LARGEST_DOUBT * expit(point[2])),
-                fade=float(np.clip(point[1], *_FADES)),
-            )
-
-        def loss(point: np.ndarray) -> float:
-            found = unpack(point)
-            prior = 0.5 * np.square((point[:2] - [0.0, 1.0]) / _PRIOR_WIDTHS).sum()
-            prior -= _PRIOR_DOUBT * np.log(found.doubt + 1e-300)
-            return rows_per_weight * float(self.weight @ self.losses_under(found)) + prior
-
+    def _loss_and_slope(self, point: np.ndarray) -> tuple[float, np.ndarray]:
+        """Loss of the rows, and its derivatives by log temperature, fade, and log odds of doubt."""
+        log_temperature, fade, odds = point
+        seen, joint = 1.0 - self.missing, self.class_log_joint
+        log_seen = np.log(np.where(seen > 0.0, seen, 1.0))
+        reach = np.where(seen > 0.0, np.exp(fade * log_seen), 0.0 if fade > 0.0 else 1.0)
+        logits = joint * np.exp(-log_temperature * reach)[:, None]
+        chance, rows = softmax(logits, axis=1), np.arange(len(self))
+        own, doubt = chance[rows, self.y], _LARGEST_DOUBT * expit(odds)
+        found = np.maximum((1.0 - doubt) * own + doubt / joint.shape[1], _TINY)
         # Every row stands here twice. Rows are the evidence, whatever their weights sum to.
-        rows_per_weight = 0.5 * len(self) / float(self.weight.sum())
-        starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0)]
-        found = [minimize(loss, start, method="Nelder-Mead") for start in starts]
-        return unpack(min(found, key=lambda result: result.fun).x)
+        share = 0.5 * len(self) / float(self.weight.sum()) * self.weight
+        by_log = share * (1.0 - doubt) * own / found
+        by_log = by_log * (logits[rows, self.y] - (chance * logits).sum(1))
+        off = (point[:2] - [0.0, 1.0]) / _PRIOR_WIDTHS
+        loss = share @ -np.log(found) + 0.5 * off @ off - _PRIOR_DOUBT * np.log(doubt)
+        by_doubt = share @ ((own - 1.0 / joint.shape[1]) / found) - _PRIOR_DOUBT / doubt
+        slope = [by_log @ reach, log_temperature * (by_log @ (reach * log_seen))]
+        by_odds = by_doubt * doubt * (1.0 - doubt / _LARGEST_DOUBT)
+        return float(loss), np.array([*(slope + off / _PRIOR_WIDTHS), by_odds])
 
 
 def mean_and_error(gain: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
