@@ -26,7 +26,7 @@ from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.models.calibration import Calibration
 from mixtura.progress import Progress
 from mixtura.selection.chooser import Chooser
-from mixtura.selection.held_out import Losses
+from mixtura.selection.held_out import Answers, Losses
 from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, Adam, LinkedEM
 
 #: Nothing is left open, so that nothing is compared.
@@ -648,6 +648,7 @@ def test_calibration_is_where_the_slope_vanishes(rng):
         slope = approx_fprime(point, loss, 1e-7)
         np.testing.assert_allclose(answers._loss_and_slope(point)[1], slope, 1e-4, 1e-4)
     found = answers.calibration
-    least = loss([np.log(found.temperature), found.fade, logit(found.doubt / 0.5)])
+    point = [np.log(found.temperature), found.fade, logit(found.doubt / 0.5)]
+    least = loss(np.array(point))
     plain = minimize(loss, [1.0, 1.0, -2.0], method="Nelder-Mead", options={"maxiter": 2000})
     assert least <= plain.fun + 1e-6

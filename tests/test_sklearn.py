@@ -105,7 +105,7 @@ def test_estimator(estimator, check):
     if isinstance(estimator, Moments) and name_of(check) in FRAMES:
         pytest.skip("a data frame of sequences is another thing")
     name = type(estimator).__name__
-    long = LONG if name in ("MixtureClassifier", "SparseMixtureClassifier") else LONGER
+    long = LONG if name == "SparseMixtureClassifier" else LONGER
     slow = name in SLOW and "sample_weight_equivalence" not in name_of(check)
     if (slow or name_of(check) in long) and "MIXTURA_FUZZ" not in os.environ:
         estimator = clone(estimator).set_params(**NARROW.get(name, {}))
