@@ -9,13 +9,7 @@ import torch
 from scipy.stats import logistic
 
 from mixtura.data import Batch
-from mixtura.densities import (
-    STRUCTURES,
-    LowRankGaussian,
-    LowRankPrecision,
-    VectorDensity,
-    add_statistics,
-)
+from mixtura.densities import LowRankGaussian, LowRankPrecision, VectorDensity, add_statistics
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
@@ -24,6 +18,7 @@ from mixtura.testing import (
     DENSITY_CHECKS,
     GAUSSIAN_CHECKS,
     REFERENCE_CHECKS,
+    STRUCTURES,
     Reference,
     check_density,
     dense_conditional,

@@ -15,12 +15,18 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.data import Scaling, Table
-from mixtura.densities import KINDS
 from mixtura.engines import LocalEngine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM, SpreadPrior
-from mixtura.testing import check_valid, make_batch, make_density, make_mixture, toy_sequences
+from mixtura.testing import (
+    KINDS,
+    check_valid,
+    make_batch,
+    make_density,
+    make_mixture,
+    toy_sequences,
+)
 
 CLOSED_FORM = [key for key, (kind, _) in KINDS.items() if kind.closed_form]
 OBJECTIVES = {

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
 from mixtura.datasets import make_spirals
-from mixtura.densities import STRUCTURES, DiagonalGaussian
+from mixtura.densities import DiagonalGaussian
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Layout, Mixture
@@ -22,6 +22,7 @@ from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, SpreadPrior
 from mixtura.solvers.ebw import _grow, _Place, _Walk
 from mixtura.testing import (
+    STRUCTURES,
     check_solver,
     check_valid,
     make_density,

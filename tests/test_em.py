@@ -11,13 +11,20 @@ from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
-from mixtura.densities import STRUCTURES, Diagonal, DiagonalGaussian, Full, FullGaussian, LowRank
+from mixtura.densities import Diagonal, DiagonalGaussian, Full, FullGaussian, LowRank
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
 from mixtura.solvers import EM, SpreadPrior
-from mixtura.testing import check_solver, check_valid, make_density, make_engine, make_mixture
+from mixtura.testing import (
+    STRUCTURES,
+    check_solver,
+    check_valid,
+    make_density,
+    make_engine,
+    make_mixture,
+)
 from mixtura.training.start import cluster_start
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from mixtura.data import Scaling, Table
-from mixtura.densities import STRUCTURES
 from mixtura.engines import LocalEngine, base
-from mixtura.testing import make_density, make_engine, make_mixture
+from mixtura.testing import STRUCTURES, make_density, make_engine, make_mixture
 
 
 @pytest.fixture

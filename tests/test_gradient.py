@@ -12,7 +12,7 @@ from scipy.optimize import check_grad, minimize
 
 from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
-from mixtura.densities import STRUCTURES, DiagonalGaussian, LowRank
+from mixtura.densities import DiagonalGaussian, LowRank
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
@@ -21,7 +21,14 @@ from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior
 from mixtura.solvers.adam import SCHEDULES, make_step
 from mixtura.solvers.gradients import Packed, evaluate, gradient_of
 from mixtura.solvers.lbfgs import _gradient_sums
-from mixtura.testing import check_solver, make_density, make_engine, make_mixture, penalized_loss
+from mixtura.testing import (
+    STRUCTURES,
+    check_solver,
+    make_density,
+    make_engine,
+    make_mixture,
+    penalized_loss,
+)
 
 COUNTS = [2, 1]
 SOLVERS = {"adam": Adam(4, batch_size=16, schedule="constant"), "lbfgs": LBFGS(8)}

@@ -13,7 +13,7 @@ from sklearn.base import clone
 import mixtura.densities.categorical as categorical
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureDensity, load
 from mixtura.data import Batch, Scaling, Table
-from mixtura.densities import STRUCTURES, Categorical, Product, add_statistics
+from mixtura.densities import Categorical, Product, add_statistics
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.fitted import typicality
@@ -22,6 +22,7 @@ from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, Adam, SpreadPrior
 from mixtura.testing import (
     MIXED_CHECKS,
+    STRUCTURES,
     check_frequencies,
     check_mixed,
     check_mixed_valid,

@@ -9,9 +9,8 @@ from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
 
 from mixtura.data import Batch
-from mixtura.densities import STRUCTURES
 from mixtura.models.mixture import Layout, Mixture
-from mixtura.testing import dense_conditional, make_batch, make_density, make_mixture
+from mixtura.testing import STRUCTURES, dense_conditional, make_batch, make_density, make_mixture
 
 COUNTS = [2, 1, 3]
 OWNER = np.repeat(np.arange(3), COUNTS)

@@ -20,11 +20,10 @@ from torch.nn.functional import cross_entropy
 from mixtura import MixtureClassifier
 from mixtura.data import Batch
 from mixtura.datasets import make_ripley
-from mixtura.densities import STRUCTURES
 from mixtura.exceptions import InvalidInputError
 from mixtura.nn import COVARIANCES, MixtureHead, kl_weight
 from mixtura.solvers import EM, LBFGS
-from mixtura.testing import make_density, make_mixture
+from mixtura.testing import STRUCTURES, make_density, make_mixture
 
 COUNTS = [2, 1, 3]
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -14,7 +14,7 @@ from mixtura import (
     MixtureNetworkClassifier,
 )
 from mixtura.data import Scaling, Table
-from mixtura.densities import STRUCTURES, LowRank
+from mixtura.densities import LowRank
 from mixtura.engines import LocalEngine
 from mixtura.models.fitted import log_density
 from mixtura.models.mixture import Mixture
@@ -22,6 +22,7 @@ from mixtura.progress import Progress
 from mixtura.selection import typical
 from mixtura.selection.typical import held_out_scores, typical_scores
 from mixtura.solvers import EM, LBFGS, LinkedEM, SpreadPrior
+from mixtura.testing import STRUCTURES
 
 
 @pytest.mark.parametrize("prior_rows", [0.0, 7.0])

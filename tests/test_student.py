@@ -13,7 +13,6 @@ from scipy.stats import t as student
 from mixtura.data import Batch, Scaling, Table
 from mixtura.densities import (
     DENSITIES,
-    STUDENTS,
     Even,
     Full,
     Gaussian,
@@ -38,6 +37,7 @@ from mixtura.solvers.linked import tied
 from mixtura.testing import (
     DENSITY_CHECKS,
     REFERENCE_CHECKS,
+    STUDENTS,
     Reference,
     check_density,
     check_solver,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mixtura.densities.base import (
     Density,
     Even,
@@ -33,27 +31,8 @@ from mixtura.densities.structures import (
 )
 from mixtura.densities.student import StudentT
 
-#: (covariance, parameterization) -> class and the options it is built with: Gaussians.
-STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
-    ("spherical", "covariance"): (DiagonalGaussian, {"tied": True}),
-    ("diag", "covariance"): (DiagonalGaussian, {}),
-    ("full", "covariance"): (FullGaussian, {}),
-    ("low_rank", "covariance"): (LowRankGaussian, {}),
-    ("low_rank", "precision"): (LowRankPrecision, {}),
-}
-#: The same with heavy tails, and all of them.
-STUDENTS: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
-    ("student_diag", "covariance"): (StudentT, {"kind": DiagonalGaussian}),
-    ("student_full", "covariance"): (StudentT, {"kind": FullGaussian}),
-    ("student_low_rank", "covariance"): (StudentT, {"kind": LowRankGaussian}),
-}
-KINDS = STRUCTURES | STUDENTS
-
 __all__ = [
     "DENSITIES",
-    "KINDS",
-    "STRUCTURES",
-    "STUDENTS",
     "Auto",
     "Categorical",
     "Density",

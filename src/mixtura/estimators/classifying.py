@@ -159,7 +159,6 @@ class DensityClassifier(ClassifierMixin, DensityEstimator):
 
         p(class) is `class_prior_`, so that the density integrates to one.
         """
-        self._fitted.mixture  # noqa: B018  an error where there is no density
         return self._fitted.class_log_density(self._to_classify(X))
 
     def log_margin(self, X: Any, y: Any) -> np.ndarray:

@@ -57,7 +57,7 @@ class _Way:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"missingness": "informative" if self.recipe.informative else "ignore"}
+        return {"missingness": self.recipe.missingness}
 
     def stages(
         self, engine: Engine, generator: torch.Generator, progress: Progress

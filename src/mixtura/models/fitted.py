@@ -171,10 +171,9 @@ class Fitted:
 
     def class_log_density(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(x | c), in the user's units."""
+        mixture = self.mixture
         assert self.class_prior is not None
-        prior = np.log(self.class_prior)
-        if isinstance(self.model, Mixture):
-            prior = self.model.log_prior.numpy()
+        prior = mixture.log_prior.numpy() if self.model is mixture else np.log(self.class_prior)
         joint = self._in_users_units(self.model, engine, lambda m, b: m.class_log_joint(b))
         return joint - prior
 

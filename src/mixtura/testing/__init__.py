@@ -74,6 +74,9 @@ from mixtura.testing.mixed import (
     slow_log_prob,
 )
 from mixtura.testing.parts import (
+    KINDS,
+    STRUCTURES,
+    STUDENTS,
     make_batch,
     make_density,
     make_engine,
@@ -110,10 +113,13 @@ from mixtura.testing.training import (
 __all__ = [
     "DENSITY_CHECKS",
     "GAUSSIAN_CHECKS",
+    "KINDS",
     "MIXED_CHECKS",
     "REFERENCE_CHECKS",
     "SEQUENCE_DENSITY_CHECKS",
     "SEQUENCE_ESTIMATOR_CHECKS",
+    "STRUCTURES",
+    "STUDENTS",
     "Reference",
     "check_answers",
     "check_chain_company",

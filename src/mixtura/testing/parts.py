@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch, Scaling, Table
-from mixtura.densities import KINDS, Density, VectorDensity
+from mixtura.densities import (
+    Density,
+    DiagonalGaussian,
+    FullGaussian,
+    LowRankGaussian,
+    LowRankPrecision,
+    StudentT,
+    VectorDensity,
+)
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Layout, Mixture
 
 EXACT = 1e-9
 DRAWS = 20_000
 SIGMAS = 5.0
+
+#: (covariance, parameterization) -> class and the options it is built with: Gaussians.
+STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
+    ("spherical", "covariance"): (DiagonalGaussian, {"tied": True}),
+    ("diag", "covariance"): (DiagonalGaussian, {}),
+    ("full", "covariance"): (FullGaussian, {}),
+    ("low_rank", "covariance"): (LowRankGaussian, {}),
+    ("low_rank", "precision"): (LowRankPrecision, {}),
+}
+#: The same with heavy tails, and all of them.
+STUDENTS: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
+    ("student_diag", "covariance"): (StudentT, {"kind": DiagonalGaussian}),
+    ("student_full", "covariance"): (StudentT, {"kind": FullGaussian}),
+    ("student_low_rank", "covariance"): (StudentT, {"kind": LowRankGaussian}),
+}
+KINDS = STRUCTURES | STUDENTS
 
 
 def make_density(

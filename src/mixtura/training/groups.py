@@ -44,6 +44,11 @@ class Recipe:
     informative: bool = False
 
     @property
+    def missingness(self) -> str:
+        """How holes are taken, in the words of estimators."""
+        return "informative" if self.informative else "ignore"
+
+    @property
     def direct(self) -> bool:
         """Whether EM fits the structure itself, not another that it is then made from."""
         return self.structure.start is self.structure

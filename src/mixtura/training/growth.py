@@ -93,7 +93,7 @@ class GrowthPlan:
     @property
     def settings(self) -> dict[str, Any]:
         """What candidates differ in."""
-        return {"missingness": "informative" if self.recipe.informative else "ignore"}
+        return {"missingness": self.recipe.missingness}
 
     def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> list[Grown]:
         """What there is after every stage."""

@@ -72,7 +72,7 @@ class Plan:
         return {
             "density": self.recipe.structure,
             "tradeoff": self.tradeoff,
-            "missingness": "informative" if self.recipe.informative else "ignore",
+            "missingness": self.recipe.missingness,
             "unlabeled_weight": self.unlabeled_weight,
         }
 

@@ -61,7 +61,7 @@ class NetworkPlan:
         """What candidates differ in."""
         return {
             "embedding": self.embedding,
-            "missingness": "informative" if self.recipe.informative else "ignore",
+            "missingness": self.recipe.missingness,
             "unlabeled_weight": self.unlabeled_weight,
         }
 
