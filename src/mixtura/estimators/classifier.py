@@ -13,47 +13,29 @@ from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.data import Scaling, labeled_mask
+from mixtura.data import Scaling
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, training_engine
-from mixtura.estimators.classifying import (
-    EVEN,
-    STREAMED,
-    DensityClassifier,
-    prefer_unlabeled,
-    warn_of_rows_set_aside,
-)
-from mixtura.estimators.plan import make_plans, other_tradeoffs, resized
+from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
+from mixtura.estimators.plan import Decision, choose, make_plans, previous_fit, resized, resumed
 from mixtura.estimators.rows import Rows, component_counts
+from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.models.calibration import Calibration
-from mixtura.models.fitted import Fitted, run_over, typicality
+from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
-from mixtura.objectives import OBJECTIVES, Likelihood, LogMargin, Objective
-from mixtura.parts import resolve
+from mixtura.objectives import OBJECTIVES, LogMargin, Objective
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
-from mixtura.selection.chooser import MOST, Chooser
-from mixtura.selection.held_out import Answers, HeldOut
-from mixtura.selection.typical import typical_quantiles, weighted_quantiles
-from mixtura.solvers import EM, SOLVERS, Adam, FitResult, Solver, SpreadPrior
-from mixtura.solvers.em import online_em_step
+from mixtura.selection.chooser import MOST
+from mixtura.selection.held_out import Answers
+from mixtura.selection.typical import typical_quantiles
+from mixtura.solvers import EM, SOLVERS, FitResult, Solver
 from mixtura.solvers.gradients import evaluate
 from mixtura.training.hybrid import Plan, class_counts, margin_bound
-
-
-@dataclass(frozen=True)
-class _Decision:
-    """What to train on which rows, from where on, and what such models said of held-out rows."""
-
-    plan: Plan
-    engine: Engine
-    previous: FitResult[Mixture] | None = None
-    held_out: HeldOut | None = None
-    choice: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -293,12 +275,13 @@ class MixtureClassifier(DensityClassifier):
         direction: what is raised to it there stays so. With the default floor and prior the two
         are close (iris in three parts: within 0.07).
         """
-        first = not hasattr(self, "model_")
-        known = self._stream_classes(classes, first)
-        schema = None if first else self.schema_
+        resumes = hasattr(self, "model_")
+        known = read_stream_classes(self, classes, self.classes_ if resumes else None)
         with self._all_or_nothing():
-            rows, schema = self._read_labeled(X, y, sample_weight, schema, known)
-            return self._fit_rows(rows, schema) if first else self._update(rows)
+            rows, schema = self._read_labeled(
+                X, y, sample_weight, self.schema_ if resumes else None, known
+            )
+            return self._update(rows) if resumes else self._fit_rows(rows, schema)
 
     def _fit_rows(self, rows: Rows, schema: Schema) -> Self:
         resumes = self.warm_start and hasattr(self, "model_")
@@ -321,7 +304,7 @@ class MixtureClassifier(DensityClassifier):
         return self
 
     def _calibration(
-        self, found: _Decision, trained: _Trained, generator: torch.Generator
+        self, found: Decision, trained: _Trained, generator: torch.Generator
     ) -> Calibration:
         """By what models said of rows they had not seen, or as is typical."""
         if not self.calibrate or found.plan.generative:
@@ -336,7 +319,7 @@ class MixtureClassifier(DensityClassifier):
 
     def _decide(
         self, rows: Rows, schema: Schema, generator: torch.Generator, progress: Progress
-    ) -> _Decision:
+    ) -> Decision:
         """What to train on which rows; unlabeled ones only if held-out labels say that they help.
 
         All else is chosen as it would be without them.
@@ -360,21 +343,21 @@ class MixtureClassifier(DensityClassifier):
             return replace(without, choice=choice)
         plan = resized(self, replace(without.plan, unlabeled_weight=EVEN), engine)
         held_out = None if without.held_out is None else best.held_out()
-        return _Decision(plan, engine, without.previous, held_out, choice)
+        return Decision(plan, engine, without.previous, held_out, choice)
 
     def _decide_on(
         self, rows: Rows, schema: Schema, generator: torch.Generator, progress: Progress
-    ) -> _Decision:
+    ) -> Decision:
         """What to train on these rows."""
         levels = schema.levels(rows.X.values.shape[1])
         counts = component_counts(self.n_components, rows)
         plans = make_plans(self, rows, int((levels == 0).sum()), counts)
         if self.warm_start and hasattr(self, "model_"):
-            previous = self._previous(rows, plans)
+            previous = previous_fit(self, rows, plans)
             engine = self._training_engine(rows, schema, self.scaling_)
-            return self._choose([self._resumed(plans[0])], engine, generator, progress, previous)
+            return choose(self, [resumed(self, plans[0])], engine, generator, progress, previous)
         engine = self._training_engine(rows, schema)
-        return self._choose(plans, engine, generator, progress)
+        return choose(self, plans, engine, generator, progress)
 
     def _training_engine(
         self, rows: Rows, schema: Schema, scaling: Scaling | None = None
@@ -382,34 +365,8 @@ class MixtureClassifier(DensityClassifier):
         scaling = scaling or self._scaled(rows.X, rows.weight, schema)
         return training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
 
-    def _choose(
-        self,
-        plans: list[Plan],
-        engine: Engine,
-        generator: torch.Generator,
-        progress: Progress,
-        previous: FitResult[Mixture] | None = None,
-    ) -> _Decision:
-        """The plan that does best on held-out rows; trials take half of the time at most."""
-        plan, settled = plans[0], previous is not None
-        tradeoffs = [] if settled else other_tradeoffs(self, plan)
-        asks = self.missingness == "auto" and engine.has_holes and not settled
-        calibrates = self.calibrate and not plan.generative and not plan.solver.held_out_share
-        n_ways = len(plans) + len(tradeoffs) + asks
-        some = None
-        if n_ways > 1 or calibrates:
-            some = engine.merged().sample(MOST, spawn(generator))
-        chooser = Chooser[Plan](some, Answers.of, spawn(generator), progress, n_ways=n_ways)
-        best = chooser.race(plans, "density")
-        others = other_tradeoffs(self, best.way) if tradeoffs else []
-        best = chooser.challenge(best, others, question="tradeoff")
-        others = [best.way.informative()] if asks else []
-        best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
-        choice = tuple(chooser.table())
-        return _Decision(best.way, engine, previous, best.held_out(), choice)
-
     def _train(
-        self, found: _Decision, generator: torch.Generator, progress: Progress
+        self, found: Decision, generator: torch.Generator, progress: Progress
     ) -> Outcome[_Trained]:
         """Train on all rows, or on as many as time allows."""
 
@@ -428,36 +385,6 @@ class MixtureClassifier(DensityClassifier):
 
         draw = partial(found.engine.sample, generator=spawn(generator))
         return Budget(progress, train, loss, draw).run(found.engine)
-
-    def _previous(self, rows: Rows, plans: list[Plan]) -> FitResult[Mixture]:
-        """The model of the previous fit; it must fit the new rows."""
-        previous = self.mixture_
-        same = (
-            previous.density.n_features == rows.X.values.shape[1]
-            and np.array_equal(self.classes_, rows.classes)
-            and plans[0].counts in (None, self.n_components_)
-            and self.density_ in [plan.recipe.structure for plan in plans]
-            and self.missingness in ("auto", self.missingness_)
-        )
-        if not same:
-            raise InvalidInputError(
-                "warm_start=True needs the classes, features, components and density of the "
-                "previous fit; set warm_start=False to start anew."
-            )
-        return FitResult(previous, float("nan"), 0, True, self._spread_prior())
-
-    def _resumed(self, plan: Plan) -> Plan:
-        """The plan of the previous fit: what "auto" chose then is kept."""
-        informative = self.missingness_ == "informative"
-        recipe = replace(plan.recipe, structure=self.density_, informative=informative)
-        plan = replace(plan, recipe=recipe)
-        chosen = self.tradeoff == "auto" and self.tradeoff_ < 1.0
-        return replace(plan, tradeoff=self.tradeoff_) if chosen else plan
-
-    def _spread_prior(self) -> SpreadPrior | None:
-        if self.prior_spread_ is None:
-            return None
-        return SpreadPrior(self.prior_rows_, torch.from_numpy(self.prior_spread_))
 
     def _publish(
         self,
@@ -497,86 +424,18 @@ class MixtureClassifier(DensityClassifier):
                 ConvergenceWarning,
             )
 
-    # -- streams ---------------------------------------------------------------------------
-
-    def _stream_classes(self, classes: Any, first: bool) -> np.ndarray:
-        if classes is None:
-            if first:
-                raise InvalidInputError(
-                    "the first call of partial_fit needs all classes: pass classes=."
-                )
-            return self.classes_
-        given = np.unique(classes)
-        if not labeled_mask(given, self.unlabeled, classes=given).all():
-            raise InvalidInputError(
-                f"classes={given.tolist()} contain the unlabeled marker {self.unlabeled!r}: "
-                "leave it out, or set unlabeled=None."
-            )
-        if not first and not np.array_equal(given, self.classes_):
-            raise InvalidInputError(
-                f"classes={given.tolist()} differ from those of the first call, "
-                f"{self.classes_.tolist()}."
-            )
-        return given
-
     def _update(self, rows: Rows) -> Self:
         """One step from the present model on the rows of one call."""
-        decided = self.unlabeled_weight
-        if decided == "auto":
-            decided = self.unlabeled_weight_
-        if decided is None and rows.has_unlabeled:
-            warn_of_rows_set_aside(rows, STREAMED)
-            decided = 0.0
-        rows = rows.labeled() if decided == 0.0 else rows
+        rows, weight = used_rows(self, rows)
         if not len(rows.y):
             return self
-        levels = self.schema_.levels(rows.X.values.shape[1])
-        n_numbers = int((levels == 0).sum())
-        if self.density_ not in resolve(self.density, DENSITIES).candidates(n_numbers):
-            raise InvalidInputError(
-                f"density={self.density!r} is not that of the stream so far, {self.density_!r}: "
-                "leave it, or fit anew."
-            )
-        plan = self._resumed(make_plans(self, rows, n_numbers, self.n_components_)[0])
-        engine = self._training_engine(rows, self.schema_, self.scaling_)
-        mixture = replace(self.mixture_, learn_prior=plan.learn_prior).to(engine.device)
-        typical = self._streamed_quantiles(mixture, engine)
-        closed_form = mixture.density.closed_form
-        if closed_form:
-            mixture, count = self._online_step(mixture, engine)
-        else:
-            count = self.class_count_ + class_counts(engine, self.class_prior_)
-        result = FitResult(mixture, float("nan"), 1, True)
         with self._progress() as progress:
-            if not (plan.generative and closed_form):
-                result = self._epoch(mixture, plan, engine, progress)
-        result = replace(result, converged=True, prior=self._spread_prior())
-        model = self.model_
-        calibration, classes = model.calibration, self.classes_
-        self._publish(result, plan, engine, model.schema, classes, calibration, progress, typical)
-        self.unlabeled_weight_ = plan.unlabeled_weight if decided is None else decided
-        self.class_count_ = count
+            step = next_step(self, rows, self._generator(), progress)
+        model, plan = self.model_, step.plan
+        calibration, classes, typical = model.calibration, self.classes_, step.typical
+        self._publish(
+            step.result, plan, step.engine, model.schema, classes, calibration, progress, typical
+        )
+        self.unlabeled_weight_ = plan.unlabeled_weight if weight is None else weight
+        self.class_count_ = step.class_count
         return self
-
-    def _streamed_quantiles(self, mixture: Mixture, engine: Engine) -> np.ndarray:
-        """Quantiles of scores, those of new rows among them, before they are learned from."""
-        before, seen = self.score_quantiles_, float(self.class_count_.sum())
-        scores = run_over(mixture, engine, typicality).numpy()
-        past, weight = np.full(len(before), seen / len(before)), engine.weight.cpu().numpy()
-        return weighted_quantiles(np.append(before, scores), np.append(past, weight))
-
-    def _online_step(self, mixture: Mixture, engine: Engine) -> tuple[Mixture, np.ndarray]:
-        """Online EM; every row counts the same, labeled or not."""
-        share = None if bool(engine.labeled.all()) else 0.5
-        scale = 1.0 if share is None else share
-        seen = scale * torch.from_numpy(self.class_count_).to(engine.device)
-        updated, total = online_em_step(mixture, Likelihood(share), engine, seen)
-        return updated, (total / scale).cpu().numpy()
-
-    def _epoch(
-        self, mixture: Mixture, plan: Plan, engine: Engine, progress: Progress
-    ) -> FitResult[Mixture]:
-        adam = plan.solver if isinstance(plan.solver, Adam) else Adam()
-        steady = replace(adam, max_iter=1, schedule="constant", averaging=0.0)
-        prior = self._spread_prior()
-        return plan.epoch(steady, mixture, engine, self._generator(), progress, prior)

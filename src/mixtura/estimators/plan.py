@@ -5,7 +5,7 @@ Contradictions are refused here, before any work is done.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,14 @@ from mixtura.estimators.classifying import EVEN
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import working_type
+from mixtura.models.mixture import Mixture
+from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Likelihood, Objective
 from mixtura.parts import resolve
-from mixtura.selection.chooser import MOST
-from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, Solver
+from mixtura.progress import Progress
+from mixtura.selection.chooser import MOST, Chooser
+from mixtura.selection.held_out import Answers, HeldOut
+from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
 from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan
 
@@ -33,6 +37,17 @@ if TYPE_CHECKING:
 _TRADEOFFS = (0.9, 0.5)
 #: The prior of a class that a stream has not shown yet.
 _NEVER = 1e-100
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to train on which rows, from where on, and what such models said of held-out rows."""
+
+    plan: Plan
+    engine: Engine
+    previous: FitResult[Mixture] | None = None
+    held_out: HeldOut | None = None
+    choice: tuple[dict[str, Any], ...] = ()
 
 
 def make_plans(
@@ -103,6 +118,67 @@ def other_tradeoffs(estimator: MixtureClassifier, plan: Plan) -> list[Plan]:
     if plan.generative or estimator.tradeoff != "auto" or not left_open:
         return []
     return [replace(plan, tradeoff=tradeoff) for tradeoff in _TRADEOFFS[1:]]
+
+
+def choose(
+    estimator: MixtureClassifier,
+    plans: list[Plan],
+    engine: Engine,
+    generator: torch.Generator,
+    progress: Progress,
+    previous: FitResult[Mixture] | None = None,
+) -> Decision:
+    """The plan that does best on held-out rows; trials take half of the time at most."""
+    plan, settled = plans[0], previous is not None
+    tradeoffs = [] if settled else other_tradeoffs(estimator, plan)
+    asks = estimator.missingness == "auto" and engine.has_holes and not settled
+    calibrates = estimator.calibrate and not plan.generative and not plan.solver.held_out_share
+    n_ways = len(plans) + len(tradeoffs) + asks
+    some = None
+    if n_ways > 1 or calibrates:
+        some = engine.merged().sample(MOST, spawn(generator))
+    chooser = Chooser[Plan](some, Answers.of, spawn(generator), progress, n_ways=n_ways)
+    best = chooser.race(plans, "density")
+    others = other_tradeoffs(estimator, best.way) if tradeoffs else []
+    best = chooser.challenge(best, others, question="tradeoff")
+    others = [best.way.informative()] if asks else []
+    best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
+    choice = tuple(chooser.table())
+    return Decision(best.way, engine, previous, best.held_out(), choice)
+
+
+def previous_fit(estimator: MixtureClassifier, rows: Rows, plans: list[Plan]) -> FitResult[Mixture]:
+    """The model of the previous fit; it must fit the new rows."""
+    previous = estimator.mixture_
+    same = (
+        previous.density.n_features == rows.X.values.shape[1]
+        and np.array_equal(estimator.classes_, rows.classes)
+        and plans[0].counts in (None, estimator.n_components_)
+        and estimator.density_ in [plan.recipe.structure for plan in plans]
+        and estimator.missingness in ("auto", estimator.missingness_)
+    )
+    if not same:
+        raise InvalidInputError(
+            "warm_start=True needs the classes, features, components and density of the "
+            "previous fit; set warm_start=False to start anew."
+        )
+    return FitResult(previous, float("nan"), 0, True, spread_prior(estimator))
+
+
+def resumed(estimator: MixtureClassifier, plan: Plan) -> Plan:
+    """The plan of the previous fit: what "auto" chose then is kept."""
+    informative = estimator.missingness_ == "informative"
+    recipe = replace(plan.recipe, structure=estimator.density_, informative=informative)
+    chosen = estimator.tradeoff == "auto" and estimator.tradeoff_ < 1.0
+    tradeoff = estimator.tradeoff_ if chosen else plan.tradeoff
+    return replace(plan, recipe=recipe, tradeoff=tradeoff)
+
+
+def spread_prior(estimator: MixtureClassifier) -> SpreadPrior | None:
+    """The prior of the covariances of the previous fit."""
+    if estimator.prior_spread_ is None:
+        return None
+    return SpreadPrior(estimator.prior_rows_, torch.from_numpy(estimator.prior_spread_))
 
 
 def _refuse_contradictions(

@@ -1,0 +1,136 @@
+"""What `MixtureClassifier.partial_fit` learns from one more part of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from mixtura.data import labeled_mask
+from mixtura.densities import DENSITIES
+from mixtura.engines import Engine
+from mixtura.estimators.base import training_engine
+from mixtura.estimators.classifying import STREAMED, warn_of_rows_set_aside
+from mixtura.estimators.plan import make_plans, resumed, spread_prior
+from mixtura.estimators.rows import Rows
+from mixtura.exceptions import InvalidInputError
+from mixtura.models.fitted import run_over, typicality
+from mixtura.models.mixture import Mixture
+from mixtura.objectives import Likelihood
+from mixtura.parts import resolve
+from mixtura.progress import Progress
+from mixtura.selection.typical import weighted_quantiles
+from mixtura.solvers import Adam, FitResult
+from mixtura.solvers.em import online_em_step
+from mixtura.training.hybrid import Plan, class_counts
+
+if TYPE_CHECKING:
+    from mixtura.estimators.classifier import MixtureClassifier
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the rows of one call led to.
+
+    Attributes
+    ----------
+    result, plan, engine : the next mixture, how it was trained, and on what.
+    typical : (1001,) quantiles of scores, those of the new rows among them.
+    class_count : (C,) weight of the rows of each class seen so far.
+    """
+
+    result: FitResult[Mixture]
+    plan: Plan
+    engine: Engine
+    typical: np.ndarray
+    class_count: np.ndarray
+
+
+def read_stream_classes(
+    estimator: MixtureClassifier, classes: object, known: np.ndarray | None
+) -> np.ndarray:
+    """The classes of a stream: those given, or those `known` from its first call."""
+    if classes is None:
+        if known is None:
+            raise InvalidInputError(
+                "the first call of partial_fit needs all classes: pass classes=."
+            )
+        return known
+    given = np.unique(np.asarray(classes))
+    if not labeled_mask(given, estimator.unlabeled, classes=given).all():
+        raise InvalidInputError(
+            f"classes={given.tolist()} contain the unlabeled marker {estimator.unlabeled!r}: "
+            "leave it out, or set unlabeled=None."
+        )
+    if known is not None and not np.array_equal(given, known):
+        raise InvalidInputError(
+            f"classes={given.tolist()} differ from those of the first call, {known.tolist()}."
+        )
+    return given
+
+
+def used_rows(estimator: MixtureClassifier, rows: Rows) -> tuple[Rows, float | None]:
+    """The rows to learn from, and the weight of unlabeled ones; None: none have come so far."""
+    weight = estimator.unlabeled_weight
+    if weight == "auto":
+        weight = estimator.unlabeled_weight_
+    if weight is None and rows.has_unlabeled:
+        warn_of_rows_set_aside(rows, STREAMED)
+        weight = 0.0
+    return rows.labeled() if weight == 0.0 else rows, weight
+
+
+def next_step(
+    estimator: MixtureClassifier, rows: Rows, generator: torch.Generator, progress: Progress
+) -> Step:
+    """One step from the present model: online EM, an epoch of Adam, or both."""
+    plan = _stream_plan(estimator, rows)
+    scaling, device = estimator.scaling_, estimator.device
+    engine = training_engine(rows.X, rows.y, rows.weight, scaling, device)
+    mixture = replace(estimator.mixture_, learn_prior=plan.learn_prior).to(engine.device)
+    count, prior = estimator.class_count_, spread_prior(estimator)
+    typical = _streamed_quantiles(estimator.score_quantiles_, count, mixture, engine)
+    closed_form = mixture.density.closed_form
+    if closed_form:
+        mixture, count = _online_step(mixture, engine, count)
+    else:
+        count = count + class_counts(engine, estimator.class_prior_)
+    result = FitResult(mixture, float("nan"), 1, True)
+    if not (plan.generative and closed_form):
+        adam = plan.solver if isinstance(plan.solver, Adam) else Adam()
+        steady = replace(adam, max_iter=1, schedule="constant", averaging=0.0)
+        result = plan.epoch(steady, mixture, engine, generator, progress, prior)
+    return Step(replace(result, converged=True, prior=prior), plan, engine, typical, count)
+
+
+def _stream_plan(estimator: MixtureClassifier, rows: Rows) -> Plan:
+    """How the stream goes on: as it began."""
+    levels = estimator.schema_.levels(rows.X.values.shape[1])
+    n_numbers = int((levels == 0).sum())
+    if estimator.density_ not in resolve(estimator.density, DENSITIES).candidates(n_numbers):
+        raise InvalidInputError(
+            f"density={estimator.density!r} is not that of the stream so far, "
+            f"{estimator.density_!r}: leave it, or fit anew."
+        )
+    return resumed(estimator, make_plans(estimator, rows, n_numbers, estimator.n_components_)[0])
+
+
+def _streamed_quantiles(
+    before: np.ndarray, count: np.ndarray, mixture: Mixture, engine: Engine
+) -> np.ndarray:
+    """Quantiles of scores, those of new rows among them, before they are learned from."""
+    scores = run_over(mixture, engine, typicality).numpy()
+    past = np.full(len(before), float(count.sum()) / len(before))
+    weight = engine.weight.cpu().numpy()
+    return weighted_quantiles(np.append(before, scores), np.append(past, weight))
+
+
+def _online_step(mixture: Mixture, engine: Engine, count: np.ndarray) -> tuple[Mixture, np.ndarray]:
+    """Online EM; every row counts the same, labeled or not."""
+    share = None if bool(engine.labeled.all()) else 0.5
+    scale = 1.0 if share is None else share
+    seen = scale * torch.from_numpy(count).to(engine.device)
+    updated, total = online_em_step(mixture, Likelihood(share), engine, seen)
+    return updated, (total / scale).cpu().numpy()
