@@ -29,15 +29,8 @@ from mixtura.densities import Diagonal, Full, LowRank
 from mixtura.exceptions import InvalidInputError
 from mixtura.objectives import Margin
 from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
-from mixtura.tuning import (
-    SPACES,
-    boosted_space,
-    classifier_space,
-    density_space,
-    network_space,
-    sparse_space,
-    tune,
-)
+from mixtura.tuning import SPACES, classifier_space, tune
+from mixtura.tuning.spaces import boosted_space, density_space, network_space, sparse_space
 
 QUICK = {
     "solver": LBFGS(2),

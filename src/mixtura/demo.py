@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -17,6 +16,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from mixtura.data.given import Classifier, Parameters
 from mixtura.densities import Auto
 from mixtura.estimators import MixtureClassifier
 from mixtura.objectives import Margin
@@ -27,10 +27,10 @@ SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 HYBRID = "mixtura, hybrid margin"
 
 
-def contestants(seed: int) -> dict[str, Any]:
+def contestants(seed: int) -> dict[str, Classifier]:
     """The classifiers, ours first."""
     density = Auto(floor=0.05, rank=16)
-    ours: dict[str, Any] = {"n_components": 1, "density": density, "random_state": seed}
+    ours: Parameters = {"n_components": 1, "density": density, "random_state": seed}
     trained = {**ours, "solver": LBFGS(30)}
     margin = {**trained, "objective": Margin(50.0)}
     return {
@@ -45,7 +45,7 @@ def contestants(seed: int) -> dict[str, Any]:
     }
 
 
-def compare(seed: int = 0) -> Iterator[tuple[str, Any, list[float], float]]:
+def compare(seed: int = 0) -> Iterator[tuple[str, Classifier, list[float], float]]:
     """Name, fitted model, test errors by share of missing pixels, and seconds to fit."""
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(
@@ -71,15 +71,16 @@ def run(folder: Path, seed: int = 0) -> None:
     print("1,797 handwritten digits, 8 x 8 pixels. Training images are complete; in test images a")
     print("share of the pixels is missing. Test error in %:\n")
     print(f"{'missing pixels':<38}" + "".join(f"{share:>7.0%}" for share in SHARES) + "    fit")
-    curves, hybrid = {}, None
+    curves, ours = {}, {}
     for name, model, errors, spent in compare(seed):
         curves[name] = errors
-        hybrid = model if name == HYBRID else hybrid
+        if isinstance(model, MixtureClassifier):
+            ours[name] = model
         cells = "".join(f"{100 * error:7.1f}" for error in errors)
         print(f"{name:<38}{cells}  {spent:4.1f} s", flush=True)
     pictures = [
         _plot_curves(curves, folder / "missing-pixels.png"),
-        _plot_samples(hybrid, folder / "digits-drawn-from-the-model.png", seed),
+        _plot_samples(ours[HYBRID], folder / "digits-drawn-from-the-model.png", seed),
     ]
     print("\nMixtures integrate missing pixels out; nothing is imputed and nothing is retrained.")
     print("And the classifier is still a density: it draws digits. Pictures:")
@@ -106,7 +107,7 @@ def _plot_curves(curves: dict[str, list[float]], path: Path) -> Path:
     return path
 
 
-def _plot_samples(model: Any, path: Path, seed: int, columns: int = 12) -> Path:
+def _plot_samples(model: MixtureClassifier, path: Path, seed: int, columns: int = 12) -> Path:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(columns * 0.6, 6.2), layout="constrained")

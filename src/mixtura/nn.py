@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from numbers import Integral
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, softplus
 
 from mixtura.data import Batch
+from mixtura.data.given import Parameters, Setting
 from mixtura.densities import Density, DiagonalGaussian, FullGaussian, Gaussian
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.columns import Products
@@ -126,7 +126,7 @@ class MixtureHead(nn.Module):
         self.in_features = _count("in_features", in_features)
         self.n_classes = _count("n_classes", n_classes)
         self.n_components = _component_counts(n_components, self.n_classes)
-        kind: Any = {"device": device, "dtype": dtype}
+        kind: Parameters = {"device": device, "dtype": dtype}
         monomials = _monomials(self.in_features, covariance)
         width = _width(n_columns, monomials.shape[1])
         used = None if n_columns is None else torch.arange(width, device=device)
@@ -146,7 +146,7 @@ class MixtureHead(nn.Module):
         self.reset_parameters()
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Parameters:
         """`MixtureHead(**head.arguments)` can load the state of this head, pruned or not."""
         return {
             "in_features": self.in_features,
@@ -359,7 +359,7 @@ class MixtureHead(nn.Module):
         return slope, half + half.mT
 
 
-def _blank(*, device: torch.device, **arguments: Any) -> MixtureHead:
+def _blank(*, device: torch.device, **arguments: Setting) -> MixtureHead:
     """A head whose weights are to be set: its first ones take nothing from the random stream."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         return MixtureHead(**arguments, device=device)

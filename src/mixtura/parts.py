@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from sklearn.base import BaseEstimator
 
@@ -29,6 +29,14 @@ def resolve(given: str | AnyPart, names: Mapping[str, Callable[[], AnyPart]]) ->
         return names[given]()
     given._validate_params()
     return given
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """An object that is no dataclass and says what it is made from."""
+
+    def stored(self) -> dict[str, object]:
+        """Arguments of its class, by name."""
 
 
 #: Classes whose objects a model file may hold, beside parts: they and their subclasses.

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -21,8 +22,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags
 from torch import Tensor
 
+from mixtura.data.given import ArrayLike
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
-from mixtura.parts import Part, find_class, import_path, is_storable
+from mixtura.models.fitted import Fitted
+from mixtura.parts import Part, Stored, find_class, import_path, is_storable
 
 FORMAT_VERSION = 3
 #: What a model is asked when it is read, and where another one may be inside it.
@@ -39,7 +42,7 @@ class _Packer:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
 
-    def pack(self, value: Any, name: str) -> Any:
+    def pack(self, value: object, name: str) -> object:
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if is_storable(value):
@@ -72,7 +75,7 @@ class _Packer:
             "None before saving (callbacks and random states belong to a run, not to a model)."
         )
 
-    def _content(self, value: Any, name: str) -> dict[str, Any]:
+    def _content(self, value: object, name: str) -> dict[str, object]:
         """What an object is made from, and the state that an estimator has beside it."""
         state = {}
         if isinstance(value, BaseEstimator):
@@ -80,12 +83,12 @@ class _Packer:
             state = {k: v for k, v in vars(value).items() if k not in made_from}
         elif is_dataclass(value):
             made_from = {each.name: getattr(value, each.name) for each in fields(value)}
-        else:
+        elif isinstance(value, Stored):
             made_from = value.stored()
         parts = {"settings": made_from, **({"state": state} if state else {})}
         return {key: self.pack(part, f"{name}.{key}") for key, part in parts.items()}
 
-    def _pack_array(self, value: np.ndarray, name: str) -> Any:
+    def _pack_array(self, value: np.ndarray, name: str) -> dict[str, object]:
         if value.dtype.kind in "OUS":
             items = [v.item() if isinstance(v, np.generic) else v for v in value.ravel().tolist()]
             dtype = "O" if value.dtype.kind == "O" else value.dtype.str
@@ -95,7 +98,7 @@ class _Packer:
         return {"kind": "array", "dtype": value.dtype.str, "name": name}
 
 
-def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _unpack(value: object, tensors: dict[str, Tensor]) -> object:
     if not isinstance(value, dict):
         return value
     return _UNPACKERS[value["kind"]](value, tensors)
@@ -108,7 +111,7 @@ def _array_type(name: str) -> np.dtype:
     return found
 
 
-def _unpack_array(value: dict, tensors: dict[str, Tensor]) -> Any:
+def _unpack_array(value: dict, tensors: dict[str, Tensor]) -> np.ndarray | np.generic:
     dtype = _array_type(value["dtype"])
     if "scalar" in value:
         return dtype.type(value["scalar"])
@@ -127,24 +130,28 @@ def _unpack_objects(value: dict, tensors: dict[str, Tensor]) -> np.ndarray:
     return array.reshape(value["shape"])
 
 
-def _unpack_object(value: dict, tensors: dict[str, Tensor]) -> Any:
+def _unpack_items(value: dict, tensors: dict[str, Tensor]) -> dict[str, object]:
+    return {name: _unpack(item, tensors) for name, item in value["items"]}
+
+
+def _unpack_object(value: dict, tensors: dict[str, Tensor]) -> object:
     kind = find_class(value["path"])
     if kind is None:
         raise ModuleNotFoundError(f"{value['path']} cannot be imported here")
-    found = kind(**_unpack(value["settings"], tensors))
-    for name, item in _unpack(value.get("state", {"kind": "dict", "items": []}), tensors).items():
+    found = kind(**_unpack_items(value["settings"], tensors))
+    for name, item in _unpack_items(value.get("state", {"items": []}), tensors).items():
         setattr(found, name, item)
     return found
 
 
-_UNPACKERS: dict[str, Any] = {
+_UNPACKERS: dict[str, Callable[[dict, dict[str, Tensor]], object]] = {
     "object": _unpack_object,
     "frozen": lambda v, t: FrozenEstimator(_unpack(v["estimator"], t)),
     "tensor": lambda v, t: t[v["name"]],
     "device": lambda v, t: torch.device(v["name"]),
     "array": _unpack_array,
     "objects": _unpack_objects,
-    "dict": lambda v, t: {k: _unpack(item, t) for k, item in v["items"]},
+    "dict": _unpack_items,
     "list": lambda v, t: [_unpack(item, t) for item in v["items"]],
     "tuple": lambda v, t: tuple(_unpack(item, t) for item in v["items"]),
 }
@@ -232,16 +239,17 @@ def load(path: str | os.PathLike[str]) -> Any:
     )
 
 
-def _read_model(metadata: dict[str, str], tensors: dict[str, Tensor]) -> Any:
+def _read_model(metadata: dict[str, str], tensors: dict[str, Tensor]) -> BaseEstimator:
     if metadata["sha256"] != _digest(metadata["model"], tensors):
         raise ValueError("the checksum does not fit the content")
     estimator = _unpack(json.loads(metadata["model"]), tensors)
+    assert isinstance(estimator, BaseEstimator)
     estimator._validate_params()
     _check_answer(_plain_copy(estimator))
     return estimator
 
 
-def _plain_copy(value: Any) -> Any:
+def _plain_copy(value: object) -> object:
     """A fitted estimator, and those inside it, without names of columns and on the CPU."""
     if isinstance(value, list):
         return [_plain_copy(each) for each in value]
@@ -254,9 +262,9 @@ def _plain_copy(value: Any) -> Any:
     return plain
 
 
-def _check_answer(estimator: Any) -> None:
+def _check_answer(estimator: object) -> None:
     """A row of zeros, one far away and one of nothing get finite answers: the parts fit."""
-    tags, model = get_tags(estimator).input_tags, _innermost(estimator).model_
+    tags, model = get_tags(estimator).input_tags, _innermost_model(estimator)
     rows = np.full((2 + tags.allow_nan, len(model.scaling.scale)), np.nan)
     rows[0], rows[1] = 0.0, _FAR
     for asked in (rows, rows[:-1]):  # what fits three rows by chance does not fit two
@@ -265,7 +273,7 @@ def _check_answer(estimator: Any) -> None:
             raise ValueError("its answers are not finite")
 
 
-def _first_answer(estimator: Any, given: Any) -> Any:
+def _first_answer(estimator: object, given: ArrayLike) -> np.ndarray:
     """The first answer; a model without a density or labels has none to some questions."""
     for name in (name for name in _QUESTIONS if hasattr(estimator, name)):
         with suppress(UnsupportedError):
@@ -273,10 +281,10 @@ def _first_answer(estimator: Any, given: Any) -> Any:
     raise ValueError("it answers nothing")
 
 
-def _innermost(estimator: Any) -> Any:
-    """The estimator that has a model of its own: itself, or one inside it."""
+def _innermost_model(estimator: object) -> Fitted:
+    """The model of an estimator, or of one inside it."""
     state = vars(estimator)
     if "model_" in state:
-        return estimator
+        return state["model_"]
     inner = next(state[name] for name in _INNER if name in state)
-    return _innermost(inner[0] if isinstance(inner, list) else inner)
+    return _innermost_model(inner[0] if isinstance(inner, list) else inner)

@@ -5,9 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TypedDict
 
-Record = dict[str, Any]
+
+class Record(TypedDict, total=False):
+    """What is known after an iteration; solvers may add to it."""
+
+    stage: str
+    iteration: int
+    objective: float
+    validation_error: float
+    validation_objective: float
+    evidence: float
+    n_weights: int
+    n_components: int
+    seconds: float
+
+
 #: Called with each record; training stops at the first that returns True.
 Callback = Callable[[Record], object]
 
@@ -154,19 +168,17 @@ class _Bars(_Silent):
             TextColumn("{task.fields[state]}"),
         )
         self._bar.start()
-        self._task: Any = None
 
     def start(self, stage: str, total: int) -> None:
         self._finish()
-        self._task = self._bar.add_task(stage, total=total, state="")
+        self._bar.add_task(stage, total=total, state="")
 
     def step(self, record: Record) -> None:
-        self._bar.update(self._task, advance=1, state=describe(record))
+        self._bar.update(self._bar.task_ids[-1], advance=1, state=describe(record))
 
     def _finish(self) -> None:
-        if self._task is not None:
-            done = self._bar.tasks[self._task].completed
-            self._bar.update(self._task, total=done)
+        for task in self._bar.tasks[-1:]:
+            self._bar.update(task.id, total=task.completed)
 
     def close(self) -> None:
         self._finish()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import column_or_1d
 
+from mixtura.data.given import ArrayLike
 from mixtura.data.schema import is_missing
 from mixtura.data.tables import UNLABELED
 from mixtura.exceptions import (
@@ -16,14 +17,14 @@ from mixtura.exceptions import (
 )
 
 
-def read_labels(y: Any) -> np.ndarray:
+def read_labels(y: ArrayLike) -> np.ndarray:
     """(n,) labels as they are: what stands beside text in a list does not become text."""
     if isinstance(y, list | tuple) and 0 < sum(isinstance(label, str) for label in y) < len(y):
         y = np.array(y, dtype=object)
     return column_or_1d(y, warn=True)
 
 
-def read_labels_of(y: Any, n_rows: int) -> np.ndarray:
+def read_labels_of(y: ArrayLike, n_rows: int) -> np.ndarray:
     """Labels of so many rows."""
     labels = read_labels(y)
     if len(labels) != n_rows:
@@ -31,7 +32,7 @@ def read_labels_of(y: Any, n_rows: int) -> np.ndarray:
     return labels
 
 
-def resolve_unlabeled(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None = None) -> Any:
+def resolve_unlabeled(y: np.ndarray, unlabeled: object, classes: np.ndarray | None = None) -> Any:
     """What marks unlabeled entries of y beside None and NaN; None for nothing.
 
     "auto" is -1, unless that is a class: one of the `classes` where these are known, and otherwise
@@ -46,12 +47,12 @@ def resolve_unlabeled(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None 
     return UNLABELED if len(others) > 1 else None
 
 
-def labeled_mask(y: np.ndarray, unlabeled: Any, classes: np.ndarray | None = None) -> np.ndarray:
+def labeled_mask(y: np.ndarray, unlabeled: object, classes: np.ndarray | None = None) -> np.ndarray:
     """Which entries of y carry a label: not None, not NaN, and not what marks unlabeled rows."""
     return ~_is_nothing(y) & ~_equals(y, resolve_unlabeled(y, unlabeled, classes))
 
 
-def find_labeled(y: np.ndarray, unlabeled: Any) -> np.ndarray:
+def find_labeled(y: np.ndarray, unlabeled: object) -> np.ndarray:
     """`labeled_mask` of training labels; a warning says if "auto" took -1 for unlabeled."""
     labeled = labeled_mask(y, unlabeled)
     marked = int((~labeled & ~_is_nothing(y)).sum())
@@ -79,7 +80,7 @@ def _equals(y: np.ndarray, marker: Any) -> np.ndarray:
     return y == marker
 
 
-def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndarray:
+def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: object) -> np.ndarray:
     """Class indices of y, -1 for unlabeled entries; an unknown label is an error.
 
     "auto" takes -1 for a label if it is among the classes.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from mixtura.data.given import ArrayLike
 from mixtura.data.tables import Matrix
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.parts import storable
@@ -59,7 +60,7 @@ class Schema:
     categories: tuple[np.ndarray | None, ...] | None = None
 
     @classmethod
-    def learn(cls, X: Any, categorical_features: Any = None) -> Schema:
+    def learn(cls, X: ArrayLike, categorical_features: ArrayLike = None) -> Schema:
         """Columns are categorical by their type, or because `categorical_features` says so."""
         table = _table(X)
         if table is None:
@@ -111,7 +112,7 @@ class Schema:
             )
         return names.index(column) if isinstance(column, str) else int(column)
 
-    def encode(self, X: Any, unexpected: str = "missing") -> Any:
+    def encode(self, X: ArrayLike, unexpected: str = "missing") -> Any:
         """X as a `Matrix` of numbers and codes; X itself where there is nothing to do.
 
         Columns that X lacks and categories that were not in the training rows count as missing, and
@@ -137,7 +138,7 @@ class Schema:
             return X if places == list(range(width)) else _columns(X, places)
         return self._matrix(table, places, unexpected)
 
-    def in_order(self, X: Any) -> Any:
+    def in_order(self, X: ArrayLike) -> Any:
         """A data frame with its columns in the order of training, if it has these and no others."""
         names = self.names_in(X)
         if names is None or set(names) != set(self.names or ()):
@@ -153,7 +154,7 @@ class Schema:
         numeric = {"numbers", "nothing"}.issuperset(map(_kind, self.categories))
         return np.column_stack(columns).astype(np.float64 if numeric else object)
 
-    def like(self, values: np.ndarray, X: Any) -> Any:
+    def like(self, values: np.ndarray, X: ArrayLike) -> Any:
         """The decoded values in the form of X: a data frame of its sort, or an array."""
         if not _is_frame(X):
             return self.decode(values)
@@ -176,7 +177,7 @@ class Schema:
     def _of(self, at: int) -> np.ndarray | None:
         return self.categories[at] if self.categories else None
 
-    def names_in(self, X: Any) -> tuple[object, ...] | None:
+    def names_in(self, X: ArrayLike) -> tuple[object, ...] | None:
         """The names that match the columns of X with those of training; None: positions do.
 
         Text is matched with text alone: the numbers of a frame without names are none.
@@ -214,7 +215,7 @@ class Schema:
 # -- tables ------------------------------------------------------------------------------------
 
 
-def as_table(X: Any) -> Any:
+def as_table(X: ArrayLike) -> Any:
     """X itself; a sparse matrix becomes dense; a Series or an empty frame is refused."""
     if issparse(X):
         return _dense(X)
@@ -228,7 +229,7 @@ def as_table(X: Any) -> Any:
     return X
 
 
-def _dense(X: Any) -> np.ndarray:
+def _dense(X: ArrayLike) -> np.ndarray:
     n_bytes = 8 * math.prod(X.shape)
     if n_bytes > _DENSE_BYTES:
         raise InvalidInputError(
@@ -278,7 +279,7 @@ def _is_frame(X: object) -> bool:
     return (hasattr(X, "iloc") or hasattr(X, "get_column")) and hasattr(X, "columns")
 
 
-def _table(X: Any) -> Any:
+def _table(X: ArrayLike) -> Any:
     """X as a data frame or a matrix of numbers or objects; None for what others must judge."""
     if _is_frame(X):
         return X

@@ -11,6 +11,7 @@ import torch
 from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, column_or_1d
 
+from mixtura.data.given import ArrayLike
 from mixtura.data.sequences import SequenceTable
 from mixtura.data.tables import Scaling
 from mixtura.exceptions import InvalidInputError
@@ -81,7 +82,11 @@ class Sequences:
 
 
 def read_sequences(
-    X: Any, *, channels_first: bool = False, id_column: str = "id", time_column: str | None = None
+    X: ArrayLike,
+    *,
+    channels_first: bool = False,
+    id_column: str = "id",
+    time_column: str | None = None,
 ) -> Sequences:
     """Sequences in any of the forms that people keep them in; X itself is left alone.
 
@@ -105,7 +110,7 @@ def read_sequences(
     return _from_array(_numbers(X, "X"), channels_first)
 
 
-def per_sequence(y: Any, X: Any, id_column: str = "id") -> Any:
+def per_sequence(y: ArrayLike, X: ArrayLike, id_column: str = "id") -> Any:
     """Labels of the sequences in X, in the order in which `read_sequences` gives them.
 
     Labels of a data frame may come one per sequence (by id, where y is a series whose index are the
@@ -145,7 +150,7 @@ def per_sequence(y: Any, X: Any, id_column: str = "id") -> Any:
 # -- lists and arrays --------------------------------------------------------------------------
 
 
-def _entries(X: Any) -> list[Any] | None:
+def _entries(X: ArrayLike) -> list[Any] | None:
     """The entries of a list or of an array of objects."""
     if isinstance(X, list | tuple):
         return list(X)
@@ -276,11 +281,11 @@ def _finite(sequences: Sequences, ids: np.ndarray | None = None) -> Sequences:
 # -- data frames -------------------------------------------------------------------------------
 
 
-def _is_frame(X: Any) -> bool:
+def _is_frame(X: ArrayLike) -> bool:
     return hasattr(X, "columns") and hasattr(X, "__getitem__")
 
 
-def _check_columns(X: Any, id_column: str, time_column: str | None) -> list[Any]:
+def _check_columns(X: ArrayLike, id_column: str, time_column: str | None) -> list[Any]:
     """Names of the channels."""
     columns = list(X.columns)
     for parameter, name in (("id_column", id_column), ("time_column", time_column)):
@@ -294,7 +299,7 @@ def _check_columns(X: Any, id_column: str, time_column: str | None) -> list[Any]
     return [name for name in columns if name not in (id_column, time_column)]
 
 
-def _from_frame(X: Any, id_column: str, time_column: str | None) -> Sequences:
+def _from_frame(X: ArrayLike, id_column: str, time_column: str | None) -> Sequences:
     channels = _check_columns(X, id_column, time_column)
     if not channels:
         raise InvalidInputError(
@@ -317,7 +322,7 @@ def _from_frame(X: Any, id_column: str, time_column: str | None) -> Sequences:
     return _finite(Sequences(frames, offsets, [str(name) for name in channels]), ids)
 
 
-def _grouped(X: Any, id_column: str) -> tuple[np.ndarray, np.ndarray]:
+def _grouped(X: ArrayLike, id_column: str) -> tuple[np.ndarray, np.ndarray]:
     """The ids in the order of their first rows, and the place of each row's id among them."""
     ids = _complete(X, id_column)
     if not len(ids):
@@ -330,11 +335,11 @@ def _grouped(X: Any, id_column: str) -> tuple[np.ndarray, np.ndarray]:
     return distinct[order], np.repeat(codes, np.diff(np.append(starts, len(ids))))
 
 
-def _ranks(X: Any, time_column: str) -> np.ndarray:
+def _ranks(X: ArrayLike, time_column: str) -> np.ndarray:
     return _unique(_complete(X, time_column), time_column)[2]
 
 
-def _complete(X: Any, name: str) -> np.ndarray:
+def _complete(X: ArrayLike, name: str) -> np.ndarray:
     """The values of a column where nothing may be missing."""
     values = np.asarray(X[name])
     missing = _missing(X[name], values)

@@ -190,7 +190,7 @@ class Student(Structure):
         return [replace(self, rank=_settled_rank(self.rank, n_features))]
 
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
-        options: dict[str, Any] = {}
+        options: dict[str, object] = {}
         kind: type[Gaussian] = DiagonalGaussian if self.scale == "diag" else FullGaussian
         if self.scale == "low_rank":
             kind, options = LowRankGaussian, {"rank": _rank(self.rank, x.shape[1])}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 from os import PathLike
@@ -22,6 +22,7 @@ from sklearn.utils.validation import (
 )
 
 from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of, resolve_device
+from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema, as_table
 from mixtura.data.sequence_input import Sequences
 from mixtura.engines import Engine, LocalEngine
@@ -31,10 +32,10 @@ from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.parts import storable
 from mixtura.persistence import save_estimator
-from mixtura.progress import Progress, Record
+from mixtura.progress import Callback, Progress, Record
 
 #: What a matrix of numbers must be like.
-_NUMBERS: dict[str, Any] = {
+_NUMBERS: dict[str, object] = {
     "dtype": [np.float64, np.float32],
     "order": "C",
     "ensure_all_finite": "allow-nan",
@@ -53,8 +54,8 @@ _MOST_WEIGHT = 1e100
 class Estimator(BaseEstimator):
     """What fitting is like for every estimator, and how it is stored."""
 
-    callbacks: Any
-    random_state: Any
+    callbacks: Iterable[Callback] | None
+    random_state: RandomState
     verbose: int
     max_time: float | None
 
@@ -75,7 +76,7 @@ class Estimator(BaseEstimator):
                 )
         return super().set_params(**params)
 
-    def _generator(self, random_state: Any = None) -> torch.Generator:
+    def _generator(self, random_state: RandomState = None) -> torch.Generator:
         """All that is random in a fit, or in a draw, comes from one generator."""
         state = check_random_state(self.random_state if random_state is None else random_state)
         return torch.Generator().manual_seed(int(state.randint(np.iinfo(np.int32).max)))
@@ -104,7 +105,7 @@ class Estimator(BaseEstimator):
 
 
 def read_table(
-    estimator: BaseEstimator, X: Any, schema: Schema, unexpected: str, *, reset: bool
+    estimator: BaseEstimator, X: ArrayLike, schema: Schema, unexpected: str, *, reset: bool
 ) -> Matrix:
     """Rows as numbers and codes of categories, checked as scikit-learn does."""
     X = as_table(X)
@@ -124,14 +125,14 @@ class DensityEstimator(TransformerMixin, Estimator):
     They read what a user passes by `_read`, which learns the columns where there is no schema yet.
     """
 
-    categorical_features: Any
+    categorical_features: ArrayLike
     unexpected: str
     standardize: bool
-    device: Any
+    device: Device
 
     model_: Fitted
     history_: list[Record]
-    choice_: list[dict[str, Any]]
+    choice_: list[dict[str, object]]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -140,20 +141,20 @@ class DensityEstimator(TransformerMixin, Estimator):
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _read(self, X: Any, schema: Schema | None = None) -> tuple[Observations, Schema]:
+    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
         """Checked rows, and what their columns are; they are learned if that is not known."""
         reset = schema is None
         schema = Schema.learn(as_table(X), self.categorical_features) if schema is None else schema
         return read_table(self, X, schema, self.unexpected, reset=reset), schema
 
-    def _by_row(self, answers: Any, X: Any) -> Any:
+    def _by_row(self, answers: ArrayLike, X: ArrayLike) -> Any:
         """Labels or weights of what is in X, one per row."""
         return answers
 
-    def _rows(self, X: Any) -> Observations:
+    def _rows(self, X: ArrayLike) -> Observations:
         return self._read(X, self._fitted.schema)[0]
 
-    def _engine(self, X: Any, y: np.ndarray | None = None) -> Engine:
+    def _engine(self, X: ArrayLike, y: np.ndarray | None = None) -> Engine:
         """Rows to answer for, in the model's units."""
         return self._fitted.engine(self._rows(X), self.device, y)
 
@@ -221,7 +222,7 @@ class DensityEstimator(TransformerMixin, Estimator):
 
     # -- answers -------------------------------------------------------------------------------
 
-    def score_samples(self, X: Any) -> np.ndarray:
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Log density log p(x) of each row over its observed features.
 
         Where `missingness_` is "informative" it also counts which entries are absent.
@@ -232,22 +233,27 @@ class DensityEstimator(TransformerMixin, Estimator):
         """
         return self._fitted.log_density(self._engine(X))
 
-    def responsibilities(self, X: Any) -> np.ndarray:
+    def responsibilities(self, X: ArrayLike) -> np.ndarray:
         """p(component | x), (n, K), components in the order of `weights_`."""
         return self._fitted.responsibilities(self._engine(X))
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: ArrayLike) -> np.ndarray:
         """The embedding of each row, (n, K): its component posteriors, or what a read-out reads."""
         return self._fitted.embed(self._engine(X))
 
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+    def get_feature_names_out(self, input_features: ArrayLike = None) -> np.ndarray:
         """Names of the columns that `transform` gives, (K,)."""
         prefix = type(self).__name__.lower()
         count = self._fitted.mixture.n_components
         return np.array([f"{prefix}{place}" for place in range(count)], dtype=object)
 
     def impute(
-        self, X: Any, y: Any = None, *, n_draws: int | None = None, random_state: Any = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike = None,
+        *,
+        n_draws: int | None = None,
+        random_state: RandomState = None,
     ) -> Any:
         """Fill missing entries from what is observed.
 
@@ -277,7 +283,7 @@ class DensityEstimator(TransformerMixin, Estimator):
         ]
         return np.stack(draws) if isinstance(draws[0], np.ndarray) else draws
 
-    def _codes(self, y: Any, n_rows: int) -> np.ndarray | None:
+    def _codes(self, y: ArrayLike, n_rows: int) -> np.ndarray | None:
         """Class indices of labels, -1 for those that mark unlabeled rows; None for none."""
         if y is None:
             return None
@@ -286,13 +292,13 @@ class DensityEstimator(TransformerMixin, Estimator):
             raise InvalidInputError("this model knows no classes: leave y out.")
         return encode_labels(read_labels_of(y, n_rows), classes, getattr(self, "unlabeled", None))
 
-    def _like(self, values: np.ndarray, rows: Observations, X: Any) -> Any:
+    def _like(self, values: np.ndarray, rows: Observations, X: ArrayLike) -> Any:
         """Values of checked rows in the form of what was given."""
         if isinstance(rows, Sequences):
             return rows.with_values(values).split()
         return self.schema_.like(values, X)
 
-    def category_proba(self, X: Any, column: Any) -> np.ndarray:
+    def category_proba(self, X: ArrayLike, column: Any) -> np.ndarray:
         """p(category | what is observed) of a categorical column.
 
         Parameters
@@ -306,7 +312,7 @@ class DensityEstimator(TransformerMixin, Estimator):
         """
         return self._fitted.category_proba(self._engine(X), column)
 
-    def is_outlier(self, X: Any, share: float = 0.01) -> np.ndarray:
+    def is_outlier(self, X: ArrayLike, share: float = 0.01) -> np.ndarray:
         """Rows less likely than all but a `share` of rows like those of training would be.
 
         Training rows count by what a model without them makes of them (those of a stream by what
@@ -324,14 +330,14 @@ class DensityEstimator(TransformerMixin, Estimator):
 
 
 def training_engine(
-    rows: Observations, y: np.ndarray | None, weight: np.ndarray, scaling: Scaling, device: Any
+    rows: Observations, y: np.ndarray | None, weight: np.ndarray, scaling: Scaling, device: Device
 ) -> Engine:
     """Rows to learn from, in the model's units."""
     place = resolve_device(device, rows.values.size)
     return LocalEngine(rows.table(y, weight, scaling=scaling, device=place))
 
 
-def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray:
+def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:
     """One finite, non-negative weight per row, not all zero."""
     if sample_weight is None:
         return np.ones(n_rows)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
 from mixtura.densities import DENSITIES, Auto, Full, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, training_engine
@@ -19,6 +21,7 @@ from mixtura.estimators.rows import component_counts
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.parts import resolve
+from mixtura.progress import Callback
 from mixtura.selection.held_out import Answers
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM
@@ -114,16 +117,16 @@ class BoostedMixtureClassifier(DensityClassifier):
         density: str | Structure = "auto",
         solver: str | EM = "em",
         prior_rows: float = 1.0,
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         max_time: float | None = None,
         standardize: bool = True,
-        categorical_features: Any = None,
+        categorical_features: ArrayLike = None,
         unexpected: str = "missing",
         missingness: str = "auto",
-        unlabeled: Any = "auto",
-        device: Any = "auto",
-        callbacks: Any = None,
-        random_state: Any = None,
+        unlabeled: object = "auto",
+        device: Device = "auto",
+        callbacks: Iterable[Callback] | None = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
@@ -147,7 +150,7 @@ class BoostedMixtureClassifier(DensityClassifier):
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:
         """Fit the model to the labeled rows.
 
         Parameters

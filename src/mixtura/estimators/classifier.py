@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Scaling
+from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
@@ -28,7 +30,7 @@ from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
 from mixtura.objectives import OBJECTIVES, LogMargin, Objective
-from mixtura.progress import Progress
+from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.chooser import MOST
 from mixtura.selection.held_out import Answers
@@ -192,29 +194,29 @@ class MixtureClassifier(DensityClassifier):
 
     def __init__(
         self,
-        n_components: Any = "auto",
+        n_components: Numbers | str = "auto",
         *,
         density: str | Structure = "auto",
         objective: str | Objective = "margin",
-        tradeoff: Any = "auto",
-        unlabeled_weight: Any = "auto",
+        tradeoff: float | str = "auto",
+        unlabeled_weight: float | str = "auto",
         solver: str | Solver = "auto",
         init: str | EM = "em",
         holes: float = 0.0,
-        class_prior: Any = "empirical",
-        class_weight: Any = None,
+        class_prior: Numbers | str = "empirical",
+        class_weight: ClassWeight = None,
         max_time: float | None = None,
-        prior_rows: Any = "auto",
+        prior_rows: float | str = "auto",
         standardize: bool = True,
         calibrate: bool = True,
-        categorical_features: Any = None,
+        categorical_features: ArrayLike = None,
         unexpected: str = "missing",
         missingness: str = "auto",
         warm_start: bool = False,
-        unlabeled: Any = "auto",
-        device: Any = "auto",
-        callbacks: Any = None,
-        random_state: Any = None,
+        unlabeled: object = "auto",
+        device: Device = "auto",
+        callbacks: Iterable[Callback] | None = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
@@ -251,7 +253,7 @@ class MixtureClassifier(DensityClassifier):
     # -- fitting ---------------------------------------------------------------------------
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:
         """Fit the model.
 
         Parameters
@@ -264,7 +266,9 @@ class MixtureClassifier(DensityClassifier):
             return self._fit_rows(*self._read_labeled(X, y, sample_weight))
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike = None, sample_weight: ArrayLike = None
+    ) -> Self:
         """Learn from one more part of a stream.
 
         The first call starts a model from its rows and needs all `classes`. Later calls take one

@@ -10,6 +10,7 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from mixtura.data import encode_labels
+from mixtura.data.given import ArrayLike, ClassWeight, RandomState
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.base import DensityEstimator, check_count
@@ -48,7 +49,7 @@ def prefer_unlabeled(
     engine: Engine,
     generator: torch.Generator,
     progress: Progress,
-) -> tuple[Contender[AnyWay] | None, list[dict[str, Any]]]:
+) -> tuple[Contender[AnyWay] | None, list[dict[str, object]]]:
     """The second of two ways, if it does surely better by also learning from unlabeled rows.
 
     None, and a warning that says why, if not; and what was compared.
@@ -77,14 +78,14 @@ def prefer_unlabeled(
 class DensityClassifier(ClassifierMixin, DensityEstimator):
     """Answers of a classifier, beside those of its density."""
 
-    unlabeled: Any
-    class_weight: Any
+    unlabeled: object
+    class_weight: ClassWeight
 
     def _read_labeled(
         self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike,
         schema: Schema | None = None,
         known: np.ndarray | None = None,
     ) -> tuple[Rows, Schema]:
@@ -124,7 +125,7 @@ class DensityClassifier(ClassifierMixin, DensityEstimator):
         """How fast the temperature falls with the share of missing features."""
         return self._fitted.calibration.fade
 
-    def _to_classify(self, X: Any) -> Engine:
+    def _to_classify(self, X: ArrayLike) -> Engine:
         """Rows to answer for; an error where no classes are known."""
         if not len(self.classes_):
             raise NoLabelsError(
@@ -133,20 +134,20 @@ class DensityClassifier(ClassifierMixin, DensityEstimator):
             )
         return self._engine(X)
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
         return self._fitted.log_proba(self._to_classify(X))
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
         return np.exp(self.predict_log_proba(X))
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each row."""
         engine = self._to_classify(X)
         return self.classes_[self._fitted.class_log_joint(engine).argmax(1)]
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """The share of the labeled rows, by weight, whose class is predicted.
 
         Unlabeled rows are told as in `fit`.
@@ -154,14 +155,14 @@ class DensityClassifier(ClassifierMixin, DensityEstimator):
         y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
         return labeled_score(self.predict(X), y, weight, self.unlabeled, self.classes_)
 
-    def class_log_density(self, X: Any) -> np.ndarray:
+    def class_log_density(self, X: ArrayLike) -> np.ndarray:
         """log p(x | class) over the observed features of each row, (n, C), in the units of X.
 
         p(class) is `class_prior_`, so that the density integrates to one.
         """
         return self._fitted.class_log_density(self._to_classify(X))
 
-    def log_margin(self, X: Any, y: Any) -> np.ndarray:
+    def log_margin(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """log p(x, y) minus the largest log p(x, c) of another class: positive where right."""
         if len(self.classes_) == 1:
             raise InvalidInputError("a margin needs two classes; the model was fitted on one.")
@@ -172,7 +173,7 @@ class DensityClassifier(ClassifierMixin, DensityEstimator):
         return log_margin(torch.from_numpy(class_log_joint), torch.from_numpy(labels)).numpy()
 
     def sample(
-        self, n_samples: int = 1, y: Any = None, *, random_state: Any = None
+        self, n_samples: int = 1, y: ArrayLike = None, *, random_state: RandomState = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the model.
 
@@ -190,7 +191,7 @@ class DensityClassifier(ClassifierMixin, DensityEstimator):
         rows = self._fitted.decoded(mixture.sample(labels, generator))
         return rows, self.classes_[labels.numpy()]
 
-    def _labels_to_draw(self, n_samples: int, y: Any, generator: torch.Generator) -> Tensor:
+    def _labels_to_draw(self, n_samples: int, y: ArrayLike, generator: torch.Generator) -> Tensor:
         """Class indices of draws: as asked for, or from the class prior."""
         if y is None:
             prior = self._fitted.mixture.log_prior.exp()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, HolePattern, Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
@@ -32,7 +33,7 @@ from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
 from mixtura.objectives import Likelihood
 from mixtura.parts import resolve
-from mixtura.progress import Progress
+from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.chooser import MOST, Chooser
 from mixtura.selection.held_out import HOLES, Losses
@@ -56,7 +57,7 @@ class _Way:
     fit: Callable[[Engine, Recipe, torch.Generator, Progress], FitResult[Mixture]]
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         return {"missingness": self.recipe.missingness}
 
     def stages(
@@ -145,19 +146,19 @@ class MixtureDensity(DensityMixin, DensityEstimator):
 
     def __init__(
         self,
-        n_components: Any = "auto",
+        n_components: int | str = "auto",
         *,
         density: str | Structure = "full",
         solver: str | EM = "em",
         max_time: float | None = None,
         standardize: bool = True,
-        categorical_features: Any = None,
+        categorical_features: ArrayLike = None,
         unexpected: str = "missing",
         missingness: str = "auto",
         warm_start: bool = False,
-        device: Any = "auto",
-        callbacks: Any = None,
-        random_state: Any = None,
+        device: Device = "auto",
+        callbacks: Iterable[Callback] | None = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
@@ -179,7 +180,7 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         tags.input_tags.sparse = False
         return tags
 
-    def _read(self, X: Any, schema: Schema | None = None) -> tuple[Observations, Schema]:
+    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
         if issparse(X):
             raise InvalidInputError(
                 "X is a sparse matrix, and a density wants all its entries: pass X.toarray(), or "
@@ -193,7 +194,7 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         return self.mixture_.n_components
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:
         """Fit the mixture to the rows of X; y is ignored."""
         with self._all_or_nothing():
             rows: Any
@@ -269,7 +270,9 @@ class MixtureDensity(DensityMixin, DensityEstimator):
     def _fit_recipe(
         self, engine: Engine, recipe: Recipe, generator: torch.Generator, progress: Progress
     ) -> FitResult[Mixture]:
-        counts = None if self.n_components == "auto" else [self._affordable(len(engine))]
+        counts = None
+        if not isinstance(self.n_components, str):
+            counts = [_affordable(self.n_components, len(engine))]
         found = fit_groups([engine], counts, recipe, generator, progress).results[0]
         if recipe.direct:
             return found
@@ -292,39 +295,30 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         self.choice_ = chooser.table()
         return best.way.recipe
 
-    def _affordable(self, n_rows: int) -> int:
-        if self.n_components > n_rows:
-            warn(
-                f"n_components={self.n_components} exceeds the {n_rows} rows; one component per "
-                "row is fitted. Remedy: a smaller n_components, or 'auto'.",
-                DegenerateDataWarning,
-            )
-        return min(int(self.n_components), n_rows)
-
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable component of each row."""
         return self.responsibilities(X).argmax(1)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(component | x), (n, K)."""
         return self.responsibilities(X)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike = None) -> float:
         """Mean log density of the rows."""
         return float(self.score_samples(X).mean())
 
-    def bic(self, X: Any) -> float:
+    def bic(self, X: ArrayLike) -> float:
         """Bayesian information criterion on X; small is good."""
         scores = self.score_samples(X)
         return float(-2.0 * scores.sum() + self.mixture_.n_parameters * np.log(len(scores)))
 
-    def aic(self, X: Any) -> float:
+    def aic(self, X: ArrayLike) -> float:
         """Akaike information criterion on X; small is good."""
         scores = self.score_samples(X)
         return float(-2.0 * scores.sum() + 2.0 * self.mixture_.n_parameters)
 
     def sample(
-        self, n_samples: int = 1, *, random_state: Any = None
+        self, n_samples: int = 1, *, random_state: RandomState = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows, and the component each came from."""
         mixture, generator = self.mixture_, self._generator(random_state)
@@ -333,3 +327,13 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         )
         rows = self._fitted.decoded(mixture.density.sample(component, generator))
         return rows, component.numpy()
+
+
+def _affordable(n_components: int, n_rows: int) -> int:
+    if n_components > n_rows:
+        warn(
+            f"n_components={n_components} exceeds the {n_rows} rows; one component per row is "
+            "fitted. Remedy: a smaller n_components, or 'auto'.",
+            DegenerateDataWarning,
+        )
+    return min(int(n_components), n_rows)

@@ -13,10 +13,12 @@ from sklearn.base import (
     clone,
 )
 from sklearn.frozen import FrozenEstimator
+from sklearn.utils import Tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from mixtura.data.given import ArrayLike
 from mixtura.estimators.base import DensityEstimator, Estimator
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
@@ -64,12 +66,12 @@ class FisherScores(
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags = self.estimator.__sklearn_tags__().input_tags
         return tags
 
-    def fit(self, X: Any, y: Any = None, **fit_params: Any) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike = None, **fit_params: Any) -> Self:
         """Fit a clone of the estimator."""
         inner = self.estimator
         inner = inner.estimator if isinstance(inner, FrozenEstimator) else inner
@@ -99,7 +101,7 @@ class FisherScores(
         check_is_fitted(self)
         return self.estimator_.feature_names_in_
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: ArrayLike) -> np.ndarray:
         """(n, P) gradients, in the units that the model works in."""
         check_is_fitted(self)
         engine = self.estimator_._engine(X)

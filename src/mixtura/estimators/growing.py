@@ -26,7 +26,7 @@ class Growth(Protocol):
     """A way to grow a model."""
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What tells it from others."""
 
     def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> list[Grown]:
@@ -44,7 +44,7 @@ class Staged(Generic[AnyGrowth]):
     every: bool
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         return self.plan.settings
 
     def stages(
@@ -62,7 +62,7 @@ class Choice(Generic[AnyGrowth]):
     plan: AnyGrowth
     grown: Grown
     calibration: Calibration
-    table: list[dict[str, Any]]
+    table: list[dict[str, object]]
 
 
 def fit_best(

@@ -11,6 +11,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura.data import UNLABELED, Batch
+from mixtura.data.given import ArrayLike
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
@@ -78,7 +79,7 @@ class NetworkEstimator(DensityEstimator):
         """Components of each mixture."""
         return list(self.mixture_.layout.counts)
 
-    def cluster(self, X: Any) -> np.ndarray:
+    def cluster(self, X: ArrayLike) -> np.ndarray:
         """The component that each row most probably belongs to, (n,)."""
         return self.responsibilities(X).argmax(1)
 
@@ -157,7 +158,7 @@ class NetworkEstimator(DensityEstimator):
         engine: Engine,
         schema: Schema,
         progress: Progress,
-        **answers: Any,
+        **answers: ArrayLike,
     ) -> None:
         """The fitted model, and how it came about; `answers` are further fields of the model."""
         typical = typical_quantiles(result.network.mixture, engine, result.prior, progress)

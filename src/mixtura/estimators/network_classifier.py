@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from mixtura.data import UNLABELED, Batch, labeled_mask, read_labels
+from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
@@ -38,7 +39,7 @@ from mixtura.models.network import EMBEDDINGS
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 from mixtura.parts import resolve
-from mixtura.progress import Progress
+from mixtura.progress import Callback, Progress
 from mixtura.selection.chooser import MOST, Chooser
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers import EM, LinkedEM
@@ -55,7 +56,7 @@ _OBJECTIVES: dict[str, Callable[[], Objective]] = {
 _POOL, _MOST_DRAWS = 1_000, 10_000
 
 #: What to train on which rows, what such networks said of held-out rows, and what was compared.
-_Decision = tuple[NetworkPlan, Engine, HeldOut | None, list[dict[str, Any]]]
+_Decision = tuple[NetworkPlan, Engine, HeldOut | None, list[dict[str, object]]]
 
 
 class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
@@ -153,28 +154,28 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
 
     def __init__(
         self,
-        n_components: Any = "auto",
+        n_components: Numbers | str = "auto",
         *,
         embedding: str = "auto",
         specialize: Any = "auto",
         objective: str | Objective = "conditional",
         tradeoff: float = 0.2,
-        unlabeled_weight: Any = "auto",
+        unlabeled_weight: float | str = "auto",
         density: str | Structure = "low_rank",
         solver: str | LinkedEM = "linked_em",
         init: str | EM = "em",
         prior_rows: float = 3.0,
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         calibrate: bool = True,
         max_time: float | None = None,
         standardize: bool = True,
-        categorical_features: Any = None,
+        categorical_features: ArrayLike = None,
         unexpected: str = "missing",
         missingness: str = "auto",
-        unlabeled: Any = "auto",
-        device: Any = "auto",
-        callbacks: Any = None,
-        random_state: Any = None,
+        unlabeled: object = "auto",
+        device: Device = "auto",
+        callbacks: Iterable[Callback] | None = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
@@ -201,7 +202,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:
         """Fit the network.
 
         Parameters
@@ -239,7 +240,9 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             self.unlabeled_weight_ = plan.unlabeled_weight if rows.has_unlabeled else None
             return self
 
-    def _read_any(self, X: Any, y: Any, sample_weight: Any) -> tuple[Rows, Schema]:
+    def _read_any(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike
+    ) -> tuple[Rows, Schema]:
         """Training rows, of which none may have a label."""
         if y is not None:
             labels = read_labels(y)
@@ -281,7 +284,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             counts = read_counts(self.n_components, known)
         scaling = self._scaled(rows.X, rows.weight, schema)
         engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
-        weight = EVEN if self.unlabeled_weight == "auto" else self.unlabeled_weight
+        given = self.unlabeled_weight
+        weight = EVEN if isinstance(given, str) else given
         if weight == 0.0 and not rows.may_do_without_unlabeled:
             weight = EVEN
         n_classes = len(rows.classes)
@@ -323,7 +327,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         return best.way, engine, best.held_out(), table
 
     def sample(
-        self, n_samples: int = 1, y: Any = None, *, random_state: Any = None
+        self, n_samples: int = 1, y: ArrayLike = None, *, random_state: RandomState = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the mixtures, and labels from what the network makes of them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Integral
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
+from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
 from mixtura.densities import Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.estimators.base import (
@@ -27,7 +29,7 @@ from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import run_over
 from mixtura.models.network import Network
 from mixtura.numerics import spawn
-from mixtura.progress import Progress
+from mixtura.progress import Callback, Progress
 from mixtura.selection.chooser import MOST, Chooser
 from mixtura.selection.held_out import HOLES, Losses
 from mixtura.solvers import EM, LinkedEM
@@ -86,7 +88,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
 
     def __init__(
         self,
-        n_components: Any = "auto",
+        n_components: Numbers | str = "auto",
         *,
         embedding: str = "auto",
         tradeoff: float = 0.2,
@@ -96,12 +98,12 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         prior_rows: float = 3.0,
         max_time: float | None = None,
         standardize: bool = True,
-        categorical_features: Any = None,
+        categorical_features: ArrayLike = None,
         unexpected: str = "missing",
         missingness: str = "auto",
-        device: Any = "auto",
-        callbacks: Any = None,
-        random_state: Any = None,
+        device: Device = "auto",
+        callbacks: Iterable[Callback] | None = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
@@ -132,7 +134,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         return self._fitted.target[1]
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:
         """Fit the network.
 
         Parameters
@@ -158,7 +160,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
             return self
 
     def _read_targets(
-        self, X: Any, y: Any, sample_weight: Any
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
         """Targets in units of their deviation, weights, and the mean and deviation."""
         if y is None:
@@ -207,12 +209,12 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         self.choice_ = chooser.table()
         return best.way
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The expected target of each row."""
         found = run_over(self.network_, self._engine(X), lambda n, b: n.outputs(b)).numpy()
         return self._fitted.predicted(found)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """R^2 of the rows that have a target."""
         y = column_or_1d(y).astype(np.float64)
         known = ~np.isnan(y)
@@ -220,7 +222,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         return float(r2_score(y[known], self.predict(X)[known], sample_weight=weight))
 
     def sample(
-        self, n_samples: int = 1, *, random_state: Any = None
+        self, n_samples: int = 1, *, random_state: RandomState = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the mixture, and what the network predicts for them."""
         network, count = self.network_, check_count(n_samples)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from scipy.sparse import issparse
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin, _fit_context, clone
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import Tags, _safe_indexing, get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from mixtura.data.given import ArrayLike, Classifier
 from mixtura.estimators.base import Estimator, check_weight
 from mixtura.estimators.rows import labeled_alone, labeled_score, read_classes
 from mixtura.exceptions import InvalidInputError, UnsupportedError, warning_once
@@ -54,21 +55,21 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
         "n_jobs": [Integral, None],
     }
 
-    def __init__(self, estimator: Any, *, n_jobs: int | None = None) -> None:
+    def __init__(self, estimator: Classifier, *, n_jobs: int | None = None) -> None:
         self.estimator = estimator
         self.n_jobs = n_jobs
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
     @property
-    def _marker(self) -> Any:
+    def _marker(self) -> object:
         return getattr(self.estimator, "unlabeled", None)
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:
         """Fit a classifier to the rows of each pair of classes.
 
         Parameters
@@ -119,7 +120,7 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
         check_is_fitted(self)
         return self.estimators_[0].feature_names_in_
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
         check_is_fitted(self)
         if len(self.estimators_) == 1:
@@ -134,7 +135,7 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
             r[:, i, j], r[:, j, i] = proba.T
         return couple(r, np.add.outer(self.class_count_, self.class_count_))
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """log p(class | x), (n, C), classes in the order of `classes_`."""
         check_is_fitted(self)
         if len(self.estimators_) == 1 and hasattr(self.estimators_[0], "predict_log_proba"):
@@ -142,11 +143,11 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """The share of the labeled rows, by weight, whose class is predicted."""
         return labeled_score(self.predict(X), y, sample_weight, self._marker, self.classes_)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each row."""
         check_is_fitted(self)
         if len(self.estimators_) == 1:
@@ -156,8 +157,12 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
 
 
 def _fit_part(
-    estimator: Any, X: Any, y: np.ndarray, weight: np.ndarray | None, rows: np.ndarray | None
-) -> Any:
+    estimator: Classifier,
+    X: ArrayLike,
+    y: np.ndarray,
+    weight: np.ndarray | None,
+    rows: np.ndarray | None,
+) -> Classifier:
     """A classifier of some rows; of all rows where `rows` is None."""
     labels = _safe_indexing(y, rows)
     options = {} if weight is None else {"sample_weight": _safe_indexing(weight, rows)}
@@ -172,7 +177,7 @@ def _fit_part(
     return fitted
 
 
-def _predict_proba(estimator: Any, X: Any) -> np.ndarray:
+def _predict_proba(estimator: Classifier, X: ArrayLike) -> np.ndarray:
     return estimator.predict_proba(X)
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from mixtura.data.given import Numbers
 from mixtura.densities import DENSITIES, Auto, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import EVEN
@@ -47,7 +48,7 @@ class Decision:
     engine: Engine
     previous: FitResult[Mixture] | None = None
     held_out: HeldOut | None = None
-    choice: tuple[dict[str, Any], ...] = ()
+    choice: tuple[dict[str, object], ...] = ()
 
 
 def make_plans(
@@ -72,7 +73,8 @@ def make_plans(
     init = resolve(estimator.init, {"em": partial(EM, tol=0.01)})
     if estimator.solver == "auto" and isinstance(solver, EM):
         solver = replace(solver, n_init=init.n_init)
-    prior_rows, weight = estimator.prior_rows, estimator.unlabeled_weight
+    prior_rows, given = estimator.prior_rows, estimator.unlabeled_weight
+    weight = EVEN if isinstance(given, str) else given
     tradeoff = _TRADEOFFS[0] if estimator.tradeoff == "auto" else float(estimator.tradeoff)
     first = Plan(
         solver=solver,
@@ -81,7 +83,7 @@ def make_plans(
         recipe=Recipe(
             structure=structures[0],
             em=solver if isinstance(solver, EM) else init,
-            prior_rows=None if prior_rows == "auto" else prior_rows,
+            prior_rows=None if isinstance(prior_rows, str) else prior_rows,
             informative=estimator.missingness == "informative",
         ),
         counts=counts,
@@ -89,7 +91,7 @@ def make_plans(
         learn_prior=isinstance(estimator.class_prior, str) and estimator.class_prior == "empirical",
         dtype=working_type(rows.X.values.dtype, n_numbers, structures[0].floor),
         holes=estimator.holes,
-        unlabeled_weight=(EVEN if weight == "auto" else weight) if rows.has_unlabeled else None,
+        unlabeled_weight=weight if rows.has_unlabeled else None,
     )
     if generative:
         return [first]
@@ -198,7 +200,7 @@ def _refuse_contradictions(
         )
 
 
-def _class_prior(class_prior: Any, rows: Rows) -> np.ndarray:
+def _class_prior(class_prior: Numbers | str, rows: Rows) -> np.ndarray:
     n_classes = len(rows.classes)
     if isinstance(class_prior, str):
         labeled = rows.y >= 0

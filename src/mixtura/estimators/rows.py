@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
 from mixtura.data import Matrix, encode_labels, find_labeled, labeled_mask, read_labels
+from mixtura.data.given import ArrayLike, ClassWeight, Numbers
 from mixtura.data.sequence_input import Sequences
 from mixtura.estimators.base import check_weight
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
@@ -61,8 +62,8 @@ class Rows:
 def read_rows(
     estimator: Any,
     X: Matrix | Sequences,
-    y: Any,
-    sample_weight: Any,
+    y: ArrayLike,
+    sample_weight: ArrayLike,
     known: np.ndarray | None = None,
 ) -> Rows:
     """Labels as class indices, and the rows that count, by an estimator's parameters.
@@ -83,7 +84,11 @@ def read_rows(
 
 
 def read_classes(
-    estimator: BaseEstimator, X: Any, y: Any, unlabeled: Any, known: np.ndarray | None = None
+    estimator: BaseEstimator,
+    X: ArrayLike,
+    y: ArrayLike,
+    unlabeled: object,
+    known: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The classes, `known` or those of y, and (n,) their indices, -1 for unlabeled rows."""
     if y is None:
@@ -112,7 +117,11 @@ def labeled_alone(codes: np.ndarray) -> np.ndarray:
 
 
 def labeled_score(
-    predicted: np.ndarray, y: Any, sample_weight: Any, unlabeled: Any, classes: np.ndarray
+    predicted: np.ndarray,
+    y: ArrayLike,
+    sample_weight: ArrayLike,
+    unlabeled: object,
+    classes: np.ndarray,
 ) -> float:
     """The share of the labeled rows, by weight, whose class is predicted."""
     labels = read_labels(y)
@@ -127,7 +136,7 @@ def labeled_score(
     return accuracy_score(given, predicted[known], sample_weight=weight[known])
 
 
-def _classes(y: np.ndarray, unlabeled: Any) -> np.ndarray:
+def _classes(y: np.ndarray, unlabeled: object) -> np.ndarray:
     """The classes of training labels."""
     labeled = find_labeled(y, unlabeled)
     if not labeled.any():
@@ -158,7 +167,7 @@ def _distinct(labels: np.ndarray) -> np.ndarray:
     return np.unique(plain if numbers_as_objects else labels)
 
 
-def _class_weights(class_weight: Any, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
+def _class_weights(class_weight: ClassWeight, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
     factors = np.ones(len(codes))
     if class_weight is not None:
         labeled = codes >= 0
@@ -166,7 +175,7 @@ def _class_weights(class_weight: Any, codes: np.ndarray, classes: np.ndarray) ->
     return factors
 
 
-def read_counts(n_components: Any, classes: np.ndarray) -> np.ndarray:
+def read_counts(n_components: Numbers | str, classes: np.ndarray) -> np.ndarray:
     """One positive number of components for each class."""
     counts = np.atleast_1d(np.asarray(n_components))
     if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 1).any():
@@ -181,7 +190,7 @@ def read_counts(n_components: Any, classes: np.ndarray) -> np.ndarray:
     return np.broadcast_to(counts, len(classes))
 
 
-def component_counts(n_components: Any, rows: Rows) -> list[int] | None:
+def component_counts(n_components: Numbers | str, rows: Rows) -> list[int] | None:
     """Components of each class, no more than its distinct rows; None for "auto"."""
     if isinstance(n_components, str):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
+from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
 from mixtura.data.packing import Packing
 from mixtura.data.schema import Schema, check_names
 from mixtura.data.sequence_input import Sequences, per_sequence, read_sequences
@@ -38,7 +39,7 @@ from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Objective
 from mixtura.parts import resolve
-from mixtura.progress import Progress
+from mixtura.progress import Callback, Progress
 from mixtura.selection.chooser import Chooser
 from mixtura.selection.held_out import Answers
 from mixtura.selection.typical import typical_quantiles
@@ -171,7 +172,7 @@ class SequenceMixtureClassifier(DensityClassifier):
 
     def __init__(
         self,
-        n_states: Any = "auto",
+        n_states: int | str = "auto",
         *,
         method: str | Objective = "auto",
         multiclass: str = "direct",
@@ -185,16 +186,16 @@ class SequenceMixtureClassifier(DensityClassifier):
         calibrate: bool = True,
         max_time: float | None = None,
         prior_rows: float = 1.0,
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         standardize: bool = True,
         channels_first: bool = False,
         id_column: str = "id",
         time_column: str | None = None,
         unexpected: str = "missing",
-        unlabeled: Any = "auto",
-        device: Any = "auto",
-        callbacks: Any = None,
-        random_state: Any = None,
+        unlabeled: object = "auto",
+        device: Device = "auto",
+        callbacks: Iterable[Callback] | None = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.n_states = n_states
@@ -230,7 +231,7 @@ class SequenceMixtureClassifier(DensityClassifier):
 
     # -- reading ---------------------------------------------------------------------------
 
-    def _read(self, X: Any, schema: Schema | None = None) -> tuple[Observations, Schema]:
+    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
         sequences = read_sequences(
             X,
             channels_first=self.channels_first,
@@ -260,13 +261,13 @@ class SequenceMixtureClassifier(DensityClassifier):
                 frames[:, at] = sequences.frames[:, names.index(name)]
         return replace(sequences, frames=frames, names=sequences.names)
 
-    def _by_row(self, answers: Any, X: Any) -> Any:
+    def _by_row(self, answers: ArrayLike, X: ArrayLike) -> Any:
         return per_sequence(answers, X, self.id_column)
 
     # -- fitting ---------------------------------------------------------------------------
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:
         """Fit the model to the labeled sequences.
 
         Parameters
@@ -343,9 +344,9 @@ class SequenceMixtureClassifier(DensityClassifier):
 
     def _count_states(
         self, plan: ChainPlan, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> tuple[int, list[dict[str, Any]]]:
+    ) -> tuple[int, list[dict[str, object]]]:
         """How many states, and what was compared."""
-        if self.n_states != "auto":
+        if not isinstance(self.n_states, str):
             frames = torch.bincount(engine.y, engine.sizes.double())
             if (frames < self.n_states).any():
                 warn(
@@ -392,14 +393,14 @@ class SequenceMixtureClassifier(DensityClassifier):
         """(C,) the labels."""
         return self.pairwise_.classes_ if "pairwise_" in vars(self) else super().classes_
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """log p(class | x), (n, C); a sequence with nothing observed gets the class prior."""
         if "pairwise_" not in vars(self):
             return super().predict_log_proba(X)
         sequences: Any = self._read(X, self.pairwise_schema_)[0]
         return self.pairwise_.predict_log_proba(sequences.split())
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each sequence."""
         if "pairwise_" not in vars(self):
             return super().predict(X)
@@ -407,7 +408,7 @@ class SequenceMixtureClassifier(DensityClassifier):
 
     # -- what a fitted model answers -------------------------------------------------------
 
-    def decode(self, X: Any) -> list[np.ndarray]:
+    def decode(self, X: ArrayLike) -> list[np.ndarray]:
         """The likeliest path of each sequence through the states of its likeliest component."""
 
         def paths(mixture: Mixture, batch: Any) -> Tensor:
@@ -419,7 +420,12 @@ class SequenceMixtureClassifier(DensityClassifier):
         return self._like(found.astype(np.int64), rows, X)
 
     def sample(  # type: ignore[override]
-        self, n_samples: int = 1, y: Any = None, *, lengths: Any = None, random_state: Any = None
+        self,
+        n_samples: int = 1,
+        y: ArrayLike = None,
+        *,
+        lengths: ArrayLike = None,
+        random_state: RandomState = None,
     ) -> tuple[list[np.ndarray], np.ndarray]:
         """Draw sequences from the model.
 

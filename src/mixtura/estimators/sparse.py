@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from torch import Tensor
 
 from mixtura.data import Matrix, Scaling
+from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema, as_table
 from mixtura.engines import Engine
 from mixtura.estimators.base import Estimator, read_table, training_engine
@@ -28,7 +29,7 @@ from mixtura.models.columns import Kernels, Products
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Layout
 from mixtura.models.sparse import SparseModel
-from mixtura.progress import Progress, Record
+from mixtura.progress import Callback, Progress, Record
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.selection.chooser import MOST
 from mixtura.training.sparse_bayes import Examples, SparseBayes, SparseFit
@@ -137,11 +138,11 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
 
     def __init__(
         self,
-        n_components: Any = 3,
+        n_components: Numbers | str = 3,
         *,
         form: str = "auto",
         kernel: Any = "poly2",
-        kernel_params: dict[str, Any] | None = None,
+        kernel_params: dict[str, object] | None = None,
         features: str = "quadratic",
         moderate: bool = True,
         n_init: int = 1,
@@ -150,12 +151,12 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
         tol: float = 1e-2,
         ceiling: float = 1e5,
         max_weights: int = 200,
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         standardize: bool = True,
-        unlabeled: Any = "auto",
-        device: Any = "auto",
-        callbacks: Any = None,
-        random_state: Any = None,
+        unlabeled: object = "auto",
+        device: Device = "auto",
+        callbacks: Iterable[Callback] | None = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
@@ -263,7 +264,7 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
         return self._kernels.kernel
 
     @property
-    def kernel_params_(self) -> dict[str, Any]:
+    def kernel_params_(self) -> dict[str, object]:
         """Its parameters."""
         return self._kernels.params
 
@@ -286,7 +287,7 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
     # -- fitting ---------------------------------------------------------------------------
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:
         """Fit the model to the labeled rows.
 
         Parameters
@@ -301,7 +302,7 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
             rows = read_rows(self, given, y, sample_weight).only_labeled()
             return self._fit_rows(rows, schema, self._counts(rows))
 
-    def _read(self, X: Any, schema: Schema, *, reset: bool) -> Matrix:
+    def _read(self, X: ArrayLike, schema: Schema, *, reset: bool) -> Matrix:
         rows = read_table(self, schema.in_order(as_table(X)), schema, "error", reset=reset)
         holes = np.isnan(rows.values).any(0)
         if holes.any():
@@ -388,7 +389,7 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
         many = n_rows > max(MOST, (n_features + 1) * (n_features + 2) // 2)
         return "primal" if many and self.kernel == "poly2" else "dual"
 
-    def _kernel_params(self, n_features: int) -> dict[str, Any]:
+    def _kernel_params(self, n_features: int) -> dict[str, object]:
         params = dict(self.kernel_params or {})
         if callable(self.kernel):
             return params
@@ -404,7 +405,7 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
         return {"gamma": width / n_features, **params} if "gamma" in known else params
 
     def _basis(
-        self, form: str, params: dict[str, Any], engine: Engine, generator: torch.Generator
+        self, form: str, params: dict[str, object], engine: Engine, generator: torch.Generator
     ) -> Products | Kernels:
         """All columns that a weight may belong to."""
         if form == "primal":
@@ -431,27 +432,27 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
 
     # -- predicting ------------------------------------------------------------------------
 
-    def _engine(self, X: Any) -> Engine:
+    def _engine(self, X: ArrayLike) -> Engine:
         return self._fitted.engine(self._read(X, self.schema_, reset=False), self.device)
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """log p(class | x), (n, C), classes in the order of `classes_`."""
         return self._fitted.log_proba(self._engine(X))
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
         return np.exp(self.predict_log_proba(X))
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each row."""
         place = self.predict_log_proba(X).argmax(1)
         return self.classes_[place]
 
-    def responsibilities(self, X: Any) -> np.ndarray:
+    def responsibilities(self, X: ArrayLike) -> np.ndarray:
         """p(component | x), (n, K), components in the order of `weights_`; never moderated."""
         return run_over(self._sparse, self._engine(X), lambda m, b: m.posterior(b)).numpy()
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """The share of the labeled rows, by weight, whose class is predicted."""
         return labeled_score(self.predict(X), y, sample_weight, self.unlabeled, self.classes_)
 

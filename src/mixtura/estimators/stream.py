@@ -73,9 +73,8 @@ def read_stream_classes(
 
 def used_rows(estimator: MixtureClassifier, rows: Rows) -> tuple[Rows, float | None]:
     """The rows to learn from, and the weight of unlabeled ones; None: none have come so far."""
-    weight = estimator.unlabeled_weight
-    if weight == "auto":
-        weight = estimator.unlabeled_weight_
+    given = estimator.unlabeled_weight
+    weight = estimator.unlabeled_weight_ if isinstance(given, str) else given
     if weight is None and rows.has_unlabeled:
         warn_of_rows_set_aside(rows, STREAMED)
         weight = 0.0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -81,7 +80,7 @@ class Kernels:
 
     centers: np.ndarray
     kernel: str | Callable[..., np.ndarray]
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, object] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return 1 + len(self.centers)

@@ -38,7 +38,7 @@ class Layout:
         slots = padded_slots(self.counts)
         self._slots = None if slots is None else slots.to(device)
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> dict[str, object]:
         """What it is made from, for a file."""
         return {"counts": self.counts}
 

@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
+from mixtura.data.given import Setting
 from mixtura.exceptions import InvalidInputError
 from mixtura.papers.report import Report, writable_folder
 
@@ -42,7 +42,7 @@ def summary(name: str) -> str:
     return (find(name).__doc__ or "").strip().splitlines()[0]
 
 
-def reproduce(name: str, *, folder: str | os.PathLike[str], **settings: Any) -> Report:
+def reproduce(name: str, *, folder: str | os.PathLike[str], **settings: Setting) -> Report:
     """Run an experiment; its tables and pictures are written into the folder when it ends."""
     run: Callable[[Report], None] = find(name).run
     report = Report(name, writable_folder(folder), **settings)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from mixtura.data.given import Setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +20,9 @@ def scatter(panel: Axes, X: np.ndarray, y: np.ndarray) -> None:
     panel.scatter(X[:, 0], X[:, 1], c=y, s=6, cmap="coolwarm", alpha=0.6, linewidths=0)
 
 
-def contour(panel: Axes, X: np.ndarray, height: Height, level: float = 0.5, **style: Any) -> None:
+def contour(
+    panel: Axes, X: np.ndarray, height: Height, level: float = 0.5, **style: Setting
+) -> None:
     """Where a function of rows passes a level, over the region of the rows X."""
     low, high = X.min(0), X.max(0)
     across, up = np.linspace(low, high, 150).T

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from mixtura.data.given import Parameters, Setting
 from mixtura.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 #: What curves are drawn on; matplotlib is imported by those who draw.
 Panel: TypeAlias = "Axes"
 #: Lines of a table: cells by the names of their columns.
-Lines = list[dict[str, Any]]
+Lines = list[Parameters]
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Report:
         """Say what is going on."""
         print(f"[{time.perf_counter() - self._began:6.0f} s] {text}", flush=True)
 
-    def row(self, table: str, **cells: Any) -> None:
+    def row(self, table: str, **cells: Setting) -> None:
         """One more line of a table, shown at once."""
         self.tables.setdefault(table, []).append(cells)
         header = (table, *cells)
@@ -66,7 +67,7 @@ class Report:
         print(_line(map(_show, cells.values()), widths), flush=True)
 
     @contextmanager
-    def figure(self, name: str = "", **options: Any) -> Iterator[Figure]:
+    def figure(self, name: str = "", **options: Setting) -> Iterator[Figure]:
         """A matplotlib figure that is saved when the block ends."""
         from matplotlib.figure import Figure
 

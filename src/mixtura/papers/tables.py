@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -15,12 +15,12 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils import Bunch
 
 from mixtura.data import UNLABELED
+from mixtura.data.given import Classifier
 from mixtura.datasets import load_dataset
 from mixtura.exceptions import DegenerateDataWarning
 
 #: Training rows, test rows.
 Split = tuple[np.ndarray, np.ndarray]
-Parameters = dict[str, Any]
 
 _LEAST = 1e-15
 
@@ -79,7 +79,7 @@ def boosted_trees(rows: Bunch, seed: int) -> HistGradientBoostingClassifier:
     )
 
 
-def fit(model: Any, X: np.ndarray, y: np.ndarray) -> float:
+def fit(model: Classifier, X: np.ndarray, y: np.ndarray) -> float:
     """Fit without warnings of what parts of small sets lack; the seconds it took."""
     began = time.perf_counter()
     with without_warnings():
@@ -98,14 +98,14 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def score(model: Any, rows: Bunch, split: Split, shown: np.ndarray | None = None) -> Score:
+def score(model: Classifier, rows: Bunch, split: Split, shown: np.ndarray | None = None) -> Score:
     """Fit on one part and test on the other; `shown` are the labels of the training part."""
     train, test = split
     seconds = fit(model, rows.data[train], rows.target[train] if shown is None else shown)
     return Score(*losses(model, rows.data[test], rows.target[test]), seconds)
 
 
-def losses(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+def losses(model: Classifier, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """Error in percent, and log-loss; NaN of a model without probabilities."""
     with without_warnings():
         error = 100 * float(np.mean(model.predict(X) != y))

@@ -27,7 +27,7 @@ class Way(Protocol):
     """A way to train that may be chosen."""
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What tells it from others, by name."""
 
     def stages(
@@ -160,7 +160,7 @@ class Chooser(Generic[AnyWay]):
                 challenger.won, champion = True, challenger
         return champion
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[dict[str, object]]:
         """What was compared, on how many rows, with which loss, and which of it was chosen.
 
         `question` says what was asked when a candidate entered. The last that was chosen is what is

@@ -15,7 +15,7 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.engines import Engine
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
+from mixtura.progress import Progress, Record
 from mixtura.solvers.base import AnyModel, FitResult, Model, Penalty, Solver
 from mixtura.solvers.gradients import Best, Free
 from mixtura.solvers.lbfgs import LBFGS
@@ -112,7 +112,7 @@ class Adam(Solver):
             loss = float(total) / seen
             trained = average if self.averaging else free
             candidate = working.from_free({k: v.detach().clone() for k, v in trained.items()})
-            record = {"stage": "Adam", "iteration": epoch, "objective": loss}
+            record: Record = {"stage": "Adam", "iteration": epoch, "objective": loss}
             best.offer(candidate.to(torch.float64), loss, record)
             settled = best.waited(self.patience, epoch)
             if progress.step(record) or not math.isfinite(loss) or settled:

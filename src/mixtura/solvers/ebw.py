@@ -29,7 +29,7 @@ from mixtura.engines import Engine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
+from mixtura.progress import Progress, Record
 from mixtura.solvers.base import FitResult, Solver, SpreadPrior, penalty
 from mixtura.solvers.gradients import Best
 
@@ -117,7 +117,7 @@ class EBW(Solver):
                 gained_at = iteration
             if loss < lowest:
                 best, lowest = model, loss
-            record = {"stage": "EBW", "iteration": iteration, "objective": loss}
+            record: Record = {"stage": "EBW", "iteration": iteration, "objective": loss}
             watch.offer(model, loss, record)
             stop = progress.step(record)
             waited = watch.waited(self.patience, iteration, gained_at)

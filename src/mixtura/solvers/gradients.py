@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Generic
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.engines import Engine
 from mixtura.objectives import Objective
+from mixtura.progress import Record
 from mixtura.solvers.base import AnyModel, Model
 
 Free = dict[str, Tensor]
@@ -50,7 +51,7 @@ class Best(Generic[AnyModel]):
         if held_out is not None:
             self._take(start, evaluate(start, objective, held_out), 0)
 
-    def offer(self, model: AnyModel, loss: float, record: dict[str, Any]) -> None:
+    def offer(self, model: AnyModel, loss: float, record: Record) -> None:
         """Take the model of an iteration if it is better; its record is told what decided."""
         iteration = record["iteration"]
         score = (-float(iteration), loss)

@@ -15,7 +15,7 @@ from mixtura.data import Batch
 from mixtura.densities import add_statistics
 from mixtura.engines import Engine
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
+from mixtura.progress import Progress, Record
 from mixtura.solvers.base import AnyModel, FitResult, Model, Penalty, Solver
 from mixtura.solvers.gradients import Best, Free, Packed, gradient_of
 
@@ -73,7 +73,7 @@ class LBFGS(Solver):
             nonlocal iteration
             iteration += 1
             loss = float(intermediate_result.fun)
-            record = {"stage": "L-BFGS", "iteration": iteration, "objective": loss}
+            record: Record = {"stage": "L-BFGS", "iteration": iteration, "objective": loss}
             best.offer(model.from_free(packed.unpack(intermediate_result.x)), loss, record)
             if progress.step(record) or best.waited(self.patience, iteration):
                 raise StopIteration

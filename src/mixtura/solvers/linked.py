@@ -32,7 +32,7 @@ from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.models.network import Network, RegressionNetwork
 from mixtura.parts import Part
-from mixtura.progress import Progress
+from mixtura.progress import Progress, Record
 from mixtura.solvers.base import SpreadPrior, penalty
 from mixtura.solvers.em import em_update
 
@@ -226,8 +226,9 @@ class _Course:
             loss = float(sums.pop("loss")) + penalty(network.mixture, self.prior)
             network = replace(network, mixture=self._step(network, sums))
             network = self._read_out(network, taught) if used else network
-            record = {"stage": "linked EM", "iteration": iteration}
-            stop = progress.step({**record, "objective": loss / engine.total_weight})
+            loss /= engine.total_weight
+            record: Record = {"stage": "linked EM", "iteration": iteration, "objective": loss}
+            stop = progress.step(record)
             settled = _change(before.mixture, network.mixture) < settings.tol
         network = network if used else self._read_out(network, taught)
         return LinkedResult(network, iteration, settled and not stop, self.prior)

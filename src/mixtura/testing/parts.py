@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ DRAWS = 20_000
 SIGMAS = 5.0
 
 #: (covariance, parameterization) -> class and the options it is built with: Gaussians.
-STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
+STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, object]]] = {
     ("spherical", "covariance"): (DiagonalGaussian, {"tied": True}),
     ("diag", "covariance"): (DiagonalGaussian, {}),
     ("full", "covariance"): (FullGaussian, {}),
@@ -35,7 +34,7 @@ STRUCTURES: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = 
     ("low_rank", "precision"): (LowRankPrecision, {}),
 }
 #: The same with heavy tails, and all of them.
-STUDENTS: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, Any]]] = {
+STUDENTS: dict[tuple[str, str], tuple[type[VectorDensity], dict[str, object]]] = {
     ("student_diag", "covariance"): (StudentT, {"kind": DiagonalGaussian}),
     ("student_full", "covariance"): (StudentT, {"kind": FullGaussian}),
     ("student_low_rank", "covariance"): (StudentT, {"kind": LowRankGaussian}),

@@ -8,15 +8,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Protocol, Self
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
+from mixtura.data.given import ArrayLike, Classifier, Parameters, Setting
 from mixtura.persistence import load
 from mixtura.testing.parts import EXACT
+
+
+class SequenceClassifier(Classifier, Protocol):
+    """What a classifier of sequences answers."""
+
+    @property
+    def n_features_in_(self) -> int: ...
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self: ...
+
+    def get_params(self, deep: bool = True) -> Parameters: ...
+
+    def set_params(self, **params: Setting) -> Self: ...
+
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray: ...
+
+    def save(self, path: Path) -> None: ...
 
 
 class _Long(dict):
@@ -36,7 +54,7 @@ def toy_sequences(n_classes: int = 3, seed: int = 0) -> tuple[list[np.ndarray], 
     return X, y
 
 
-def check_sequence_estimator(estimator: Any) -> None:
+def check_sequence_estimator(estimator: SequenceClassifier) -> None:
     """Everything that is expected of a classifier of sequences, as scikit-learn's checker does.
 
     `SEQUENCE_ESTIMATOR_CHECKS` has the checks one by one. The estimator needs a fixed random state.
@@ -45,7 +63,7 @@ def check_sequence_estimator(estimator: Any) -> None:
         check(estimator)
 
 
-def check_parameters(estimator: Any) -> None:
+def check_parameters(estimator: SequenceClassifier) -> None:
     """Parameters come back as they were set, and a clone has nothing else."""
     X, y = toy_sequences()
     params = estimator.get_params(deep=False)
@@ -59,7 +77,7 @@ def check_parameters(estimator: Any) -> None:
             getattr(fresh, method)(X)
 
 
-def check_fit(estimator: Any) -> None:
+def check_fit(estimator: SequenceClassifier) -> None:
     """It gives itself, leaves its input alone, repeats itself, and forgets what was before."""
     X, y = toy_sequences()
     copies, labels = [sequence.copy() for sequence in X], y.copy()
@@ -76,7 +94,7 @@ def check_fit(estimator: Any) -> None:
     _same_answers(model, again, narrow)
 
 
-def check_forms(estimator: Any) -> None:
+def check_forms(estimator: SequenceClassifier) -> None:
     """Lists, padded arrays, channels first, one row per frame: the same sequences."""
     X, y = toy_sequences()
     longest, lengths = max(map(len, X)), [len(sequence) for sequence in X]
@@ -96,7 +114,7 @@ def check_forms(estimator: Any) -> None:
         np.testing.assert_allclose(turned.predict_proba(panel), expected, EXACT, EXACT)
 
 
-def check_answers(estimator: Any) -> None:
+def check_answers(estimator: SequenceClassifier) -> None:
     """Probabilities of every class that sum to one; labels, scores and logarithms follow."""
     X, y = toy_sequences()
     model = clone(estimator).fit(X, y)
@@ -114,7 +132,7 @@ def check_answers(estimator: Any) -> None:
     assert model.score(X, y) == (labels == y).mean() > 0.5, "no better than a guess"
 
 
-def check_labels(estimator: Any) -> None:
+def check_labels(estimator: SequenceClassifier) -> None:
     """Labels of any type mean the same."""
     X, y = toy_sequences(2)
     plain = clone(estimator).fit(X, y)
@@ -130,7 +148,7 @@ def check_labels(estimator: Any) -> None:
     np.testing.assert_array_equal(listed.predict(X), model.predict(X))
 
 
-def check_independence(estimator: Any) -> None:
+def check_independence(estimator: SequenceClassifier) -> None:
     """What is said of a sequence does not depend on its company."""
     X, y = toy_sequences()
     model = clone(estimator).fit(X, y)
@@ -142,7 +160,7 @@ def check_independence(estimator: Any) -> None:
     np.testing.assert_allclose(shuffled, expected[order], EXACT, EXACT)
 
 
-def check_storage(estimator: Any) -> None:
+def check_storage(estimator: SequenceClassifier) -> None:
     """Pickles and files bring the whole model back."""
     X, y = toy_sequences()
     model = clone(estimator).fit(X, np.array(["a", "b", "c"])[y])
@@ -156,7 +174,7 @@ def check_storage(estimator: Any) -> None:
         _same_answers(model, again, X)
 
 
-def check_weights(estimator: Any) -> None:
+def check_weights(estimator: SequenceClassifier) -> None:
     """A weight of two is a sequence given twice, and a weight of zero one left out."""
     X, y = toy_sequences()
     weight = np.where(np.arange(len(X)) % 4 == 1, 2.0, 1.0)
@@ -167,7 +185,7 @@ def check_weights(estimator: Any) -> None:
     _same_answers(weighted, model.fit([X[place] for place in places], y[places]), X, 1e-5)
 
 
-def check_selection(estimator: Any) -> None:
+def check_selection(estimator: SequenceClassifier) -> None:
     """Cross-validation and searches take lists of sequences."""
     X, y = toy_sequences()
     scores = cross_val_score(clone(estimator), X, y, cv=2)
@@ -177,13 +195,13 @@ def check_selection(estimator: Any) -> None:
     assert search.predict(X).shape == y.shape
 
 
-def check_refusals(estimator: Any) -> None:
+def check_refusals(estimator: SequenceClassifier) -> None:
     """Input that makes no sense is refused in words that name the problem, and nothing is lost."""
     X, y = toy_sequences()
     model = clone(estimator).fit(X, y)
     before = model.predict_proba(X)
     infinite, empty = np.array([[0.0, np.inf]]), np.empty((0, 2))
-    refused: dict[str, Any] = {
+    refused: dict[str, ArrayLike] = {
         "sequence 15 is empty": [*X, empty],
         "sequence 15 has 3 channel": [*X, np.ones((4, 3))],
         "sequence 15 contains infinity": [*X, infinite],
@@ -212,7 +230,7 @@ def check_refusals(estimator: Any) -> None:
     np.testing.assert_array_equal(model.predict_proba(X), before)
 
 
-def check_one_class(estimator: Any) -> None:
+def check_one_class(estimator: SequenceClassifier) -> None:
     """With a single class there is nothing to decide, and no error."""
     X, y = toy_sequences(1)
     model = clone(estimator).fit(X, y + 4)
@@ -220,7 +238,7 @@ def check_one_class(estimator: Any) -> None:
     np.testing.assert_allclose(model.predict_proba(X), 1.0)
 
 
-SEQUENCE_ESTIMATOR_CHECKS: tuple[Callable[[Any], None], ...] = (
+SEQUENCE_ESTIMATOR_CHECKS: tuple[Callable[[SequenceClassifier], None], ...] = (
     check_parameters,
     check_fit,
     check_forms,
@@ -235,7 +253,9 @@ SEQUENCE_ESTIMATOR_CHECKS: tuple[Callable[[Any], None], ...] = (
 )
 
 
-def _same_answers(first: Any, second: Any, X: Any, tolerance: float = EXACT) -> None:
+def _same_answers(
+    first: Classifier, second: Classifier, X: ArrayLike, tolerance: float = EXACT
+) -> None:
     assert first.classes_.dtype == second.classes_.dtype
     np.testing.assert_array_equal(first.predict(X), second.predict(X))
     proba = first.predict_proba(X), second.predict_proba(X)

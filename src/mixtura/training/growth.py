@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from numbers import Integral
-from typing import Any
 
 import torch
 
@@ -91,7 +90,7 @@ class GrowthPlan:
     n_classes: int
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What candidates differ in."""
         return {"missingness": self.recipe.missingness}
 
@@ -129,7 +128,7 @@ class ChainPlan:
     tradeoff: float
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What candidates differ in."""
         return {"n_states": self.n_states, "method": self.method}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +56,7 @@ class NetworkPlan:
     unlabeled_weight: float = 0.5
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What candidates differ in."""
         return {
             "embedding": self.embedding,

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from mixtura.models.mixture import Layout
 from mixtura.numerics import floor_spectrum, log_det_lower, logsumexp, lower_inverse
-from mixtura.progress import Progress
+from mixtura.progress import Progress, Record
 
 Chunks = Iterable[tuple[slice, Tensor]]
 
@@ -500,7 +500,7 @@ def _pursue(examples: Examples, scale: Tensor, count: int) -> Tensor:
     return chosen.sort(1).values
 
 
-def _record(model: SparseMixture, evidence: float) -> dict[str, float]:
+def _record(model: SparseMixture, evidence: float) -> Record:
     live = int(model.log_share.isfinite().sum())
     return {
         "objective": -evidence,

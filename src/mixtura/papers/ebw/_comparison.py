@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 
+from mixtura.data.given import Setting
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart, Recipe, accuracy, choose
@@ -31,7 +31,7 @@ def recipes(margins: Sequence[float], iterations: Sequence[int]) -> Recipes:
 
 
 def three_ways(
-    report: Report, train: Rows, n_components: int, candidates: Recipes, **settings: Any
+    report: Report, train: Rows, n_components: int, candidates: Recipes, **settings: Setting
 ) -> tuple[OneStart, dict[str, Mixture]]:
     """The mixture of maximum likelihood, and what each way of training makes of it."""
     chosen = choose(report, *train, n_components, candidates, **settings)
@@ -41,7 +41,7 @@ def three_ways(
 
 
 def score_mixtures(
-    report: Report, splits: list[Split], n_components: int, candidates: Recipes, **settings: Any
+    report: Report, splits: list[Split], n_components: int, candidates: Recipes, **settings: Setting
 ) -> dict[str, list[Score]]:
     """Scores of the three mixtures on every split, each from a start of its own."""
     scores: dict[str, list[Score]] = {}

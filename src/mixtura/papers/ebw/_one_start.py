@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
 from mixtura.data import Scaling, Table, resolve_device
+from mixtura.data.given import Parameters, Setting
 from mixtura.densities import Diagonal
 from mixtura.engines import LocalEngine
 from mixtura.estimators import MixtureClassifier
@@ -57,10 +58,10 @@ class OneStart:
 
     @classmethod
     def fit(
-        cls, report: Report, X: np.ndarray, y: np.ndarray, n_components: int, **settings: Any
+        cls, report: Report, X: np.ndarray, y: np.ndarray, n_components: int, **settings: Setting
     ) -> OneStart:
         """EM without a prior, in standardized units; y are class indices from zero."""
-        defaults: dict[str, Any] = {"density": Diagonal(FLOOR), "random_state": report.seed}
+        defaults: Parameters = {"density": Diagonal(FLOOR), "random_state": report.seed}
         model = MixtureClassifier(
             n_components,
             objective="likelihood",
@@ -110,7 +111,7 @@ def choose(
     y: np.ndarray,
     n_components: int,
     candidates: dict[str, list[Recipe]],
-    **settings: Any,
+    **settings: Setting,
 ) -> dict[str, Recipe]:
     """For each name the recipe that does best on held-out training rows."""
     kept, held = train_test_split(

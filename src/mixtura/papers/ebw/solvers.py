@@ -125,8 +125,8 @@ def _follow(
         held_out=start.engine if isinstance(solver, Adam) else None,
     ).history
     before = evaluate(start.mixture, objective, start.engine)[1]
-    name = "validation_objective" if "validation_objective" in history[0] else "objective"
-    points = [(0.0, before), *((record["seconds"], record[name]) for record in history)]
+    course = [(r["seconds"], r.get("validation_objective", r["objective"])) for r in history]
+    points = [(0.0, before), *course]
     seconds, reached = np.array(points).T
     # The epoch under way when time is up counts: it is where the schedule ends.
     return Curve(seconds.clip(max=allowed), np.minimum.accumulate(reached))

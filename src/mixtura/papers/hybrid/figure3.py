@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from mixtura.data import Scaling, Table, resolve_device
+from mixtura.data.given import Parameters
 from mixtura.densities import FullGaussian, Gaussian
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Mixture
@@ -117,7 +117,7 @@ def _show_times(report: Report, images: Images, rank: str) -> None:
 def _mixture_to_time(report: Report, images: Images, rank: str) -> Mixture:
     """A model of the right shape; how well it is fitted does not matter to the clock."""
     few = Images(*(part[:2000] for part in images))
-    shape: dict[str, Any] = {
+    shape: Parameters = {
         "n_components": 1 if report.quick else 17,
         "density__rank": 5 if rank == "full" else int(rank),
         "tradeoff": 1.0,

@@ -16,12 +16,13 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import train_test_split
 
+from mixtura.data.given import Parameters, Setting
 from mixtura.densities import Diagonal, Full, LowRank
 from mixtura.estimators import MixtureClassifier
 from mixtura.exceptions import DegenerateDataWarning
@@ -29,8 +30,6 @@ from mixtura.objectives import Conditional, Likelihood, Margin, tradeoff_of_shar
 from mixtura.papers.images import Images, load_images
 from mixtura.papers.report import Report
 from mixtura.solvers import EM, Adam
-
-Parameters = dict[str, Any]
 
 OBJECTIVES: dict[str, Parameters] = {
     "LL": {"objective": Likelihood(), "solver": EM(), "solver__max_iter": 100},
@@ -206,12 +205,12 @@ def _show_cell(report: Report, part: str, images: Images, paper: float | None) -
 
 def _validation_error(fits: list[Fit]) -> float | None:
     """The mean error of the epochs that were kept; None where there was nothing to choose."""
-    key = "validation_error"
-    courses = [[record[key] for record in fit.model.history_ if key in record] for fit in fits]
+    histories = [fit.model.history_ for fit in fits]
+    courses = [[r["validation_error"] for r in h if "validation_error" in r] for h in histories]
     return 100 * float(np.mean([min(course) for course in courses])) if all(courses) else None
 
 
-def train_cell(report: Report, images: Images, part: str, **changes: Any) -> Fit:
+def train_cell(report: Report, images: Images, part: str, **changes: Setting) -> Fit:
     """The model of a cell of the table, with some of its parameters changed."""
     chosen = parameters(part, report.quick, **changes)
     X, y = images.X_train, images.y_train
@@ -221,7 +220,7 @@ def train_cell(report: Report, images: Images, part: str, **changes: Any) -> Fit
     return train(report, X, y, chosen)
 
 
-def parameters(part: str, quick: bool = False, **changes: Any) -> Parameters:
+def parameters(part: str, quick: bool = False, **changes: Setting) -> Parameters:
     """All that is set for a cell of the table, with some of it changed."""
     _, structure, objective = part.split("/")
     changes = (_QUICK if quick else {}) | changes

@@ -15,9 +15,9 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier
+from mixtura.data.given import Parameters, Setting
 from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.tables import (
-    Parameters,
     Split,
     boosted_trees,
     fit,
@@ -149,6 +149,6 @@ def _draw(report: Report, name: str) -> None:
             panel.legend(frameon=False)
 
 
-def _plot(panel: Panel, rows: Lines, kind: str, line: str, **style: Any) -> None:
+def _plot(panel: Panel, rows: Lines, kind: str, line: str, **style: Setting) -> None:
     mine = [row for row in rows if row["kind"] == kind]
     panel.plot([row["share"] for row in mine], [row["ours"] for row in mine], line, **style)

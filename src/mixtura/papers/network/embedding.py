@@ -18,8 +18,9 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from mixtura import MixtureNetworkClassifier
+from mixtura.data.given import Parameters
 from mixtura.papers.report import Report
-from mixtura.papers.tables import Parameters, fit, load
+from mixtura.papers.tables import fit, load
 
 _LOG_DENSITY: Parameters = {"n_components": 2, "embedding": "log_density", "calibrate": False}
 SETTINGS: dict[str, Parameters] = {

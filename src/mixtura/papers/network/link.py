@@ -10,12 +10,11 @@ link and 98.8 % with it, where the lower component keeps a weight of 0.037.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkClassifier
+from mixtura.data.given import Setting
 from mixtura.datasets import load_dataset
 from mixtura.papers.boundary import Height, contour, scatter
 from mixtura.papers.report import Panel, Report
@@ -41,7 +40,7 @@ def run(report: Report) -> None:
 
 
 def published(
-    rows: Bunch, report: Report, n_components: int, **settings: Any
+    rows: Bunch, report: Report, n_components: int, **settings: Setting
 ) -> MixtureNetworkClassifier:
     """The paper's network: posteriors in mixtures of all rows, and nothing but linked EM."""
     model = MixtureNetworkClassifier(
@@ -58,7 +57,9 @@ def published(
     return model
 
 
-def draw_ellipses(panel: Panel, model: MixtureNetworkClassifier, label: int, **style: Any) -> None:
+def draw_ellipses(
+    panel: Panel, model: MixtureNetworkClassifier, label: int, **style: Setting
+) -> None:
     """One standard deviation around the components of a class, as wide as their weight."""
     owner = np.asarray(model.mixture_.layout.owner)
     circle = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)])

@@ -18,9 +18,9 @@ from sklearn.model_selection import RepeatedStratifiedKFold
 from sklearn.utils import Bunch
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier
+from mixtura.data.given import Parameters
 from mixtura.papers.report import Report
 from mixtura.papers.tables import (
-    Parameters,
     Score,
     Split,
     boosted_trees,

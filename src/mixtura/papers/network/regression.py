@@ -30,8 +30,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkRegressor
+from mixtura.data.given import Parameters
 from mixtura.papers.report import Report
-from mixtura.papers.tables import Parameters, fit, load, punch_at_random, without_warnings
+from mixtura.papers.tables import fit, load, punch_at_random, without_warnings
 
 #: The set, and the column of it that is predicted; None is sklearn's own target.
 TARGETS: dict[str, tuple[str, str] | None] = {

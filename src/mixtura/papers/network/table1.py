@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -26,11 +26,11 @@ from sklearn.svm import SVC
 from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkClassifier
+from mixtura.data.given import Parameters, Setting
 from mixtura.densities import LowRank
 from mixtura.objectives import Margin
 from mixtura.papers.report import Report
 from mixtura.papers.tables import (
-    Parameters,
     Score,
     Split,
     fit,
@@ -66,7 +66,7 @@ N_QUICK = 3
 
 
 def _specialists(
-    density: str, count: int, objective: str, tradeoff: float, /, **parts: Any
+    density: str, count: int, objective: str, tradeoff: float, /, **parts: Setting
 ) -> tuple[str, Parameters]:
     """Log-densities of the mixtures of each class's own rows; objects in place of the names."""
     return f"log-density, {density}, {count}, {objective} {tradeoff}", {
@@ -76,7 +76,7 @@ def _specialists(
 
 
 def _everywhere(
-    density: str, count: int, tradeoff: float, /, **parts: Any
+    density: str, count: int, tradeoff: float, /, **parts: Setting
 ) -> tuple[str, Parameters]:
     """Posteriors of mixtures of all rows."""
     return f"posterior, {density}, {count}, conditional {tradeoff}", {

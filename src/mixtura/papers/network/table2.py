@@ -9,20 +9,11 @@ Parts are named by the set.
 
 from __future__ import annotations
 
+from mixtura.data.given import Parameters
 from mixtura.papers.network.table1 import GENES, SEEDS, network
 from mixtura.papers.network.table1 import PAPER as COMPLETE
 from mixtura.papers.report import Report
-from mixtura.papers.tables import (
-    Parameters,
-    fit,
-    halves,
-    hide_labels,
-    labeled,
-    load,
-    losses,
-    score,
-    summary,
-)
+from mixtura.papers.tables import fit, halves, hide_labels, labeled, load, losses, score, summary
 
 SHARES = (1.0, 0.85, 0.5, 0.25)
 #: Errors with 85, 50 and 25 % of the labels.

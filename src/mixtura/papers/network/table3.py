@@ -15,9 +15,9 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkClassifier
+from mixtura.data.given import Classifier, Parameters
 from mixtura.papers.report import Report
 from mixtura.papers.tables import (
-    Parameters,
     Score,
     Split,
     boosted_trees,
@@ -88,7 +88,7 @@ def _model(report: Report, rows: Bunch, model: str, seed: int) -> Any:
     )
 
 
-def _score(model: Any, rows: Bunch, split: Split, share: float, number: int) -> Score:
+def _score(model: Classifier, rows: Bunch, split: Split, share: float, number: int) -> Score:
     train, test = split
     X, shown = rows.data[train], hide_labels(rows.target[train], share, number)
     known: tuple[np.ndarray, np.ndarray] = (X, shown)

@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mixtura import FisherScores, SequenceMixtureClassifier
+from mixtura.data.given import Classifier, Setting
 
 Sequences = list[np.ndarray]
 #: Training rows, test rows.
@@ -50,7 +51,7 @@ class Score(NamedTuple):
     seconds: float
 
 
-def method(name: str, n_states: int, **settings: Any) -> Maker:
+def method(name: str, n_states: int, **settings: Setting) -> Maker:
     """A way to train by the paper's name, or a rival."""
     if name == "1-NN DTW":
         return lambda seed: NearestWarped()
@@ -73,7 +74,7 @@ def evaluate(
 
 
 def score(
-    model: Any, data: Sequences, target: np.ndarray, train: np.ndarray, test: np.ndarray
+    model: Classifier, data: Sequences, target: np.ndarray, train: np.ndarray, test: np.ndarray
 ) -> Score:
     """Fit on one part and test on the other."""
     began = time.perf_counter()
@@ -82,7 +83,7 @@ def score(
     return Score(error(model, take(data, test), target[test]), seconds)
 
 
-def error(model: Any, data: Sequences, target: np.ndarray) -> float:
+def error(model: Classifier, data: Sequences, target: np.ndarray) -> float:
     """Percent that a fitted classifier gets wrong."""
     return 100 * float(np.mean(model.predict(data) != target))
 
@@ -110,7 +111,7 @@ def with_slopes(data: Sequences) -> Sequences:
 # -- rivals --------------------------------------------------------------------------------------
 
 
-def fisher_machine(n_states: int, **settings: Any) -> Pipeline:
+def fisher_machine(n_states: int, **settings: Setting) -> Pipeline:
     """Radial support vectors on Fisher scores; penalty and width by inner cross-validation."""
     model = SequenceMixtureClassifier(n_states, method="ml", **settings)
     return make_pipeline(FisherScores(model), StandardScaler(), _SearchedMachine())

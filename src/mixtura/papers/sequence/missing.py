@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.pipeline import make_pipeline
 
+from mixtura.data.given import Parameters
 from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.sequence._methods import (
     RIVALS,
@@ -73,7 +74,7 @@ def _show(
     report: Report,
     part: str,
     kind: str,
-    models: dict[str, Any],
+    models: Parameters,
     data: Sequences,
     target: np.ndarray,
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
+from mixtura.data.given import Parameters
 from mixtura.datasets import load_dataset
 from mixtura.papers.report import Report
 from mixtura.papers.sequence._methods import (
@@ -35,7 +36,7 @@ FILES = {
     "digits": "free_spoken_digits",
     "letters": "character_trajectories_100",
 }
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, Parameters] = {
     "vowels": {"n_states": 3, "density": "full"},
     "digits": {"n_states": 6, "topology": "left_to_right"},
     "letters": {"n_states": 8, "topology": "left_to_right"},

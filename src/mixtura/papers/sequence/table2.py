@@ -13,12 +13,13 @@ Parts are named like "gunpoint slopes, BxCML".
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils import Bunch
 
+from mixtura.data.given import Parameters
 from mixtura.datasets import load_dataset
 from mixtura.densities import Diagonal
 from mixtura.papers.report import Report
@@ -63,7 +64,7 @@ SIGNERS: dict[str, tuple[str, ...]] = {
 FOLDS = 10
 #: The fingers of the glove have four positions each: small variances mean nothing there.
 _GLOVE = {"n_states": 6, "density": Diagonal(0.3)}
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, Parameters] = {
     "gunpoint": {"n_states": 10},
     "gunpoint slopes": {"n_states": 10},
     "auslan": _GLOVE,

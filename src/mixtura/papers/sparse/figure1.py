@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from sklearn.gaussian_process import GaussianProcessClassifier
@@ -17,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils import Bunch
 
 from mixtura import MixtureClassifier, SparseMixtureClassifier
+from mixtura.data.given import Classifier, Parameters
 from mixtura.datasets import make_ripley
 from mixtura.papers.boundary import Height, contour, scatter
 from mixtura.papers.report import Panel, Report
@@ -42,7 +42,7 @@ def run(report: Report) -> None:
     _snapshots(report, train)
 
 
-def _models(seed: int) -> dict[str, Any]:
+def _models(seed: int) -> Parameters:
     """Softmax, the kernel machines, and mixtures: dense and sparse."""
     return {
         "softmax": LogisticRegression(),
@@ -59,7 +59,7 @@ def _weights(model: object) -> int | None:
     return getattr(model, "n_coef_", None)
 
 
-def _draw(panel: Panel, model: Any, rows: Bunch, title: str) -> None:
+def _draw(panel: Panel, model: Classifier, rows: Bunch, title: str) -> None:
     scatter(panel, rows.data, rows.target)
     contour(panel, rows.data, lambda x: model.predict_proba(x)[:, 1], colors="black")
     panel.set_title(title)

@@ -26,8 +26,10 @@ from sklearn.svm import SVC
 from sklearn.utils import Bunch
 
 from mixtura import SparseMixtureClassifier
+from mixtura.data.given import Classifier, Parameters
 from mixtura.datasets import load_dataset
 from mixtura.papers.report import Report
+from mixtura.papers.tables import Split
 
 #: The paper's error and weights of its model, of the Gaussian process and of the relevance vectors.
 _PAPER: dict[str, dict[str, tuple[float, float]]] = {
@@ -40,11 +42,11 @@ _PAPER: dict[str, dict[str, tuple[float, float]]] = {
 _FILES = {"ripley": "ripley_synth", "breast cancer": "breast_cancer_raetsch"}
 
 
-def _radial(gamma: float) -> dict[str, Any]:
+def _radial(gamma: float) -> Parameters:
     return {"n_components": 2, "kernel": "rbf", "kernel_params": {"gamma": gamma}, "n_init": 3}
 
 
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, Parameters] = {
     "ripley": {"form": "primal"},
     "waveform": _radial(0.2 / 21),
     "banana": _radial(0.7 / 2),
@@ -133,7 +135,7 @@ def _scores(report: Report, name: str, model: str, make: Model, rows: Bunch) -> 
     ]
 
 
-def score(model: Any, data: np.ndarray, target: np.ndarray, split: Any) -> Score:
+def score(model: Classifier, data: np.ndarray, target: np.ndarray, split: Split) -> Score:
     """Fit on one part and test on the other."""
     train, test = split
     began = time.perf_counter()
@@ -145,7 +147,7 @@ def score(model: Any, data: np.ndarray, target: np.ndarray, split: Any) -> Score
     return Score(error, _count(model, len(train)), seconds)
 
 
-def _count(model: Any, n_rows: int) -> int:
+def _count(model: Classifier, n_rows: int) -> int:
     """Weights that are not zero; support vectors; all rows of a process."""
     if isinstance(model, SparseMixtureClassifier):
         return model.n_coef_

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mixtura.data import resolve_device
+from mixtura.data.given import Parameters
 from mixtura.nn import MixtureHead
 from mixtura.papers.images import load_images
 from mixtura.papers.report import Report
@@ -92,7 +92,7 @@ PARTS = {
 }
 _QUICK_PARTS = ("mnist 10-d",)
 _QUICK_LAYERS = DRAWN
-_QUICK: dict[str, Any] = {
+_QUICK: Parameters = {
     "body": partial(digit_body, depth=4),
     "n_train": 800,
     "n_test": 500,

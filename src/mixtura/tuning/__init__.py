@@ -1,70 +1,79 @@
-"""Search for an estimator's parameters by cross-validation, with Optuna.
-
-The ranges follow Roth, Peharz, Tschiatschek and Pernkopf (2018), "Hybrid
-generative-discriminative training of Gaussian mixture models", section 4.2.1.
-"""
+"""Search for an estimator's parameters by cross-validation, with Optuna."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, get_tags
 from sklearn.utils.validation import _num_samples, check_consistent_length
 
-from mixtura.data import find_labeled, labeled_mask, read_labels, resolve_unlabeled
-from mixtura.densities import Diagonal, Full, LowRank, Spherical, Structure
-from mixtura.estimators import (
-    BoostedMixtureClassifier,
-    MixtureClassifier,
-    MixtureDensity,
-    MixtureNetworkClassifier,
-    MixtureNetworkRegressor,
-    SequenceMixtureClassifier,
-    SparseMixtureClassifier,
-)
+from mixtura.data import find_labeled, read_labels, resolve_unlabeled
+from mixtura.data.given import ArrayLike, Parameters, RandomState, Setting
 from mixtura.estimators.base import check_weight
-from mixtura.estimators.plan import choose_solver
 from mixtura.exceptions import InvalidInputError
-from mixtura.objectives import Margin
-from mixtura.solvers import Adam, LinkedEM, Solver
 
 try:
     import optuna
 except ImportError:
     raise ImportError("The search needs Optuna: pip install 'mixtura[tune]'.") from None
 
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.storages import BaseStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-AnyEstimator = TypeVar("AnyEstimator", bound=BaseEstimator)
-Parameters = dict[str, Any]
-#: What spaces ask of: a trial that runs, or a finished one that repeats its answers.
-Trial = optuna.Trial | optuna.trial.FrozenTrial
+from mixtura.tuning.spaces import SPACES, Trial, classifier_space, plain
+
+__all__ = ["SPACES", "TuningResult", "classifier_space", "tune"]
+
+
+class Tunable(Protocol):
+    """What can be searched: an estimator, or a pipeline that ends in one."""
+
+    @property
+    def fit(self) -> Callable[..., Self]: ...
+
+    def get_params(self, deep: bool = True) -> Parameters: ...
+
+    def set_params(self, **params: Setting) -> Self: ...
+
+
+class Splitter(Protocol):
+    """What scikit-learn calls a cross-validator."""
+
+    @property
+    def split(self) -> Callable[..., Iterable[tuple[np.ndarray, np.ndarray]]]: ...
+
+
+Value = TypeVar("Value", int, str)
+AnyEstimator = TypeVar("AnyEstimator", bound=Tunable)
+Space = Mapping[str, BaseDistribution] | Callable[[Trial], Parameters] | None
+Scoring = str | Callable[..., float] | None
+Storage = str | os.PathLike[str] | BaseStorage | None
 Folds = list[tuple[np.ndarray, np.ndarray]]
+Splits = int | Splitter | Iterable[tuple[np.ndarray, np.ndarray]]
 
 #: A pruned trial counts, a failed one does not: that is one which was interrupted.
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 #: NumPy's LinAlgError is a ValueError, PyTorch's is not.
 _FIT_ERRORS = (ValueError, torch.linalg.LinAlgError)
 _AS_GIVEN, _ERROR = "as given", "error"
-#: Structures whose only setting is the floor, by the names that studies store.
-_GAUSSIANS: dict[str, Callable[[float], Structure]] = {
-    "spherical": Spherical,
-    "diag": Diagonal,
-    "full": Full,
-}
 
 
 class TuningResult(NamedTuple, Generic[AnyEstimator]):
@@ -76,21 +85,21 @@ class TuningResult(NamedTuple, Generic[AnyEstimator]):
 
 def tune(
     estimator: AnyEstimator,
-    X: Any,
-    y: Any = None,
+    X: ArrayLike,
+    y: ArrayLike = None,
     *,
     n_trials: int = 50,
-    space: Any = None,
-    cv: Any = 5,
-    scoring: Any = None,
+    space: Space = None,
+    cv: Splits = 5,
+    scoring: Scoring = None,
     timeout: float | None = None,
     n_jobs: int = 1,
-    storage: Any = None,
+    storage: Storage = None,
     study_name: str | None = None,
-    sample_weight: Any = None,
+    sample_weight: ArrayLike = None,
     sampler: optuna.samplers.BaseSampler | None = None,
     pruner: optuna.pruners.BasePruner | None = None,
-    random_state: Any = None,
+    random_state: RandomState = None,
     verbose: int = 0,
 ) -> TuningResult[AnyEstimator]:
     """Search for the parameters that do best in cross-validation.
@@ -173,148 +182,8 @@ def tune(
     return TuningResult(search.fit(best, np.arange(len(rows))), study)
 
 
-# -- spaces ----------------------------------------------------------------------------------
-
-
-def classifier_space(
-    trial: Trial, estimator: MixtureClassifier, X: Any, y: Any, *, per_class: bool = False
-) -> Parameters:
-    """The space of `MixtureClassifier`; parameters without effect in a trial are left alone.
-
-    `tradeoff_odds` is the likelihood's share against the rest, so that both ends of `tradeoff`
-    are searched closely. With `per_class` every class has its own number of components:
-
-        tune(model, X, y, space=lambda trial: classifier_space(trial, model, X, y, per_class=True))
-    """
-    y = read_labels(y)
-    labeled = labeled_mask(y, estimator.unlabeled)
-    classes, counts = np.unique(_plain(y[labeled]), return_counts=True)
-    chosen: Parameters = {"density": _density(trial, X.shape[1], estimator.density)}
-    if per_class:
-        chosen["n_components"] = [
-            _components(trial, count, f"n_components_{label}")
-            for label, count in zip(classes.tolist(), counts, strict=True)
-        ]
-    else:
-        chosen["n_components"] = _components(trial, counts.min())
-    if not labeled.all():
-        chosen["unlabeled_weight"] = trial.suggest_float("unlabeled_weight", 0.05, 0.95)
-    solver = choose_solver(estimator.solver, len(y), by_em=False)
-    if len(classes) > 1 and not solver.likelihood_only:
-        chosen |= _discriminative(trial, solver)
-    return chosen
-
-
-def density_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
-    """The space of `MixtureDensity`."""
-    return {
-        "n_components": _components(trial, X.shape[0]),
-        "density": _density(trial, X.shape[1]),
-    }
-
-
-def sparse_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
-    """The space of `SparseMixtureClassifier`: what its components are made of, and how many."""
-    chosen: Parameters = {"n_components": trial.suggest_int("n_components", 1, 6), "form": "auto"}
-    kernel = trial.suggest_categorical("kernel", ["poly2", "rbf"])
-    if kernel == "rbf":
-        gamma = trial.suggest_float("gamma", 0.05, 5.0, log=True) / X.shape[1]
-        return {
-            **chosen,
-            "kernel": "rbf",
-            "features": "quadratic",
-            "kernel_params": {"gamma": gamma},
-        }
-    features = trial.suggest_categorical("features", ["quadratic", "diagonal", "linear"])
-    return {**chosen, "kernel": "poly2", "features": features, "kernel_params": None}
-
-
-def boosted_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
-    """The space of `BoostedMixtureClassifier`: what a stage is; their number is not searched."""
-    return {
-        "n_components": trial.suggest_int("n_components", 1, 4),
-        "prior_rows": trial.suggest_float("prior_rows", 0.1, 10.0, log=True),
-        "density": _density(trial, X.shape[1]),
-    }
-
-
-def sequence_space(trial: Trial, estimator: object, X: Any, y: Any = None) -> Parameters:
-    """The space of `SequenceMixtureClassifier`: what its hidden Markov models are."""
-    chosen: Parameters = {"n_states": trial.suggest_int("n_states", 2, 16, log=True)}
-    kind = trial.suggest_categorical("density", ["diag", "full"])
-    chosen["topology"] = trial.suggest_categorical("topology", ["ergodic", "left_to_right"])
-    floor = trial.suggest_float("floor", 1e-3, 0.5, log=True)
-    return {**chosen, "density": _GAUSSIANS[kind](floor)}
-
-
-def network_space(trial: Trial, estimator: Any, X: Any, y: Any = None) -> Parameters:
-    """The space of `MixtureNetworkClassifier` and `MixtureNetworkRegressor`."""
-    linked = estimator.solver if isinstance(estimator.solver, LinkedEM) else LinkedEM()
-    chosen: Parameters = {
-        "embedding": trial.suggest_categorical("embedding", ["posterior", "log_density"]),
-        "n_components": trial.suggest_int("n_components", 1, 30, log=True),
-        "solver": replace(
-            linked,
-            l1=trial.suggest_float("l1", 1e-5, 1e-1, log=True),
-            l2=trial.suggest_float("l2", 1e-5, 1e-1, log=True),
-        ),
-        "prior_rows": trial.suggest_float("prior_rows", 1.0, 100.0, log=True),
-        "density": _density(trial, X.shape[1]),
-    }
-    if linked.end_to_end:
-        chosen["tradeoff"] = trial.suggest_float("tradeoff", 1e-3, 1.0, log=True)
-    else:
-        link = trial.suggest_float("link", 1e-2, 1e4, log=True)
-        chosen["solver"] = replace(chosen["solver"], link=link)
-    return chosen
-
-
-#: The space of each type of estimator and its subclasses: a function of (trial, estimator, X, y),
-#: with the rows of one training part, that returns parameters.
-SPACES: dict[type, Callable[[Trial, Any, Any, Any], Parameters]] = {
-    MixtureClassifier: classifier_space,
-    SparseMixtureClassifier: sparse_space,
-    BoostedMixtureClassifier: boosted_space,
-    SequenceMixtureClassifier: sequence_space,
-    MixtureDensity: density_space,
-    MixtureNetworkClassifier: network_space,
-    MixtureNetworkRegressor: network_space,
-}
-
-
-def _components(trial: Trial, n_rows: int, name: str = "n_components") -> int:
-    """At most 20, and two rows for each."""
-    return trial.suggest_int(name, 1, int(np.clip(n_rows // 2, 1, 20)), log=True)
-
-
-def _density(trial: Trial, n_features: int, given: str | Structure = "auto") -> Structure:
-    """A Gaussian structure; one of low rank keeps what else was said of the one that is given."""
-    floor = trial.suggest_float("floor", 1e-4, 1e-1, log=True)
-    if n_features == 1:
-        return Full(floor)
-    low_rank, kind = given if isinstance(given, LowRank) else LowRank(), "low_rank"
-    if low_rank.closed_form:  # precisions come in low rank alone
-        kind = trial.suggest_categorical("density", [*_GAUSSIANS, kind])
-    if kind != "low_rank":
-        return _GAUSSIANS[kind](floor)
-    rank = trial.suggest_int("rank", 1, min(25, n_features - 1))
-    return replace(low_rank, rank=rank, floor=floor)
-
-
-def _discriminative(trial: Trial, solver: Solver) -> Parameters:
-    objective = trial.suggest_categorical("objective", ["margin", "conditional"])
-    odds = trial.suggest_float("tradeoff_odds", 1e-3, 1e3, log=True)
-    chosen = {"objective": objective, "tradeoff": odds / (1.0 + odds)}
-    if objective == "margin":
-        chosen["objective"] = Margin(trial.suggest_float("margin", 1e-2, 1e2, log=True))
-    if isinstance(solver, Adam):
-        rate = trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True)
-        chosen["solver"] = replace(solver, learning_rate=rate)
-    return chosen
-
-
 def _resolve_space(
-    space: Any, estimator: Any, rows: _Rows, folds: Folds
+    space: Space, estimator: Tunable, rows: _Rows, folds: Folds
 ) -> Callable[[Trial], Parameters]:
     if callable(space):
         return space
@@ -330,12 +199,12 @@ def _resolve_space(
             "distributions or a function of a trial, or add the type to SPACES."
         )
     X, y = rows.take(folds[0][0])
-    if prefix and len(estimator) > 1:
+    if isinstance(estimator, Pipeline) and len(estimator) > 1:
         X = clone(estimator[:-1]).fit_transform(X, y)
     return lambda trial: {prefix + key: value for key, value in known(trial, last, X, y).items()}
 
 
-def _suggest(trial: Trial, name: str, choice: Any) -> Any:
+def _suggest(trial: Trial, name: str, choice: BaseDistribution) -> Setting:
     match choice:
         case FloatDistribution():
             return trial.suggest_float(
@@ -355,7 +224,7 @@ def _suggest(trial: Trial, name: str, choice: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Rows:
-    X: Any
+    X: ArrayLike
     y: np.ndarray | None
     weight: np.ndarray | None
     labeled: np.ndarray
@@ -364,7 +233,9 @@ class _Rows:
         return len(self.labeled)
 
     @classmethod
-    def read(cls, estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any) -> _Rows:
+    def read(
+        cls, estimator: Tunable, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike
+    ) -> _Rows:
         of_sequences = get_tags(_last_step(estimator)[1]).input_tags.three_d_array
         X = X if hasattr(X, "shape") or of_sequences else np.asarray(X)
         labeled = np.ones(_num_samples(X), dtype=bool)
@@ -379,16 +250,16 @@ class _Rows:
         weight = None if sample_weight is None else check_weight(sample_weight, len(labeled))
         return cls(X, None if y is None else column_or_1d(y), weight, labeled)
 
-    def take(self, index: np.ndarray) -> tuple[Any, np.ndarray | None]:
+    def take(self, index: np.ndarray) -> tuple[ArrayLike, np.ndarray | None]:
         return _safe_indexing(self.X, index), None if self.y is None else self.y[index]
 
-    def folds(self, cv: Any, seed: int, *, stratify: bool) -> Folds:
+    def folds(self, cv: Splits, seed: int, *, stratify: bool) -> Folds:
         """Training and test rows; the unlabeled ones always train."""
         # Splitters see labeled rows alone, for a marker is not a class to share out.
         by_splitter = isinstance(cv, Integral) or hasattr(cv, "split")
         rows = np.flatnonzero(self.labeled) if by_splitter else np.arange(len(self))
         X, y = self.take(rows)
-        y = None if y is None or not by_splitter else _plain(y)
+        y = None if y is None or not by_splitter else plain(y)
         if isinstance(cv, Integral):
             if stratify and y is not None:
                 _refuse_small_classes(y, int(cv))
@@ -403,10 +274,10 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class _Search:
+class _Search(Generic[AnyEstimator]):
     """The objective that Optuna maximizes."""
 
-    start: BaseEstimator
+    start: AnyEstimator
     rows: _Rows
     folds: Folds
     scorer: Callable[..., float]
@@ -425,19 +296,19 @@ class _Search:
                 raise optuna.TrialPruned(f"behind after {step + 1} folds")
         return float(np.mean(scores))
 
-    def model(self, trial: Trial) -> Any:
+    def model(self, trial: Trial) -> AnyEstimator:
         parameters = {} if _AS_GIVEN in trial.user_attrs else self.space(trial)
         return clone(self.start).set_params(**parameters)
 
-    def fit(self, model: Any, index: np.ndarray) -> Any:
+    def fit(self, model: AnyEstimator, index: np.ndarray) -> AnyEstimator:
         X, y = self.rows.take(index)
         weight = self.rows.weight
         extra = {} if weight is None else {_last_step(model)[0] + "sample_weight": weight[index]}
         return model.fit(X, y, **extra)
 
-    def _score(self, model: Any, index: np.ndarray) -> float:
+    def _score(self, model: AnyEstimator, index: np.ndarray) -> float:
         X, y = self.rows.take(index)
-        score = self.scorer(model, X) if y is None else self.scorer(model, X, _plain(y))
+        score = self.scorer(model, X) if y is None else self.scorer(model, X, plain(y))
         if not np.isfinite(score):
             raise ValueError(f"the score is {score}")
         return float(score)
@@ -447,12 +318,7 @@ class _Search:
         self.model(optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask())
 
 
-def _plain(y: np.ndarray) -> np.ndarray:
-    """Labels in an array of their own type: scikit-learn takes objects for an unknown target."""
-    return np.array(y.tolist())
-
-
-def _last_step(estimator: BaseEstimator) -> tuple[str, Any]:
+def _last_step(estimator: Tunable) -> tuple[str, Tunable]:
     """The estimator that classifies, and what its parameters begin with."""
     if not isinstance(estimator, Pipeline):
         return "", estimator
@@ -460,13 +326,13 @@ def _last_step(estimator: BaseEstimator) -> tuple[str, Any]:
     return f"{name}__", last
 
 
-def _free_seeds(estimator: BaseEstimator, seed: int) -> Parameters:
+def _free_seeds(estimator: Tunable, seed: int) -> Parameters:
     """The random states nobody has set: with one seed for all, trials differ by parameters only."""
     given = estimator.get_params().items()
     return {key: seed for key, value in given if key.endswith("random_state") and value is None}
 
 
-def _marker(estimator: BaseEstimator, y: np.ndarray | None) -> Parameters:
+def _marker(estimator: Tunable, y: np.ndarray | None) -> Parameters:
     """What marks unlabeled rows: the same for every fold, whatever labels it happens to hold."""
     prefix, last = _last_step(estimator)
     if y is None or not hasattr(last, "unlabeled"):
@@ -477,7 +343,7 @@ def _marker(estimator: BaseEstimator, y: np.ndarray | None) -> Parameters:
 # -- the study -------------------------------------------------------------------------------
 
 
-def _resolve_scoring(estimator: BaseEstimator, scoring: Any) -> tuple[str, Callable[..., float]]:
+def _resolve_scoring(estimator: Tunable, scoring: Scoring) -> tuple[str, Callable[..., float]]:
     """A measure's name and its scorer."""
     if scoring is None and is_classifier(estimator):
         scoring = "neg_log_loss"
@@ -488,7 +354,11 @@ def _resolve_scoring(estimator: BaseEstimator, scoring: Any) -> tuple[str, Calla
 
 
 def _open_study(
-    storage: Any, name: str, sampler: Any, pruner: Any, random_state: Any
+    storage: Storage,
+    name: str,
+    sampler: optuna.samplers.BaseSampler | None,
+    pruner: optuna.pruners.BasePruner | None,
+    random_state: RandomState,
 ) -> tuple[optuna.Study, int]:
     """The study, new or begun before, and the seed of its folds and fits."""
     study = optuna.create_study(
@@ -504,16 +374,16 @@ def _open_study(
     return study, _recall(study, "seed", drawn)
 
 
-def _resolve_storage(storage: Any) -> Any:
-    if not isinstance(storage, str | os.PathLike) or "://" in str(storage):
-        return storage
-    path = os.fspath(storage)
+def _resolve_storage(storage: Storage) -> str | BaseStorage | None:
+    path = os.fspath(storage) if isinstance(storage, os.PathLike) else storage
+    if not isinstance(path, str) or "://" in path:
+        return path
     if path.endswith(".db"):
         return f"sqlite:///{path}"
     return optuna.storages.JournalStorage(JournalFileBackend(path))
 
 
-def _recall(study: optuna.Study, key: str, value: Any) -> Any:
+def _recall(study: optuna.Study, key: str, value: Value) -> Value:
     """What the first call on this study noted; this value, if it is the first."""
     if key not in study.user_attrs:
         study.set_user_attr(key, value)

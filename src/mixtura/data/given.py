@@ -1,0 +1,39 @@
+"""Types of what users pass."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self, TypeAlias
+
+import numpy as np
+import torch
+
+#: A table, sequences, labels or weights: arrays, data frames, sparse matrices, lists. Its parts and
+#: entries are as various; what they are is found out where they are read.
+ArrayLike: TypeAlias = Any
+#: One number, or one per class.
+Numbers: TypeAlias = float | Sequence[float] | np.ndarray
+#: Weights of classes by label, or "balanced".
+ClassWeight: TypeAlias = Mapping[Any, float] | str | None
+RandomState: TypeAlias = int | np.random.RandomState | None
+Device: TypeAlias = str | torch.device
+#: What one parameter of an estimator may be, and parameters by name.
+Setting: TypeAlias = Any
+Parameters: TypeAlias = dict[str, Setting]
+
+
+class Predictor(Protocol):
+    """What scikit-learn calls a predictor: ours, or another's."""
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self: ...
+
+    def predict(self, X: ArrayLike) -> np.ndarray: ...
+
+    def score(self, X: ArrayLike, y: ArrayLike) -> float: ...
+
+
+class Classifier(Predictor, Protocol):
+    """What scikit-learn calls a classifier, with probabilities."""
+
+    @property
+    def classes_(self) -> np.ndarray: ...
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray: ...
