@@ -94,7 +94,7 @@ def test_single_precision_of_very_many_columns(generator):
     """Factorials of a thousand are large, and their differences are right."""
     density = make_hole_pattern(generator, 1000)
     rows = batch_of(np.random.default_rng(0).random((20, 1000)) < 0.4)
-    single = density.to(torch.float32).log_prob(rows.to(torch.float32))
+    single = density.to(dtype=torch.float32).log_prob(rows.to(torch.float32))
     assert single.dtype == torch.float32
     np.testing.assert_allclose(single, density.log_prob(rows), 1e-5)
 

@@ -254,7 +254,7 @@ class MixtureHead(nn.Module):
                 "models holes, or is over sequences: fit Gaussians to numbers alone, with "
                 "missingness='ignore'."
             )
-        mixture, scaling = mixture.to(torch.float64), getattr(model, "scaling_", None)
+        mixture, scaling = mixture.to(dtype=torch.float64), getattr(model, "scaling_", None)
         density = mixture.density
         head = _blank(
             in_features=density.n_features,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -50,9 +50,9 @@ class SequenceBatch:
         owner = packing.owner
         return cls(Batch(packing.pack(x), seen, y[owner], weight[owner]), packing, y, weight)
 
-    def unpacked(self, frames: Tensor) -> Tensor:
+    def unpacked(self, values: Tensor) -> Tensor:
         """Packed frames, sequence after sequence again."""
-        return frames[self.packing.place]
+        return values[self.packing.place]
 
     def as_met(self) -> SequenceBatch:
         """The sequences as at prediction: as they are, since no density looks at their holes."""
@@ -90,6 +90,31 @@ class SequenceBatch:
             self.y.repeat(2),
             self.weight.repeat(2) / 2.0,
         )
+
+
+class Batched(Protocol):
+    """What batches of rows and of sequences have in common."""
+
+    @property
+    def y(self) -> Tensor: ...
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    def __len__(self) -> int: ...
+
+    def as_met(self) -> Self: ...
+
+    def missing_share(self) -> Tensor: ...
+
+    def sum_observed(self, values: Tensor) -> Tensor: ...
+
+    def unpacked(self, values: Tensor) -> Tensor: ...
+
+    def with_punched(self, share: float, generator: torch.Generator) -> Self: ...
+
+
+AnyBatch = TypeVar("AnyBatch", bound=Batched)
 
 
 class SequenceTable(Table):

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.given import Device
+from mixtura.data.sequences import AnyBatch
 from mixtura.exceptions import UnsupportedError
 from mixtura.parts import storable
 
 Statistics = dict[str, Tensor]
 #: What a density is asked about: `Batch`, or `SequenceBatch`.
-AnyBatch = TypeVar("AnyBatch")
 
 #: Dimensions of a Sobol sequence that are used, and how far its points stay from the border.
 _MOST_EVEN, _EDGE = 1_000, 1e-12
@@ -139,10 +140,10 @@ class Density(ABC, Generic[AnyBatch]):
         """The components at `index`, as a stack of their own."""
         return self.with_tensors({name: value[index] for name, value in self.tensors().items()})
 
-    def to(self, *place: Any) -> Self:
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Self:
         """Another device or floating type; laid out as in a file, so that bits do not differ."""
         return self.with_tensors(
-            {name: value.to(*place).contiguous() for name, value in self.tensors().items()}
+            {name: value.to(device, dtype).contiguous() for name, value in self.tensors().items()}
         )
 
     @staticmethod

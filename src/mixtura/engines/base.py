@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, Self
+from typing import Generic, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura.data import Scaling
+from mixtura.data.sequences import AnyBatch
 
 Sums = dict[str, Tensor]
 
@@ -30,7 +31,7 @@ class HasRowCost(Protocol):
         """Numbers held in memory for one row."""
 
 
-class Engine(ABC):
+class Engine(ABC, Generic[AnyBatch]):
     """Rows (or sequences), their labels and weights, and how to work through them.
 
     A new engine writes the abstract members; all else follows from them.
@@ -77,11 +78,11 @@ class Engine(ABC):
         """Rows (or frames) that a chunk has at most."""
 
     @abstractmethod
-    def batch(self, index: slice | Tensor) -> Any:
+    def batch(self, index: slice | Tensor) -> AnyBatch:
         """The rows at `index`, to learn from."""
 
     @abstractmethod
-    def chunks(self, n_rows: int) -> Iterator[Any]:
+    def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
         """All rows in order, `n_rows` at a time."""
 
     @abstractmethod
@@ -89,7 +90,7 @@ class Engine(ABC):
         """(n,) numbers as good as random, the same for copies of a row."""
 
     @abstractmethod
-    def take(self, index: np.ndarray) -> Engine:
+    def take(self, index: np.ndarray) -> Self:
         """The rows at the integer positions `index`."""
 
     @abstractmethod
@@ -141,7 +142,7 @@ class Engine(ABC):
         weight = self.weight.double()
         return max(float(weight @ values / weight.sum()), 1.0)
 
-    def all_rows(self) -> Any:
+    def all_rows(self) -> AnyBatch:
         """One batch of all rows: for samples, which are small."""
         return self.batch(slice(None))
 
@@ -153,7 +154,7 @@ class Engine(ABC):
         kind = "cpu" if self.device.type == "cpu" else "cuda"
         return max(1, min(self.most_rows, _CHUNK_NUMBERS[kind] // cost))
 
-    def sum(self, function: Callable[[Any], Sums], model: HasRowCost) -> Sums:
+    def sum(self, function: Callable[[AnyBatch], Sums], model: HasRowCost) -> Sums:
         """The sum of what `function` gives for each chunk."""
         total: Sums = {}
         for batch in self.chunks(self.chunk_rows(model)):
@@ -161,7 +162,7 @@ class Engine(ABC):
                 total[name] = value if name not in total else total[name].add_(value)
         return total
 
-    def concat(self, function: Callable[[Any], Tensor], model: HasRowCost) -> Tensor:
+    def concat(self, function: Callable[[AnyBatch], Tensor], model: HasRowCost) -> Tensor:
         """What `function` gives for each chunk, one after another, on the CPU."""
         with torch.no_grad():
             parts = [function(b).cpu() for b in self.chunks(self.chunk_rows(model))]
@@ -179,11 +180,11 @@ class Engine(ABC):
         """(n,) which rows have a label, or a target."""
         return ~self.y.isnan() if self.y.is_floating_point() else self.y >= 0
 
-    def only(self, mask: Tensor) -> Engine:
+    def only(self, mask: Tensor) -> Self:
         """The rows of a mask (n,)."""
         return self if bool(mask.all()) else self.take(_places(mask))
 
-    def labeled_as(self, label: int) -> Engine:
+    def labeled_as(self, label: int) -> Self:
         """The rows of one class."""
         return self.take(_places(self.y == label))
 
@@ -191,19 +192,19 @@ class Engine(ABC):
         """The same rows, all counted as class 0: what an unsupervised model sees."""
         return self.with_answers(y=torch.zeros_like(self.y))
 
-    def weighted(self, weight: Tensor) -> Engine:
+    def weighted(self, weight: Tensor) -> Self:
         """The rows that have a weight, with these weights (n,)."""
         part = self.take(_places(weight != 0))
         return part.with_answers(weight=weight[weight != 0].to(part.weight))
 
-    def subsample(self, most: int, generator: torch.Generator) -> Engine:
+    def subsample(self, most: int, generator: torch.Generator) -> Self:
         """At most `most` random rows."""
         if len(self) <= most:
             return self
         keep = torch.randperm(len(self), generator=generator)[:most].sort().values
         return self.take(keep.numpy())
 
-    def sample(self, most: int, generator: torch.Generator) -> Engine:
+    def sample(self, most: int, generator: torch.Generator) -> Self:
         """About `most` labeled rows, every class its share, and as many unlabeled ones."""
         if self.y.is_floating_point():
             order = torch.randperm(len(self), generator=generator)
@@ -219,7 +220,7 @@ class Engine(ABC):
         index = torch.cat([*keep, unlabeled[order]]).sort().values
         return self if len(index) == len(self) else self.take(index.numpy())
 
-    def fewer_unlabeled(self, whole: Engine, most: int) -> Engine:
+    def fewer_unlabeled(self, whole: Engine, most: int) -> Self:
         """The first `most` of the unlabeled rows, beside the labeled ones.
 
         They weigh as much beside these as all unlabeled rows do in the `whole` that this is a
@@ -230,7 +231,7 @@ class Engine(ABC):
         factor = _odds(whole) / max(_odds(few), 1e-300)
         return few.with_answers(weight=torch.where(few.labeled, few.weight, factor * few.weight))
 
-    def merged(self, most: int | None = None) -> Engine:
+    def merged(self, most: int | None = None) -> Self:
         """Different rows, each with the weight of all its copies; at most so many of them.
 
         Their order goes by class, is random within it, and is the same however often and in which
@@ -252,14 +253,14 @@ class Engine(ABC):
 
     # -- splits --------------------------------------------------------------------------------
 
-    def hold_out(self, share: float, generator: torch.Generator) -> tuple[Engine, Engine | None]:
+    def hold_out(self, share: float, generator: torch.Generator) -> tuple[Self, Self | None]:
         """Rows to train on, and a share of the labeled rows of every class (None if none)."""
         held = torch.zeros(len(self), dtype=torch.bool)
         for mine in self._shuffled_by_class(generator):
             held[mine[: int(len(mine) * share)]] = True
         return self._split(held) if held.any() else (self, None)
 
-    def folds(self, count: int, generator: torch.Generator) -> Iterator[tuple[Engine, Engine]]:
+    def folds(self, count: int, generator: torch.Generator) -> Iterator[tuple[Self, Self]]:
         """Rows to train on and rows held out, `count` times; each labeled row is held out once.
 
         A class with a single row is never without it.
@@ -282,7 +283,7 @@ class Engine(ABC):
         for label in y[y >= 0].unique():
             yield order[y[order] == label]
 
-    def _split(self, held: Tensor) -> tuple[Engine, Engine]:
+    def _split(self, held: Tensor) -> tuple[Self, Self]:
         return self.take(_places(~held)), self.take(_places(held))
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Scaling, Table
+from mixtura.data import Batch, Scaling, Table
 from mixtura.engines.base import Engine
 
 
-class LocalEngine(Engine):
+class LocalEngine(Engine[Batch]):
     """Rows of a table."""
 
     def __init__(self, table: Table) -> None:
@@ -51,17 +51,17 @@ class LocalEngine(Engine):
     def most_rows(self) -> int:
         return self._table.most_rows["cpu" if self.device.type == "cpu" else "cuda"]
 
-    def batch(self, index: slice | Tensor) -> Any:
+    def batch(self, index: slice | Tensor) -> Batch:
         return self._table.batch(index)
 
-    def chunks(self, n_rows: int) -> Iterator[Any]:
+    def chunks(self, n_rows: int) -> Iterator[Batch]:
         return self._table.chunks(n_rows)
 
     def row_keys(self) -> np.ndarray:
         return self._table.row_keys()
 
-    def take(self, index: np.ndarray) -> LocalEngine:
-        return LocalEngine(self._table.subset(index))
+    def take(self, index: np.ndarray) -> Self:
+        return type(self)(self._table.subset(index))
 
     def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
         return type(self)(self._table.with_answers(y, weight))

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch, Scaling
+from mixtura.data.sequences import AnyBatch
 from mixtura.engines.base import Engine
 
 
-class Wrapped(Engine):
+class Wrapped(Engine[AnyBatch]):
     """The rows of another engine; subclasses say how they are met."""
 
-    def __init__(self, inner: Engine) -> None:
+    def __init__(self, inner: Engine[AnyBatch]) -> None:
         self._inner = inner
 
-    def _around(self, inner: Engine) -> Self:
+    def _around(self, inner: Engine[AnyBatch]) -> Self:
         other = copy(self)
         other._inner = inner
         return other
@@ -61,10 +62,10 @@ class Wrapped(Engine):
     def values_per_row(self) -> float:
         return self._inner.values_per_row
 
-    def batch(self, index: slice | Tensor) -> Any:
+    def batch(self, index: slice | Tensor) -> AnyBatch:
         return self._inner.batch(index)
 
-    def chunks(self, n_rows: int) -> Iterator[Any]:
+    def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
         return self._inner.chunks(n_rows)
 
     def row_keys(self) -> np.ndarray:
@@ -85,14 +86,14 @@ def is_copy(batch: Batch) -> Tensor:
     return torch.arange(len(batch), device=batch.y.device) >= len(batch) // 2
 
 
-class PunchedEngine(Wrapped):
+class PunchedEngine(Wrapped[AnyBatch]):
     """Every row stands beside a copy of itself with random holes: as rows will be met.
 
     Minibatches draw fresh holes; passes over all rows always meet the same ones, so that a sum
     stays one function of the model.
     """
 
-    def __init__(self, inner: Engine, share: float, generator: torch.Generator) -> None:
+    def __init__(self, inner: Engine[AnyBatch], share: float, generator: torch.Generator) -> None:
         super().__init__(inner)
         self._share, self._generator = share, generator
         self._seed = int(torch.randint(2**31, (1,), generator=generator))
@@ -101,29 +102,29 @@ class PunchedEngine(Wrapped):
     def may_have_missing(self) -> bool:
         return True
 
-    def batch(self, index: slice | Tensor) -> Any:
+    def batch(self, index: slice | Tensor) -> AnyBatch:
         return super().batch(index).with_punched(self._share, self._generator)
 
-    def chunks(self, n_rows: int) -> Iterator[Any]:
+    def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
         generator = torch.Generator().manual_seed(self._seed)
         for batch in super().chunks(max(1, n_rows // 2)):
             yield batch.with_punched(self._share, generator)
 
 
-class PreparedEngine(Wrapped):
+class PreparedEngine(Wrapped[Batch]):
     """Passes over all rows meet chunks as `prepare` makes them, once: those of the first pass."""
 
-    def __init__(self, inner: Engine, prepare: Callable[[Batch], Batch]) -> None:
+    def __init__(self, inner: Engine[Batch], prepare: Callable[[Batch], Batch]) -> None:
         super().__init__(inner)
         self._prepare = prepare
         self._kept: list[Batch] = []
 
-    def _around(self, inner: Engine) -> Self:
+    def _around(self, inner: Engine[Batch]) -> Self:
         other = super()._around(inner)
         other._kept = []
         return other
 
-    def chunks(self, n_rows: int) -> Iterator[Any]:
+    def chunks(self, n_rows: int) -> Iterator[Batch]:
         if not self._kept:
             self._kept = [self._prepare(batch) for batch in super().chunks(n_rows)]
         return iter(self._kept)

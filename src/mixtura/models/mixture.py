@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.given import Device
+from mixtura.data.sequences import SequenceBatch
 from mixtura.densities import Density
 from mixtura.numerics import logsumexp
 from mixtura.parts import storable
@@ -158,14 +159,14 @@ class Mixture:
         """log of class prior times component weight, (K,)."""
         return self.log_weight + self.layout.by_component(self.log_prior)
 
-    def to(self, *place: Any) -> Mixture:
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Mixture:
         """Another device or floating type."""
-        weight = self.log_weight.to(*place)
+        weight = self.log_weight.to(device, dtype)
         return Mixture(
-            self.density.to(*place),
+            self.density.to(device, dtype),
             weight,
             Layout(self.layout.counts, weight.device),
-            self.log_prior.to(*place),
+            self.log_prior.to(device, dtype),
             self.learn_prior,
         )
 
@@ -173,7 +174,7 @@ class Mixture:
         """Numbers held in memory for one row."""
         return self.density.row_cost(missing)
 
-    def log_joint(self, batch: Batch) -> Tensor:
+    def log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
         """Component log-joint: log p(x, c, k), (n, K)."""
         return self.density.log_prob(batch) + self.log_joint_weight.to(batch.x.dtype)
 
@@ -181,11 +182,11 @@ class Mixture:
         """Class log-joint (n, C) of component log-joints (n, K)."""
         return self.layout.logsumexp(log_joint)
 
-    def class_log_joint(self, batch: Batch) -> Tensor:
+    def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
         """log p(x, c), (n, C)."""
         return self.by_class(self.log_joint(batch))
 
-    def outputs(self, batch: Any) -> Tensor:
+    def outputs(self, batch: Batch | SequenceBatch) -> Tensor:
         """What objectives look at: the class log-joint."""
         return self.class_log_joint(batch)
 
@@ -220,18 +221,18 @@ class Mixture:
         component = torch.multinomial(chance.cpu(), 1, generator=generator).flatten()
         return self.density.sample(component.to(self.owner.device), generator, **options)
 
-    def impute(self, batch: Batch) -> Tensor:
+    def impute(self, batch: Batch | SequenceBatch) -> Tensor:
         """Conditional mean of each row given what is observed (and its class, where known)."""
         share = self.posterior(batch).to(batch.x.dtype)
         return self.density.fill(batch, share)
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> Tensor:
+    def draw(self, batch: Batch | SequenceBatch, generator: torch.Generator) -> Tensor:
         """A draw of the missing entries of each row given what is observed."""
         share = self.posterior(batch).double().cpu()
         component = torch.multinomial(share, 1, generator=generator).flatten()
         return self.density.complete(batch, component.to(self.owner.device), generator)
 
-    def posterior(self, batch: Batch) -> Tensor:
+    def posterior(self, batch: Batch | SequenceBatch) -> Tensor:
         """p(component | x), or p(component | x, c) for rows that carry a label, (n, K)."""
         log_joint = self.log_joint(batch)
         foreign = (batch.y[:, None] >= 0) & (self.owner != batch.y[:, None])

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.given import Device
 from mixtura.densities import Density, Even, Product
 from mixtura.models.mixture import Mixture
 from mixtura.parts import storable
@@ -145,11 +146,11 @@ class Network:
         """Components of a class that its embedding needs to tell rows apart."""
         return 2 if self.embedding in RELATIVE else 1
 
-    def to(self, *place: Any) -> Self:
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Self:
         """Another device or floating type."""
         read_out = (self.weight, self.bias, self.shift, self.scale)
-        moved = replace(self, mixture=self.mixture.to(*place))
-        return moved.with_read_out(*(part.to(*place).contiguous() for part in read_out))
+        moved = replace(self, mixture=self.mixture.to(device, dtype))
+        return moved.with_read_out(*(part.to(device, dtype).contiguous() for part in read_out))
 
     def embed(self, batch: Batch, log_joint: Tensor | None = None) -> Tensor:
         """(n, K) what the components make of each row.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.given import Device
 from mixtura.models.columns import Kernels, Products
 from mixtura.models.mixture import Layout
 from mixtura.parts import storable
@@ -49,10 +49,10 @@ class SparseModel:
         """Coefficients that are not zero."""
         return len(self.covariance)
 
-    def to(self, *place: Any) -> SparseModel:
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> SparseModel:
         """Another device or floating type."""
         coef, log_weight, covariance = (
-            each.to(*place) for each in (self.coef, self.log_weight, self.covariance)
+            each.to(device, dtype) for each in (self.coef, self.log_weight, self.covariance)
         )
         layout = Layout(self.layout.counts, coef.device)
         return replace(self, coef=coef, log_weight=log_weight, layout=layout, covariance=covariance)

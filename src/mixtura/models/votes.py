@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from mixtura.data import Batch
+from mixtura.data.given import Device
 from mixtura.models.mixture import Mixture
 from mixtura.parts import storable
 
@@ -33,11 +34,11 @@ class Votes:
         """That of the costliest: they vote one after another."""
         return max(voter.row_cost(missing) for voter in self.voters)
 
-    def to(self, *place: Any) -> Votes:
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Votes:
         """Another device or floating type."""
-        return Votes(tuple(voter.to(*place) for voter in self.voters), self.weights)
+        return Votes(tuple(voter.to(device, dtype) for voter in self.voters), self.weights)
 
-    def class_log_joint(self, batch: Any) -> Tensor:
+    def class_log_joint(self, batch: Batch) -> Tensor:
         """Log shares of the votes, (n, C)."""
         total = batch.weight.new_tensor(_SILENCE, dtype=torch.float64)
         for voter, weight in zip(self.voters, self.weights, strict=True):
@@ -45,6 +46,6 @@ class Votes:
             total = total + weight * torch.nn.functional.one_hot(joint.argmax(1), joint.shape[1])
         return (total / total.sum(1, keepdim=True)).log()
 
-    def outputs(self, batch: Any) -> Tensor:
+    def outputs(self, batch: Batch) -> Tensor:
         """What objectives look at."""
         return self.class_log_joint(batch)

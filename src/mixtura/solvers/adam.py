@@ -91,7 +91,7 @@ class Adam(Solver):
     ) -> FitResult[AnyModel]:
         generator = generator or torch.Generator()
         n_epochs, size = self.epochs_and_size(len(engine) + len(held_out or ()))
-        working = model.to(engine.dtype)
+        working = model.to(dtype=engine.dtype)
         free = {k: v.detach().clone().requires_grad_() for k, v in working.free().items()}
         average = {k: v.detach().clone() for k, v in free.items()}
         step = make_step(working, objective, free, engine, size, prior)
@@ -113,7 +113,7 @@ class Adam(Solver):
             trained = average if self.averaging else free
             candidate = working.from_free({k: v.detach().clone() for k, v in trained.items()})
             record: Record = {"stage": "Adam", "iteration": epoch, "objective": loss}
-            best.offer(candidate.to(torch.float64), loss, record)
+            best.offer(candidate.to(dtype=torch.float64), loss, record)
             settled = best.waited(self.patience, epoch)
             if progress.step(record) or not math.isfinite(loss) or settled:
                 break

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from sklearn.base import clone
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.given import Device
 from mixtura.densities import Density, Statistics, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
@@ -50,12 +51,6 @@ class SpreadPrior:
         return -self.rows * mixture.density.spread_log_prob(reference).sum()
 
 
-class Penalty(Protocol):
-    """What a training by gradient adds to the summed loss of the rows."""
-
-    def penalty(self, mixture: Any) -> Tensor: ...
-
-
 class Model(Protocol):
     """What can be trained by gradients: a mixture, or a network of mixtures."""
 
@@ -65,17 +60,24 @@ class Model(Protocol):
     def from_free(self, free: dict[str, Tensor]) -> Self:
         """The model of unconstrained parameters."""
 
-    def outputs(self, batch: Any) -> Tensor:
+    def outputs(self, batch: Batch) -> Tensor:
         """What objectives look at: log p(x, c), (n, C), or the like."""
 
     def row_cost(self, missing: bool) -> int:
         """Numbers held in memory per row."""
 
-    def to(self, *args: Any) -> Self:
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Self:
         """Another device or floating type."""
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)
+Penalized = TypeVar("Penalized", contravariant=True)
+
+
+class Penalty(Protocol[Penalized]):
+    """What a training by gradient adds to the summed loss of the rows."""
+
+    def penalty(self, model: Penalized, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Solver(Part, ABC):
     #: Whether float32 is enough for it, where rows come in that.
     single_precision: ClassVar[bool] = False
 
-    max_iter: Any = None
+    max_iter: int | str | None = None
     early_stopping: bool = False
     validation_fraction: float = 0.1
 
