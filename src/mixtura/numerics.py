@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -89,6 +89,15 @@ def floor_spectrum(matrix: Tensor, floor: float) -> Tensor:
     return matrix
 
 
+class Context(Protocol):
+    """What autograd hands from a forward pass to its backward pass."""
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]: ...
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+
+
 class _QuadraticLogDet(torch.autograd.Function):
     """u^T A^-1 u and log det A, with the gradient written out.
 
@@ -97,7 +106,7 @@ class _QuadraticLogDet(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Context, matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         factor = torch.linalg.cholesky_ex(matrix).L
         half = solve_lower(factor, vectors)
         ctx.save_for_backward(factor, half)
@@ -105,7 +114,7 @@ class _QuadraticLogDet(torch.autograd.Function):
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Any, grad_quadratic: Tensor, grad_log_det: Tensor
+        ctx: Context, grad_quadratic: Tensor, grad_log_det: Tensor
     ) -> tuple[Tensor, Tensor]:
         factor, half = ctx.saved_tensors
         inverse = lower_inverse(factor)
@@ -117,18 +126,22 @@ class _QuadraticLogDet(torch.autograd.Function):
         return grad_matrix, 2.0 * weighted
 
 
+class _Along(Context, Protocol):
+    dim: int
+
+
 class _LogSumExp(torch.autograd.Function):
     """Both passes share one softmax, which is a single operation on every device."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
+    def forward(ctx: _Along, values: Tensor, dim: int) -> Tensor:
         share = values.softmax(dim)
         ctx.save_for_backward(share)
         ctx.dim = dim
         return values.amax(dim).sub_(share.amax(dim).log_())
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: _Along, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         (share,) = ctx.saved_tensors
         return share * grad.unsqueeze(ctx.dim), None
 

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 import torch
 from sklearn.utils._param_validation import Interval
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import logsumexp
+from mixtura.numerics import Context, logsumexp
 from mixtura.parts import Part
 
 
@@ -70,14 +69,14 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, class_log_joint: Tensor, y: Tensor, weight: Tensor, objective: Objective
+        ctx: Context, class_log_joint: Tensor, y: Tensor, weight: Tensor, objective: Objective
     ) -> Tensor:
         losses, slope = objective.loss_and_slope(class_log_joint, y)
         ctx.save_for_backward(slope.mul_(weight[:, None]))
         return torch.dot(losses, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         return ctx.saved_tensors[0] * grad, None, None, None
 
 

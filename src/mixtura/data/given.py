@@ -1,6 +1,6 @@
 """Types of what users pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -18,6 +18,17 @@ Device: TypeAlias = str | torch.device
 #: What one parameter of an estimator may be, and parameters by name.
 Setting: TypeAlias = Any
 Parameters: TypeAlias = dict[str, Setting]
+
+
+class Fittable(Protocol):
+    """What scikit-learn calls an estimator: ours, another's, or a pipeline."""
+
+    @property
+    def fit(self) -> Callable[..., Self]: ...
+
+    def get_params(self, deep: bool = True) -> Parameters: ...
+
+    def set_params(self, **params: Setting) -> Self: ...
 
 
 class Predictor(Protocol):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.utils import column_or_1d
 
@@ -32,7 +30,9 @@ def read_labels_of(y: ArrayLike, n_rows: int) -> np.ndarray:
     return labels
 
 
-def resolve_unlabeled(y: np.ndarray, unlabeled: object, classes: np.ndarray | None = None) -> Any:
+def resolve_unlabeled(
+    y: np.ndarray, unlabeled: object, classes: np.ndarray | None = None
+) -> object:
     """What marks unlabeled entries of y beside None and NaN; None for nothing.
 
     "auto" is -1, unless that is a class: one of the `classes` where these are known, and otherwise
@@ -71,7 +71,7 @@ def _is_nothing(y: np.ndarray) -> np.ndarray:
     return np.array([*map(is_missing, y)], dtype=bool) if y.dtype == object else y != y
 
 
-def _equals(y: np.ndarray, marker: Any) -> np.ndarray:
+def _equals(y: np.ndarray, marker: object) -> np.ndarray:
     """Which entries are the marker; text and numbers never equal each other."""
     if marker is None or (y.dtype != object and (y.dtype.kind in "US") != isinstance(marker, str)):
         return np.zeros(len(y), dtype=bool)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
@@ -102,7 +101,7 @@ class Schema:
         known = self.categories or (None,) * n_features
         return np.array([0 if c is None else max(len(c), 1) for c in known], dtype=np.int64)
 
-    def position(self, column: Any, n_features: int) -> int:
+    def position(self, column: int | str, n_features: int) -> int:
         """Where a column stands, given by name or position."""
         names = [str(name) for name in self.names or ()]
         if isinstance(column, bool) or column not in (*names, *range(n_features)):
@@ -112,7 +111,7 @@ class Schema:
             )
         return names.index(column) if isinstance(column, str) else int(column)
 
-    def encode(self, X: ArrayLike, unexpected: str = "missing") -> Any:
+    def encode(self, X: ArrayLike, unexpected: str = "missing") -> ArrayLike:
         """X as a `Matrix` of numbers and codes; X itself where there is nothing to do.
 
         Columns that X lacks and categories that were not in the training rows count as missing, and
@@ -138,7 +137,7 @@ class Schema:
             return X if places == list(range(width)) else _columns(X, places)
         return self._matrix(table, places, unexpected)
 
-    def in_order(self, X: ArrayLike) -> Any:
+    def in_order(self, X: ArrayLike) -> ArrayLike:
         """A data frame with its columns in the order of training, if it has these and no others."""
         names = self.names_in(X)
         if names is None or set(names) != set(self.names or ()):
@@ -154,7 +153,7 @@ class Schema:
         numeric = {"numbers", "nothing"}.issuperset(map(_kind, self.categories))
         return np.column_stack(columns).astype(np.float64 if numeric else object)
 
-    def like(self, values: np.ndarray, X: ArrayLike) -> Any:
+    def like(self, values: np.ndarray, X: ArrayLike) -> ArrayLike:
         """The decoded values in the form of X: a data frame of its sort, or an array."""
         if not _is_frame(X):
             return self.decode(values)
@@ -193,7 +192,7 @@ class Schema:
         where = {name: place for place, name in enumerate(names)}
         return [where.get(name) for name in self.names or ()]
 
-    def _matrix(self, table: Any, places: list[int | None], unexpected: str) -> Matrix:
+    def _matrix(self, table: ArrayLike, places: list[int | None], unexpected: str) -> Matrix:
         matrix = np.full((len(table), len(places)), np.nan)
         untold = np.ones(matrix.shape, dtype=bool)
         unseen = []
@@ -215,7 +214,7 @@ class Schema:
 # -- tables ------------------------------------------------------------------------------------
 
 
-def as_table(X: ArrayLike) -> Any:
+def as_table(X: ArrayLike) -> ArrayLike:
     """X itself; a sparse matrix becomes dense; a Series or an empty frame is refused."""
     if issparse(X):
         return _dense(X)
@@ -279,7 +278,7 @@ def _is_frame(X: object) -> bool:
     return (hasattr(X, "iloc") or hasattr(X, "get_column")) and hasattr(X, "columns")
 
 
-def _table(X: ArrayLike) -> Any:
+def _table(X: ArrayLike) -> ArrayLike:
     """X as a data frame or a matrix of numbers or objects; None for what others must judge."""
     if _is_frame(X):
         return X
@@ -294,7 +293,7 @@ def _table(X: ArrayLike) -> Any:
     return array.astype(np.float64) if array.dtype.kind == "b" else array
 
 
-def _names(table: Any) -> tuple[object, ...] | None:
+def _names(table: ArrayLike) -> tuple[object, ...] | None:
     given = tuple(table.columns) if _is_frame(table) else ()
     names = tuple(name if isinstance(name, str | Integral) else str(name) for name in given)
     if len(set(names)) < len(names):
@@ -321,11 +320,11 @@ def _some(values: Sequence[object]) -> str:
     return ", ".join(map(repr, values[:_SHOWN])) + (", ..." if len(values) > _SHOWN else "")
 
 
-def _column(table: Any, place: int) -> Any:
+def _column(table: ArrayLike, place: int) -> ArrayLike:
     return table.iloc[:, place] if hasattr(table, "iloc") else table[:, place]
 
 
-def _columns(table: Any, places: list[Any]) -> Any:
+def _columns(table: ArrayLike, places: list[ArrayLike]) -> ArrayLike:
     return table.iloc[:, places] if hasattr(table, "iloc") else table[:, places]
 
 
@@ -333,18 +332,18 @@ def _type_name(dtype: object) -> str:
     return re.split("[^a-z_]", str(getattr(dtype, "name", dtype)).lower())[0]
 
 
-def _type_names(table: Any) -> list[str]:
+def _type_names(table: ArrayLike) -> list[str]:
     if _is_frame(table):
         return [_type_name(dtype) for dtype in table.dtypes]
     return [_type_name(table.dtype)] * table.shape[1]
 
 
-def _chosen(given: Any, names: tuple[object, ...] | None, width: int) -> set[int]:
+def _chosen(given: ArrayLike, names: tuple[object, ...] | None, width: int) -> set[int]:
     """Positions of the columns that the user calls categorical."""
     if given is None or (isinstance(given, str) and given == "from_dtype"):
         return set()
     listed = np.iterable(given) and not isinstance(given, str | bytes)
-    entries: list[Any] = list(given) if listed else [given]
+    entries: list[ArrayLike] = list(given) if listed else [given]
     kinds = {_kind_of_type(type(entry)) for entry in entries}
     where: dict[object, int] = {place: place for place in range(width)}
     problem = ""
@@ -370,7 +369,7 @@ def _chosen(given: Any, names: tuple[object, ...] | None, width: int) -> set[int
 # -- columns -----------------------------------------------------------------------------------
 
 
-def _read(column: Any, label: str) -> tuple[str, Any]:
+def _read(column: ArrayLike, label: str) -> tuple[str, ArrayLike]:
     """The kind of a column (a key of `_HOLDS`) and its values.
 
     Text comes as a list, with None for what is missing, all else as an array, with NaN.
@@ -395,7 +394,7 @@ def _read(column: Any, label: str) -> tuple[str, Any]:
     return "nothing" if nothing else kind, values
 
 
-def _read_cells(cells: list[Any], label: str) -> tuple[str, Any]:
+def _read_cells(cells: list[ArrayLike], label: str) -> tuple[str, ArrayLike]:
     """The same for Python objects; looks at types, not at cells, wherever that is enough."""
     types = set(map(type, cells))
     missing = {t for t in types if t.__name__ in _MISSING}
@@ -443,7 +442,7 @@ def _check_kind(now: str, before: str, label: str) -> None:
         )
 
 
-def _distinct(kind: str, values: Any, label: str) -> tuple[np.ndarray, int]:
+def _distinct(kind: str, values: ArrayLike, label: str) -> tuple[np.ndarray, int]:
     """The sorted categories of a column, and how many of its values are there."""
     if kind == "text":
         n_observed = len(values) - values.count(None)
@@ -461,7 +460,7 @@ def _distinct(kind: str, values: Any, label: str) -> tuple[np.ndarray, int]:
 
 
 def _warn_about_identifiers(
-    names: tuple[object, ...] | None, categories: list[Any], observed: dict[int, int]
+    names: tuple[object, ...] | None, categories: list[ArrayLike], observed: dict[int, int]
 ) -> None:
     found = [
         f"{_label(names, place)}: {len(categories[place])} in {n_observed} rows"
@@ -487,8 +486,8 @@ def _finite(values: np.ndarray, label: str) -> np.ndarray:
 
 
 def _codes(
-    kind: str, values: Any, categories: np.ndarray | None, label: str
-) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+    kind: str, values: ArrayLike, categories: np.ndarray | None, label: str
+) -> tuple[np.ndarray, np.ndarray, list[ArrayLike]]:
     """Positions of the values among the categories, which are not there, and what these are."""
     nothing = np.zeros(len(values), dtype=bool)
     if categories is None or kind == "nothing":
@@ -519,7 +518,7 @@ def _decoded(values: np.ndarray, categories: np.ndarray | None) -> np.ndarray:
     return found
 
 
-def _restored(values: np.ndarray, kind: str, example: Any) -> Any:
+def _restored(values: np.ndarray, kind: str, example: ArrayLike) -> ArrayLike:
     """A column of the type of the example where that holds values of this kind as they are."""
     name, dtype = _type_name(example.dtype), example.dtype
     if (
@@ -537,7 +536,7 @@ def _restored(values: np.ndarray, kind: str, example: Any) -> Any:
         return _series(values, example, None)
 
 
-def _series(values: np.ndarray, example: Any, dtype: Any) -> Any:
+def _series(values: np.ndarray, example: ArrayLike, dtype: ArrayLike) -> ArrayLike:
     if hasattr(example, "iloc"):
         return type(example)(values, index=example.index, dtype=dtype)
     given = values.tolist() if values.dtype == object else values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +42,7 @@ class Sequences:
         """Frames of each sequence, (n,)."""
         return np.diff(self.offsets)
 
-    def take(self, index: Any) -> Sequences:
+    def take(self, index: np.ndarray | slice) -> Sequences:
         """The sequences that a mask or integers choose."""
         chosen = np.arange(len(self))[index]
         lengths = self.lengths[chosen]
@@ -110,7 +109,7 @@ def read_sequences(
     return _from_array(_numbers(X, "X"), channels_first)
 
 
-def per_sequence(y: ArrayLike, X: ArrayLike, id_column: str = "id") -> Any:
+def per_sequence(y: ArrayLike, X: ArrayLike, id_column: str = "id") -> ArrayLike:
     """Labels of the sequences in X, in the order in which `read_sequences` gives them.
 
     Labels of a data frame may come one per sequence (by id, where y is a series whose index are the
@@ -150,7 +149,7 @@ def per_sequence(y: ArrayLike, X: ArrayLike, id_column: str = "id") -> Any:
 # -- lists and arrays --------------------------------------------------------------------------
 
 
-def _entries(X: ArrayLike) -> list[Any] | None:
+def _entries(X: ArrayLike) -> list[ArrayLike] | None:
     """The entries of a list or of an array of objects."""
     if isinstance(X, list | tuple):
         return list(X)
@@ -160,7 +159,7 @@ def _entries(X: ArrayLike) -> list[Any] | None:
     return list(array) if array.dtype == object and array.ndim == 1 else None
 
 
-def _numbers(value: Any, name: str) -> np.ndarray:
+def _numbers(value: ArrayLike, name: str) -> np.ndarray:
     """An array of real numbers, or an error that says what `name` is instead."""
     if issparse(value):
         raise InvalidInputError(
@@ -193,7 +192,7 @@ def _float_type(parts: Sequence[np.ndarray]) -> type:
     return np.float32 if all(part.dtype == np.float32 for part in parts) else np.float64
 
 
-def _from_list(entries: list[Any], channels_first: bool) -> Sequences:
+def _from_list(entries: list[ArrayLike], channels_first: bool) -> Sequences:
     if not entries:
         raise InvalidInputError(f"X has no sequences: pass {_ACCEPTED}.")
     parts = [_frames(entry, place, channels_first) for place, entry in enumerate(entries)]
@@ -203,7 +202,7 @@ def _from_list(entries: list[Any], channels_first: bool) -> Sequences:
     return _finite(Sequences(frames, _offsets(shapes[:, 0])))
 
 
-def _frames(entry: Any, place: int, channels_first: bool) -> np.ndarray:
+def _frames(entry: ArrayLike, place: int, channels_first: bool) -> np.ndarray:
     """One sequence as (T, d)."""
     array = _numbers(entry, f"sequence {place}")
     if array.ndim > 2:
@@ -285,7 +284,7 @@ def _is_frame(X: ArrayLike) -> bool:
     return hasattr(X, "columns") and hasattr(X, "__getitem__")
 
 
-def _check_columns(X: ArrayLike, id_column: str, time_column: str | None) -> list[Any]:
+def _check_columns(X: ArrayLike, id_column: str, time_column: str | None) -> list[ArrayLike]:
     """Names of the channels."""
     columns = list(X.columns)
     for parameter, name in (("id_column", id_column), ("time_column", time_column)):
@@ -361,7 +360,7 @@ def _unique(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np.n
         ) from error
 
 
-def _missing(column: Any, values: np.ndarray) -> np.ndarray:
+def _missing(column: ArrayLike, values: np.ndarray) -> np.ndarray:
     """Where a column, of which `values` is the array, has no value."""
     for question in ("isna", "is_null"):
         if values.dtype == object and hasattr(column, question):
@@ -369,7 +368,7 @@ def _missing(column: Any, values: np.ndarray) -> np.ndarray:
     return values != values
 
 
-def _channel(column: Any) -> np.ndarray | None:
+def _channel(column: ArrayLike) -> np.ndarray | None:
     """Numbers, NaN where one is missing; None for a column of anything else."""
     values = np.asarray(column)
     if values.dtype == object:
@@ -394,5 +393,5 @@ def _places(ids: np.ndarray, index: np.ndarray) -> np.ndarray | None:
     return None if len(place) < len(ids) or None in places else np.array(places)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: ArrayLike) -> ArrayLike:
     return value.item() if isinstance(value, np.generic) else value

@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -346,7 +346,7 @@ class Matrix:
     def __len__(self) -> int:
         return len(self.values)
 
-    def take(self, index: Any) -> Matrix:
+    def take(self, index: np.ndarray | slice) -> Matrix:
         """The rows that a mask or integers choose."""
         untold = None if self.untold is None else self.untold[index]
         return Matrix(self.values[index], untold)

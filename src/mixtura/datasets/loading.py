@@ -11,7 +11,6 @@ import zlib
 from http.client import HTTPException
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sklearn.datasets import fetch_openml
@@ -183,8 +182,8 @@ def _parted(X: np.ndarray, y: np.ndarray, rows: slice | None) -> Arrays:
 def _assemble(entry: Entry, arrays: Arrays) -> Bunch:
     parts = entry.parts or (("_train", "_test") if "y_train" in arrays else ("",))
     blocks = [_rows(entry.kind, arrays, part) for part in parts]
-    data: Any = list(chain(*blocks)) if entry.kind == "sequence" else np.concatenate(blocks)
-    if entry.zero_is_missing:
+    data = list(chain(*blocks)) if entry.kind == "sequence" else np.concatenate(blocks)
+    if entry.zero_is_missing and isinstance(data, np.ndarray):
         columns = list(entry.zero_is_missing)
         data[:, columns] = np.where(data[:, columns] == 0, np.nan, data[:, columns])
     target, target_names = _labels(entry, arrays, _joined(arrays, "y", parts))

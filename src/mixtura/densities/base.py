@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.data.given import Device
+from mixtura.data.given import Device, Setting
 from mixtura.data.sequences import AnyBatch
 from mixtura.exceptions import UnsupportedError
 from mixtura.parts import storable
@@ -193,9 +193,7 @@ class Density(ABC, Generic[AnyBatch]):
 
     def log_peak(self) -> Tensor:
         """Log density of each component at its own location, (K,)."""
-        where = self.location
-        at: Any = Batch(where, None, where.new_zeros(len(where)).long(), where.new_ones(len(where)))
-        return self.log_prob(at).diagonal()
+        raise self._unwritten("peak", "`log_peak`")
 
     def covariances(self) -> Tensor:
         """Dense covariances (K, ..., D, D), for looking at."""
@@ -233,7 +231,7 @@ class VectorDensity(Density[Batch]):
         membership: Tensor,
         floor: float,
         generator: torch.Generator,
-        **options: Any,
+        **options: Setting,
     ) -> Self:
         """A start: K components from weighted clusters of complete rows x (n, D).
 
@@ -249,6 +247,10 @@ class VectorDensity(Density[Batch]):
         if batch.observed is None:
             return batch.x[:, None].expand(-1, self.n_components, -1)
         raise self._unwritten("conditional means", "`expected`")
+
+    def log_peak(self) -> Tensor:
+        at, n = self.location, self.n_components
+        return self.log_prob(Batch(at, None, at.new_zeros(n).long(), at.new_ones(n))).diagonal()
 
     def fill(self, batch: Batch, share: Tensor) -> Tensor:
         return torch.einsum("nk,nkd->nd", share, self.expected(batch))

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
 
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from mixtura.data.given import Parameters
 from mixtura.densities.base import VectorDensity
 from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian, Gaussian
 from mixtura.densities.low_rank import LowRankGaussian, LowRankPrecision
@@ -37,7 +37,7 @@ class Structure(Part, ABC):
     #: Whether its densities have closed-form updates.
     closed_form: bool = True
     #: Smallest variance in any direction, as a share of the feature's own; 0 promises none.
-    floor: Any = 0.0
+    floor: float | str = 0.0
 
     @abstractmethod
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
@@ -129,7 +129,7 @@ class LowRank(Structure):
         covariances (as a precision always does).
     """
 
-    rank: Any = "auto"
+    rank: int | str = "auto"
     floor: float = 0.01
     parameterization: str = "covariance"
     init: str = "em"
@@ -190,7 +190,7 @@ class Student(Structure):
         return [replace(self, rank=_settled_rank(self.rank, n_features))]
 
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
-        options: dict[str, object] = {}
+        options: Parameters = {}
         kind: type[Gaussian] = DiagonalGaussian if self.scale == "diag" else FullGaussian
         if self.scale == "low_rank":
             kind, options = LowRankGaussian, {"rank": _rank(self.rank, x.shape[1])}
@@ -225,7 +225,8 @@ class Auto(Structure):
             return found
         if self.floor == "auto":
             found += [replace(first, floor=floor) for floor in _FLOORS[1:]]
-        if self.rank == "auto" and isinstance(first, LowRank) and first.rank > _THIN:
+        thick = _rank(self.rank, n_features) > _THIN
+        if self.rank == "auto" and isinstance(first, LowRank) and thick:
             found.append(replace(first, rank=_THIN))
         if n_features > 1:
             found.append(Diagonal(floor))

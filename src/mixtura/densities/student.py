@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from scipy.special import gammaincinv
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, VectorDensity, add_statistics, rand
 from mixtura.densities.gaussian import FullGaussian, Gaussian, own_expected
 
@@ -59,7 +60,7 @@ class StudentT(VectorDensity):
         generator: torch.Generator,
         *,
         kind: type[Gaussian] = FullGaussian,
-        **options: Any,
+        **options: Setting,
     ) -> Self:
         """A start: the Gaussians that `kind` starts with, and tails that are somewhat heavy."""
         scale = kind.from_clusters(x, membership, floor, generator, **options)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 from os import PathLike
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 )
 
 from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of, resolve_device
-from mixtura.data.given import ArrayLike, Device, RandomState
+from mixtura.data.given import ArrayLike, Device, Parameters, RandomState, Setting
 from mixtura.data.schema import Schema, as_table
 from mixtura.data.sequence_input import Sequences
 from mixtura.engines import Engine, LocalEngine
@@ -35,7 +35,7 @@ from mixtura.persistence import save_estimator
 from mixtura.progress import Callback, Progress, Record
 
 #: What a matrix of numbers must be like.
-_NUMBERS: dict[str, object] = {
+_NUMBERS: Parameters = {
     "dtype": [np.float64, np.float32],
     "order": "C",
     "ensure_all_finite": "allow-nan",
@@ -64,7 +64,7 @@ class Estimator(BaseEstimator):
         check_is_fitted(self)
         save_estimator(self, path)
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: Setting) -> Self:
         """Set parameters of the estimator and, by nested names, of the parts that are objects."""
         for name in params:
             part, nested, _ = name.partition("__")
@@ -130,6 +130,7 @@ class DensityEstimator(TransformerMixin, Estimator):
     standardize: bool
     device: Device
 
+    feature_names_in_: np.ndarray
     model_: Fitted
     history_: list[Record]
     choice_: list[dict[str, object]]
@@ -147,7 +148,7 @@ class DensityEstimator(TransformerMixin, Estimator):
         schema = Schema.learn(as_table(X), self.categorical_features) if schema is None else schema
         return read_table(self, X, schema, self.unexpected, reset=reset), schema
 
-    def _by_row(self, answers: ArrayLike, X: ArrayLike) -> Any:
+    def _by_row(self, answers: ArrayLike, X: ArrayLike) -> ArrayLike:
         """Labels or weights of what is in X, one per row."""
         return answers
 
@@ -254,7 +255,7 @@ class DensityEstimator(TransformerMixin, Estimator):
         *,
         n_draws: int | None = None,
         random_state: RandomState = None,
-    ) -> Any:
+    ) -> ArrayLike:
         """Fill missing entries from what is observed.
 
         Parameters
@@ -292,13 +293,13 @@ class DensityEstimator(TransformerMixin, Estimator):
             raise InvalidInputError("this model knows no classes: leave y out.")
         return encode_labels(read_labels_of(y, n_rows), classes, getattr(self, "unlabeled", None))
 
-    def _like(self, values: np.ndarray, rows: Observations, X: ArrayLike) -> Any:
+    def _like(self, values: np.ndarray, rows: Observations, X: ArrayLike) -> ArrayLike:
         """Values of checked rows in the form of what was given."""
         if isinstance(rows, Sequences):
             return rows.with_values(values).split()
         return self.schema_.like(values, X)
 
-    def category_proba(self, X: ArrayLike, column: Any) -> np.ndarray:
+    def category_proba(self, X: ArrayLike, column: int | str) -> np.ndarray:
         """p(category | what is observed) of a categorical column.
 
         Parameters
@@ -364,7 +365,7 @@ def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:
     return weight
 
 
-def check_count(count: Any) -> int:
+def check_count(count: object) -> int:
     """How many to draw: a positive whole number."""
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
         raise InvalidInputError(f"the number to draw must be positive and whole, got {count!r}.")

@@ -201,4 +201,4 @@ class BoostedMixtureClassifier(DensityClassifier):
         given = resolve(self.density, DENSITIES)
         first = given.candidates(engine.n_numbers)[0]
         enough = engine.n_numbers * n_classes <= len(engine.merged())
-        return Full(first.floor) if isinstance(given, Auto) and enough else first
+        return Full(float(first.floor)) if isinstance(given, Auto) and enough else first

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
@@ -90,7 +88,6 @@ class DensityClassifier(ClassifierMixin, DensityEstimator):
         known: np.ndarray | None = None,
     ) -> tuple[Rows, Schema]:
         """Training rows with their labels and weights, and what the columns are."""
-        given: Any
         given, schema = self._read(X, schema)
         y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
         return read_rows(self, given, y, weight, known), schema

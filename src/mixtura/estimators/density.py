@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -197,7 +197,6 @@ class MixtureDensity(DensityMixin, DensityEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:
         """Fit the mixture to the rows of X; y is ignored."""
         with self._all_or_nothing():
-            rows: Any
             rows, schema = self._read(X)
             weight = check_weight(sample_weight, len(rows))
             if (weight == 0).any():

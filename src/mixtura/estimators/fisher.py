@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,12 +13,13 @@ from sklearn.base import (
     clone,
 )
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import Tags
+from sklearn.utils import Tags, get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from mixtura.data.given import ArrayLike
+from mixtura.data import Batch
+from mixtura.data.given import ArrayLike, Fittable, Setting
 from mixtura.estimators.base import DensityEstimator, Estimator
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
@@ -63,26 +64,18 @@ class FisherScores(
 
     _parameter_constraints: dict = {"estimator": [HasMethods(["fit"])]}
 
-    def __init__(self, estimator: Any) -> None:
+    def __init__(self, estimator: Fittable) -> None:
         self.estimator = estimator
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags = self.estimator.__sklearn_tags__().input_tags
+        tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
-    def fit(self, X: ArrayLike, y: ArrayLike = None, **fit_params: Any) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike = None, **fit_params: Setting) -> Self:
         """Fit a clone of the estimator."""
-        inner = self.estimator
-        inner = inner.estimator if isinstance(inner, FrozenEstimator) else inner
-        if not isinstance(inner, DensityEstimator):
-            raise UnsupportedError(
-                f"{type(self.estimator).__name__} has no density of this library: use "
-                "SequenceMixtureClassifier, MixtureClassifier, BoostedMixtureClassifier or "
-                "MixtureDensity."
-            )
-        fitted = clone(self.estimator).fit(X, y, **fit_params)
-        self.estimator_ = fitted.estimator if isinstance(fitted, FrozenEstimator) else fitted
+        _with_density(self.estimator)
+        self.estimator_ = _with_density(clone(self.estimator).fit(X, y, **fit_params))
         mixture = self.estimator_.mixture_
         self._n_features_out = sum(
             value[0].numel() * len(value) for value in _parameters(mixture).values()
@@ -115,6 +108,18 @@ class FisherScores(
         return torch.cat([part.cpu() for part in parts]).double().numpy()
 
 
+def _with_density(estimator: Fittable) -> DensityEstimator:
+    """The estimator, out of its wrapping; an error if it has no density."""
+    inner = estimator.estimator if isinstance(estimator, FrozenEstimator) else estimator
+    if not isinstance(inner, DensityEstimator):
+        raise UnsupportedError(
+            f"{type(estimator).__name__} has no density of this library: use "
+            "SequenceMixtureClassifier, MixtureClassifier, BoostedMixtureClassifier or "
+            "MixtureDensity."
+        )
+    return inner
+
+
 def _parameters(mixture: Mixture) -> dict[str, Tensor]:
     """What a gradient is taken by; a single component's weight is no parameter."""
     several = mixture.n_components > mixture.n_classes
@@ -122,7 +127,7 @@ def _parameters(mixture: Mixture) -> dict[str, Tensor]:
     return {**mixture.density.free(), **weight}
 
 
-def fisher_scores(mixture: Mixture, batch: Any) -> Tensor:
+def fisher_scores(mixture: Mixture, batch: Batch) -> Tensor:
     """d log p(x | c) / d parameters of class c, for all classes, (n, P).
 
     Every row has a copy of the model to itself, so that one backward pass gives all gradients.

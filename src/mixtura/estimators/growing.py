@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
 from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.models.calibration import Calibration
+from mixtura.models.fitted import AnyModel
 from mixtura.numerics import anew, spawn
 from mixtura.objectives import Conditional
 from mixtura.progress import Progress
@@ -49,7 +50,7 @@ class Staged(Generic[AnyGrowth]):
 
     def stages(
         self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> Sequence[Any]:
+    ) -> Sequence[AnyModel]:
         """The models."""
         found = [each.model for each in self.plan.train(engine, generator, progress)]
         return found if self.every else found[-1:]
@@ -73,7 +74,7 @@ def fit_best(
     *,
     calibrate: bool,
     every_stage: bool,
-    beats: Callable[[Any, Any], bool] = HeldOut.beats,
+    beats: Callable[..., bool] = HeldOut.beats,
 ) -> Choice[AnyGrowth]:
     """Choose a way and a stage on held-out rows, and train on all rows, or as time allows.
 
@@ -98,8 +99,7 @@ def fit_best(
         return found[min(stage, len(found) - 1)]
 
     def loss(grown: Grown, rows: Engine) -> float:
-        model: Any = grown.model
-        return evaluate(model, Conditional(), rows)[1]
+        return evaluate(grown.model, Conditional(), rows)[1]
 
     draw = partial(engine.sample, generator=spawn(generator))
     outcome = Budget(progress, train, loss, draw, resumes=False).run(engine)

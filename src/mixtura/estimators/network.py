@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -91,7 +90,7 @@ class NetworkEstimator(DensityEstimator):
         n_classes: int,
         counts: np.ndarray | None,
         term: Objective | None,
-        specialize: Any,
+        specialize: float | str,
         unlabeled_weight: float,
     ) -> list[NetworkPlan]:
         """One for every embedding that is left open, the first choice first."""
@@ -109,7 +108,9 @@ class NetworkEstimator(DensityEstimator):
                 n_classes=n_classes,
                 counts=counts,
                 embedding=embedding,
-                specialize=_COMPARED.get(embedding, 0.0) if specialize == "auto" else specialize,
+                specialize=_COMPARED.get(embedding, 0.0)
+                if isinstance(specialize, str)
+                else specialize,
                 recipe=recipe,
                 linked=linked,
                 term=term,

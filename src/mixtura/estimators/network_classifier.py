@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -157,7 +157,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         n_components: Numbers | str = "auto",
         *,
         embedding: str = "auto",
-        specialize: Any = "auto",
+        specialize: float | str = "auto",
         objective: str | Objective = "conditional",
         tradeoff: float = 0.2,
         unlabeled_weight: float | str = "auto",
@@ -251,7 +251,6 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
                 raise InvalidInputError("y holds NaN alone: pass y=None to fit without labels.")
             if labeled_mask(labels, self.unlabeled).any():
                 return self._read_labeled(X, labels, sample_weight)
-        given: Any
         given, schema = self._read(X)
         weight = check_weight(sample_weight, len(given))
         nothing = np.full(len(given), UNLABELED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Integral
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -144,7 +144,6 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing():
-            rows: Any
             rows, schema = self._read(X)
             y, weight, target = self._read_targets(rows, y, sample_weight)
             if (weight == 0).any():

@@ -89,7 +89,7 @@ def make_plans(
         counts=counts,
         log_prior=torch.from_numpy(np.log(_class_prior(estimator.class_prior, rows))),
         learn_prior=isinstance(estimator.class_prior, str) and estimator.class_prior == "empirical",
-        dtype=working_type(rows.X.values.dtype, n_numbers, structures[0].floor),
+        dtype=working_type(rows.X.values.dtype, n_numbers, float(structures[0].floor)),
         holes=estimator.holes,
         unlabeled_weight=weight if rows.has_unlabeled else None,
     )

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
-from mixtura.data import Matrix, encode_labels, find_labeled, labeled_mask, read_labels
+from mixtura.data import encode_labels, find_labeled, labeled_mask, read_labels
 from mixtura.data.given import ArrayLike, ClassWeight, Numbers
-from mixtura.data.sequence_input import Sequences
 from mixtura.estimators.base import check_weight
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.models.fitted import Observations
 
 
 @dataclass(frozen=True)
 class Rows:
     """Rows or sequences; labels are indices of `classes` (-1: none), weights positive."""
 
-    X: Matrix | Sequences
+    X: Observations
     y: np.ndarray
     weight: np.ndarray
     classes: np.ndarray
@@ -59,9 +58,16 @@ class Rows:
         return self.take(labeled_alone(self.y))
 
 
+class LabelReader(Protocol):
+    """An estimator's parameters that say what labels are, and what they weigh."""
+
+    unlabeled: object
+    class_weight: ClassWeight
+
+
 def read_rows(
-    estimator: Any,
-    X: Matrix | Sequences,
+    estimator: LabelReader,
+    X: Observations,
     y: ArrayLike,
     sample_weight: ArrayLike,
     known: np.ndarray | None = None,
@@ -84,7 +90,7 @@ def read_rows(
 
 
 def read_classes(
-    estimator: BaseEstimator,
+    estimator: object,
     X: ArrayLike,
     y: ArrayLike,
     unlabeled: object,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from mixtura.engines import Engine
 from mixtura.estimators.base import Estimator, read_table, training_engine
 from mixtura.estimators.rows import Rows, component_counts, labeled_score, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
-from mixtura.models.columns import Kernels, Products
+from mixtura.models.columns import Kernel, Kernels, Products
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Layout
 from mixtura.models.sparse import SparseModel
@@ -141,7 +141,7 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
         n_components: Numbers | str = 3,
         *,
         form: str = "auto",
-        kernel: Any = "poly2",
+        kernel: Kernel = "poly2",
         kernel_params: dict[str, object] | None = None,
         features: str = "quadratic",
         moderate: bool = True,
@@ -259,7 +259,7 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
         return self.scaling_.invert(self._kernels.centers)
 
     @property
-    def kernel_(self) -> Any:
+    def kernel_(self) -> Kernel:
         """The kernel that predictions use, in dual form."""
         return self._kernels.kernel
 

@@ -16,6 +16,8 @@ from torch import Tensor
 from mixtura.exceptions import InvalidInputError
 from mixtura.parts import storable
 
+Kernel = str | Callable[..., np.ndarray]
+
 
 @storable
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Kernels:
     """
 
     centers: np.ndarray
-    kernel: str | Callable[..., np.ndarray]
+    kernel: Kernel
     params: dict[str, object] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import UNLABELED, Batch, Scaling, Table, resolve_device
+from mixtura.data import UNLABELED, Batch, Matrix, Scaling, resolve_device
+from mixtura.data.given import Device
 from mixtura.data.schema import Schema
-from mixtura.data.sequences import SequenceBatch
+from mixtura.data.sequence_input import Sequences
+from mixtura.data.sequences import AnyBatch, SequenceBatch
 from mixtura.densities import Categorical, Product, VectorDensity, numeric_part
 from mixtura.engines import Engine, LocalEngine
+from mixtura.engines.base import HasRowCost
 from mixtura.exceptions import InvalidInputError, NoDensityError
 from mixtura.models.calibration import Calibration
 from mixtura.models.mixture import Mixture
@@ -31,28 +34,19 @@ _DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.floa
 #: Shares of rows at which the scores of typical rows are kept.
 SHARES = np.linspace(0.0, 1.0, 1001)
 
-AnyBatch = Batch | SequenceBatch
+#: What gives rows a class log-joint.
+AnyModel = Mixture | Network | SparseModel | Votes
+#: Rows or sequences that have been read and checked.
+Observations = Matrix | Sequences
 
 
-class Observations(Protocol):
-    """Rows or sequences that have been read and checked."""
+class Movable(HasRowCost, Protocol):
+    """A model that can go to where the rows are."""
 
-    @property
-    def values(self) -> np.ndarray:
-        """All rows, or frames, one after another; NaN where missing."""
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Self: ...
 
-    def __len__(self) -> int: ...
 
-    def table(
-        self,
-        y: np.ndarray | None = None,
-        weight: np.ndarray | None = None,
-        *,
-        scaling: Scaling,
-        device: torch.device,
-        dtype: torch.dtype = torch.float64,
-    ) -> Table:
-        """The same as tensors."""
+AnyMovable = TypeVar("AnyMovable", bound=Movable)
 
 
 def working_type(given: np.dtype, n_features: int, floor: float) -> torch.dtype:
@@ -65,18 +59,22 @@ def working_type(given: np.dtype, n_features: int, floor: float) -> torch.dtype:
     return torch.float64 if risky else _DTYPES[given]
 
 
-def run_over(model: Any, engine: Engine, function: Callable[[Any, Any], Tensor]) -> Tensor:
+def run_over(
+    model: AnyMovable,
+    engine: Engine[AnyBatch],
+    function: Callable[[AnyMovable, AnyBatch], Tensor],
+) -> Tensor:
     """`function` of every row under the model, in double precision on the CPU."""
     moved = model.to(engine.device)
     return engine.concat(lambda batch: function(moved, batch).double(), moved)
 
 
-def log_density(mixture: Mixture, batch: Any) -> Tensor:
+def log_density(mixture: Mixture, batch: Batch | SequenceBatch) -> Tensor:
     """(n,) log p(x) in the model's units."""
     return mixture.class_log_joint(batch).logsumexp(1)
 
 
-def typicality(mixture: Mixture, batch: AnyBatch) -> Tensor:
+def typicality(mixture: Mixture, batch: Batch | SequenceBatch) -> Tensor:
     """(n,) what outliers are judged by.
 
     Of rows it is log p with the holes filled by their conditional means: neither they nor what they
@@ -111,7 +109,7 @@ class Fitted:
     target : location and scale of the numbers that a network predicts.
     """
 
-    model: Mixture | Network | SparseModel | Votes
+    model: AnyModel
     scaling: Scaling
     schema: Schema = field(default_factory=Schema)
     classes: np.ndarray | None = None
@@ -159,7 +157,7 @@ class Fitted:
     def log_proba(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
 
-        def joint_and_missing(model: Any, batch: AnyBatch) -> Tensor:
+        def joint_and_missing(model: AnyModel, batch: Batch) -> Tensor:
             joint = model.class_log_joint(batch).double()
             return torch.cat([joint, batch.missing_share()[:, None].to(joint)], 1)
 
@@ -190,12 +188,15 @@ class Fitted:
         return found[:, 0]
 
     def _in_users_units(
-        self, model: Any, engine: Engine, function: Callable[[Any, Any], Tensor]
+        self,
+        model: AnyMovable,
+        engine: Engine[AnyBatch],
+        function: Callable[[AnyMovable, AnyBatch], Tensor],
     ) -> np.ndarray:
         """Log densities (n, k), less the logs of the scales of what is observed."""
         log_scale = torch.from_numpy(np.log(self.scaling.scale)).to(engine.device)
 
-        def moved(model: Any, batch: AnyBatch) -> Tensor:
+        def moved(model: AnyMovable, batch: AnyBatch) -> Tensor:
             return function(model, batch).double() - batch.sum_observed(log_scale)[:, None]
 
         return run_over(model, engine, moved).numpy()
@@ -231,13 +232,13 @@ class Fitted:
         return self._filled(engine, values, lambda m, b: m.draw(b, generator))
 
     def _filled(
-        self, engine: Engine, values: np.ndarray, function: Callable[[Any, Any], Tensor]
+        self, engine: Engine, values: np.ndarray, function: Callable[[Mixture, Batch], Tensor]
     ) -> np.ndarray:
         found = run_over(self.mixture, engine, lambda m, b: b.unpacked(function(m, b))).numpy()
         filled = np.where(np.isnan(values), self.scaling.invert(found), values)
         return filled.astype(values.dtype)
 
-    def category_proba(self, engine: Engine, column: Any) -> np.ndarray:
+    def category_proba(self, engine: Engine, column: int | str) -> np.ndarray:
         """(n, number of categories) p(category | what is observed) of a categorical column."""
         density, n_features = self.mixture.density, engine.n_features
         if not isinstance(density, Product):

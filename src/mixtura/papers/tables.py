@@ -15,7 +15,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils import Bunch
 
 from mixtura.data import UNLABELED
-from mixtura.data.given import Classifier
+from mixtura.data.given import Classifier, Predictor
 from mixtura.datasets import load_dataset
 from mixtura.exceptions import DegenerateDataWarning
 
@@ -79,7 +79,7 @@ def boosted_trees(rows: Bunch, seed: int) -> HistGradientBoostingClassifier:
     )
 
 
-def fit(model: Classifier, X: np.ndarray, y: np.ndarray) -> float:
+def fit(model: Predictor, X: np.ndarray, y: np.ndarray) -> float:
     """Fit without warnings of what parts of small sets lack; the seconds it took."""
     began = time.perf_counter()
     with without_warnings():

@@ -14,6 +14,7 @@ from mixtura.data import Batch
 from mixtura.data.given import Device
 from mixtura.densities import Density, Statistics, scale_statistics
 from mixtura.engines import Engine
+from mixtura.engines.base import HasRowCost
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
 from mixtura.parts import Part
@@ -51,7 +52,14 @@ class SpreadPrior:
         return -self.rows * mixture.density.spread_log_prob(reference).sum()
 
 
-class Model(Protocol):
+class HasOutputs(HasRowCost, Protocol):
+    """What objectives can judge."""
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """What objectives look at: log p(x, c), (n, C), or the like."""
+
+
+class Model(HasOutputs, Protocol):
     """What can be trained by gradients: a mixture, or a network of mixtures."""
 
     def free(self) -> dict[str, Tensor]:
@@ -59,12 +67,6 @@ class Model(Protocol):
 
     def from_free(self, free: dict[str, Tensor]) -> Self:
         """The model of unconstrained parameters."""
-
-    def outputs(self, batch: Batch) -> Tensor:
-        """What objectives look at: log p(x, c), (n, C), or the like."""
-
-    def row_cost(self, missing: bool) -> int:
-        """Numbers held in memory per row."""
 
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Self:
         """Another device or floating type."""

@@ -15,12 +15,12 @@ from mixtura.data import Batch
 from mixtura.engines import Engine
 from mixtura.objectives import Objective
 from mixtura.progress import Record
-from mixtura.solvers.base import AnyModel, Model
+from mixtura.solvers.base import AnyModel, HasOutputs, Model
 
 Free = dict[str, Tensor]
 
 
-def evaluate(model: Model, objective: Objective, engine: Engine) -> tuple[float, float]:
+def evaluate(model: HasOutputs, objective: Objective, engine: Engine) -> tuple[float, float]:
     """Error rate and mean loss over labeled rows, and over all rows."""
 
     def sums(batch: Batch) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from math import comb
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -415,7 +415,7 @@ def check_mixed_complete(density: Product, generator: torch.Generator) -> None:
             check_frequencies(rows[:, column], table[component])
 
 
-MIXED_CHECKS: tuple[Callable[[Any, torch.Generator], None], ...] = (
+MIXED_CHECKS: tuple[Callable[..., None], ...] = (
     check_mixed_log_prob,
     check_mixed_marginals,
     check_single_precision,

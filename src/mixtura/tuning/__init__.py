@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, get_
 from sklearn.utils.validation import _num_samples, check_consistent_length
 
 from mixtura.data import find_labeled, read_labels, resolve_unlabeled
-from mixtura.data.given import ArrayLike, Parameters, RandomState, Setting
+from mixtura.data.given import ArrayLike, Fittable, Parameters, RandomState, Setting
 from mixtura.estimators.base import check_weight
 from mixtura.exceptions import InvalidInputError
 
@@ -43,17 +43,6 @@ from mixtura.tuning.spaces import SPACES, Trial, classifier_space, plain
 __all__ = ["SPACES", "TuningResult", "classifier_space", "tune"]
 
 
-class Tunable(Protocol):
-    """What can be searched: an estimator, or a pipeline that ends in one."""
-
-    @property
-    def fit(self) -> Callable[..., Self]: ...
-
-    def get_params(self, deep: bool = True) -> Parameters: ...
-
-    def set_params(self, **params: Setting) -> Self: ...
-
-
 class Splitter(Protocol):
     """What scikit-learn calls a cross-validator."""
 
@@ -62,7 +51,7 @@ class Splitter(Protocol):
 
 
 Value = TypeVar("Value", int, str)
-AnyEstimator = TypeVar("AnyEstimator", bound=Tunable)
+AnyEstimator = TypeVar("AnyEstimator", bound=Fittable)
 Space = Mapping[str, BaseDistribution] | Callable[[Trial], Parameters] | None
 Scoring = str | Callable[..., float] | None
 Storage = str | os.PathLike[str] | BaseStorage | None
@@ -183,7 +172,7 @@ def tune(
 
 
 def _resolve_space(
-    space: Space, estimator: Tunable, rows: _Rows, folds: Folds
+    space: Space, estimator: Fittable, rows: _Rows, folds: Folds
 ) -> Callable[[Trial], Parameters]:
     if callable(space):
         return space
@@ -234,7 +223,7 @@ class _Rows:
 
     @classmethod
     def read(
-        cls, estimator: Tunable, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike
+        cls, estimator: Fittable, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike
     ) -> _Rows:
         of_sequences = get_tags(_last_step(estimator)[1]).input_tags.three_d_array
         X = X if hasattr(X, "shape") or of_sequences else np.asarray(X)
@@ -318,7 +307,7 @@ class _Search(Generic[AnyEstimator]):
         self.model(optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask())
 
 
-def _last_step(estimator: Tunable) -> tuple[str, Tunable]:
+def _last_step(estimator: Fittable) -> tuple[str, Fittable]:
     """The estimator that classifies, and what its parameters begin with."""
     if not isinstance(estimator, Pipeline):
         return "", estimator
@@ -326,13 +315,13 @@ def _last_step(estimator: Tunable) -> tuple[str, Tunable]:
     return f"{name}__", last
 
 
-def _free_seeds(estimator: Tunable, seed: int) -> Parameters:
+def _free_seeds(estimator: Fittable, seed: int) -> Parameters:
     """The random states nobody has set: with one seed for all, trials differ by parameters only."""
     given = estimator.get_params().items()
     return {key: seed for key, value in given if key.endswith("random_state") and value is None}
 
 
-def _marker(estimator: Tunable, y: np.ndarray | None) -> Parameters:
+def _marker(estimator: Fittable, y: np.ndarray | None) -> Parameters:
     """What marks unlabeled rows: the same for every fold, whatever labels it happens to hold."""
     prefix, last = _last_step(estimator)
     if y is None or not hasattr(last, "unlabeled"):
@@ -343,7 +332,7 @@ def _marker(estimator: Tunable, y: np.ndarray | None) -> Parameters:
 # -- the study -------------------------------------------------------------------------------
 
 
-def _resolve_scoring(estimator: Tunable, scoring: Scoring) -> tuple[str, Callable[..., float]]:
+def _resolve_scoring(estimator: Fittable, scoring: Scoring) -> tuple[str, Callable[..., float]]:
     """A measure's name and its scorer."""
     if scoring is None and is_classifier(estimator):
         scoring = "neg_log_loss"

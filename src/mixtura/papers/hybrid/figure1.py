@@ -7,7 +7,7 @@ objective's second term wants to raise.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from mixtura.estimators import MixtureClassifier
 from mixtura.papers.hybrid.table1 import Fit, load, train_cell
 from mixtura.papers.images import Images
 from mixtura.papers.report import Lines, Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MARGIN = 100.0
 TRADEOFFS = (0.0, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -58,7 +61,7 @@ def _measure(model: MixtureClassifier, X: np.ndarray, y: np.ndarray, of: str) ->
     }
 
 
-def _plot(figure: Any, rows: Lines) -> None:
+def _plot(figure: Figure, rows: Lines) -> None:
     places = range(len(rows))
     for axes, (name, label) in zip(figure.subplots(1, 3), _PANELS.items(), strict=True):
         for part in ("train", "test"):

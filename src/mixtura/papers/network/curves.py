@@ -9,13 +9,11 @@ Parts are named like "wdbc, labels", "wdbc, missing" and "wdbc, trained with hol
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.utils import Bunch
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier
-from mixtura.data.given import Parameters, Setting
+from mixtura.data.given import Classifier, Parameters, Setting
 from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.tables import (
     Split,
@@ -114,7 +112,7 @@ def _training(
     return (punch_at_random(X, share, seed + 1000) if kind == "trained with holes" else X), y
 
 
-def _make(report: Report, rows: Bunch, model: str, seed: int) -> Any:
+def _make(report: Report, rows: Bunch, model: str, seed: int) -> Classifier:
     if model == "trees":
         return boosted_trees(rows, seed)
     common = {

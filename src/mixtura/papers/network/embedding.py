@@ -9,8 +9,6 @@ Parts are named by the set.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.manifold import TSNE
 from sklearn.model_selection import LeaveOneOut, cross_val_score
@@ -40,7 +38,7 @@ def run(report: Report) -> None:
             _show(report, name, line)
 
 
-def _show(report: Report, name: str, panels: Any) -> None:
+def _show(report: Report, name: str, panels: np.ndarray) -> None:
     rows = load(name)
     model = MixtureNetworkClassifier(
         **SETTINGS[name], device=report.device, random_state=report.seed

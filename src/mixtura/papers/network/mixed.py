@@ -10,15 +10,13 @@ Parts are named like "labor, network".
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.stats import rankdata
 from sklearn.model_selection import RepeatedStratifiedKFold
 from sklearn.utils import Bunch
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier
-from mixtura.data.given import Parameters
+from mixtura.data.given import Classifier, Parameters
 from mixtura.papers.report import Report
 from mixtura.papers.tables import (
     Score,
@@ -83,7 +81,7 @@ def _splits(report: Report, rows: Bunch) -> list[Split]:
         return list(folds.split(rows.data, rows.target))
 
 
-def _make(report: Report, rows: Bunch, model: str, seed: int) -> Any:
+def _make(report: Report, rows: Bunch, model: str, seed: int) -> Classifier:
     recipe = MODELS[model]
     if recipe is None:
         return boosted_trees(rows, seed)

@@ -12,7 +12,6 @@ Parts are named like "diabetes, given, network" and "diabetes, holes, network".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -30,7 +29,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkRegressor
-from mixtura.data.given import Parameters
+from mixtura.data.given import Parameters, Predictor
 from mixtura.papers.report import Report
 from mixtura.papers.tables import fit, load, punch_at_random, without_warnings
 
@@ -170,7 +169,7 @@ def _searched(rows: Bunch, report: Report) -> GridSearchCV:
     return GridSearchCV(_network(rows, report), _GRID, cv=folds)
 
 
-MODELS: dict[str, Callable[[Bunch, Report], Any]] = {
+MODELS: dict[str, Callable[[Bunch, Report], Predictor]] = {
     "network": _network,
     "searched network": _searched,
     "RBF": _radial,

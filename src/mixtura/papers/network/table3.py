@@ -9,8 +9,6 @@ Parts are named like "mushroom, 5, network".
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.utils import Bunch
 
@@ -76,7 +74,7 @@ def _scores(report: Report, name: str, share: float, model: str) -> list[Score]:
     ]
 
 
-def _model(report: Report, rows: Bunch, model: str, seed: int) -> Any:
+def _model(report: Report, rows: Bunch, model: str, seed: int) -> Classifier:
     if model == "trees":
         return boosted_trees(rows, seed)
     return MixtureNetworkClassifier(

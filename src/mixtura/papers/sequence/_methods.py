@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
@@ -18,13 +18,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mixtura import FisherScores, SequenceMixtureClassifier
-from mixtura.data.given import Classifier, Setting
+from mixtura.data.given import Predictor, Setting
 
 Sequences = list[np.ndarray]
 #: Training rows, test rows.
 Fold = tuple[np.ndarray, np.ndarray]
 #: From a seed to a classifier.
-Maker = Callable[[int], Any]
+Maker = Callable[[int], Predictor]
 
 #: The paper's names of the ways to train hidden Markov models.
 MODELS = {
@@ -74,7 +74,7 @@ def evaluate(
 
 
 def score(
-    model: Classifier, data: Sequences, target: np.ndarray, train: np.ndarray, test: np.ndarray
+    model: Predictor, data: Sequences, target: np.ndarray, train: np.ndarray, test: np.ndarray
 ) -> Score:
     """Fit on one part and test on the other."""
     began = time.perf_counter()
@@ -83,7 +83,7 @@ def score(
     return Score(error(model, take(data, test), target[test]), seconds)
 
 
-def error(model: Classifier, data: Sequences, target: np.ndarray) -> float:
+def error(model: Predictor, data: Sequences, target: np.ndarray) -> float:
     """Percent that a fitted classifier gets wrong."""
     return 100 * float(np.mean(model.predict(data) != target))
 

@@ -11,12 +11,11 @@ Parts are named like "vowels, frames".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from sklearn.pipeline import make_pipeline
 
-from mixtura.data.given import Parameters
+from mixtura.data.given import Predictor
 from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.sequence._methods import (
     RIVALS,
@@ -31,7 +30,7 @@ from mixtura.papers.sequence._methods import (
 )
 from mixtura.papers.sequence.speech import SETTINGS, load
 
-Punch = Callable[[Sequences, Any, np.random.Generator], Sequences]
+Punch = Callable[..., Sequences]
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 CHANNELS = (0, 1, 2, 4, 6, 8, 10)
@@ -62,7 +61,7 @@ def run(report: Report) -> None:
         _draw(report)
 
 
-def _fit(report: Report, part: str, name: str, data: Sequences, target: np.ndarray) -> Any:
+def _fit(report: Report, part: str, name: str, data: Sequences, target: np.ndarray) -> Predictor:
     report.note(f"{part}: {name}")
     model = method(name, **SETTINGS[part])(report.seed)
     if name in RIVALS:
@@ -74,7 +73,7 @@ def _show(
     report: Report,
     part: str,
     kind: str,
-    models: Parameters,
+    models: dict[str, Predictor],
     data: Sequences,
     target: np.ndarray,
 ) -> None:

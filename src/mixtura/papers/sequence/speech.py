@@ -10,8 +10,6 @@ Parts are named like "vowels, BxCML (pairwise)".
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
@@ -58,7 +56,7 @@ def load(part: str, seed: int) -> tuple[Sequences, np.ndarray, list[Fold]]:
     rows = load_dataset(FILES[part])
     if rows.splits:
         return rows.data, rows.target, rows.splits
-    splitter: Any = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    splitter = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     if part == "digits":
         splitter = StratifiedShuffleSplit(1, train_size=1000, test_size=1000, random_state=seed)
     return rows.data, rows.target, list(splitter.split(rows.data, rows.target))

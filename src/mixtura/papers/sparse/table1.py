@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -73,7 +73,7 @@ class Score(NamedTuple):
     seconds: float
 
 
-Model = Callable[[str, int], Any]
+Model = Callable[[str, int], Classifier]
 
 
 def _sparse(name: str, seed: int) -> SparseMixtureClassifier:
