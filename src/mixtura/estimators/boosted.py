@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Self
 
@@ -29,6 +30,7 @@ from mixtura.training.groups import Recipe
 from mixtura.training.growth import GROWING, GrowthPlan
 
 
+@dataclass(eq=False, repr=False)
 class BoostedMixtureClassifier(DensityClassifier):
     """A mixture grown one generative classifier at a time.
 
@@ -106,48 +108,26 @@ class BoostedMixtureClassifier(DensityClassifier):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        method: str = "boosted",
-        n_stages: int = 10,
-        early_stopping: bool = True,
-        calibrate: bool = True,
-        density: str | Structure = "auto",
-        solver: str | EM = "em",
-        prior_rows: float = 1.0,
-        class_weight: ClassWeight = None,
-        max_time: float | None = None,
-        standardize: bool = True,
-        categorical_features: ArrayLike = None,
-        unexpected: str = "missing",
-        missingness: str = "auto",
-        unlabeled: object = "auto",
-        device: Device = "auto",
-        callbacks: Iterable[Callback] | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.method = method
-        self.n_stages = n_stages
-        self.early_stopping = early_stopping
-        self.calibrate = calibrate
-        self.density = density
-        self.solver = solver
-        self.prior_rows = prior_rows
-        self.class_weight = class_weight
-        self.max_time = max_time
-        self.standardize = standardize
-        self.categorical_features = categorical_features
-        self.unexpected = unexpected
-        self.missingness = missingness
-        self.unlabeled = unlabeled
-        self.device = device
-        self.callbacks = callbacks
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: int = 1
+    _: KW_ONLY
+    method: str = "boosted"
+    n_stages: int = 10
+    early_stopping: bool = True
+    calibrate: bool = True
+    density: str | Structure = "auto"
+    solver: str | EM = "em"
+    prior_rows: float = 1.0
+    class_weight: ClassWeight = None
+    max_time: float | None = None
+    standardize: bool = True
+    categorical_features: ArrayLike = None
+    unexpected: str = "missing"
+    missingness: str = "auto"
+    unlabeled: object = "auto"
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:

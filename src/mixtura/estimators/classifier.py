@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Self
@@ -48,6 +48,7 @@ class _Trained:
     held_out: Engine | None
 
 
+@dataclass(eq=False, repr=False)
 class MixtureClassifier(DensityClassifier):
     """One mixture per class, trained generatively, discriminatively, or both.
 
@@ -192,56 +193,30 @@ class MixtureClassifier(DensityClassifier):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        n_components: Numbers | str = "auto",
-        *,
-        density: str | Structure = "auto",
-        objective: str | Objective = "margin",
-        tradeoff: float | str = "auto",
-        unlabeled_weight: float | str = "auto",
-        solver: str | Solver = "auto",
-        init: str | EM = "em",
-        holes: float = 0.0,
-        class_prior: Numbers | str = "empirical",
-        class_weight: ClassWeight = None,
-        max_time: float | None = None,
-        prior_rows: float | str = "auto",
-        standardize: bool = True,
-        calibrate: bool = True,
-        categorical_features: ArrayLike = None,
-        unexpected: str = "missing",
-        missingness: str = "auto",
-        warm_start: bool = False,
-        unlabeled: object = "auto",
-        device: Device = "auto",
-        callbacks: Iterable[Callback] | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.density = density
-        self.objective = objective
-        self.tradeoff = tradeoff
-        self.unlabeled_weight = unlabeled_weight
-        self.solver = solver
-        self.init = init
-        self.holes = holes
-        self.class_prior = class_prior
-        self.class_weight = class_weight
-        self.max_time = max_time
-        self.prior_rows = prior_rows
-        self.standardize = standardize
-        self.calibrate = calibrate
-        self.categorical_features = categorical_features
-        self.unexpected = unexpected
-        self.missingness = missingness
-        self.warm_start = warm_start
-        self.unlabeled = unlabeled
-        self.device = device
-        self.callbacks = callbacks
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: Numbers | str = "auto"
+    _: KW_ONLY
+    density: str | Structure = "auto"
+    objective: str | Objective = "margin"
+    tradeoff: float | str = "auto"
+    unlabeled_weight: float | str = "auto"
+    solver: str | Solver = "auto"
+    init: str | EM = "em"
+    holes: float = 0.0
+    class_prior: Numbers | str = "empirical"
+    class_weight: ClassWeight = None
+    max_time: float | None = None
+    prior_rows: float | str = "auto"
+    standardize: bool = True
+    calibrate: bool = True
+    categorical_features: ArrayLike = None
+    unexpected: str = "missing"
+    missingness: str = "auto"
+    warm_start: bool = False
+    unlabeled: object = "auto"
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
 
     # -- attributes ------------------------------------------------------------------------
 

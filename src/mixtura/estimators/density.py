@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Self
@@ -90,6 +90,7 @@ def _judged(
     return Losses.pool(parts)
 
 
+@dataclass(eq=False, repr=False)
 class MixtureDensity(DensityMixin, DensityEstimator):
     """A mixture fitted by EM, with missing values marginalized.
 
@@ -144,36 +145,20 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        n_components: int | str = "auto",
-        *,
-        density: str | Structure = "full",
-        solver: str | EM = "em",
-        max_time: float | None = None,
-        standardize: bool = True,
-        categorical_features: ArrayLike = None,
-        unexpected: str = "missing",
-        missingness: str = "auto",
-        warm_start: bool = False,
-        device: Device = "auto",
-        callbacks: Iterable[Callback] | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.density = density
-        self.solver = solver
-        self.max_time = max_time
-        self.standardize = standardize
-        self.categorical_features = categorical_features
-        self.unexpected = unexpected
-        self.missingness = missingness
-        self.warm_start = warm_start
-        self.device = device
-        self.callbacks = callbacks
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: int | str = "auto"
+    _: KW_ONLY
+    density: str | Structure = "full"
+    solver: str | EM = "em"
+    max_time: float | None = None
+    standardize: bool = True
+    categorical_features: ArrayLike = None
+    unexpected: str = "missing"
+    missingness: str = "auto"
+    warm_start: bool = False
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

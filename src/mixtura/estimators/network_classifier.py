@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Self
@@ -59,6 +59,7 @@ _POOL, _MOST_DRAWS = 1_000, 10_000
 _Decision = tuple[NetworkPlan, Engine, HeldOut | None, list[dict[str, object]]]
 
 
+@dataclass(eq=False, repr=False)
 class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     """Mixtures embed a row, one per class; a sparse log-linear read-out of the embedding decides.
 
@@ -152,54 +153,29 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        n_components: Numbers | str = "auto",
-        *,
-        embedding: str = "auto",
-        specialize: float | str = "auto",
-        objective: str | Objective = "conditional",
-        tradeoff: float = 0.2,
-        unlabeled_weight: float | str = "auto",
-        density: str | Structure = "low_rank",
-        solver: str | LinkedEM = "linked_em",
-        init: str | EM = "em",
-        prior_rows: float = 3.0,
-        class_weight: ClassWeight = None,
-        calibrate: bool = True,
-        max_time: float | None = None,
-        standardize: bool = True,
-        categorical_features: ArrayLike = None,
-        unexpected: str = "missing",
-        missingness: str = "auto",
-        unlabeled: object = "auto",
-        device: Device = "auto",
-        callbacks: Iterable[Callback] | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.embedding = embedding
-        self.specialize = specialize
-        self.objective = objective
-        self.tradeoff = tradeoff
-        self.unlabeled_weight = unlabeled_weight
-        self.density = density
-        self.solver = solver
-        self.init = init
-        self.prior_rows = prior_rows
-        self.class_weight = class_weight
-        self.calibrate = calibrate
-        self.max_time = max_time
-        self.standardize = standardize
-        self.categorical_features = categorical_features
-        self.unexpected = unexpected
-        self.missingness = missingness
-        self.unlabeled = unlabeled
-        self.device = device
-        self.callbacks = callbacks
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: Numbers | str = "auto"
+    _: KW_ONLY
+    embedding: str = "auto"
+    specialize: float | str = "auto"
+    objective: str | Objective = "conditional"
+    tradeoff: float = 0.2
+    unlabeled_weight: float | str = "auto"
+    density: str | Structure = "low_rank"
+    solver: str | LinkedEM = "linked_em"
+    init: str | EM = "em"
+    prior_rows: float = 3.0
+    class_weight: ClassWeight = None
+    calibrate: bool = True
+    max_time: float | None = None
+    standardize: bool = True
+    categorical_features: ArrayLike = None
+    unexpected: str = "missing"
+    missingness: str = "auto"
+    unlabeled: object = "auto"
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Self
 
@@ -36,6 +37,7 @@ from mixtura.solvers import EM, LinkedEM
 from mixtura.training.networks import NetworkPlan
 
 
+@dataclass(eq=False, repr=False)
 class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
     """A mixture embeds a row; a sparse linear read-out of the embedding predicts a number.
 
@@ -86,42 +88,23 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         )
     } | {"n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")]}
 
-    def __init__(
-        self,
-        n_components: Numbers | str = "auto",
-        *,
-        embedding: str = "auto",
-        tradeoff: float = 0.2,
-        density: str | Structure = "diag",
-        solver: str | LinkedEM = "linked_em",
-        init: str | EM = "em",
-        prior_rows: float = 3.0,
-        max_time: float | None = None,
-        standardize: bool = True,
-        categorical_features: ArrayLike = None,
-        unexpected: str = "missing",
-        missingness: str = "auto",
-        device: Device = "auto",
-        callbacks: Iterable[Callback] | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.embedding = embedding
-        self.tradeoff = tradeoff
-        self.density = density
-        self.solver = solver
-        self.init = init
-        self.prior_rows = prior_rows
-        self.max_time = max_time
-        self.standardize = standardize
-        self.categorical_features = categorical_features
-        self.unexpected = unexpected
-        self.missingness = missingness
-        self.device = device
-        self.callbacks = callbacks
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: Numbers | str = "auto"
+    _: KW_ONLY
+    embedding: str = "auto"
+    tradeoff: float = 0.2
+    density: str | Structure = "diag"
+    solver: str | LinkedEM = "linked_em"
+    init: str | EM = "em"
+    prior_rows: float = 3.0
+    max_time: float | None = None
+    standardize: bool = True
+    categorical_features: ArrayLike = None
+    unexpected: str = "missing"
+    missingness: str = "auto"
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
 
     @property
     def target_location_(self) -> float:

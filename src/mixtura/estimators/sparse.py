@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from os import PathLike
 from typing import Self
@@ -44,6 +44,7 @@ _CENTERS = 1_000
 _KEPT = 2**26
 
 
+@dataclass(eq=False, repr=False)
 class SparseMixtureClassifier(ClassifierMixin, Estimator):
     """A sparse discriminative Gaussian mixture, trained by maximizing the evidence.
 
@@ -136,48 +137,26 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        n_components: Numbers | str = 3,
-        *,
-        form: str = "auto",
-        kernel: Kernel = "poly2",
-        kernel_params: dict[str, object] | None = None,
-        features: str = "quadratic",
-        moderate: bool = True,
-        n_init: int = 1,
-        max_iter: int = 200,
-        max_time: float | None = None,
-        tol: float = 1e-2,
-        ceiling: float = 1e5,
-        max_weights: int = 200,
-        class_weight: ClassWeight = None,
-        standardize: bool = True,
-        unlabeled: object = "auto",
-        device: Device = "auto",
-        callbacks: Iterable[Callback] | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.form = form
-        self.kernel = kernel
-        self.kernel_params = kernel_params
-        self.features = features
-        self.moderate = moderate
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.tol = tol
-        self.ceiling = ceiling
-        self.max_weights = max_weights
-        self.class_weight = class_weight
-        self.standardize = standardize
-        self.unlabeled = unlabeled
-        self.device = device
-        self.callbacks = callbacks
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: Numbers | str = 3
+    _: KW_ONLY
+    form: str = "auto"
+    kernel: Kernel = "poly2"
+    kernel_params: dict[str, object] | None = None
+    features: str = "quadratic"
+    moderate: bool = True
+    n_init: int = 1
+    max_iter: int = 200
+    max_time: float | None = None
+    tol: float = 1e-2
+    ceiling: float = 1e5
+    max_weights: int = 200
+    class_weight: ClassWeight = None
+    standardize: bool = True
+    unlabeled: object = "auto"
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
