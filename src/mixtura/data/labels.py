@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import column_or_1d
 
+from mixtura.data.columns import is_missing
 from mixtura.data.given import ArrayLike
-from mixtura.data.schema import is_missing
 from mixtura.data.tables import UNLABELED
 from mixtura.exceptions import (
     AmbiguousDataWarning,

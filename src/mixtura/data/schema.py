@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
 from scipy.sparse import issparse
 
+from mixtura.data.columns import (
+    BOOLEANS,
+    NUMBERS,
+    TEXT,
+    check_kind,
+    codes_of,
+    decoded,
+    distinct,
+    kind_of,
+    kind_of_type,
+    name_of_type,
+    read_column,
+    restored,
+)
 from mixtura.data.given import ArrayLike
 from mixtura.data.tables import Matrix
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.parts import storable
 
-# Types of columns by the letters that their names begin with: NumPy, pandas and polars agree here.
-_NUMBERS = {"int", "uint", "float", "longdouble", "double", "halffloat", "decimal", "sparse"}
-_BOOLEANS = {"bool", "boolean"}
-_TEXT = {"category", "categorical", "enum", "string", "large_string", "str"}
-#: The types that hold the values of each kind as they are.
-_HOLDS = {
-    "numbers": {"int", "uint", "float", "category", "object"},
-    "booleans": {"bool", "boolean", "category", "object"},
-    "text": _TEXT | {"object"},
-    "nothing": _TEXT | {"boolean", "object"},
-}
-_MISSING = {"NoneType", "NAType", "NaTType"}
 _MANY_CATEGORIES = 1_000
 _SHOWN = 5
 #: Sparse matrices become dense arrays of so many bytes at most.
 _DENSE_BYTES = 2**32
-#: Whole numbers up to here are floats exactly.
-_EXACT = 2**53
-
-
-def is_missing(value: object) -> bool:
-    """Whether a cell is None, NaN or NA."""
-    return type(value).__name__ in _MISSING or bool(value != value)
 
 
 @storable
@@ -69,19 +62,19 @@ class Schema:
         categories: list[np.ndarray | None] = [None] * len(types)
         observed: dict[int, int] = {}
         for place, type_name in enumerate(types):
-            if place in chosen or type_name not in _NUMBERS:
+            if place in chosen or type_name not in NUMBERS:
                 label = _label(names, place)
-                kind, values = _read(_column(table, place), label)
-                by_type = type_name in _TEXT | _BOOLEANS or kind in ("text", "booleans")
+                kind, values = read_column(_column(table, place), label)
+                by_type = type_name in TEXT | BOOLEANS or kind in ("text", "booleans")
                 if place in chosen or by_type:
-                    categories[place], observed[place] = _distinct(kind, values, label)
+                    categories[place], observed[place] = distinct(kind, values, label)
         _warn_about_identifiers(names, categories, observed)
         return cls(names, None if all(c is None for c in categories) else tuple(categories))
 
     def of_numbers(self) -> Schema:
         """The same for a model that takes numbers alone: text is refused."""
         for place, categories in enumerate(self.categories or ()):
-            if _kind(categories) == "text":
+            if kind_of(categories) == "text":
                 raise InvalidInputError(
                     f"{_label(self.names, place)} holds text, and this model takes numbers alone: "
                     "MixtureClassifier and others take categories, or turn them into numbers."
@@ -123,7 +116,7 @@ class Schema:
             return X
         names, types = self.names_in(table), _type_names(table)
         width, expected = len(types), len(self.names or self.categories or types)
-        numeric = _NUMBERS.issuperset(types)
+        numeric = NUMBERS.issuperset(types)
         if names:
             check_names(names, self.names or (), unexpected)
         elif width != expected:
@@ -149,8 +142,8 @@ class Schema:
         values = np.asarray(values)
         if self.categories is None:
             return values
-        columns = [_decoded(v, c) for v, c in zip(values.T, self.categories, strict=True)]
-        numeric = {"numbers", "nothing"}.issuperset(map(_kind, self.categories))
+        columns = [decoded(v, c) for v, c in zip(values.T, self.categories, strict=True)]
+        numeric = {"numbers", "nothing"}.issuperset(map(kind_of, self.categories))
         return np.column_stack(columns).astype(np.float64 if numeric else object)
 
     def like(self, values: np.ndarray, X: ArrayLike) -> ArrayLike:
@@ -164,8 +157,8 @@ class Schema:
         columns = []
         for at, place in enumerate(places):
             categories, example = self._of(at), _column(X, place or 0)
-            kind = "" if place is None else _kind(categories)
-            columns.append(_restored(_decoded(values[:, at], categories), kind, example))
+            kind = "" if place is None else kind_of(categories)
+            columns.append(restored(decoded(values[:, at], categories), kind, example))
         if not hasattr(X, "iloc"):
             return type(X)([c.alias(name) for c, name in zip(columns, labels, strict=True)])
         frame = _columns(X, [place or 0 for place in places]).copy()
@@ -199,9 +192,9 @@ class Schema:
         for at, place in enumerate(places):
             if place is not None:
                 label, categories = _label(self.names, at), self._of(at)
-                kind, values = _read(_column(table, place), label)
-                _check_kind(kind, _kind(categories), label)
-                matrix[:, at], untold[:, at], strange = _codes(kind, values, categories, label)
+                kind, values = read_column(_column(table, place), label)
+                check_kind(kind, kind_of(categories), label)
+                matrix[:, at], untold[:, at], strange = codes_of(kind, values, categories, label)
                 unseen += [f"{label}: {_some(strange)}"] if strange else []
         if unseen:
             message = f"X holds categories that the training rows do not ({'; '.join(unseen)})"
@@ -328,14 +321,10 @@ def _columns(table: ArrayLike, places: list[ArrayLike]) -> ArrayLike:
     return table.iloc[:, places] if hasattr(table, "iloc") else table[:, places]
 
 
-def _type_name(dtype: object) -> str:
-    return re.split("[^a-z_]", str(getattr(dtype, "name", dtype)).lower())[0]
-
-
 def _type_names(table: ArrayLike) -> list[str]:
     if _is_frame(table):
-        return [_type_name(dtype) for dtype in table.dtypes]
-    return [_type_name(table.dtype)] * table.shape[1]
+        return [name_of_type(dtype) for dtype in table.dtypes]
+    return [name_of_type(table.dtype)] * table.shape[1]
 
 
 def _chosen(given: ArrayLike, names: tuple[object, ...] | None, width: int) -> set[int]:
@@ -344,7 +333,7 @@ def _chosen(given: ArrayLike, names: tuple[object, ...] | None, width: int) -> s
         return set()
     listed = np.iterable(given) and not isinstance(given, str | bytes)
     entries: list[ArrayLike] = list(given) if listed else [given]
-    kinds = {_kind_of_type(type(entry)) for entry in entries}
+    kinds = {kind_of_type(type(entry)) for entry in entries}
     where: dict[object, int] = {place: place for place in range(width)}
     problem = ""
     if kinds == {"booleans"} and listed:
@@ -366,99 +355,6 @@ def _chosen(given: ArrayLike, names: tuple[object, ...] | None, width: int) -> s
     return {where[entry] for entry in entries}
 
 
-# -- columns -----------------------------------------------------------------------------------
-
-
-def _read(column: ArrayLike, label: str) -> tuple[str, ArrayLike]:
-    """The kind of a column (a key of `_HOLDS`) and its values.
-
-    Text comes as a list, with None for what is missing, all else as an array, with NaN.
-    """
-    type_name = _type_name(column.dtype)
-    if type_name not in _NUMBERS | _BOOLEANS | _TEXT | {"object", "null"}:
-        raise InvalidInputError(
-            f"{label} is of the type {column.dtype}, which is neither numbers nor categories: "
-            "turn it into a number or a category, or drop it."
-        )
-    values = None if type_name in _TEXT | {"object"} else np.asarray(column)
-    if values is None or values.dtype == object:
-        cells = column.to_list() if hasattr(column, "to_list") else column.tolist()
-        if type_name == "category":  # of intervals, say: their names tell them apart
-            known = {type(cell) for cell in cells if not is_missing(cell)}
-            if not all(map(_kind_of_type, known)):
-                cells = [None if is_missing(cell) else str(cell) for cell in cells]
-        kind, values = _read_cells(cells, label)
-    else:
-        kind = "booleans" if values.dtype == bool else "numbers"
-    nothing = kind != "text" and np.isnan(values).all()
-    return "nothing" if nothing else kind, values
-
-
-def _read_cells(cells: list[ArrayLike], label: str) -> tuple[str, ArrayLike]:
-    """The same for Python objects; looks at types, not at cells, wherever that is enough."""
-    types = set(map(type, cells))
-    missing = {t for t in types if t.__name__ in _MISSING}
-    for strange in (t for t in types - missing if not _kind_of_type(t)):
-        raise TypeError(
-            f"{label}, row {[*map(type, cells)].index(strange)}: argument must be a string or a "
-            f"number, not {strange.__name__!r}; turn it into text by str(), or put None there."
-        )
-    if missing or len(types) > 1:
-        cells = [None if type(cell) in missing or cell != cell else cell for cell in cells]
-    kinds = [_kind_of_type(t) for t in set(map(type, cells)) - {type(None)}]
-    if len(set(kinds)) > 1:
-        of_rows = [_kind_of_type(type(cell)) for cell in cells]
-        first = sorted((of_rows.index(kind), kind) for kind in set(kinds))
-        raise InvalidInputError(
-            f"{label} mixes {' and '.join(f'{kind} (row {row})' for row, kind in first)}: make "
-            "all of it one type, such as text by str(), with None where a value is missing (as a "
-            "'?' among numbers mostly says)."
-        )
-    kind = kinds[0] if kinds else "numbers"
-    return kind, cells if kind == "text" else np.array(cells, dtype=np.float64)
-
-
-def _kind_of_type(cell: type) -> str:
-    """What a cell of this type is; empty for what no column may hold."""
-    if issubclass(cell, bool | np.bool_):
-        return "booleans"
-    if issubclass(cell, Real | Decimal):
-        return "numbers"
-    return "text" if issubclass(cell, str) else ""
-
-
-def _kind(categories: np.ndarray | None) -> str:
-    """What a training column held."""
-    if categories is None or not len(categories):
-        return "numbers" if categories is None else "nothing"
-    return {"O": "text", "U": "text", "b": "booleans"}.get(categories.dtype.kind, "numbers")
-
-
-def _check_kind(now: str, before: str, label: str) -> None:
-    """Text and all else must not take each other's place; booleans are the numbers 0 and 1."""
-    if "nothing" not in (now, before) and (now == "text") != (before == "text"):
-        raise InvalidInputError(
-            f"{label} held {before} in training and holds {now} now: give it the type it had."
-        )
-
-
-def _distinct(kind: str, values: ArrayLike, label: str) -> tuple[np.ndarray, int]:
-    """The sorted categories of a column, and how many of its values are there."""
-    if kind == "text":
-        n_observed = len(values) - values.count(None)
-        found = np.array(sorted(map(str, set(values) - {None})), dtype=object)
-    else:
-        observed = _finite(values, label)
-        n_observed = len(observed)
-        found = np.unique(observed).astype(bool if kind == "booleans" else observed.dtype)
-        if found.dtype.kind in "iu" and len(found) and np.abs(found).max() > _EXACT:
-            raise InvalidInputError(
-                f"{label} holds whole numbers above {_EXACT}, which are not told apart as numbers: "
-                "turn them into text by str()."
-            )
-    return found, n_observed
-
-
 def _warn_about_identifiers(
     names: tuple[object, ...] | None, categories: list[ArrayLike], observed: dict[int, int]
 ) -> None:
@@ -473,72 +369,3 @@ def _warn_about_identifiers(
             "say nothing about other rows. Remedy: drop them.",
             DegenerateDataWarning,
         )
-
-
-def _finite(values: np.ndarray, label: str) -> np.ndarray:
-    """The observed values of a numeric categorical column."""
-    if np.isinf(values).any():
-        raise InvalidInputError(
-            f"{label} is categorical and holds infinity (row {np.argmax(np.isinf(values))}): put "
-            "NaN where the category is not known."
-        )
-    return values[~np.isnan(values)]
-
-
-def _codes(
-    kind: str, values: ArrayLike, categories: np.ndarray | None, label: str
-) -> tuple[np.ndarray, np.ndarray, list[ArrayLike]]:
-    """Positions of the values among the categories, which are not there, and what these are."""
-    nothing = np.zeros(len(values), dtype=bool)
-    if categories is None or kind == "nothing":
-        return values, nothing, []
-    if kind == "text":
-        code = {category: place for place, category in enumerate(categories.tolist())}
-        unseen = set(values) - {None} - code.keys()
-        if unseen:
-            nothing = np.array([value in unseen for value in values], dtype=bool)
-        codes = np.array([*map(code.get, values)], dtype=np.float64)
-        return codes, nothing, sorted(map(str, unseen))
-    _finite(values, label)
-    places = np.searchsorted(categories, values)
-    known = np.append(categories, np.nan)[places] == values
-    strange = ~known & (values == values)
-    return np.where(known, places, np.nan), strange, np.unique(values[strange]).tolist()
-
-
-def _decoded(values: np.ndarray, categories: np.ndarray | None) -> np.ndarray:
-    """The categories of the codes; numbers as they are."""
-    if categories is None:
-        return values
-    numeric = _kind(categories) == "numbers"
-    found = np.full(len(values), np.nan if numeric else None, dtype=float if numeric else object)
-    if len(categories):
-        known = ~np.isnan(values)
-        found[known] = categories[np.rint(values[known]).clip(0, len(categories) - 1).astype(int)]
-    return found
-
-
-def _restored(values: np.ndarray, kind: str, example: ArrayLike) -> ArrayLike:
-    """A column of the type of the example where that holds values of this kind as they are."""
-    name, dtype = _type_name(example.dtype), example.dtype
-    if (
-        name not in _HOLDS.get(kind, ())
-        or (name == "bool" and None in values)
-        or (name in ("int", "uint") and (values[values == values] % 1).any())
-    ):
-        return _series(values, example, None)
-    if name == "category":
-        strange = set(values[values == values].tolist()) - {None, *example.cat.categories}
-        dtype = example.cat.add_categories(sorted(strange)).dtype
-    try:
-        return _series(values, example, dtype)
-    except Exception:  # each library has errors of its own, and the values are what matters
-        return _series(values, example, None)
-
-
-def _series(values: np.ndarray, example: ArrayLike, dtype: ArrayLike) -> ArrayLike:
-    if hasattr(example, "iloc"):
-        return type(example)(values, index=example.index, dtype=dtype)
-    given = values.tolist() if values.dtype == object else values
-    column = type(example)(example.name, given, nan_to_null=True)
-    return column if dtype is None else column.cast(dtype)
