@@ -13,6 +13,7 @@ from gaussians import GAUSSIANS
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -647,3 +648,13 @@ def test_a_stream_ends_where_a_fit_does(density, iris, rng):
         np.testing.assert_allclose(
             stream.predict_proba(X), whole.predict_proba(X), atol=tolerance, rtol=0
         )
+
+
+def test_em_that_is_given_as_init_is_the_one_that_fits_the_likelihood(iris):
+    """Where nothing else says how the likelihood is maximized."""
+    settings = {"n_components": 2, "density": "diag", "objective": "likelihood", "random_state": 0}
+    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+        by_init = MixtureClassifier(init=EM(max_iter=2), **settings).fit(*iris)
+    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+        by_solver = MixtureClassifier(solver=EM(max_iter=2), **settings).fit(*iris)
+    np.testing.assert_array_equal(by_init.means_, by_solver.means_)

@@ -80,3 +80,14 @@ def test_total_weight(problem):
     _, engine = problem
     assert engine.total_weight == pytest.approx(float(engine.weight.sum()))
     assert len(engine) == 50
+
+
+def test_a_rare_class_is_not_lost_among_very_many_rows(monkeypatch):
+    """Of more rows than are searched for copies a sample is merged: every class has its share."""
+    monkeypatch.setattr(base, "_SEARCHED", 100)
+    y = np.repeat([0, 1], [2_000, 3])
+    scaling = Scaling.identity(1)
+    table = Table(np.arange(2_003.0)[:, None], y, scaling=scaling, device=torch.device("cpu"))
+    merged = LocalEngine(table).merged()
+    assert torch.bincount(merged.y).tolist() == [100, 2]
+    assert LocalEngine(table).merged(50).y.unique().tolist() == [0, 1]

@@ -438,3 +438,8 @@ def test_what_auto_chose_is_told(flowers, diabetes):
     X, y = diabetes[0][:80], diabetes[1][:80]
     predictor = MixtureNetworkRegressor(2, random_state=0, **brief(3)).fit(X, y)
     assert predictor.embedding_ in ("posterior", "log_density")
+
+
+def test_unlabeled_rows_cannot_be_set_aside_where_no_row_has_a_label(iris):
+    with pytest.raises(InvalidInputError, match="no row has a label"):
+        MixtureNetworkClassifier(1, unlabeled_weight=0).fit(iris[0])

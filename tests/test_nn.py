@@ -21,14 +21,14 @@ from mixtura import MixtureClassifier
 from mixtura.data import Batch
 from mixtura.datasets import make_ripley
 from mixtura.exceptions import InvalidInputError
-from mixtura.nn import COVARIANCES, MixtureHead, kl_weight
+from mixtura.nn import FEATURES, MixtureHead, kl_weight
 from mixtura.solvers import EM, LBFGS
 from mixtura.testing import STRUCTURES, make_density, make_mixture
 
 COUNTS = [2, 1, 3]
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
-by_covariance = pytest.mark.parametrize("covariance", COVARIANCES)
+by_density = pytest.mark.parametrize("density", FEATURES)
 
 
 @pytest.fixture(autouse=True)
@@ -46,17 +46,17 @@ def mixture(request, generator):
     return make_mixture(density, COUNTS, generator)
 
 
-def make_head(covariance, sparse=True, n_components=COUNTS, in_features=4, **options):
+def make_head(density, sparse=True, n_components=COUNTS, in_features=4, **options):
     """Weights of the order of one, quadratic ones too."""
-    head = MixtureHead(in_features, 3, n_components, covariance, sparse, **options)
+    head = MixtureHead(in_features, 3, n_components, density, sparse, **options)
     with torch.no_grad():
         head.weight.normal_()
     return head
 
 
-def half_dropped(covariance, **options):
+def half_dropped(density, **options):
     """A sparse head without a feature, two components of the first class and many weights."""
-    head = make_head(covariance, n_components=[3, 1, 3], dtype=torch.float64, **options).eval()
+    head = make_head(density, n_components=[3, 1, 3], dtype=torch.float64, **options).eval()
     with torch.no_grad():
         head.log_variance[torch.rand(head.weight.shape) < 0.4] = 20.0
         head.log_variance[:2] = 20.0
@@ -66,16 +66,16 @@ def half_dropped(covariance, **options):
     return head
 
 
-def brute_features(x, covariance):
+def brute_features(x, density):
     """phi of a single row, in plain Python."""
     pairs = list(combinations_with_replacement(range(len(x)), 2))
-    kept = {"linear": [], "diag": [(i, j) for i, j in pairs if i == j], "full": pairs}[covariance]
+    kept = {"linear": [], "diag": [(i, j) for i, j in pairs if i == j], "full": pairs}[density]
     return np.array([*x, *(x[i] * x[j] for i, j in kept)])
 
 
 def brute_forward(head, x, weight):
     """Class log-posteriors of rows, up to a constant, with the given weights."""
-    phi = np.stack([brute_features(row, head.covariance) for row in x])
+    phi = np.stack([brute_features(row, head.density) for row in x])
     logits = phi @ weight.T + head.bias.detach().numpy()
     owner = np.repeat(np.arange(head.n_classes), head.n_components)
     return np.stack([logsumexp(logits[:, owner == c], axis=1) for c in range(head.n_classes)], 1)
@@ -89,11 +89,11 @@ def rows_of(x):
 # -- the function ---------------------------------------------------------------------------------
 
 
-@by_covariance
+@by_density
 @pytest.mark.parametrize("n_components", [1, 2, [1, 4, 2]])
-def test_output_is_a_log_sum_over_components(covariance, n_components, rng):
+def test_output_is_a_log_sum_over_components(density, n_components, rng):
     """Any number of components, any leading shape."""
-    head = make_head(covariance, False, n_components, dtype=torch.float64)
+    head = make_head(density, False, n_components, dtype=torch.float64)
     x = rng.normal(size=(5, 2, 4))
     out = head(torch.from_numpy(x)).detach().numpy()
     assert out.shape == (5, 2, 3)
@@ -104,7 +104,7 @@ def test_output_is_a_log_sum_over_components(covariance, n_components, rng):
 
 def test_one_linear_component_is_a_linear_layer(rng):
     """The same function of the same weights, at the start of training and in the middle."""
-    head, layer = MixtureHead(5, 4, covariance="linear", sparse=False), nn.Linear(5, 4)
+    head, layer = MixtureHead(5, 4, density="linear", sparse=False), nn.Linear(5, 4)
     head.load_state_dict(layer.state_dict())
     x = torch.from_numpy(rng.normal(size=(20, 5))).float()
     y = torch.from_numpy(rng.integers(4, size=20))
@@ -117,10 +117,10 @@ def test_one_linear_component_is_a_linear_layer(rng):
     torch.testing.assert_close(head(x), layer(x))
 
 
-@by_covariance
-def test_gradients_agree_with_finite_differences(covariance):
+@by_density
+def test_gradients_agree_with_finite_differences(density):
     """Of the output in evaluation mode, and of the divergence."""
-    head = make_head(covariance, dtype=torch.float64).eval()
+    head = make_head(density, dtype=torch.float64).eval()
     with torch.no_grad():
         head.log_variance.uniform_(-5.0, 2.0)
     names = ["weight", "bias", "log_variance"]
@@ -168,7 +168,7 @@ def exact_divergence(log_alpha):
 @pytest.mark.parametrize("log_alpha", [-8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 3.0, 8.0])
 def test_divergence_is_close_to_the_integral(log_alpha):
     """The sigmoid approximation, a single weight at a time."""
-    head = MixtureHead(1, 1, covariance="linear", dtype=torch.float64)
+    head = MixtureHead(1, 1, density="linear", dtype=torch.float64)
     with torch.no_grad():
         head.weight.fill_(0.3)
         head.log_variance.fill_(log_alpha + 2 * np.log(0.3))
@@ -176,17 +176,17 @@ def test_divergence_is_close_to_the_integral(log_alpha):
     assert head.kl().item() == pytest.approx(exact_divergence(log_alpha), abs=0.01)
 
 
-@by_covariance
-def test_training_noise_has_the_moments_of_noisy_weights(covariance, rng):
+@by_density
+def test_training_noise_has_the_moments_of_noisy_weights(density, rng):
     """Sums drawn by the layer against sums with weights drawn by NumPy."""
-    head = make_head(covariance, n_components=1, dtype=torch.float64).train()
+    head = make_head(density, n_components=1, dtype=torch.float64).train()
     with torch.no_grad():
         head.log_variance.uniform_(-4.0, 0.0)
     x = rng.normal(size=4)
     drawn = head(torch.from_numpy(np.tile(x, (40_000, 1)))).detach().numpy()
     deviation = (0.5 * head.log_variance).exp().detach().numpy()
     weight = head.weight.detach().numpy() + deviation * rng.normal(size=(40_000, *deviation.shape))
-    sums = weight @ brute_features(x, covariance) + head.bias.detach().numpy()
+    sums = weight @ brute_features(x, density) + head.bias.detach().numpy()
     error = sums.std(0) / np.sqrt(40_000 / 2)
     np.testing.assert_array_less(np.abs(drawn.mean(0) - sums.mean(0)), 5 * error)
     np.testing.assert_allclose(drawn.std(0), sums.std(0), rtol=0.03)
@@ -224,8 +224,8 @@ def test_dense_head_has_no_divergence():
 def test_start_is_tame_with_large_features():
     """Features up to 100: logits stay within reach, noise is small, and no weight is lost."""
     x = 100 * torch.rand(500, 10)
-    for covariance in COVARIANCES:
-        head = MixtureHead(10, 5, 3, covariance)
+    for density in FEATURES:
+        head = MixtureHead(10, 5, 3, density)
         assert (head(x) - head.eval()(x)).abs().mean() < 5
         assert head(x).abs().max() < 1000
         assert head.sparsity() < 0.02
@@ -262,11 +262,11 @@ def test_training_drops_weights_and_keeps_accuracy():
 # -- pruning --------------------------------------------------------------------------------------
 
 
-@by_covariance
+@by_density
 @pytest.mark.parametrize("standardize", [False, True])
-def test_pruned_head_gives_the_same(covariance, standardize):
+def test_pruned_head_gives_the_same(density, standardize):
     """Dense, smaller, without the features and components that nothing depends on."""
-    head = half_dropped(covariance, standardize=standardize)
+    head = half_dropped(density, standardize=standardize)
     if standardize:
         head.location.normal_()
         head.scale.uniform_(0.5, 2.0)
@@ -303,10 +303,10 @@ def test_dropped_features_are_not_computed():
     torch.testing.assert_close(head.prune()(x), expected)
 
 
-@by_covariance
-def test_head_without_weights_predicts_its_biases(covariance):
+@by_density
+def test_head_without_weights_predicts_its_biases(density):
     """Everything pruned: one component a class, the sum of its constants."""
-    head = make_head(covariance).eval()
+    head = make_head(density).eval()
     with torch.no_grad():
         head.log_variance.fill_(30.0)
     small, bias = head.prune(), head.bias.detach().numpy()
@@ -353,7 +353,7 @@ def test_head_of_a_classifier_has_its_posteriors(density, iris):
     head = MixtureHead.from_mixture(model)
     posterior = head(torch.from_numpy(X)).detach().softmax(1)
     np.testing.assert_allclose(posterior, model.predict_proba(X), atol=1e-9)
-    assert head.covariance == ("diag" if density in ("spherical", "diag") else "full")
+    assert head.density == ("diag" if density in ("spherical", "diag") else "full")
     rows = rows_of(torch.from_numpy(model.scaling_.apply(X)))
     there_and_back = head.to_mixture().class_log_joint(rows)
     np.testing.assert_allclose(there_and_back.softmax(1), model.predict_proba(X), atol=1e-9)
@@ -369,10 +369,10 @@ def test_there_and_back_gives_the_same_parameters(mixture):
     assert back.layout.counts == mixture.layout.counts
 
 
-@by_covariance
-def test_any_head_is_a_mixture(covariance, generator):
+@by_density
+def test_any_head_is_a_mixture(density, generator):
     """Forms that are not negative definite become so without a change of the posteriors."""
-    head = make_head(covariance, sparse=False, dtype=torch.float64)
+    head = make_head(density, sparse=False, dtype=torch.float64)
     mixture, x = head.to_mixture(), torch.randn(50, 4, dtype=torch.float64)
     log_joint = mixture.class_log_joint(rows_of(x))
     torch.testing.assert_close(log_joint.softmax(1), head(x).softmax(1), rtol=0, atol=1e-9)
@@ -389,10 +389,10 @@ def test_any_head_is_a_mixture(covariance, generator):
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-@by_covariance
-def test_state_survives_a_file(covariance, pruned):
+@by_density
+def test_state_survives_a_file(density, pruned):
     """A head made of the stored arguments takes the stored state; no pickled code is needed."""
-    head = half_dropped(covariance, standardize=True)
+    head = half_dropped(density, standardize=True)
     head.location.normal_()
     head = head.prune() if pruned else head
     file = io.BytesIO()
@@ -407,11 +407,11 @@ def test_state_survives_a_file(covariance, pruned):
     assert str(other) == str(head)
 
 
-@pytest.mark.parametrize(("covariance", "n_components"), [("diag", 2), ("full", COUNTS)])
-def test_compiles_in_one_piece(covariance, n_components):
+@pytest.mark.parametrize(("density", "n_components"), [("diag", 2), ("full", COUNTS)])
+def test_compiles_in_one_piece(density, n_components):
     """No graph break, in training and evaluation, with gradients."""
     torch.compiler.reset()
-    head = make_head(covariance, n_components=n_components)
+    head = make_head(density, n_components=n_components)
     compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
     x = torch.randn(5, 4)
     for module in (head, compiled):

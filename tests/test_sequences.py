@@ -575,3 +575,14 @@ def test_models_do_not_keep_what_they_scored():
     with torch.no_grad():
         model.mixture_.class_log_joint(model._engine(TOY).all_rows())
     assert len(pickle.dumps(model)) < 1.5 * before
+
+
+@pytest.mark.parametrize("solver", [EBW(2, early_stopping=True), Adam(2)])
+def test_early_stopping_of_a_solver_holds_sequences_out(solver):
+    """Its iterations are judged by sequences that it is not trained on."""
+    rows = make_hmm_sequences(20, random_state=0)
+    model = SequenceMixtureClassifier(1, method="margin", solver=solver, calibrate=False)
+    model.set_params(early_stopping=False, random_state=0).fit(rows.data, rows.target)
+    assert "validation_error" in model.history_[-1]
+    model.set_params(solver__early_stopping=False).fit(rows.data, rows.target)
+    assert "validation_error" not in model.history_[-1]

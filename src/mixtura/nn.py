@@ -24,8 +24,8 @@ from mixtura.models.columns import Products
 from mixtura.models.mixture import Layout, Mixture, padded_slots
 from mixtura.numerics import lower_inverse
 
-#: The structures of covariances, and what phi is made of.
-COVARIANCES = {"linear": "linear", "diag": "diagonal", "full": "quadratic"}
+#: What phi is made of, by density.
+FEATURES = {"linear": "linear", "diag": "diagonal", "full": "quadratic"}
 
 #: Weights that their noise exceeds by this much (log alpha) are zero at evaluation.
 _DROPPED = 3.0
@@ -84,7 +84,7 @@ class MixtureHead(nn.Module):
     ----------
     in_features, n_classes : sizes of the last dimension, in and out.
     n_components : components of every class, or one number per class.
-    covariance : phi is x ("linear"), x and its squares ("diag"), x and all x_i x_j ("full").
+    density : phi is x ("linear"), x and its squares ("diag"), x and all x_i x_j ("full").
     sparse : variational dropout on the weights; biases never have it.
     standardize : take phi of `(x - location) / scale`, buffers that are to be filled. It saves the
         digits of features whose mean is large beside their deviation.
@@ -109,7 +109,7 @@ class MixtureHead(nn.Module):
         in_features: int,
         n_classes: int,
         n_components: int | Sequence[int] = 1,
-        covariance: str = "diag",
+        density: str = "diag",
         sparse: bool = True,
         *,
         standardize: bool = False,
@@ -118,16 +118,16 @@ class MixtureHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if covariance not in COVARIANCES:
+        if density not in FEATURES:
             raise InvalidInputError(
-                f"covariance must be one of {', '.join(COVARIANCES)}; got {covariance!r}."
+                f"density must be one of {', '.join(FEATURES)}; got {density!r}."
             )
-        self.covariance, self.sparse = covariance, sparse
+        self.density, self.sparse = density, sparse
         self.in_features = _count("in_features", in_features)
         self.n_classes = _count("n_classes", n_classes)
         self.n_components = _component_counts(n_components, self.n_classes)
         kind: Parameters = {"device": device, "dtype": dtype}
-        monomials = _monomials(self.in_features, covariance)
+        monomials = _monomials(self.in_features, density)
         width = _width(n_columns, monomials.shape[1])
         used = None if n_columns is None else torch.arange(width, device=device)
         zero = torch.zeros(self.in_features, **kind) if standardize else None
@@ -152,7 +152,7 @@ class MixtureHead(nn.Module):
             "in_features": self.in_features,
             "n_classes": self.n_classes,
             "n_components": self.n_components,
-            "covariance": self.covariance,
+            "density": self.density,
             "sparse": self.sparse,
             "standardize": self.location is not None,
             "n_columns": None if self.columns is None else len(self.columns),
@@ -260,7 +260,7 @@ class MixtureHead(nn.Module):
             in_features=density.n_features,
             n_classes=mixture.n_classes,
             n_components=mixture.layout.counts,
-            covariance="diag" if isinstance(density, DiagonalGaussian) else "full",
+            density="diag" if isinstance(density, DiagonalGaussian) else "full",
             sparse=sparse,
             standardize=scaling is not None,
             device=density.location.device,
@@ -313,9 +313,9 @@ class MixtureHead(nn.Module):
         """phi(x), or what of it is used."""
         if self.location is not None and self.scale is not None:
             x = (x - self.location) / self.scale
-        if self.columns is None and self.covariance == "linear":
+        if self.columns is None and self.density == "linear":
             return x
-        if self.columns is None and self.covariance == "diag":
+        if self.columns is None and self.density == "diag":
             return torch.cat([x, x.square()], -1)
         left, right = self._factors()
         with_one = pad(x, (1, 0), value=1.0)
@@ -350,7 +350,7 @@ class MixtureHead(nn.Module):
         square = left > 0
         slope = weight.new_zeros(len(weight), self.in_features)
         slope[:, right[~square] - 1] = weight[:, ~square]
-        if self.covariance != "full":
+        if self.density != "full":
             precision = torch.zeros_like(slope)
             precision[:, left[square] - 1] = -2.0 * weight[:, square]
             return slope, precision
@@ -398,9 +398,9 @@ def _width(n_columns: int | None, most: int) -> int:
     return int(n_columns)
 
 
-def _monomials(in_features: int, covariance: str) -> Tensor:
+def _monomials(in_features: int, density: str) -> Tensor:
     """(2, H): the two places in (1, x) whose product each feature is; place 0 is the 1."""
-    return torch.as_tensor(Products.of(COVARIANCES[covariance], in_features).pairs[1:].T)
+    return torch.as_tensor(Products.of(FEATURES[density], in_features).pairs[1:].T)
 
 
 def _origin(density: Density) -> Batch:

@@ -235,11 +235,14 @@ class Engine(ABC, Generic[AnyBatch]):
         """Different rows, each with the weight of all its copies; at most so many of them.
 
         Their order goes by class, is random within it, and is the same however often and in which
-        order rows are given: weights are repetitions. Of very many rows a random sample is merged.
+        order rows are given: weights are repetitions. Of very many rows a random sample is merged,
+        in which every class has its share.
         """
         if len(self) > _SEARCHED:
-            some = np.random.default_rng(0).choice(len(self), _SEARCHED, replace=False)
-            return self.take(np.sort(some)).merged(most)
+            return self.sample(_SEARCHED, torch.Generator().manual_seed(0))._merged(most)
+        return self._merged(most)
+
+    def _merged(self, most: int | None) -> Self:
         key = self.row_keys()
         label = self.y.cpu().numpy().view(np.int64)  # targets by their bits
         order = np.lexsort((key, label))

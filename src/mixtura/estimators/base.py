@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from numbers import Integral
+from numbers import Integral, Real
 from os import PathLike
 from typing import Self
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils._param_validation import StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
@@ -39,6 +39,14 @@ _NUMBERS: Parameters = {
     "dtype": [np.float64, np.float32],
     "order": "C",
     "ensure_all_finite": "allow-nan",
+}
+#: Constraints of the parameters that say how a fit runs.
+FIT_CONSTRAINTS: dict[str, list[object]] = {
+    "max_time": [None, Interval(Real, 0, None, closed="neither")],
+    "device": [str, torch.device],
+    "callbacks": [None, "array-like"],
+    "random_state": ["random_state"],
+    "verbose": ["verbose"],
 }
 #: Constraints of the parameters that say how mixed tables are read.
 TABLE_CONSTRAINTS: dict[str, list[object]] = {

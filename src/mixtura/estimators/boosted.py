@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
 from mixtura.densities import DENSITIES, Auto, Full, Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import TABLE_CONSTRAINTS, training_engine
+from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, training_engine
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.growing import fit_best
 from mixtura.estimators.rows import component_counts
@@ -99,13 +99,9 @@ class BoostedMixtureClassifier(DensityClassifier):
         "solver": [StrOptions({"em"}), EM],
         "prior_rows": [Interval(Real, 0, None, closed="left")],
         "class_weight": [None, dict, StrOptions({"balanced"})],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
         "standardize": ["boolean"],
         **TABLE_CONSTRAINTS,
-        "device": [str, torch.device],
-        "callbacks": [None, "array-like"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        **FIT_CONSTRAINTS,
     }
 
     n_components: int = 1

@@ -19,7 +19,7 @@ from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomSt
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import TABLE_CONSTRAINTS, training_engine
+from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, training_engine
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.plan import Decision, choose, make_plans, previous_fit, resized, resumed
 from mixtura.estimators.rows import Rows, component_counts
@@ -84,7 +84,8 @@ class MixtureClassifier(DensityClassifier):
         large for the others.
     init : "em", or an `EM`
         Where another solver goes on, it starts from EM on the rows of each class: that is
-        `EM(max_iter=100, tol=0.01, n_init=1)`, unless another is given.
+        `EM(max_iter=100, tol=0.01, n_init=1)`, unless another is given. Where EM is what
+        solver="auto" chooses, it is the one given here.
     holes : float in [0, 0.5]
         Show the objective every row twice, whole and with so large a share of random holes (on
         average; they are marginalized, as everywhere): good where features will be missing at
@@ -181,16 +182,12 @@ class MixtureClassifier(DensityClassifier):
         "holes": [Interval(Real, 0, 0.5, closed="both")],
         "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
         "class_weight": [None, dict, StrOptions({"balanced"})],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
         "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "standardize": ["boolean"],
         "calibrate": ["boolean"],
         **TABLE_CONSTRAINTS,
         "warm_start": ["boolean"],
-        "device": [str, torch.device],
-        "callbacks": [None, "array-like"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        **FIT_CONSTRAINTS,
     }
 
     n_components: Numbers | str = "auto"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Self
 
 import numpy as np
@@ -21,6 +21,7 @@ from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, HolePattern, Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.estimators.base import (
+    FIT_CONSTRAINTS,
     TABLE_CONSTRAINTS,
     DensityEstimator,
     check_count,
@@ -135,14 +136,10 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "density": [StrOptions(set(_DENSITIES)), Structure],
         "solver": [StrOptions({"em"}), EM],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
         "standardize": ["boolean"],
         **TABLE_CONSTRAINTS,
         "warm_start": ["boolean"],
-        "device": [str, torch.device],
-        "callbacks": [None, "array-like"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        **FIT_CONSTRAINTS,
     }
 
     n_components: int | str = "auto"

@@ -21,6 +21,7 @@ from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import (
+    FIT_CONSTRAINTS,
     TABLE_CONSTRAINTS,
     check_count,
     check_weight,
@@ -144,13 +145,9 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         "prior_rows": [Interval(Real, 0, None, closed="left")],
         "class_weight": [None, dict, StrOptions({"balanced"})],
         "calibrate": ["boolean"],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
         "standardize": ["boolean"],
         **TABLE_CONSTRAINTS,
-        "device": [str, torch.device],
-        "callbacks": [None, "array-like"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        **FIT_CONSTRAINTS,
     }
 
     n_components: Numbers | str = "auto"
@@ -260,9 +257,12 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         scaling = self._scaled(rows.X, rows.weight, schema)
         engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
         given = self.unlabeled_weight
+        if given == 0.0 and not len(rows.classes):
+            raise InvalidInputError(
+                "unlabeled_weight=0 sets unlabeled rows aside, and no row has a label: label some, "
+                "or leave unlabeled_weight at 'auto'."
+            )
         weight = EVEN if isinstance(given, str) else given
-        if weight == 0.0 and not rows.may_do_without_unlabeled:
-            weight = EVEN
         n_classes = len(rows.classes)
         return self._plans(engine, n_classes, counts, term, self.specialize, weight), engine
 

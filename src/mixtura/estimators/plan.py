@@ -71,8 +71,8 @@ def make_plans(
     solver = choose_solver(estimator.solver, rows.weight.sum(), by_em)
     _refuse_contradictions(estimator, solver, generative, structures[0])
     init = resolve(estimator.init, {"em": partial(EM, tol=0.01)})
-    if estimator.solver == "auto" and isinstance(solver, EM):
-        solver = replace(solver, n_init=init.n_init)
+    if estimator.solver == "auto" and isinstance(solver, EM) and estimator.init != "em":
+        solver = init
     prior_rows, given = estimator.prior_rows, estimator.unlabeled_weight
     weight = EVEN if isinstance(given, str) else given
     tradeoff = _TRADEOFFS[0] if estimator.tradeoff == "auto" else float(estimator.tradeoff)

@@ -56,7 +56,14 @@ _ITERATIONS = 100
 _SOLVERS: dict[str, Callable[[], Solver]] = {
     "lbfgs": partial(LBFGS, _ITERATIONS),
     "ebw": partial(EBW, _ITERATIONS),
-    "adam": partial(Adam, _ITERATIONS, batch_size=100, learning_rate=2e-3, schedule="constant"),
+    "adam": partial(
+        Adam,
+        _ITERATIONS,
+        batch_size=100,
+        learning_rate=2e-3,
+        schedule="constant",
+        early_stopping=False,
+    ),
 }
 
 

@@ -22,7 +22,7 @@ from mixtura.data import Matrix, Scaling
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema, as_table
 from mixtura.engines import Engine
-from mixtura.estimators.base import Estimator, read_table, training_engine
+from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator, read_table, training_engine
 from mixtura.estimators.rows import Rows, component_counts, labeled_score, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.columns import Kernel, Kernels, Products
@@ -125,16 +125,12 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
         "moderate": ["boolean"],
         "n_init": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "ceiling": [Interval(Real, 0, None, closed="neither")],
         "max_weights": [Interval(Integral, 1, None, closed="left")],
         "class_weight": [None, dict, StrOptions({"balanced"})],
         "standardize": ["boolean"],
-        "device": [str, torch.device],
-        "callbacks": [None, "array-like"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        **FIT_CONSTRAINTS,
     }
 
     n_components: Numbers | str = 3

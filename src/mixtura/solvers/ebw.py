@@ -64,7 +64,8 @@ class EBW(Solver):
         the two signs are told apart, which damps less. False is the published recipe, which is not
         monotone: one D for all, F fixed, and the robust derivative of the weights (positive and
         negative terms, each normalized to one), which drifts off an optimum.
-    damping : a fixed D instead of the search; no momentum, and no step is taken back.
+    damping : a fixed D instead of the search, in rows: so many more, as the component is, are mixed
+        into the statistics of its own; no momentum, and no step is taken back.
     patience : iterations without a gain before training stops.
     early_stopping : hold out `validation_fraction` of the labeled rows; what counts as a gain, and
         which iterate is kept, is then judged by their errors and loss.

@@ -140,13 +140,18 @@ class ChainPlan:
             structure=self.structure,
             left_to_right=self.left_to_right,
         )
+        held_out, discriminative = None, isinstance(self.method, Objective) and self.n_classes > 1
+        if discriminative and self.solver.held_out_share:
+            engine, held_out = engine.hold_out(self.solver.held_out_share, generator)
         em = replace(self.em, tol=self.em.tol * float(engine.sizes.mean()))
         learner = Learner(begin, em, self.n_classes).informed(engine, self.prior_rows, generator)
         if isinstance(self.method, str) and self.method in GROWING:
             return grow(self.method, learner, self.n_stages, engine, generator, progress)
         mixtures = [learner.fit(engine, generator, progress)]
-        if isinstance(self.method, Objective) and self.n_classes > 1:
-            mixtures += self._legs(mixtures[0], learner.prior, engine, generator, progress)
+        if discriminative:
+            mixtures += self._legs(
+                mixtures[0], learner.prior, engine, held_out, generator, progress
+            )
         return [Grown(mixture, [1.0], learner.prior) for mixture in mixtures]
 
     def _legs(
@@ -154,6 +159,7 @@ class ChainPlan:
         mixture: Mixture,
         prior: SpreadPrior | None,
         engine: Engine,
+        held_out: Engine | None,
         generator: torch.Generator,
         progress: Progress,
     ) -> Iterator[Mixture]:
@@ -166,7 +172,13 @@ class ChainPlan:
         while done < most and gain > _GAIN and not progress.stopped:
             leg = min(leg, most - done)
             result = self.solver.limited(leg).run(
-                mixture, objective, engine, progress, generator=generator, prior=prior
+                mixture,
+                objective,
+                engine,
+                progress,
+                generator=generator,
+                held_out=held_out,
+                prior=prior,
             )
             mixture, gain, loss = result.model, loss - result.objective, result.objective
             yield mixture
