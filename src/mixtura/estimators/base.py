@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
@@ -127,57 +128,26 @@ def read_table(
     return Matrix(rows, given.untold)
 
 
-class DensityEstimator(TransformerMixin, Estimator):
-    """Answers of an estimator whose fitted model, `model_`, has a density; subclasses train it.
+class ModelEstimator(Estimator):
+    """An estimator whose answers are those of its fitted model, `model_`; subclasses train it."""
 
-    They read what a user passes by `_read`, which learns the columns where there is no schema yet.
-    """
-
-    categorical_features: ArrayLike
-    unexpected: str
-    standardize: bool
     device: Device
 
     feature_names_in_: np.ndarray
     model_: Fitted
     history_: list[Record]
-    choice_: list[dict[str, object]]
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
-        return tags
+    @abstractmethod
+    def _rows(self, X: ArrayLike) -> Observations:
+        """What a user passes, checked."""
 
-    # -- reading -------------------------------------------------------------------------------
-
-    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
-        """Checked rows, and what their columns are; they are learned if that is not known."""
-        reset = schema is None
-        schema = Schema.learn(as_table(X), self.categorical_features) if schema is None else schema
-        return read_table(self, X, schema, self.unexpected, reset=reset), schema
+    def _engine(self, X: ArrayLike) -> Engine:
+        """Rows to answer for, in the model's units."""
+        return self._fitted.engine(self._rows(X), self.device)
 
     def _by_row(self, answers: ArrayLike, X: ArrayLike) -> ArrayLike:
         """Labels or weights of what is in X, one per row."""
         return answers
-
-    def _rows(self, X: ArrayLike) -> Observations:
-        return self._read(X, self._fitted.schema)[0]
-
-    def _engine(self, X: ArrayLike, y: np.ndarray | None = None) -> Engine:
-        """Rows to answer for, in the model's units."""
-        return self._fitted.engine(self._rows(X), self.device, y)
-
-    def _scaled(self, rows: Observations, weight: np.ndarray, schema: Schema) -> Scaling:
-        """The units to work in."""
-        values = rows.values
-        if isinstance(rows, Sequences):
-            weight = np.repeat(weight, rows.lengths)
-        names = getattr(self, "feature_names_in_", None)
-        measured = Scaling.measure(values, weight, names)
-        scaling = measured if self.standardize else Scaling.identity(values.shape[1])
-        return scaling.sparing(schema.levels(values.shape[1]))
-
-    # -- attributes ----------------------------------------------------------------------------
 
     @property
     def _fitted(self) -> Fitted:
@@ -193,6 +163,46 @@ class DensityEstimator(TransformerMixin, Estimator):
     def scaling_(self) -> Scaling:
         """The map between the user's units and the model's."""
         return self._fitted.scaling
+
+
+class DensityEstimator(TransformerMixin, ModelEstimator):
+    """Answers of an estimator whose fitted model, `model_`, has a density; subclasses train it.
+
+    They read what a user passes by `_read`, which learns the columns where there is no schema yet.
+    """
+
+    categorical_features: ArrayLike
+    unexpected: str
+    standardize: bool
+    choice_: list[dict[str, object]]
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
+        return tags
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
+        """Checked rows, and what their columns are; they are learned if that is not known."""
+        reset = schema is None
+        schema = Schema.learn(as_table(X), self.categorical_features) if schema is None else schema
+        return read_table(self, X, schema, self.unexpected, reset=reset), schema
+
+    def _rows(self, X: ArrayLike) -> Observations:
+        return self._read(X, self._fitted.schema)[0]
+
+    def _scaled(self, rows: Observations, weight: np.ndarray, schema: Schema) -> Scaling:
+        """The units to work in."""
+        values = rows.values
+        if isinstance(rows, Sequences):
+            weight = np.repeat(weight, rows.lengths)
+        names = getattr(self, "feature_names_in_", None)
+        measured = Scaling.measure(values, weight, names)
+        scaling = measured if self.standardize else Scaling.identity(values.shape[1])
+        return scaling.sparing(schema.levels(values.shape[1]))
+
+    # -- attributes ----------------------------------------------------------------------------
 
     @property
     def mixture_(self) -> Mixture:

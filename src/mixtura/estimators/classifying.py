@@ -11,7 +11,7 @@ from mixtura.data import encode_labels
 from mixtura.data.given import ArrayLike, ClassWeight, RandomState
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
-from mixtura.estimators.base import DensityEstimator, check_count
+from mixtura.estimators.base import DensityEstimator, ModelEstimator, check_count
 from mixtura.estimators.rows import Rows, labeled_score, read_rows
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, NoLabelsError, warn
 from mixtura.numerics import spawn
@@ -73,24 +73,10 @@ def prefer_unlabeled(
     return best, chooser.table()
 
 
-class DensityClassifier(ClassifierMixin, DensityEstimator):
-    """Answers of a classifier, beside those of its density."""
+class ModelClassifier(ClassifierMixin, ModelEstimator):
+    """Answers of a classifier whose model has class log-joints."""
 
     unlabeled: object
-    class_weight: ClassWeight
-
-    def _read_labeled(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike,
-        schema: Schema | None = None,
-        known: np.ndarray | None = None,
-    ) -> tuple[Rows, Schema]:
-        """Training rows with their labels and weights, and what the columns are."""
-        given, schema = self._read(X, schema)
-        y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
-        return read_rows(self, given, y, weight, known), schema
 
     @property
     def classes_(self) -> np.ndarray:
@@ -98,29 +84,6 @@ class DensityClassifier(ClassifierMixin, DensityEstimator):
         classes = self._fitted.classes
         assert classes is not None
         return classes
-
-    @property
-    def class_prior_(self) -> np.ndarray:
-        """(C,) p(class)."""
-        self._fitted.mixture  # noqa: B018  an error where there is no density
-        prior = self._fitted.class_prior
-        assert prior is not None
-        return prior
-
-    @property
-    def temperature_(self) -> float:
-        """What class log-joints are divided by."""
-        return self._fitted.calibration.temperature
-
-    @property
-    def doubt_(self) -> float:
-        """The share of a plain guess in the probabilities."""
-        return self._fitted.calibration.doubt
-
-    @property
-    def fade_(self) -> float:
-        """How fast the temperature falls with the share of missing features."""
-        return self._fitted.calibration.fade
 
     def _to_classify(self, X: ArrayLike) -> Engine:
         """Rows to answer for; an error where no classes are known."""
@@ -151,6 +114,48 @@ class DensityClassifier(ClassifierMixin, DensityEstimator):
         """
         y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
         return labeled_score(self.predict(X), y, weight, self.unlabeled, self.classes_)
+
+
+class DensityClassifier(ModelClassifier, DensityEstimator):
+    """Answers of a classifier, beside those of its density."""
+
+    class_weight: ClassWeight
+
+    def _read_labeled(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike,
+        schema: Schema | None = None,
+        known: np.ndarray | None = None,
+    ) -> tuple[Rows, Schema]:
+        """Training rows with their labels and weights, and what the columns are."""
+        given, schema = self._read(X, schema)
+        y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
+        return read_rows(self, given, y, weight, known), schema
+
+    @property
+    def class_prior_(self) -> np.ndarray:
+        """(C,) p(class)."""
+        self._fitted.mixture  # noqa: B018  an error where there is no density
+        prior = self._fitted.class_prior
+        assert prior is not None
+        return prior
+
+    @property
+    def temperature_(self) -> float:
+        """What class log-joints are divided by."""
+        return self._fitted.calibration.temperature
+
+    @property
+    def doubt_(self) -> float:
+        """The share of a plain guess in the probabilities."""
+        return self._fitted.calibration.doubt
+
+    @property
+    def fade_(self) -> float:
+        """How fast the temperature falls with the share of missing features."""
+        return self._fitted.calibration.fade
 
     def class_log_density(self, X: ArrayLike) -> np.ndarray:
         """log p(x | class) over the observed features of each row, (n, C), in the units of X.

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import KERNEL_PARAMS, PAIRWISE_KERNEL_FUNCTIONS
 from sklearn.utils import Tags
@@ -22,8 +22,9 @@ from mixtura.data import Matrix, Scaling
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema, as_table
 from mixtura.engines import Engine
-from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator, read_table, training_engine
-from mixtura.estimators.rows import Rows, component_counts, labeled_score, read_rows
+from mixtura.estimators.base import FIT_CONSTRAINTS, read_table, training_engine
+from mixtura.estimators.classifying import ModelClassifier
+from mixtura.estimators.rows import Rows, component_counts, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.columns import Kernel, Kernels, Products
 from mixtura.models.fitted import Fitted, run_over
@@ -45,7 +46,7 @@ _KEPT = 2**26
 
 
 @dataclass(eq=False, repr=False)
-class SparseMixtureClassifier(ClassifierMixin, Estimator):
+class SparseMixtureClassifier(ModelClassifier):
     """A sparse discriminative Gaussian mixture, trained by maximizing the evidence.
 
     Every class is a mixture whose components are log-linear in products of features (primal form)
@@ -175,23 +176,6 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
         return model if model.moderate == self.moderate else replace(model, moderate=self.moderate)
 
     @property
-    def classes_(self) -> np.ndarray:
-        """(C,) the labels."""
-        classes = self._fitted.classes
-        assert classes is not None
-        return classes
-
-    @property
-    def scaling_(self) -> Scaling:
-        """The map between the user's units and the model's."""
-        return self._fitted.scaling
-
-    @property
-    def schema_(self) -> Schema:
-        """Names of the columns."""
-        return self._fitted.schema
-
-    @property
     def n_components_(self) -> list[int]:
         """Components of each class."""
         return list(self._sparse.layout.counts)
@@ -287,6 +271,9 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
                 "or fill them first."
             )
         return rows
+
+    def _rows(self, X: ArrayLike) -> Matrix:
+        return self._read(X, self.schema_, reset=False)
 
     def _counts(self, rows: Rows) -> list[int]:
         counts = component_counts(self.n_components, rows)
@@ -407,29 +394,9 @@ class SparseMixtureClassifier(ClassifierMixin, Estimator):
 
     # -- predicting ------------------------------------------------------------------------
 
-    def _engine(self, X: ArrayLike) -> Engine:
-        return self._fitted.engine(self._read(X, self.schema_, reset=False), self.device)
-
-    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
-        """log p(class | x), (n, C), classes in the order of `classes_`."""
-        return self._fitted.log_proba(self._engine(X))
-
-    def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """p(class | x), (n, C), classes in the order of `classes_`."""
-        return np.exp(self.predict_log_proba(X))
-
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """The most probable class of each row."""
-        place = self.predict_log_proba(X).argmax(1)
-        return self.classes_[place]
-
     def responsibilities(self, X: ArrayLike) -> np.ndarray:
         """p(component | x), (n, K), components in the order of `weights_`; never moderated."""
         return run_over(self._sparse, self._engine(X), lambda m, b: m.posterior(b)).numpy()
-
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
-        """The share of the labeled rows, by weight, whose class is predicted."""
-        return labeled_score(self.predict(X), y, sample_weight, self.unlabeled, self.classes_)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""
