@@ -94,7 +94,6 @@ class Context(Protocol):
 
     @property
     def saved_tensors(self) -> tuple[Tensor, ...]: ...
-
     def save_for_backward(self, *tensors: Tensor) -> None: ...
 
 

@@ -37,10 +37,7 @@ class Progress:
     """
 
     def __init__(
-        self,
-        callbacks: Iterable[Callback] = (),
-        verbose: int = 0,
-        max_time: float | None = None,
+        self, callbacks: Iterable[Callback] = (), verbose: int = 0, max_time: float | None = None
     ) -> None:
         self.history: list[Record] = []
         self._callbacks = list(callbacks)

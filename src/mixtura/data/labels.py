@@ -8,11 +8,7 @@ from sklearn.utils import column_or_1d
 from mixtura.data.columns import is_missing
 from mixtura.data.given import ArrayLike
 from mixtura.data.tables import UNLABELED
-from mixtura.exceptions import (
-    AmbiguousDataWarning,
-    InvalidInputError,
-    warn,
-)
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
 
 def read_labels(y: ArrayLike) -> np.ndarray:

@@ -147,11 +147,7 @@ class StudentT(VectorDensity):
         scatter = self._centered.statistics(patterns.blank, spared)
         scatter["mass"] = torch.zeros_like(scatter["mass"])
         inner = add_statistics(self.scale.statistics(batch, occupancy * weight), scatter)
-        return {
-            "mass": occupancy.sum(0),
-            "tail": (occupancy * tail).sum(0),
-            **_outward(inner),
-        }
+        return {"mass": occupancy.sum(0), "tail": (occupancy * tail).sum(0), **_outward(inner)}
 
     def own_statistics(self) -> Statistics:
         return self.spread_statistics(self.spread, self.location)

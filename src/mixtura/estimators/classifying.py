@@ -57,13 +57,7 @@ def prefer_unlabeled(
         warn_of_rows_set_aside(rows, _TOO_FEW)
         return None, []
     chooser = Chooser[AnyWay](
-        some,
-        Answers.of,
-        spawn(generator),
-        progress,
-        n_ways=2,
-        until=_UNTIL,
-        fewest=_FEWEST_LABELS,
+        some, Answers.of, spawn(generator), progress, n_ways=2, until=_UNTIL, fewest=_FEWEST_LABELS
     )
     without = chooser.race(ways[:1], "unlabeled rows")
     best = chooser.challenge(without, ways[1:], Answers.surely_beats, "unlabeled rows")

@@ -84,11 +84,7 @@ def fit_best(
     different = (engine.sample(MOST, draws) if progress.limited else engine).merged()
     compares = len(plans) > 1 or calibrate or every_stage
     chooser = Chooser[Staged[AnyGrowth]](
-        different if compares else None,
-        Answers.of,
-        spawn(generator),
-        progress,
-        n_ways=len(plans),
+        different if compares else None, Answers.of, spawn(generator), progress, n_ways=len(plans)
     )
     ways = [Staged(plan, every_stage) for plan in plans]
     best = chooser.challenge(chooser.race(ways[:1], "method"), ways[1:], beats, "method")

@@ -27,11 +27,7 @@ from mixtura.estimators.base import (
     check_weight,
     training_engine,
 )
-from mixtura.estimators.classifying import (
-    EVEN,
-    DensityClassifier,
-    prefer_unlabeled,
-)
+from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn

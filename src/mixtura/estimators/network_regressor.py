@@ -18,12 +18,7 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length
 from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
 from mixtura.densities import Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
-from mixtura.estimators.base import (
-    TABLE_CONSTRAINTS,
-    check_count,
-    check_weight,
-    training_engine,
-)
+from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
 from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.exceptions import InvalidInputError

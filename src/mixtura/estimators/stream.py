@@ -32,13 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """What the rows of one call led to.
+    """What the rows of one call led to: a mixture, how and on what it was trained.
 
-    Attributes
-    ----------
-    result, plan, engine : the next mixture, how it was trained, and on what.
-    typical : (1001,) quantiles of scores, those of the new rows among them.
-    class_count : (C,) weight of the rows of each class seen so far.
+    `typical` (1001,) are quantiles of scores, `class_count` (C,) weights of all rows seen so far.
     """
 
     result: FitResult[Mixture]

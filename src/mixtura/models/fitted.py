@@ -60,9 +60,7 @@ def working_type(given: np.dtype, n_features: int, floor: float) -> torch.dtype:
 
 
 def run_over(
-    model: AnyMovable,
-    engine: Engine[AnyBatch],
-    function: Callable[[AnyMovable, AnyBatch], Tensor],
+    model: AnyMovable, engine: Engine[AnyBatch], function: Callable[[AnyMovable, AnyBatch], Tensor]
 ) -> Tensor:
     """`function` of every row under the model, in double precision on the CPU."""
     moved = model.to(engine.device)

@@ -12,11 +12,7 @@ from mixtura.datasets import load_dataset, mnist_variant
 
 #: Sets that are read from a file, by the name they have here.
 _FILES = {"mnist": "mnist", "fashion": "fashion_mnist", "cifar10": "cifar10"}
-_VARIANTS = {
-    "basic": "basic",
-    "rotated": "rotated",
-    "background-random": "background_random",
-}
+_VARIANTS = {"basic": "basic", "rotated": "rotated", "background-random": "background_random"}
 _REDUCED = "-pca50"
 _COMPONENTS = 50
 

@@ -18,13 +18,7 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities import (
-    Density,
-    Statistics,
-    add_statistics,
-    keep_valid,
-    scale_statistics,
-)
+from mixtura.densities import Density, Statistics, add_statistics, keep_valid, scale_statistics
 from mixtura.engines import Engine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture

@@ -82,11 +82,7 @@ from mixtura.testing.parts import (
     make_engine,
     make_mixture,
 )
-from mixtura.testing.references import (
-    Reference,
-    dense_conditional,
-    dense_log_prob,
-)
+from mixtura.testing.references import Reference, dense_conditional, dense_log_prob
 from mixtura.testing.sequences import (
     SEQUENCE_ESTIMATOR_CHECKS,
     check_answers,
@@ -103,12 +99,7 @@ from mixtura.testing.sequences import (
     check_weights,
     toy_sequences,
 )
-from mixtura.testing.training import (
-    check_objective,
-    check_solver,
-    check_valid,
-    penalized_loss,
-)
+from mixtura.testing.training import check_objective, check_solver, check_valid, penalized_loss
 
 __all__ = [
     "DENSITY_CHECKS",

@@ -17,18 +17,8 @@ from mixtura.data.sequences import SequenceBatch, SequenceTable
 from mixtura.densities import Density, HiddenMarkov
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Mixture
-from mixtura.testing.densities import (
-    check_moments,
-    same_where_observed,
-)
-from mixtura.testing.parts import (
-    CPU,
-    DRAWS,
-    EXACT,
-    make_density,
-    rand,
-    randn,
-)
+from mixtura.testing.densities import check_moments, same_where_observed
+from mixtura.testing.parts import CPU, DRAWS, EXACT, make_density, rand, randn
 from mixtura.testing.references import dense_conditional, dense_log_prob
 
 

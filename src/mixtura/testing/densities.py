@@ -17,28 +17,10 @@ from scipy.stats import ks_2samp
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities import (
-    Density,
-    Gaussian,
-    VectorDensity,
-    add_statistics,
-    scale_statistics,
-)
+from mixtura.densities import Density, Gaussian, VectorDensity, add_statistics, scale_statistics
 from mixtura.exceptions import InvalidInputError, UnsupportedError
-from mixtura.testing.parts import (
-    DRAWS,
-    EXACT,
-    SIGMAS,
-    make_batch,
-    rand,
-    randn,
-)
-from mixtura.testing.references import (
-    ConditionalSampler,
-    Logpdf,
-    Reference,
-    dense_conditional,
-)
+from mixtura.testing.parts import DRAWS, EXACT, SIGMAS, make_batch, rand, randn
+from mixtura.testing.references import ConditionalSampler, Logpdf, Reference, dense_conditional
 
 #: Chance that a right sampler is called wrong by one comparison of distributions.
 _CHANCE = 1e-6

@@ -20,15 +20,7 @@ from mixtura.testing.densities import (
     check_stacking,
     same_where_observed,
 )
-from mixtura.testing.parts import (
-    DRAWS,
-    EXACT,
-    SIGMAS,
-    make_batch,
-    make_density,
-    rand,
-    randn,
-)
+from mixtura.testing.parts import DRAWS, EXACT, SIGMAS, make_batch, make_density, rand, randn
 from mixtura.testing.references import dense_conditional, dense_log_prob
 
 

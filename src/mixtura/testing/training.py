@@ -12,13 +12,7 @@ from mixtura.objectives import Objective
 from mixtura.progress import Progress
 from mixtura.solvers import FitResult, Solver, SpreadPrior
 from mixtura.solvers.base import penalty
-from mixtura.testing.parts import (
-    EXACT,
-    make_density,
-    make_mixture,
-    rand,
-    randn,
-)
+from mixtura.testing.parts import EXACT, make_density, make_mixture, rand, randn
 
 # -- objectives --------------------------------------------------------------------------------
 

@@ -301,11 +301,7 @@ class Ballot(NamedTuple):
 
 
 def adaboost(
-    learner: Learner,
-    n_stages: int,
-    engine: Engine,
-    generator: torch.Generator,
-    progress: Progress,
+    learner: Learner, n_stages: int, engine: Engine, generator: torch.Generator, progress: Progress
 ) -> Iterator[Ballot]:
     """AdaBoost for several classes (SAMME): voters see what the voters before got wrong.
 

@@ -79,10 +79,7 @@ def classifier_space(
 
 def density_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = None) -> Parameters:
     """The space of `MixtureDensity`."""
-    return {
-        "n_components": _components(trial, X.shape[0]),
-        "density": _density(trial, X.shape[1]),
-    }
+    return {"n_components": _components(trial, X.shape[0]), "density": _density(trial, X.shape[1])}
 
 
 def sparse_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = None) -> Parameters:

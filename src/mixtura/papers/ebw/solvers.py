@@ -20,13 +20,7 @@ from mixtura.objectives import Conditional, Objective, SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart
 from mixtura.papers.ebw.hyperspectral import draw_pixels
 from mixtura.papers.ebw.speech import phonemes
-from mixtura.papers.ebw.spirals import (
-    MARGIN,
-    PUBLISHED_FACTOR,
-    SETTINGS,
-    Setting,
-    start_on_spirals,
-)
+from mixtura.papers.ebw.spirals import MARGIN, PUBLISHED_FACTOR, SETTINGS, Setting, start_on_spirals
 from mixtura.papers.report import Panel, Report
 from mixtura.solvers import EBW, LBFGS, Adam, Solver
 from mixtura.solvers.gradients import evaluate

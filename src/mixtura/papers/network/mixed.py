@@ -89,10 +89,7 @@ def _make(report: Report, rows: Bunch, model: str, seed: int) -> Classifier:
     if report.quick:
         parameters = _QUICK_NETWORK if kind is MixtureNetworkClassifier else _QUICK
     return kind(
-        **parameters,
-        categorical_features=rows.categorical,
-        device=report.device,
-        random_state=seed,
+        **parameters, categorical_features=rows.categorical, device=report.device, random_state=seed
     )
 
 

@@ -165,10 +165,7 @@ def _load(report: Report, part: Part) -> Images:
         return torch.from_numpy(codes).long().to(device)
 
     return Images(
-        pixels(arrays.X_train),
-        labels(arrays.y_train),
-        pixels(arrays.X_test),
-        labels(arrays.y_test),
+        pixels(arrays.X_train), labels(arrays.y_train), pixels(arrays.X_test), labels(arrays.y_test)
     )
 
 
