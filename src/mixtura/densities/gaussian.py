@@ -6,12 +6,13 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.given import Setting
 from mixtura.densities.base import (
     PatternBlocks,
     Statistics,
@@ -181,7 +182,7 @@ class DiagonalGaussian(Gaussian):
         membership: Tensor,
         floor: float,
         generator: torch.Generator,
-        **options: Any,
+        **options: Setting,
     ) -> Self:
         blank = x.new_zeros(membership.shape[1], x.shape[1])
         start = cls(mean=blank, variance=blank + 1.0, floor=floor, **options)
@@ -291,7 +292,7 @@ class FullGaussian(Gaussian):
         membership: Tensor,
         floor: float,
         generator: torch.Generator,
-        **options: Any,
+        **options: Setting,
     ) -> Self:
         blank = x.new_zeros(membership.shape[1], x.shape[1])
         start = cls(mean=blank, factor=torch.diag_embed(blank + 1.0), floor=floor, **options)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from mixtura.data.given import Setting
 from mixtura.data.sequences import SequenceBatch
 from mixtura.densities.base import Density, Statistics, VectorDensity, keep_valid
 from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
@@ -37,7 +38,7 @@ class HiddenMarkov(Density[SequenceBatch]):
 
     @classmethod
     def from_states(
-        cls, emission: VectorDensity, start: Tensor, transition: Tensor, **options: Any
+        cls, emission: VectorDensity, start: Tensor, transition: Tensor, **options: Setting
     ) -> HiddenMarkov:
         """One model from the emissions of its states and counts of starts (S,) and moves (S, S)."""
         blank = cls(

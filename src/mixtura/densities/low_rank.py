@@ -19,16 +19,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
 from mixtura.densities.gaussian import FullGaussian, Gaussian, weight_per_row
 from mixtura.numerics import (
     LOG_2PI,
+    Context,
     above,
     above_inverse,
     floor_spectrum,
@@ -194,7 +196,7 @@ class LowRankGaussian(_LowRankGaussian):
         generator: torch.Generator,
         *,
         rank: int = 1,
-        **options: Any,
+        **options: Setting,
     ) -> Self:
         mass = membership.sum(0)[:, None]
         mean = membership.mT @ x / mass
@@ -384,7 +386,7 @@ class LowRankPrecision(_LowRankGaussian):
         generator: torch.Generator,
         *,
         rank: int = 1,
-        **options: Any,
+        **options: Setting,
     ) -> Self:
         return cls.from_full(FullGaussian.from_clusters(x, membership, floor, generator), rank)
 
@@ -493,7 +495,7 @@ class _CompleteLogProb(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, loading: Tensor, weight: Tensor, mean: Tensor, x: Tensor) -> Tensor:
+    def forward(ctx: Context, loading: Tensor, weight: Tensor, mean: Tensor, x: Tensor) -> Tensor:
         scaled = loading.mT * weight[:, None]  # (K, R, D)
         moment, squares = weight * mean, x.square()
         gram = stack_product(scaled, loading)
@@ -511,7 +513,7 @@ class _CompleteLogProb(torch.autograd.Function):
         return distance.mul_(-0.5)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
         loading, weight, mean, x, squares, scaled, inverse, latent = ctx.saved_tensors
         mass = grad.mT @ torch.ones_like(x[:, :1])  # (K, 1): faster than a sum over rows
         pull = latent * grad.mT[:, None]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
 from mixtura.data.packing import Packing
 from mixtura.data.schema import Schema, check_names
 from mixtura.data.sequence_input import Sequences, per_sequence, read_sequences
-from mixtura.densities import DENSITIES, Structure
+from mixtura.data.sequences import SequenceBatch
+from mixtura.densities import DENSITIES, HiddenMarkov, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, training_engine
 from mixtura.estimators.classifying import DensityClassifier
@@ -34,7 +35,7 @@ from mixtura.exceptions import (
     UnsupportedError,
     warn,
 )
-from mixtura.models.fitted import Fitted, Observations, run_over
+from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Objective
@@ -238,7 +239,7 @@ class SequenceMixtureClassifier(DensityClassifier):
 
     # -- reading ---------------------------------------------------------------------------
 
-    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
+    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Sequences, Schema]:
         sequences = read_sequences(
             X,
             channels_first=self.channels_first,
@@ -268,7 +269,7 @@ class SequenceMixtureClassifier(DensityClassifier):
                 frames[:, at] = sequences.frames[:, names.index(name)]
         return replace(sequences, frames=frames, names=sequences.names)
 
-    def _by_row(self, answers: ArrayLike, X: ArrayLike) -> Any:
+    def _by_row(self, answers: ArrayLike, X: ArrayLike) -> ArrayLike:
         return per_sequence(answers, X, self.id_column)
 
     # -- fitting ---------------------------------------------------------------------------
@@ -372,7 +373,7 @@ class SequenceMixtureClassifier(DensityClassifier):
     # -- pairs of classes ------------------------------------------------------------------
 
     def _fit_pairs(self, rows: Rows, schema: Schema) -> Self:
-        sequences: Any = rows.X
+        assert isinstance(rows.X, Sequences)
         n_pairs = len(rows.classes) * (len(rows.classes) - 1) // 2
         inner = clone(self).set_params(
             multiclass="direct",
@@ -382,7 +383,7 @@ class SequenceMixtureClassifier(DensityClassifier):
             max_time=None if self.max_time is None else self.max_time / n_pairs,
         )
         pairs = PairwiseClassifier(inner)
-        pairs.fit(sequences.split(), rows.classes[rows.y], sample_weight=rows.weight)
+        pairs.fit(rows.X.split(), rows.classes[rows.y], sample_weight=rows.weight)
         self.pairwise_, self.pairwise_schema_ = pairs, schema
         return self
 
@@ -404,7 +405,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         """log p(class | x), (n, C); a sequence with nothing observed gets the class prior."""
         if "pairwise_" not in vars(self):
             return super().predict_log_proba(X)
-        sequences: Any = self._read(X, self.pairwise_schema_)[0]
+        sequences, _ = self._read(X, self.pairwise_schema_)
         return self.pairwise_.predict_log_proba(sequences.split())
 
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -418,9 +419,10 @@ class SequenceMixtureClassifier(DensityClassifier):
     def decode(self, X: ArrayLike) -> list[np.ndarray]:
         """The likeliest path of each sequence through the states of its likeliest component."""
 
-        def paths(mixture: Mixture, batch: Any) -> Tensor:
-            density: Any = mixture.density
-            return batch.unpacked(density.paths(batch, mixture.posterior(batch).argmax(1)))
+        def paths(mixture: Mixture, batch: SequenceBatch) -> Tensor:
+            assert isinstance(mixture.density, HiddenMarkov)
+            found = mixture.density.paths(batch, mixture.posterior(batch).argmax(1))
+            return batch.unpacked(found)
 
         rows = self._rows(X)
         found = run_over(self.mixture_, self._fitted.engine(rows, self.device), paths).numpy()
@@ -472,11 +474,11 @@ class SequenceMixtureClassifier(DensityClassifier):
 
 def _length_quantiles(rows: Rows) -> np.ndarray:
     """(C, 101) quantiles of the lengths of each class's sequences."""
-    sequences: Any = rows.X
+    assert isinstance(rows.X, Sequences)
     shares = np.linspace(0.0, 1.0, 101)
     return np.stack(
         [
-            np.quantile(sequences.lengths[rows.y == label], shares, method="nearest")
+            np.quantile(rows.X.lengths[rows.y == label], shares, method="nearest")
             for label in range(len(rows.classes))
         ]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -32,13 +32,13 @@ class Way(Protocol):
 
     def stages(
         self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> Sequence[Any]:
+    ) -> Sequence[object]:
         """Trained models; where there are several, the simplest first."""
 
 
 AnyWay = TypeVar("AnyWay", bound=Way)
 #: What a model makes of held-out rows.
-Judge = Callable[[Any, Engine, torch.Generator], HeldOut]
+Judge = Callable[..., HeldOut]
 
 
 @dataclass(eq=False)
@@ -142,7 +142,7 @@ class Chooser(Generic[AnyWay]):
         self,
         champion: Contender[AnyWay],
         ways: Iterable[AnyWay],
-        beats: Callable[[Any, Any], bool] = HeldOut.beats,
+        beats: Callable[..., bool] = HeldOut.beats,
         question: str = "",
     ) -> Contender[AnyWay]:
         """The champion, or the way that beats it on the folds that it has met."""
@@ -200,5 +200,5 @@ class Chooser(Generic[AnyWay]):
         )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value if isinstance(value, int | float | str | bool | None) else repr(value)

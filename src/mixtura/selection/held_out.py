@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from scipy.special import expit, softmax
 
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.models.calibration import Calibration
+from mixtura.models.fitted import AnyModel
 
 _LARGEST_DOUBT = 0.5
 #: Of the log temperature, the fade, and the log odds of doubt against the largest one.
@@ -112,7 +113,7 @@ class Answers(HeldOut):
     y: np.ndarray
 
     @classmethod
-    def of(cls, model: Any, held_out: Engine, generator: torch.Generator) -> Answers:
+    def of(cls, model: AnyModel, held_out: Engine, generator: torch.Generator) -> Answers:
         """Held-out rows as the model would meet them, whole and with holes."""
         model = model.to(held_out.device)
         engine = PunchedEngine(held_out, HOLES, generator)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data import Batch
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.fitted import SHARES, run_over, typicality
@@ -68,7 +68,7 @@ def held_out_scores(
     engine: Engine,
     prior: SpreadPrior | None = None,
     stand_for: float = 1.0,
-    score: Callable[[Mixture, Any], Tensor] = typicality,
+    score: Callable[[Mixture, Batch], Tensor] = typicality,
 ) -> Tensor:
     """(n,) scores of training rows in random order, as of a model that was fitted without them.
 
@@ -96,7 +96,7 @@ def held_out_scores(
 def _statistics(mixture: Mixture, engine: Engine) -> Statistics:
     """Expected statistics of all rows under the posterior of the components."""
 
-    def statistics(batch: Any) -> Statistics:
+    def statistics(batch: Batch) -> Statistics:
         with torch.no_grad():
             occupancy = mixture.posterior(batch) * batch.weight[:, None]
         return mixture.density.statistics(batch, occupancy)

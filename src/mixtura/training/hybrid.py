@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +66,7 @@ class Plan:
         return isinstance(self.term, Likelihood) or self.tradeoff == 1.0
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What candidates differ in."""
         return {
             "density": self.recipe.structure,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -170,7 +169,7 @@ def chain_start(
 ) -> Mixture:
     """A single hidden Markov model: k-means clusters of frames, or equal stretches of time."""
     most = max(1, int(_MOST_FRAMES / float(engine.sizes.mean())))
-    batch: Any = engine.subsample(most, generator).all_rows()
+    batch = engine.subsample(most, generator).all_rows()
     frames, packing = batch.frames, batch.packing
     x = _fill_with_means(frames.x, frames.observed, frames.weight)
     moment = packing.moments()
