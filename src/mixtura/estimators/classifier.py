@@ -215,14 +215,10 @@ class MixtureClassifier(DensityClassifier):
     random_state: RandomState = None
     verbose: int = 0
 
-    # -- attributes ------------------------------------------------------------------------
-
     @property
     def n_components_(self) -> list[int]:
         """Components of each class."""
         return list(self.mixture_.layout.counts)
-
-    # -- fitting ---------------------------------------------------------------------------
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:

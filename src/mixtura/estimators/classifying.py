@@ -71,6 +71,7 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
     """Answers of a classifier whose model has class log-joints."""
 
     unlabeled: object
+    class_weight: ClassWeight
 
     @property
     def classes_(self) -> np.ndarray:
@@ -112,8 +113,6 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
 
 class DensityClassifier(ModelClassifier, DensityEstimator):
     """Answers of a classifier, beside those of its density."""
-
-    class_weight: ClassWeight
 
     def _read_labeled(
         self,

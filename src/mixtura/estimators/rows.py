@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.metrics import accuracy_score
@@ -16,6 +16,9 @@ from mixtura.data.given import ArrayLike, ClassWeight, Numbers
 from mixtura.estimators.base import check_weight
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Observations
+
+if TYPE_CHECKING:
+    from mixtura.estimators.classifying import ModelClassifier
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,8 @@ class Rows:
         return self.take(labeled_alone(self.y))
 
 
-class LabelReader(Protocol):
-    """An estimator's parameters that say what labels are, and what they weigh."""
-
-    unlabeled: object
-    class_weight: ClassWeight
-
-
 def read_rows(
-    estimator: LabelReader,
+    estimator: ModelClassifier,
     X: Observations,
     y: ArrayLike,
     sample_weight: ArrayLike,
