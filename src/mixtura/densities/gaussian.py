@@ -13,13 +13,13 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities.base import (
-    PatternBlocks,
     Statistics,
     VectorDensity,
     add_statistics,
     own_products,
     randn,
 )
+from mixtura.densities.patterns import Parts, given, marginal
 from mixtura.numerics import (
     LOG_2PI,
     above,
@@ -28,7 +28,6 @@ from mixtura.numerics import (
     is_positive_definite,
     log_det_lower,
     lower_inverse,
-    quadratic_log_det,
 )
 
 #: Occupancies smaller than this share of the largest do not change a sum in double precision.
@@ -313,30 +312,18 @@ class FullGaussian(Gaussian):
             squared = squared + norm.square()
         return constant.to(x.dtype) - 0.5 * squared
 
-    def _masked_covariance(self, observed: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Covariances with missing rows and columns replaced by the identity's, (B, K, D, D)."""
-        seen = observed.to(dtype)
-        covariance = self.covariances().to(dtype) * (seen[:, :, None] * seen[:, None, :])[:, None]
-        return covariance + torch.diag_embed(1.0 - seen)[:, None], seen
+    @cached_property
+    def _precision(self) -> Tensor:
+        return self._whitening.mT @ self._whitening
 
-    def _residual(self, blocks: PatternBlocks, x: Tensor, seen: Tensor) -> Tensor:
-        """Observed deviations from the means, (B, K, D, height)."""
-        centered = blocks.arrange(x)[:, None] - self.mean[:, None, :].to(x.dtype)
-        return (centered * seen[:, None, None]).mT
+    def _parts(self, dtype: torch.dtype) -> Parts:
+        log_det = log_det_lower(self.factor)
+        parts = self.mean, self.covariances(), self._precision, self._whitening, log_det
+        return Parts(*(part.to(dtype) for part in parts))
 
     def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
-        blocks = PatternBlocks.of(observed)
-        covariance, seen = self._masked_covariance(blocks.observed, x.dtype)
-        residual = self._residual(blocks, x, seen)
-        squared, log_det = quadratic_log_det(covariance, residual)
-        constant = log_det + seen.sum(1)[:, None] * LOG_2PI
-        return blocks.restore(-0.5 * (squared + constant[..., None]).mT)
-
-    def _gain(self, covariance: Tensor, seen: Tensor) -> Tensor:
-        """Regression of all features on the observed ones, (B, K, D, D)."""
-        half = lower_inverse(torch.linalg.cholesky_ex(covariance).L)
-        inverse = (half.mT @ half) * (seen[:, :, None] * seen[:, None, :])[:, None]
-        return self.covariances().to(seen.dtype) @ inverse
+        squared, log_det = marginal(self._parts(x.dtype), x, observed)
+        return -0.5 * (squared + log_det + LOG_2PI * observed.to(x.dtype).sum(1, keepdim=True))
 
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         return {
@@ -346,17 +333,13 @@ class FullGaussian(Gaussian):
         }
 
     def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
-        blocks = PatternBlocks.of(observed)
-        covariance, seen = self._masked_covariance(blocks.observed, x.dtype)
-        gain = self._gain(covariance, seen)
-        filled = (gain @ self._residual(blocks, x, seen)).mT + self.mean[:, None]
-        weight = blocks.arrange(occupancy).mT[..., None]  # (B, K, height, 1)
-        weighted = weight * filled
-        own = self.covariances()
-        hidden = ((1.0 - seen)[:, :, None] * (1.0 - seen)[:, None, :])[:, None]
-        spread = ((own - gain @ own) * hidden * weight.sum(2, keepdim=True)).sum(0)
-        second = torch.einsum("bkmd,bkme->kde", weighted, filled) + spread
-        return {"mass": occupancy.sum(0), "first": weighted.sum((0, 2)), "second": second}
+        found = []
+        for rows, part in given(self._parts(x.dtype), x, observed, occupancy):
+            filled = (part.expected() + self.mean[:, None, None]).flatten(1, 2)
+            weighted = part.blocks.by_component(occupancy[rows]).flatten(1)[..., None] * filled
+            second = filled.mT @ weighted + part.missing_covariance()
+            found.append({"mass": part.weight[:, 0, 0], "first": weighted.sum(1), "second": second})
+        return add_statistics(*found)
 
     @property
     def spread(self) -> Tensor:
@@ -412,10 +395,10 @@ class FullGaussian(Gaussian):
     def expected(self, batch: Batch) -> Tensor:
         if batch.observed is None:
             return batch.x[:, None].expand(-1, self.n_components, -1)
-        blocks = PatternBlocks.of(batch.observed)
-        covariance, seen = self._masked_covariance(blocks.observed, batch.x.dtype)
-        shift = self._gain(covariance, seen) @ self._residual(blocks, batch.x, seen)
-        filled = blocks.restore((shift.mT + self.mean[:, None].to(batch.x.dtype)).transpose(1, 2))
+        filled = batch.x.new_empty(len(batch), *self.mean.shape)
+        for rows, part in given(self._parts(batch.x.dtype), batch.x, batch.observed):
+            filled[rows] = part.blocks.restore(part.expected().permute(1, 2, 0, 3))
+        filled = filled + self.mean.to(filled.dtype)
         return torch.where(batch.observed[:, None], batch.x[:, None], filled)
 
 
