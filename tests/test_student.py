@@ -188,8 +188,8 @@ class ScatterWeighted(StudentT):
     """What is missing scatters as if its weight were known to be one."""
 
     def statistics(self, batch, occupancy):
-        patterns, _, squared = self._distances(batch)
-        weight = patterns.by_row(self.dof + patterns.size) / (self.dof + squared)
+        size = self.n_features * (1.0 - batch.missing_share())[:, None]
+        weight = (self.dof + size) / (self.dof + self.scale.distances(batch)[0])
         inner = self.scale.statistics(batch, occupancy * weight)
         right = super().statistics(batch, occupancy)
         return {**right, **{f"scale.{name}": value for name, value in inner.items()}}

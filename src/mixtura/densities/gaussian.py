@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -60,18 +61,35 @@ class Gaussian(VectorDensity):
         return self.with_tensors({**self.tensors(), "mean": location})
 
     def log_prob(self, batch: Batch) -> Tensor:
+        return self._joined(batch, self._log_prob_complete, self._log_prob_masked)
+
+    def distances(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Squared distances of what is observed from the means, and log densities at these.
+
+        (n, K) each; a log density is the second less half the first.
+        """
+        found = self._joined(batch, self._distances_complete, self._distances_masked)
+        return found[..., 0], found[..., 1]
+
+    def _joined(
+        self,
+        batch: Batch,
+        complete: Callable[[Tensor], Tensor],
+        masked: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """(n, ...) what one function says of rows without holes, and the other of the others."""
         if batch.observed is None:
-            return self._log_prob_complete(batch.x)
-        complete = batch.observed.all(1)
-        if not complete.any():
-            return self._log_prob_masked(batch.x, batch.observed)
-        full, holes = complete.nonzero().flatten(), (~complete).nonzero().flatten()
-        known = self._log_prob_complete(batch.x[full])
+            return complete(batch.x)
+        whole = batch.observed.all(1)
+        if not whole.any():
+            return masked(batch.x, batch.observed)
+        full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
+        known = complete(batch.x[full])
         if not len(holes):
             return known
-        marginal = self._log_prob_masked(batch.x[holes], batch.observed[holes])
+        marginal = masked(batch.x[holes], batch.observed[holes])
         return (
-            known.new_zeros(len(batch), self.n_components)
+            known.new_zeros(len(batch), *known.shape[1:])
             .index_copy(0, full, known)
             .index_copy(0, holes, marginal)
         )
@@ -80,25 +98,49 @@ class Gaussian(VectorDensity):
     def _log_prob_complete(self, x: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor: ...
+    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared distances of what is observed, log determinants of its covariance, (n, K)."""
 
-    def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
+    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
+        squared, peak = self._distances_masked(x, observed).unbind(2)
+        return peak - 0.5 * squared
+
+    def _distances_masked(self, x: Tensor, observed: Tensor) -> Tensor:
+        squared, log_det = self._marginal(x, observed)
+        size = observed.to(x.dtype).sum(1, keepdim=True)
+        return torch.stack([squared, -0.5 * (log_det + LOG_2PI * size)], 2)
+
+    def _distances_complete(self, x: Tensor) -> Tensor:
+        peak = self.log_peak().to(x.dtype)
+        squared = 2.0 * (peak - self._log_prob_complete(x))
+        return torch.stack([squared, peak.expand_as(squared)], 2)
+
+    def statistics(
+        self, batch: Batch, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
+        """Moments; what is not observed scatters with occupancies (n, K) of its own, if given."""
+        scatter = occupancy if scatter is None else scatter
         if batch.observed is None:
-            return self._statistics_complete(batch.x, occupancy)
+            return self._statistics_complete(batch.x, occupancy, scatter)
         complete = batch.observed.all(1)
         holes = ~complete
         parts = []
         if complete.any():
-            parts.append(self._statistics_complete(batch.x[complete], occupancy[complete]))
+            known = batch.x[complete], occupancy[complete], scatter[complete]
+            parts.append(self._statistics_complete(*known))
         if holes.any():
-            incomplete = batch.x[holes], batch.observed[holes], occupancy[holes]
-            parts.append(self._statistics_masked(*incomplete))
+            rows = batch.x[holes], batch.observed[holes], occupancy[holes], scatter[holes]
+            parts.append(self._statistics_masked(*rows))
         return add_statistics(*parts)
 
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_complete(
+        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
         raise self._no_closed_form()
 
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_masked(
+        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
         raise self._no_closed_form()
 
     @property
@@ -196,6 +238,13 @@ class DiagonalGaussian(Gaussian):
         seen = observed.to(x.dtype)
         return x @ scaled_mean.mT - 0.5 * x.square() @ precision.mT + seen @ constant.mT
 
+    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        precision, scaled_mean, _ = (part.to(x.dtype) for part in self._natural)
+        seen = observed.to(x.dtype)
+        squared = x.square() @ precision.mT - 2.0 * x @ scaled_mean.mT
+        squared = squared + seen @ (self.mean.to(x.dtype) * scaled_mean).mT
+        return squared, seen @ self.variance.log().mT.to(x.dtype)
+
     @cached_property
     def _natural(self) -> tuple[Tensor, Tensor, Tensor]:
         """Precision, precision times mean, and the constant of each feature, (K, D) each."""
@@ -204,21 +253,25 @@ class DiagonalGaussian(Gaussian):
         constant = -0.5 * (self.mean * scaled_mean + self.variance.log() + LOG_2PI)
         return precision, scaled_mean, constant
 
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_complete(
+        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
         return {
             "mass": occupancy.sum(0),
             "first": (x.mT @ occupancy).mT,
             "second": (x.square().mT @ occupancy).mT,
         }
 
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
-        seen = self._statistics_complete(x, occupancy)
-        unseen = occupancy.mT @ (~observed).to(x.dtype)
-        own = self.own_statistics()
+    def _statistics_masked(
+        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
+        seen, hidden = self._statistics_complete(x, occupancy), (~observed).to(x.dtype)
+        first = (occupancy.mT @ hidden) * self.mean
+        second = first * self.mean + (scatter.mT @ hidden) * self.variance
         return {
             "mass": seen["mass"],
-            "first": seen["first"] + unseen * own["first"],
-            "second": seen["second"] + unseen * own["second"],
+            "first": seen["first"] + first,
+            "second": seen["second"] + second,
         }
 
     @property
@@ -281,7 +334,8 @@ class FullGaussian(Gaussian):
         return self.n_features + 2.0
 
     def row_cost(self, missing: bool) -> int:
-        return self.n_components * self.n_features * (4 * self.n_features if missing else 1)
+        holes = 8 * self.n_features + self.n_features**2 if missing else self.n_features
+        return self.n_components * holes
 
     @classmethod
     def from_clusters(
@@ -321,25 +375,29 @@ class FullGaussian(Gaussian):
         parts = self.mean, self.covariances(), self._precision, self._whitening, log_det
         return Parts(*(part.to(dtype) for part in parts))
 
-    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
-        squared, log_det = marginal(self._parts(x.dtype), x, observed)
-        return -0.5 * (squared + log_det + LOG_2PI * observed.to(x.dtype).sum(1, keepdim=True))
+    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        return marginal(self._parts(x.dtype), x, observed)
 
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_complete(
+        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
         return {
             "mass": occupancy.sum(0),
             "first": occupancy.mT @ x,
             "second": _weighted_second_moments(x, occupancy),
         }
 
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
-        found = []
-        for rows, part in given(self._parts(x.dtype), x, observed, occupancy):
+    def _statistics_masked(
+        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
+        mass, first = occupancy.sum(0), torch.zeros_like(self.mean)
+        second = torch.zeros_like(self.factor)
+        for rows, part in given(self._parts(x.dtype), x, observed, scatter):
             filled = (part.expected() + self.mean[:, None, None]).flatten(1, 2)
             weighted = part.blocks.by_component(occupancy[rows]).flatten(1)[..., None] * filled
-            second = filled.mT @ weighted + part.missing_covariance()
-            found.append({"mass": part.weight[:, 0, 0], "first": weighted.sum(1), "second": second})
-        return add_statistics(*found)
+            first += weighted.sum(1)
+            second += weighted.mT @ filled + part.missing_covariance()
+        return {"mass": mass, "first": first, "second": second}
 
     @property
     def spread(self) -> Tensor:

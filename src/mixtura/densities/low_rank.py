@@ -144,14 +144,13 @@ class _LowRankGaussian(Gaussian):
             self.n_components, self.rank, len(x)
         )
 
-    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         seen = observed.to(x.dtype)
         gram = self._gram_rows(self._side(seen))
         projected = self._projected(x, seen).permute(2, 0, 1)[..., None]
         inner, log_det = quadratic_log_det(gram, projected)
         squared = self._weighted_distance(x, seen) + self._sign * inner[..., 0]
-        constant = self._log_det_masked(seen, log_det) + seen.sum(1)[:, None] * LOG_2PI
-        return -0.5 * (squared + constant)
+        return squared, self._log_det_masked(seen, log_det)
 
     def free(self) -> dict[str, Tensor]:
         return {
@@ -241,33 +240,35 @@ class LowRankGaussian(_LowRankGaussian):
         parts = self.loading, self._weight, self.mean
         return _CompleteLogProb.apply(*(part.to(x.dtype) for part in parts), x)
 
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_complete(
+        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
         covariance = torch.linalg.inv(self._gram_all)
         latent = (covariance @ self._projected(x, None)).permute(2, 0, 1)  # (n, K, R)
         weighted = occupancy[..., None] * latent
         cross = (x.mT @ weighted.flatten(1)).view(self.n_features, self.n_components, self.rank)
-        mass = occupancy.sum(0)
+        spread = (occupancy if scatter is None else scatter).sum(0)
         return {
-            "mass": mass,
+            "mass": occupancy.sum(0),
             "first": occupancy.mT @ x,
             "second": occupancy.mT @ x.square(),
             "latent": weighted.sum(0),
             "latent_second": torch.einsum("nkr,nks->krs", weighted, latent)
-            + mass[:, None, None] * covariance,
+            + spread[:, None, None] * covariance,
             "cross": cross.transpose(0, 1),
         }
 
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_masked(
+        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
         seen = observed.to(x.dtype)
         half = lower_inverse(torch.linalg.cholesky_ex(self._gram_rows(seen)).L)
         covariance = half.mT @ half  # (n, K, R, R)
         projected = self._projected(x, seen).permute(2, 0, 1)[..., None]
         latent = (covariance @ projected)[..., 0]
-        second = covariance + latent[..., :, None] * latent[..., None, :]
-        weighted, weighted_second = (
-            occupancy[..., None] * latent,
-            occupancy[..., None, None] * second,
-        )
+        weighted = occupancy[..., None] * latent
+        weighted_second = weighted[..., :, None] * latent[..., None, :]
+        weighted_second = weighted_second + scatter[..., None, None] * covariance
         visible = {
             "mass": occupancy.sum(0),
             "first": occupancy.mT @ x,
@@ -277,11 +278,16 @@ class LowRankGaussian(_LowRankGaussian):
             "cross": torch.einsum("nd,nkr->kdr", x, weighted),
         }
         return add_statistics(
-            visible, self._hidden(1.0 - seen, occupancy, weighted, weighted_second)
+            visible, self._hidden(1.0 - seen, occupancy, scatter, weighted, weighted_second)
         )
 
     def _hidden(
-        self, hidden: Tensor, occupancy: Tensor, weighted: Tensor, weighted_second: Tensor
+        self,
+        hidden: Tensor,
+        occupancy: Tensor,
+        scatter: Tensor,
+        weighted: Tensor,
+        weighted_second: Tensor,
     ) -> Statistics:
         """Expected contributions of the missing features, given the latent factors of each row."""
         rows, columns, place = self._pack
@@ -292,12 +298,12 @@ class LowRankGaussian(_LowRankGaussian):
         spread = torch.einsum("kdt,kdt->kd", packed, self._doubled_outer(rows, columns))
         reach = (self.loading * latent).sum(2)
         second_loading = torch.einsum("kdrs,kds->kdr", packed[..., place], self.loading)
-        own = self.mean.square() + self.diagonal
+        own = self.mean.square() * mass + self.diagonal * (scatter.mT @ hidden)
         zero = {name: torch.zeros_like(value) for name, value in self.own_statistics().items()}
         return {
             **zero,
             "first": self.mean * mass + reach,
-            "second": own * mass + 2.0 * self.mean * reach + spread,
+            "second": own + 2.0 * self.mean * reach + spread,
             "cross": self.mean[..., None] * latent + second_loading,
         }
 
