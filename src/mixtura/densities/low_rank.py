@@ -11,22 +11,26 @@ precision `A + S S^T`: over the **missing** side, `B = I + sum G_d`; with `u = s
     log determinant of the covariance = `log det B - log det B_all - sum log a_d`,
 
 where `r` is the deviation from the mean and sums without a side run over observed features. No
-D x D matrix appears anywhere, and the B of all rows come from one matrix product.
+D x D matrix appears anywhere. Where few features are missing, or few observed, the sums run over
+these few, and over the others by their difference from all; else they come from one matrix product.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
 from mixtura.densities.gaussian import FullGaussian, Gaussian, weight_per_row
+from mixtura.densities.patterns import of_equal_size
 from mixtura.numerics import (
     LOG_2PI,
     above,
@@ -46,6 +50,10 @@ from mixtura.numerics import (
 #: Smallest diagonal of a precision; and the least share of a variance that is left where its floor
 #: is taken off.
 _LEAST, _HAIR = 1e-6, 1e-6
+#: Sums run over one side of a pattern if it has at most this share of the features, and if a
+#: product over all of them would have so many terms; sides are padded to multiples of a step.
+_FEW = {torch.float64: 0.35, torch.float32: 0.15}
+_SMALL, _STEP = 100_000, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +65,8 @@ class _LowRankGaussian(Gaussian):
 
     #: How u^T B^-1 u enters the squared distance.
     _sign: ClassVar[float]
+    #: The side of a pattern that B sums over: the observed one, or the missing one.
+    _over_observed: ClassVar[bool]
 
     @property
     def rank(self) -> int:
@@ -68,7 +78,7 @@ class _LowRankGaussian(Gaussian):
         return self.n_features * (2 + self.rank) - rotations
 
     def row_cost(self, missing: bool) -> int:
-        holes = self.rank**2 + self.n_features if missing else 0
+        holes = 3 * self.rank**2 + self.n_features if missing else 0
         return 2 * self.n_features + self.n_components * (3 * self.rank + holes)
 
     @property
@@ -85,10 +95,6 @@ class _LowRankGaussian(Gaussian):
     @abstractmethod
     def _response(self) -> Tensor:
         """How missing features follow B^-1 u, (K, D, R)."""
-
-    @abstractmethod
-    def _side(self, seen: Tensor) -> Tensor:
-        """The side of the pattern that B sums over."""
 
     @abstractmethod
     def _log_det_masked(self, seen: Tensor, gram_log_det: Tensor) -> Tensor:
@@ -119,12 +125,91 @@ class _LowRankGaussian(Gaussian):
         table = self.loading[..., rows] * self._scaled[..., columns]
         return table.permute(1, 0, 2).flatten(1)
 
-    def _gram_rows(self, side: Tensor) -> Tensor:
-        """B of every row and component, summed over the given side of the pattern, (n, K, R, R)."""
-        packed = side @ self._gram_table.to(side.dtype)
+    def _sums(self, x: Tensor, observed: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Rows (m,), and of these B (m, K, R, R), u (m, K, R, 1), the sum of weight r^2 (m, K)."""
+        size = observed.sum(1)
+        few = torch.minimum(size, self.n_features - size) <= _FEW[x.dtype] * self.n_features
+        few = few & (not self._product_is_better(x))
+        lacks_few = 2 * size >= self.n_features
+        ways = (
+            (few & lacks_few, self._sums_over_missing),
+            (few & ~lacks_few, self._sums_over_observed),
+            (~few, self._sums_by_product),
+        )
+        for mine, function in ways:
+            rows = mine.nonzero().flatten()
+            rows = rows[size[rows].argsort()]  # as `_gathered` wants them
+            if len(rows):
+                gram, projected, squares = function(x[rows], observed[rows])
+                yield rows, gram.to(x.dtype), projected[..., None].to(x.dtype), squares.to(x.dtype)
+
+    def _sums_by_product(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Over all features, the others of which count zero: one matrix product, with gradients."""
+        seen = observed.to(x.dtype)
+        packed = (seen if self._over_observed else 1.0 - seen) @ self._gram_table.to(x.dtype)
         place = self._pack[2]
-        gram = packed.view(len(side), self.n_components, -1)[..., place.flatten()]
-        return gram.unflatten(-1, place.shape) + self._eye.to(side.dtype)
+        gram = packed.view(len(x), self.n_components, -1)[..., place.flatten()]
+        gram = gram.unflatten(-1, place.shape) + self._eye.to(x.dtype)
+        return gram, self._projected(x, seen).permute(2, 0, 1), self._weighted_distance(x, seen)
+
+    def _sums_over_observed(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Over the observed features, if these are few."""
+        gram, projected, squares = self._gathered(observed, x.double())
+        return self._with_eye(gram, observed=True), projected, squares
+
+    def _sums_over_missing(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Over all features with zeros for what is missing, less those over the missing ones."""
+        gram, projected, squares = self._gathered(~observed, None)
+        projected = projected + self._projected(x.double(), None).permute(2, 0, 1)
+        squares = self._weighted_distance(x.double(), None) - squares
+        return self._with_eye(gram, observed=False), projected, squares
+
+    def _with_eye(self, gram: Tensor, *, observed: bool) -> Tensor:
+        """B (m, K, R, R) by sums (K, m, R, R) of G over the observed or the missing features."""
+        own = observed == self._over_observed
+        return (gram + self._eye if own else self._gram_all[:, None] - gram).transpose(0, 1)
+
+    def _product_is_better(self, x: Tensor) -> bool:
+        """Whether one product serves whatever the patterns: matrices are small, or on a GPU, or
+        gradients are to be recorded."""
+        small = self.n_features * self.rank**2 < _SMALL
+        parts = x, *self.tensors().values()
+        traced = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+        return small or traced or x.device.type != "cpu"
+
+    @cached_property
+    def _rooted(self) -> Tensor:
+        """S / sqrt(a), and the mean and one times sqrt(weight), (K, D + _STEP, R + 2), in double.
+
+        Products of the columns, summed over features, are what sums over a side consist of. Of rows
+        that stand for no feature all is zero.
+        """
+        root = self._weight.sqrt()[..., None]
+        columns = self.loading / self.diagonal.sqrt()[..., None], self.mean[..., None] * root, root
+        return torch.nn.functional.pad(torch.cat(columns, 2).double(), (0, 0, 0, _STEP))
+
+    def _gathered(self, side: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums over a side (n, D) of G (K, n, R, R), of S / a (or S) times r, of weight times r^2.
+
+        r = x - mean; the mean itself without x. Only what is on the side is read and multiplied.
+        Rows come in the order of the size of their side, so that equal sizes stand together.
+        """
+        found = np.zeros((self.n_components, len(side), self.rank + 1, self.rank + 1))
+        groups = []
+        for rows, columns in of_equal_size(side, _STEP):
+            values = None if x is None else _padded(x[rows]).gather(1, columns).numpy()
+            part = np.empty((*columns.shape, self.rank + 2))
+            groups.append((slice(int(rows[0]), int(rows[-1]) + 1), columns.numpy(), values, part))
+        for table, mine in zip(self._rooted.numpy(), found, strict=True):
+            for rows, columns, values, part in groups:
+                table.take(columns, 0, out=part, mode="clip")
+                if values is not None:
+                    part[..., -2] = values * part[..., -1] - part[..., -2]
+                own = part[..., :-1]
+                np.matmul(own.swapaxes(1, 2), own, out=mine[rows])  # symmetric: half the work
+        sums = torch.from_numpy(found)
+        by_row = sums[..., -1].transpose(0, 1)
+        return sums[..., :-1, :-1], by_row[..., :-1], by_row[..., -1]
 
     def _weighted_distance(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """sum over observed features of weight * r^2, (n, K)."""
@@ -135,22 +220,31 @@ class _LowRankGaussian(Gaussian):
 
     def _projected(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """u of every row, component-major: (K, R, n)."""
-        projection = self._projection.mT.to(x.dtype)  # (K, R, D)
+        projection = self._projection_rows.to(x.dtype)
         if seen is None:
-            shift = projection @ self.mean[..., None].to(x.dtype)
-            return (projection.flatten(0, 1) @ x.mT).view(*shift.shape[:2], len(x)) - shift
-        offset = projection * self.mean[:, None].to(x.dtype)
-        return (projection.flatten(0, 1) @ x.mT - offset.flatten(0, 1) @ seen.mT).view(
-            self.n_components, self.rank, len(x)
-        )
+            mean = self.mean[..., None].to(x.dtype)
+            shift = (projection.view(-1, self.rank, self.n_features) @ mean).flatten(0, 1)
+        else:
+            shift = self._projected_mean.to(x.dtype) @ seen.mT
+        return (projection @ x.mT - shift).view(self.n_components, self.rank, len(x))
+
+    @cached_property
+    def _projection_rows(self) -> Tensor:
+        """What maps deviations to u, component by component, (K R, D)."""
+        return self._projection.mT.flatten(0, 1)
+
+    @cached_property
+    def _projected_mean(self) -> Tensor:
+        """What each feature of the mean adds to u, (K R, D)."""
+        return self._projection_rows * self.mean.repeat_interleave(self.rank, 0)
 
     def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        seen = observed.to(x.dtype)
-        gram = self._gram_rows(self._side(seen))
-        projected = self._projected(x, seen).permute(2, 0, 1)[..., None]
-        inner, log_det = quadratic_log_det(gram, projected)
-        squared = self._weighted_distance(x, seen) + self._sign * inner[..., 0]
-        return squared, self._log_det_masked(seen, log_det)
+        found = []
+        for rows, gram, projected, squares in self._sums(x, observed):
+            inner, log_det = quadratic_log_det(gram, projected)
+            found.append((rows, torch.stack([squares + self._sign * inner[..., 0], log_det])))
+        squared, log_det = _in_order(found, 1)
+        return squared, self._log_det_masked(observed.to(x.dtype), log_det)
 
     def free(self) -> dict[str, Tensor]:
         return {
@@ -169,9 +263,9 @@ class _LowRankGaussian(Gaussian):
         if batch.observed is None:
             return batch.x[:, None].expand(-1, self.n_components, -1)
         dtype = batch.x.dtype
-        seen = batch.observed.to(dtype)
-        projected = self._projected(batch.x, seen).permute(2, 0, 1)[..., None]
-        latent = solve_posdef(self._gram_rows(self._side(seen)), projected)[..., 0]
+        sums = self._sums(batch.x, batch.observed)
+        found = [(rows, solve_posdef(gram, projected)) for rows, gram, projected, _ in sums]
+        latent = _in_order(found)[..., 0]
         filled = self.mean.to(dtype) + torch.einsum(
             "nkr,kdr->nkd", latent, self._response.to(dtype)
         )
@@ -183,6 +277,7 @@ class LowRankGaussian(_LowRankGaussian):
     """Covariance = diagonal + low rank: a mixture of factor analysers, with exact EM."""
 
     _sign: ClassVar[float] = -1.0
+    _over_observed: ClassVar[bool] = True
 
     @classmethod
     def from_clusters(
@@ -230,9 +325,6 @@ class LowRankGaussian(_LowRankGaussian):
     def _response(self) -> Tensor:
         return self.loading
 
-    def _side(self, seen: Tensor) -> Tensor:
-        return seen
-
     def _log_det_masked(self, seen: Tensor, gram_log_det: Tensor) -> Tensor:
         return gram_log_det + seen @ self.diagonal.log().mT.to(seen.dtype)
 
@@ -262,10 +354,11 @@ class LowRankGaussian(_LowRankGaussian):
         self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
     ) -> Statistics:
         seen = observed.to(x.dtype)
-        half = lower_inverse(torch.linalg.cholesky_ex(self._gram_rows(seen)).L)
-        covariance = half.mT @ half  # (n, K, R, R)
-        projected = self._projected(x, seen).permute(2, 0, 1)[..., None]
-        latent = (covariance @ projected)[..., 0]
+        rows, grams, projected, _ = zip(*self._sums(x, observed), strict=True)
+        gram = _in_order(list(zip(rows, grams, strict=True)))
+        half = lower_inverse(torch.linalg.cholesky_ex(gram).L)
+        covariance = stack_product(half.mT, half)  # (n, K, R, R)
+        latent = (covariance @ _in_order(list(zip(rows, projected, strict=True))))[..., 0]
         weighted = occupancy[..., None] * latent
         weighted_second = weighted[..., :, None] * latent[..., None, :]
         weighted_second = weighted_second + scatter[..., None, None] * covariance
@@ -380,6 +473,7 @@ class LowRankPrecision(_LowRankGaussian):
 
     closed_form: ClassVar[bool] = False
     _sign: ClassVar[float] = 1.0
+    _over_observed: ClassVar[bool] = False
 
     @classmethod
     def from_clusters(
@@ -433,9 +527,6 @@ class LowRankPrecision(_LowRankGaussian):
     def _response(self) -> Tensor:
         return -self._scaled
 
-    def _side(self, seen: Tensor) -> Tensor:
-        return 1.0 - seen
-
     def _log_det_all(self) -> Tensor:
         nothing = torch.zeros_like(self._gram_all[..., :1])
         return quadratic_log_det(self._gram_all, nothing)[1]
@@ -488,6 +579,17 @@ def _with_variance(diagonal: Tensor, loading: Tensor, amount: float) -> tuple[Te
     gram = eye + amount * times_transposed(loading.mT, shared.mT)
     factor = torch.linalg.cholesky_ex(gram if amount > 0 else floor_spectrum(gram, _HAIR)).L
     return diagonal * share, solve_lower(factor, shared.mT).mT
+
+
+def _in_order(parts: list[tuple[Tensor, Tensor]], dim: int = 0) -> Tensor:
+    """Values of all rows, in order: each part has some rows (m,) and theirs along `dim`."""
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    return torch.cat([values for _, values in parts], dim).index_select(dim, order)
+
+
+def _padded(x: Tensor) -> Tensor:
+    """(n, D + _STEP) zeros beside rows."""
+    return torch.nn.functional.pad(x, (0, _STEP))
 
 
 class _CompleteLogProb(torch.autograd.Function):

@@ -87,7 +87,7 @@ class PatternBlocks:
         return blocks.flatten(0, 1)[self.slot]
 
 
-def _of_equal_size(side: Tensor, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+def of_equal_size(side: Tensor, step: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows (G,) of a mask (B, D), and the columns (G, s) they have, by their number s > 0.
 
     Numbers are rounded up to multiples of `step`: columns D, D + 1, ... stand for nothing.
@@ -150,7 +150,7 @@ class _Inverses(NamedTuple):
         solved, total = torch.zeros_like(given), torch.zeros_like(table.flatten(1))
         log_det = vectors.new_zeros(vectors.shape[:2])
         slot = torch.arange(height, device=side.device)[:, None] * wide
-        for rows, columns in _of_equal_size(side, step):
+        for rows, columns in of_equal_size(side, step):
             inner = columns[:, :, None] * wide + columns[:, None]  # (G, s, s)
             at = (rows * height * wide)[:, None, None] + slot + columns[:, None]  # (G, h, s)
             factor = torch.linalg.cholesky_ex(_picked(table.flatten(1), inner)).L
