@@ -201,12 +201,12 @@ class _LowRankGaussian(Gaussian):
             part = np.empty((*columns.shape, self.rank + 2))
             groups.append((slice(int(rows[0]), int(rows[-1]) + 1), columns.numpy(), values, part))
         for table, mine in zip(self._rooted.numpy(), found, strict=True):
-            for rows, columns, values, part in groups:
-                table.take(columns, 0, out=part, mode="clip")
+            for span, place, values, part in groups:
+                table.take(place, 0, out=part, mode="clip")
                 if values is not None:
                     part[..., -2] = values * part[..., -1] - part[..., -2]
                 own = part[..., :-1]
-                np.matmul(own.swapaxes(1, 2), own, out=mine[rows])  # symmetric: half the work
+                np.matmul(own.swapaxes(1, 2), own, out=mine[span])  # symmetric: half the work
         sums = torch.from_numpy(found)
         by_row = sums[..., -1].transpose(0, 1)
         return sums[..., :-1, :-1], by_row[..., :-1], by_row[..., -1]

@@ -233,6 +233,8 @@ class Mixture:
 
     def posterior(self, batch: Batch) -> Tensor:
         """p(component | x), or p(component | x, c) for rows that carry a label, (n, K)."""
+        if self.n_components == 1:
+            return batch.weight.new_ones(len(batch), 1)
         log_joint = self.log_joint(batch)
         foreign = (batch.y[:, None] >= 0) & (self.owner != batch.y[:, None])
         return log_joint.masked_fill(foreign, -torch.inf).softmax(1)
