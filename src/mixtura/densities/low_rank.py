@@ -125,11 +125,19 @@ class _LowRankGaussian(Gaussian):
         table = self.loading[..., rows] * self._scaled[..., columns]
         return table.permute(1, 0, 2).flatten(1)
 
-    def _sums(self, x: Tensor, observed: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Rows (m,), and of these B (m, K, R, R), u (m, K, R, 1), the sum of weight r^2 (m, K)."""
+    def _sums(
+        self, x: Tensor, observed: Tensor
+    ) -> Iterator[tuple[Tensor | None, Tensor, Tensor, Tensor]]:
+        """Rows (m,), and of these B (m, K, R, R), u (m, K, R, 1), the sum of weight r^2 (m, K).
+
+        None stands for all rows.
+        """
+        if self._product_is_better(x):
+            gram, projected, squares = self._sums_by_product(x, observed)
+            yield None, gram, projected[..., None], squares
+            return
         size = observed.sum(1)
         few = torch.minimum(size, self.n_features - size) <= _FEW[x.dtype] * self.n_features
-        few = few & (not self._product_is_better(x))
         lacks_few = 2 * size >= self.n_features
         ways = (
             (few & lacks_few, self._sums_over_missing),
@@ -148,8 +156,9 @@ class _LowRankGaussian(Gaussian):
         seen = observed.to(x.dtype)
         packed = (seen if self._over_observed else 1.0 - seen) @ self._gram_table.to(x.dtype)
         place = self._pack[2]
-        gram = packed.view(len(x), self.n_components, -1)[..., place.flatten()]
-        gram = gram.unflatten(-1, place.shape) + self._eye.to(x.dtype)
+        packed = packed.view(len(x), self.n_components, -1)
+        gram = packed.gather(2, place.flatten().expand(*packed.shape[:2], -1))
+        gram = gram.unflatten(2, place.shape) + self._eye.to(x.dtype)
         return gram, self._projected(x, seen).permute(2, 0, 1), self._weighted_distance(x, seen)
 
     def _sums_over_observed(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -386,7 +395,8 @@ class LowRankGaussian(_LowRankGaussian):
         rows, columns, place = self._pack
         mass = occupancy.mT @ hidden  # (K, D)
         latent = torch.einsum("nd,nkr->kdr", hidden, weighted)
-        packed = hidden.mT @ weighted_second[..., rows, columns].flatten(1)
+        lower = (rows * self.rank + columns).expand(*weighted.shape[:2], -1)
+        packed = hidden.mT @ weighted_second.flatten(2).gather(2, lower).flatten(1)
         packed = packed.view(self.n_features, self.n_components, -1).transpose(0, 1)
         spread = torch.einsum("kdt,kdt->kd", packed, self._doubled_outer(rows, columns))
         reach = (self.loading * latent).sum(2)
@@ -581,10 +591,11 @@ def _with_variance(diagonal: Tensor, loading: Tensor, amount: float) -> tuple[Te
     return diagonal * share, solve_lower(factor, shared.mT).mT
 
 
-def _in_order(parts: list[tuple[Tensor, Tensor]], dim: int = 0) -> Tensor:
+def _in_order(parts: list[tuple[Tensor | None, Tensor]], dim: int = 0) -> Tensor:
     """Values of all rows, in order: each part has some rows (m,) and theirs along `dim`."""
-    order = torch.cat([rows for rows, _ in parts]).argsort()
-    return torch.cat([values for _, values in parts], dim).index_select(dim, order)
+    rows = [rows for rows, _ in parts if rows is not None]
+    values = torch.cat([values for _, values in parts], dim) if rows else parts[0][1]
+    return values.index_select(dim, torch.cat(rows).argsort()) if rows else values
 
 
 def _padded(x: Tensor) -> Tensor:
