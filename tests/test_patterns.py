@@ -14,11 +14,13 @@ STRUCTURES = [("full", "covariance"), ("low_rank", "covariance"), ("low_rank", "
 SHARES = [0.1, 0.5, 0.9]
 
 
-@pytest.fixture
-def as_many(monkeypatch):
-    """Few rows of few features go the ways of many: both sides, one stack per size, no product."""
-    monkeypatch.setattr(patterns, "_STACK", 1)
-    monkeypatch.setattr(low_rank, "_SMALL", 0)
+@pytest.fixture(params=[False, True], ids=["as_few", "as_many"])
+def as_many(request, monkeypatch):
+    """Few rows of few features go their own way, or that of many: one stack per side and size."""
+    monkeypatch.setattr(patterns, "_WHOLE", 0 if request.param else 14)
+    if request.param:
+        monkeypatch.setattr(patterns, "_STACK", 1)
+        monkeypatch.setattr(low_rank, "_SMALL", 0)
 
 
 @pytest.fixture(params=STRUCTURES, ids="-".join)

@@ -31,19 +31,22 @@ _BITS = 52
 #: Sides of patterns are padded to multiples of this, and of more where matrices are few: a stack
 #: has overhead worth that of so many small matrices.
 _STEP, _STACK = 4, 256
+#: Features up to which nothing is gained by taking submatrices out of matrices.
+_WHOLE = 12
 
 
 def distinct_patterns(observed: Tensor) -> tuple[Tensor, Tensor]:
     """Different rows of a mask (n, D), (P, D), and which of them each row is, (n,)."""
-    n = len(observed)
-    place = torch.zeros(n, dtype=torch.long, device=observed.device)
+    each = torch.arange(len(observed), device=observed.device)
+    place = torch.zeros_like(each)
     for columns in observed.split(_BITS, 1):
         bits = torch.arange(columns.shape[1], dtype=torch.float64, device=observed.device).exp2()
         word = torch.unique(columns.double() @ bits, return_inverse=True)[1]
-        place = torch.unique(place * n + word, return_inverse=True)[1]
-    count = int(place.max()) + 1 if n else 0
-    example = torch.zeros(count, dtype=torch.long, device=observed.device)
-    return observed[example.scatter_(0, place, torch.arange(n, device=place.device))], place
+        if columns.shape[1] < observed.shape[1]:
+            word = torch.unique(place * len(observed) + word, return_inverse=True)[1]
+        place = word
+    example = torch.zeros(int(place.max()) + 1, dtype=torch.long, device=observed.device)
+    return observed[example.scatter_(0, place, each)], place
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class PatternBlocks:
     @classmethod
     def of(cls, observed: Tensor) -> PatternBlocks:
         patterns, inverse = distinct_patterns(observed)
+        if len(patterns) == len(observed):
+            return cls(patterns, inverse, 1)
         counts = torch.bincount(inverse, minlength=len(patterns))
         height = math.ceil(len(observed) / max(len(patterns), 1))
         n_blocks = (counts + height - 1) // height
@@ -141,6 +146,8 @@ class _Inverses(NamedTuple):
     @classmethod
     def of(cls, matrix: Tensor, side: Tensor, vectors: Tensor, weight: Tensor | None) -> Self:
         """Matrices (K, D, D), sides (B, D), vectors (K, B, h, D), weights (K, B) of the sum."""
+        if matrix.shape[1] <= _WHOLE:
+            return cls._of_whole(matrix, side.to(matrix.dtype), vectors, weight)
         size, step = matrix.shape[1], _step(side, len(matrix))
         wide, height = size + step, vectors.shape[2]
         eye = torch.eye(wide, dtype=matrix.dtype, device=matrix.device)
@@ -155,17 +162,26 @@ class _Inverses(NamedTuple):
             at = (rows * height * wide)[:, None, None] + slot + columns[:, None]  # (G, h, s)
             factor = torch.linalg.cholesky_ex(_picked(table.flatten(1), inner)).L
             log_det[:, rows] = log_det_lower(factor)
-            if weight is None:
-                answer = _solved(factor, _picked(given, at).mT).mT
-            else:
-                half = lower_inverse(factor)
-                inverse = stack_product(half.mT, half)
-                answer = stack_product(_picked(given, at), inverse)
-                share = (inverse * weight[:, rows, None, None]).flatten(1)
-                total.scatter_add_(1, inner.flatten().expand(len(matrix), -1), share)
+            own = None if weight is None else weight[:, rows]
+            answer, share = _solved(factor, _picked(given, at), own)
             _put(solved, at, answer)
+            if share is not None:
+                place = inner.flatten().expand(len(matrix), -1)
+                total.scatter_add_(1, place, share.flatten(1))
         solved = solved.view(*vectors.shape[:3], wide)[..., :size]
         return cls(solved, log_det, total.view_as(table)[:, :size, :size])
+
+    @classmethod
+    def _of_whole(
+        cls, matrix: Tensor, side: Tensor, vectors: Tensor, weight: Tensor | None
+    ) -> Self:
+        """Where matrices are small, submatrices stand in an identity, without a search."""
+        both = side[:, :, None] * side[:, None]
+        inner = matrix[:, None] * both + torch.diag_embed(1.0 - side)
+        factor = torch.linalg.cholesky_ex(inner).L
+        solved, share = _solved(factor, vectors * side[:, None], weight)
+        total = torch.zeros_like(matrix) if share is None else (share * both).sum(1)
+        return cls(solved, log_det_lower(factor), total)
 
 
 def _step(side: Tensor, n_components: int) -> int:
@@ -174,10 +190,14 @@ def _step(side: Tensor, n_components: int) -> int:
     return max(_STEP, math.ceil(int(side.sum(1).max()) / n_stacks))
 
 
-def _solved(factor: Tensor, right: Tensor) -> Tensor:
-    """(L L^T)^-1 B."""
-    half = torch.linalg.solve_triangular(factor, right, upper=False)
-    return torch.linalg.solve_triangular(factor.mT, half, upper=True)
+def _solved(factor: Tensor, right: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Rows (K, G, h, s) times the inverses of L L^T, and these times weights (K, G), if any."""
+    if weight is None:
+        half = torch.linalg.solve_triangular(factor, right.mT, upper=False)
+        return torch.linalg.solve_triangular(factor.mT, half, upper=True).mT, None
+    half = lower_inverse(factor)
+    inverse = stack_product(half.mT, half)
+    return stack_product(right, inverse), inverse * weight[..., None, None]
 
 
 def _times(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -301,7 +321,7 @@ class _OverObserved(Given):
 
 def given(
     parts: Parts, x: Tensor, observed: Tensor, weight: Tensor | None = None
-) -> Iterator[tuple[Tensor, Given]]:
+) -> Iterator[tuple[Tensor | slice, Given]]:
     """Rows x (n, D) by the smaller side of their patterns: which they are, Gaussians given them.
 
     `weight` (n, K) is what sums go by; without it there are none.
@@ -309,7 +329,9 @@ def given(
     few = 2 * observed.sum(1) >= observed.shape[1]
     n_few = int(few.sum())
     if min(n_few, len(few) - n_few) * len(parts.mean) < _STACK:  # so few may go with the others
-        few = torch.full_like(few, 2 * n_few >= len(few))
+        side = _OverMissing if 2 * n_few >= len(few) else _OverObserved
+        yield slice(None), side.of(parts, x, observed, weight)
+        return
     for side, mine in ((_OverMissing, few), (_OverObserved, ~few)):
         rows = mine.nonzero().flatten()
         if len(rows):
