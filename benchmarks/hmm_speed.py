@@ -1,9 +1,9 @@
 """Scoring and one Baum-Welch iteration of a Gaussian hidden Markov model: ours and hmmlearn.
 
-    python benchmarks/hmm_speed.py [--sequences 500] [--repeats 5] [--threads 1] [--device cuda]
+    python benchmarks/hmm_speed.py [--sequences 500] [--lengths 50 200] [--left-to-right]
+        [--repeats 5] [--threads 1] [--device cuda]
 
-Sequences of 50 to 200 frames, ten channels, six states, diagonal covariances, the same parameters
-for both; seconds are the best of several repeats. hmmlearn (pip install hmmlearn) always computes
+Ten channels, six states, diagonal covariances, the same parameters for both; seconds are the best of several repeats. hmmlearn (pip install hmmlearn) always computes
 on the CPU, with its faster `implementation="scaling"`.
 """
 
@@ -31,7 +31,6 @@ from mixtura.progress import Progress
 from mixtura.solvers import EM
 
 STATES, CHANNELS = 6, 10
-LENGTHS = (50, 200)
 
 
 class Parameters(NamedTuple):
@@ -50,21 +49,26 @@ class Side(NamedTuple):
     iterate: Callable[[], float]
 
 
-def draw(n_sequences: int, seed: int = 0) -> tuple[list[np.ndarray], Parameters]:
+def draw(
+    n_sequences: int, shortest: int, longest: int, left_to_right: bool, seed: int = 0
+) -> tuple[list[np.ndarray], Parameters]:
     """Sequences of a random model, and another model to begin with."""
     rng = np.random.default_rng(seed)
     mean = 1.5 * rng.normal(size=(STATES, CHANNELS))
-    moves = 0.85 * np.eye(STATES) + 0.15 / STATES
-    lengths = rng.integers(LENGTHS[0], LENGTHS[1] + 1, n_sequences)
-    leaves = rng.random((n_sequences, LENGTHS[1])) < 0.15
+    first, moves = np.full(STATES, 1 / STATES), 0.85 * np.eye(STATES) + 0.15 / STATES
+    lengths = rng.integers(shortest, longest + 1, n_sequences)
+    leaves = rng.random((n_sequences, longest)) < 0.15
     leaves[:, 0] = True
     drawn = rng.integers(0, STATES, leaves.shape)
-    since = np.maximum.accumulate(np.where(leaves, np.arange(LENGTHS[1]), 0), axis=1)
+    since = np.maximum.accumulate(np.where(leaves, np.arange(longest), 0), axis=1)
     state = np.take_along_axis(drawn, since, axis=1)
+    if left_to_right:
+        first, moves = np.eye(STATES)[0], np.triu(moves) / np.triu(moves).sum(1, keepdims=True)
+        state = (np.arange(longest) * STATES // lengths[:, None]).clip(max=STATES - 1)
     frames = mean[state] + rng.normal(size=(*state.shape, CHANNELS))
     data = [sequence[:length] for sequence, length in zip(frames, lengths, strict=True)]
     guess = mean + 0.5 * rng.normal(size=mean.shape)
-    return data, Parameters(np.full(STATES, 1 / STATES), moves, guess, np.full(mean.shape, 1.5))
+    return data, Parameters(first, moves, guess, np.full(mean.shape, 1.5))
 
 
 def hmmlearn(data: list[np.ndarray], start: Parameters, device: torch.device) -> Side:
@@ -89,7 +93,10 @@ def ours(data: list[np.ndarray], start: Parameters, device: torch.device) -> Sid
         for part in (start.mean, start.variance, start.start, start.moves)
     )
     model = HiddenMarkov.from_states(
-        DiagonalGaussian(mean=mean, variance=variance, floor=1e-6), first, moves
+        DiagonalGaussian(mean=mean, variance=variance, floor=1e-6),
+        first,
+        moves,
+        left_to_right=not start.moves.all(),
     )
     lengths = np.array([len(sequence) for sequence in data])
     scaling = Scaling.identity(CHANNELS)
@@ -127,13 +134,15 @@ def best(run: Callable[[], float], repeats: int, device: torch.device) -> tuple[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sequences", type=int, default=500)
+    parser.add_argument("--lengths", type=int, nargs=2, default=(50, 200))
+    parser.add_argument("--left-to-right", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    data, start = draw(options.sequences)
+    data, start = draw(options.sequences, *options.lengths, options.left_to_right)
     print(f"{len(data)} sequences, {sum(map(len, data))} frames, {options.device}:")
     sides = [make(data, start, device) for make in (hmmlearn, ours)]
     for task in Side._fields:

@@ -33,7 +33,7 @@ LEAST = 1e-100
 _FORBIDDEN, _NEVER = 1e-140, 1e-12
 #: Sequences of so many frames are cut where all transitions of a moment are no more than so many
 #: numbers: below that, a moment costs what a step of a loop costs.
-_LONG, _STEP = 64, 2_000
+_LONG, _STEP = 100, 1_500
 
 
 def _library(tensor: Tensor) -> Any:
@@ -204,7 +204,7 @@ def _filtered(
     moments = _moments(alive, emission, alpha, reach)
     for count, seen, now, onto in zip(alive, *moments, strict=True):
         xp.multiply(last[:, :n_states, :count], seen, out=now)
-        xp.multiply(now, 1.0 / last[:, n_states:, :count], out=now)
+        xp.divide(now, last[:, n_states:, :count], out=now)
         last = xp.matmul(onward, now, out=onto)
     scale = reach[:, n_states:]
     return alpha.div_(scale), scale

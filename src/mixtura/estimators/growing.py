@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -29,7 +31,9 @@ class Growth(Protocol):
     def settings(self) -> dict[str, Any]:
         """What tells it from others."""
 
-    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> list[Grown]:
+    def train(
+        self, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> Iterator[Grown]:
         """What there is after every stage."""
 
 
@@ -49,10 +53,10 @@ class Staged(Generic[AnyGrowth]):
 
     def stages(
         self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> Sequence[Any]:
+    ) -> Iterable[Any]:
         """The models."""
-        found = [each.model for each in self.plan.train(engine, generator, progress)]
-        return found if self.every else found[-1:]
+        found = (each.model for each in self.plan.train(engine, generator, progress))
+        return found if self.every else deque(found, maxlen=1)
 
 
 @dataclass(frozen=True)
@@ -91,11 +95,12 @@ def fit_best(
     )
     ways = [Staged(plan, every_stage) for plan in plans]
     best = chooser.challenge(chooser.race(ways[:1], "method"), ways[1:], beats, "method")
-    stage, first = best.stage() if best.parts and every_stage else -1, spawn(generator)
+    n_stages = best.stage() + 1 if best.parts and every_stage else None
+    first = spawn(generator)
 
     def train(rows: Engine, latest: Grown | None) -> Grown:
-        found = best.way.plan.train(rows, anew(first), progress)
-        return found[min(stage, len(found) - 1)]
+        grown = best.way.plan.train(rows, anew(first), progress)
+        return deque(islice(grown, n_stages), maxlen=1).pop()
 
     def loss(grown: Grown, rows: Engine) -> float:
         model: Any = grown.model

@@ -32,7 +32,7 @@ class Way(Protocol):
 
     def stages(
         self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> Sequence[Any]:
+    ) -> Iterable[Any]:
         """Trained models; where there are several, the simplest first."""
 
 

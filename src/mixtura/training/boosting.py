@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -45,21 +44,30 @@ _FLAW = 1e-3
 
 @dataclass(frozen=True)
 class Learner:
-    """Fits a generative classifier to weighted rows by maximum likelihood."""
+    """Fits a generative classifier to weighted rows by maximum likelihood.
+
+    Attributes
+    ----------
+    prior : of the spread, if any.
+    rows, starts : that it was made from, and what EM begins with there, class by class.
+    """
 
     begin: Begin
     em: EM
     n_classes: int
     prior: SpreadPrior | None = None
+    rows: Engine | None = None
+    starts: tuple[Mixture, ...] = ()
 
     def informed(self, engine: Engine, rows: float, generator: torch.Generator) -> Learner:
         """The learner with a prior: so many rows of the spread that its starts show on average."""
         if rows == 0:
             return self
         engines = self._engines(engine)
-        densities = [self.begin(engine, generator).density for engine in engines]
-        share = torch.tensor([engine.total_weight for engine in engines])
-        return replace(self, prior=SpreadPrior.pooled(densities, share, rows))
+        starts = tuple(self.begin(each, generator) for each in engines)
+        share = torch.tensor([each.total_weight for each in engines])
+        prior = SpreadPrior.pooled([start.density for start in starts], share, rows)
+        return replace(self, prior=prior, rows=engine, starts=starts)
 
     def shortened(self) -> Learner:
         """The learner with a few iterations of EM: where others will follow."""
@@ -76,11 +84,15 @@ class Learner:
 
         That class's prior is then as good as zero.
         """
+        begun = dict(enumerate(self.starts)) if engine is self.rows else {}
 
         def one(engine: Engine, label: int) -> Mixture:
             if absent is not None and not len(engine):
                 return absent.of_class(label)
-            start = partial(self.begin, engine, generator)
+
+            def start() -> Mixture:
+                return begun.pop(label) if label in begun else self.begin(engine, generator)
+
             return fit_single(start, engine, self.em, progress, self.prior).model
 
         return self._join(engine, one)

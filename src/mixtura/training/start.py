@@ -28,7 +28,8 @@ from mixtura.solvers import EM, FitResult, SpreadPrior
 from mixtura.solvers.base import with_masses
 
 _MOST_ROWS = 20_000
-_MOST_FRAMES = 1_000_000
+#: Frames that the states of chains begin with, and those of them that are clustered.
+_MOST_FRAMES, _MOST_CLUSTERED = 1_000_000, 5_000
 #: Columns with more categories are left out where rows are compared.
 _MOST_INDICATORS = 50
 #: Share of starts and moves that no cluster shows.
@@ -197,12 +198,13 @@ def chain_start(
 
 
 def _nearest_of_some(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """(n,) cluster of each row, by the k-means of at most `_MOST_ROWS` of them."""
-    if len(x) <= _MOST_ROWS:
+    """(n,) cluster of each row, by the k-means of at most `_MOST_CLUSTERED` of them."""
+    if len(x) <= _MOST_CLUSTERED:
         return cluster(x, weight, count, generator)
-    some = torch.randperm(len(x), generator=generator)[:_MOST_ROWS].to(x.device)
-    labels = cluster(x[some], weight[some], count, generator)
-    means = torch.stack([x[some][labels == label].mean(0) for label in labels.unique()])
+    some = torch.randperm(len(x), generator=generator)[:_MOST_CLUSTERED].to(x.device)
+    few = x[some]
+    labels = cluster(few, weight[some], count, generator)
+    means = torch.stack([few[labels == label].mean(0) for label in labels.unique()])
     return torch.cdist(x, means).argmin(1)
 
 
