@@ -3,8 +3,9 @@
     python benchmarks/hmm_speed.py [--sequences 500] [--lengths 50 200] [--left-to-right]
         [--repeats 5] [--threads 1] [--device cuda]
 
-Ten channels, six states, diagonal covariances, the same parameters for both; seconds are the best of several repeats. hmmlearn (pip install hmmlearn) always computes
-on the CPU, with its faster `implementation="scaling"`.
+Ten channels, six states, diagonal covariances, the same parameters for both; seconds are the best
+of several repeats. hmmlearn (pip install hmmlearn) always computes on the CPU, with its faster
+`implementation="scaling"`.
 """
 
 from __future__ import annotations
