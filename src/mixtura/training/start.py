@@ -29,7 +29,7 @@ from mixtura.solvers.base import with_masses
 
 _MOST_ROWS = 20_000
 #: Frames that the states of chains begin with, and those of them that are clustered.
-_MOST_FRAMES, _MOST_CLUSTERED = 1_000_000, 5_000
+_MOST_FRAMES, _MOST_CLUSTERED = 1_000_000, 10_000
 #: Columns with more categories are left out where rows are compared.
 _MOST_INDICATORS = 50
 #: Share of starts and moves that no cluster shows.
