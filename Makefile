@@ -6,7 +6,7 @@ STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test fuzz lint format clean
+.PHONY: help setup demo test bench fuzz lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ demo: $(STAMP)  ## run the demonstration
 
 test: lint  ## lint, then run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+bench: $(STAMP)  ## measure speed beside other libraries, into docs/results/speed.md
+	$(BIN)/python -m benchmarks.speed
 
 fuzz: $(STAMP)  ## attack the estimators and model files at length, at random
 	OMP_NUM_THREADS=1 MIXTURA_FUZZ=1000 $(BIN)/python -m pytest -n auto --maxprocesses 4 \

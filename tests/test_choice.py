@@ -93,7 +93,8 @@ def test_folds_hold_every_labeled_row_back_once(iris, generator):
     some = np.where(np.arange(len(y)) % 5 == 0, -1, y)
     engine = engine_of(np.column_stack([X, np.arange(len(X))]), some)
     held = []
-    for train, back in engine.folds(4, generator):
+    fold = engine.fold_numbers(4, generator)
+    for train, back in (engine.split(fold == number) for number in range(4)):
         rows, others = back.all_rows(), train.all_rows()
         assert (rows.y >= 0).all()
         assert len(rows) + len(others) == len(X)
@@ -106,7 +107,9 @@ def test_folds_hold_every_labeled_row_back_once(iris, generator):
 def test_a_class_with_one_row_always_trains(generator):
     """Otherwise a fold would have no model of it."""
     y = np.array([0] * 10 + [1])
-    for train, _ in engine_of(np.arange(11.0)[:, None], y).folds(3, generator):
+    engine = engine_of(np.arange(11.0)[:, None], y)
+    fold = engine.fold_numbers(3, generator)
+    for train, _ in (engine.split(fold == number) for number in range(3)):
         assert 1 in train.y
 
 
@@ -545,7 +548,8 @@ def test_probabilities_with_holes_are_calibrated():
 def test_the_temperature_fades_with_the_features():
     """Whole rows have all of it, empty ones none."""
     joint = np.array([[0.0, 8.0]] * 3)
-    found = Calibration(4.0, 0.0, 1.0).log_proba(joint, np.array([0.0, 0.5, 1.0]))
+    missing = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
+    found = Calibration(4.0, 0.0, 1.0).log_proba(torch.from_numpy(joint), missing)
     expected = [8.0 / 4.0, 8.0 / 2.0, 8.0]
     np.testing.assert_allclose(found[:, 1] - found[:, 0], expected)
 

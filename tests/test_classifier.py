@@ -1,5 +1,6 @@
 """MixtureClassifier from the outside: what a user sees."""
 
+import dataclasses
 import pickle
 import warnings
 from io import BytesIO
@@ -618,6 +619,17 @@ def test_pickles(several, iris):
     buffer.seek(0)
     for again in (pickle.loads(pickle.dumps(several)), joblib.load(buffer)):
         np.testing.assert_array_equal(again.predict_proba(iris[0]), several.predict_proba(iris[0]))
+
+
+def test_a_pickle_does_not_hold_what_predictions_keep(iris):
+    """Factors that are kept for the next row are not part of the model."""
+    model = MixtureClassifier(1, density="full", objective="likelihood").fit(*iris)
+    several = pickle.loads(pickle.dumps(model))
+    size = len(pickle.dumps(several))
+    several.predict_proba(iris[0])
+    density = several.mixture_.density
+    assert len(vars(density)) > len(dataclasses.fields(density))
+    assert len(pickle.dumps(several)) < size + 500
 
 
 def test_parts_of_a_stream_may_be_smaller_than_a_mixture(iris):

@@ -189,8 +189,10 @@ def answer(model, X):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", MODELS)
-def test_estimators(name, device, flowers):
+def test_estimators(name, device, flowers, monkeypatch):
     """Fitted on the device and on the CPU, they answer alike."""
+    # In the 40 steps of L-BFGS that networks take, rounding of 1e-13 grows to 1e-3.
+    monkeypatch.setattr("mixtura.training.networks._ITERATIONS", (3, 3))
     X, y = flowers
     there, here = (MODELS[name](where).fit(X, y) for where in (str(device), "cpu"))
     np.testing.assert_allclose(answer(there, X), answer(here, X), rtol=1e-3, atol=1e-3)

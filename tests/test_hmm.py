@@ -56,6 +56,13 @@ def test_check_sequence_density_runs_every_check(generator):
     check_sequence_density(density, generator)
 
 
+@pytest.mark.parametrize("check", SEQUENCE_DENSITY_CHECKS[:2], ids=lambda check: check.__name__)
+def test_property_in_pieces(check, left_to_right, generator, monkeypatch):
+    """Sums over all paths, where sequences are cut into pieces of one or two frames."""
+    monkeypatch.setattr(chains, "_LONG", 1)
+    check(make_chains("diag", generator, left_to_right=left_to_right), generator)
+
+
 # -- hmmlearn ----------------------------------------------------------------------------------
 
 LENGTHS = [7, 30, 1, 12, 2]
@@ -182,9 +189,10 @@ def in_logs(log_emission, log_start, log_transition):
 
 @pytest.mark.parametrize("spread", [300.0, 3_000.0, 1e5])
 @pytest.mark.parametrize("forbidden", [False, True], ids=["free", "left to right"])
-def test_states_thousands_of_nats_apart(spread, forbidden, rng):
+@pytest.mark.parametrize("n_frames", [60, 200], ids=["whole", "cut"])
+def test_states_thousands_of_nats_apart(spread, forbidden, n_frames, rng):
     """Paths that underflow are replaced by better ones, or nothing underflows."""
-    n_frames, n_states = 60, 3
+    n_states = 3
     log_emission = spread * rng.normal(size=(1, n_frames, n_states))
     start = np.array([1.0, LEAST, LEAST])
     moves = np.maximum(rng.dirichlet(np.ones(n_states), size=n_states), LEAST)
@@ -207,20 +215,26 @@ def test_states_thousands_of_nats_apart(spread, forbidden, rng):
     np.testing.assert_allclose(posterior.state[0], states, 1e-7, 1e-7)
 
 
-def test_logs_and_scaled_probabilities_agree(rng):
-    """Where nothing is forbidden both may be used."""
-    lengths = torch.tensor([4, 1, 7, 2])
-    packing = Packing.of(lengths)
-    log_emission = torch.from_numpy(rng.normal(size=(2, int(lengths.sum()), 3)))
-    log_start, log_moves = (
-        torch.from_numpy(rng.normal(size=shape)).log_softmax(-1) for shape in ((2, 3), (2, 3, 3))
-    )
-    chain = log_emission, log_start, log_moves, packing
-    weight = torch.from_numpy(rng.normal(size=(4, 2)))
-    scaled, logs = chains.ScaledForward.run(*chain), chains.LogForward.run(*chain)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("lengths", [[4, 1, 7, 2], [65, 1, 170, 13, 14, 26, 170]], ids=str)
+def test_logs_and_scaled_probabilities_agree(lengths, library, left_to_right, rng, monkeypatch):
+    """Both may be used where frames do not contradict what is forbidden."""
+    if library == "torch":  # as on other devices
+        monkeypatch.setattr(chains, "_library", lambda tensor: torch)
+        monkeypatch.setattr(chains, "_array", lambda tensor: tensor)
+    packing = Packing.of(torch.tensor(lengths))
+    log_emission = torch.from_numpy(rng.normal(size=(2, sum(lengths), 3)))
+    start, moves = (torch.from_numpy(rng.normal(size=shape)) for shape in ((2, 3), (2, 3, 3)))
+    if left_to_right:
+        start[:, 1:], moves[:, *np.tril_indices(3, -1)] = -torch.inf, -torch.inf
+    chain = log_emission, start.log_softmax(-1), moves.log_softmax(-1), packing
+    weight = torch.from_numpy(rng.normal(size=(len(lengths), 2)))
+    scaled, logs = chains.forward(*chain), chains.LogForward.run(*chain)
+    assert isinstance(scaled, chains.ScaledForward)
+    assert (scaled.joints is not None) == (max(lengths) > 100)
     np.testing.assert_allclose(scaled.log_prob, logs.log_prob, 1e-12)
     filtered = (forward.log_filtered().softmax(2) for forward in (scaled, logs))
-    np.testing.assert_allclose(*filtered, 1e-10)
+    np.testing.assert_allclose(*filtered, 1e-10, 1e-100)
     one, other = (forward.posterior(weight) for forward in (scaled, logs))
     for name in ("state", "start", "transition"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), 1e-9, 1e-12)

@@ -196,6 +196,37 @@ def test_objects_that_are_numbers_become_floats():
     assert schema.levels(2).tolist() == [0, 0]
 
 
+def test_rows_of_plain_numbers_need_no_more_looking_at():
+    """Arrays, and frames with the names of training; without a copy where that can be."""
+    X = np.array([[1.0, NAN], [3.0, 4.0]])
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    assert np.shares_memory(Schema().plain(X), X)
+    for given in (frame, frame.astype(np.float32), pl.DataFrame(frame), frame.iloc[::-1][::-1]):
+        found = Schema(("a", "b")).plain(given)
+        np.testing.assert_array_equal(found, X)
+        assert found.flags.c_contiguous
+    assert Schema().plain(np.array([[1, 2]])).dtype == np.float64
+    assert Schema(("a", "b")).plain(frame.astype(np.float32)).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        *([[1.0, 2.0]], np.ones(2), np.float64(1.0), np.array(1.0), np.ones((1, 1, 2)), None),
+        *(np.ones((0, 2)), np.array([[1.0, np.inf]]), np.ones((1, 2), ">f8"), csr_array([[1.0]])),
+        *(np.ones((1, 2), dtype=t) for t in (object, complex, bool, np.float16)),
+        *(pd.DataFrame({"b": [1.0], "a": [1.0]}), pd.DataFrame({"a": [1.0]})),
+        *(pd.DataFrame({"a": ["x"], "b": [1.0]}), pd.DataFrame({"a": [None], "b": [1.0]})),
+        pd.DataFrame([[1.0, 1.0]], columns=["a", "a"]),
+    ],
+)
+def test_all_else_is_looked_at(X):
+    """What may have to be converted, refused or warned about is left to the long way."""
+    named = hasattr(X, "columns")
+    assert Schema(("a", "b") if named else None).plain(X) is None
+    assert Schema(None if named else ("a", "b")).plain(X) is None
+
+
 def test_infinity_in_numbers_is_left_to_others():
     X = pd.DataFrame({"a": [np.inf, 1.0], "b": ["x", "y"]})
     assert encoded(Schema.learn(X), X)[0, 0] == np.inf

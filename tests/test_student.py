@@ -188,8 +188,8 @@ class ScatterWeighted(StudentT):
     """What is missing scatters as if its weight were known to be one."""
 
     def statistics(self, batch, occupancy):
-        patterns, _, squared = self._distances(batch)
-        weight = patterns.by_row(self.dof + patterns.size) / (self.dof + squared)
+        size = self.n_features * (1.0 - batch.missing_share())[:, None]
+        weight = (self.dof + size) / (self.dof + self.scale.distances(batch)[0])
         inner = self.scale.statistics(batch, occupancy * weight)
         right = super().statistics(batch, occupancy)
         return {**right, **{f"scale.{name}": value for name, value in inner.items()}}
@@ -212,6 +212,17 @@ class LighterTails(StudentT):
         return {**found, "tail": 0.99 * found["tail"]}
 
 
+class StuckTails(StudentT):
+    """Derivatives as if the degrees of freedom were known."""
+
+    explicit = True
+
+    def slope(self, statistics):
+        inner = {name: statistics[f"scale.{name}"] for name in self.scale.own_statistics()}
+        found = {f"scale.{name}": value for name, value in self.scale.slope(inner).items()}
+        return {"raw_dof": torch.zeros_like(self.dof), **found}
+
+
 class Shuffled(StudentT):
     def select(self, index):
         return replace(super().select(index), dof=self.dof[: len(index)])
@@ -231,6 +242,7 @@ MUTANTS = [
     (ScatterWeighted, "check_updates"),
     (CompleteTails, "check_updates"),
     (LighterTails, "check_own_statistics"),
+    (StuckTails, "check_slope"),
     (Shuffled, "check_stacking"),
 ]
 

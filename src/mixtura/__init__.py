@@ -1,24 +1,34 @@
-"""Mixture models that classify."""
+"""Mixture models that classify.
 
-from importlib.metadata import PackageNotFoundError, version
+Public names are imported when they are first used: PyTorch and scikit-learn take seconds.
+"""
 
-from mixtura.estimators import (
-    BoostedMixtureClassifier,
-    FisherScores,
-    MixtureClassifier,
-    MixtureDensity,
-    MixtureNetworkClassifier,
-    MixtureNetworkRegressor,
-    PairwiseClassifier,
-    SequenceMixtureClassifier,
-    SparseMixtureClassifier,
-)
-from mixtura.persistence import load
+from __future__ import annotations
 
-try:
-    __version__ = version("mixtura")
-except PackageNotFoundError:  # run from a source tree that was not installed
-    __version__ = "0+unknown"
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mixtura import datasets as datasets
+    from mixtura import densities as densities
+    from mixtura import exceptions as exceptions
+    from mixtura import nn as nn
+    from mixtura import objectives as objectives
+    from mixtura import solvers as solvers
+    from mixtura.estimators import (
+        BoostedMixtureClassifier,
+        FisherScores,
+        MixtureClassifier,
+        MixtureDensity,
+        MixtureNetworkClassifier,
+        MixtureNetworkRegressor,
+        PairwiseClassifier,
+        SequenceMixtureClassifier,
+        SparseMixtureClassifier,
+    )
+    from mixtura.persistence import load
+
+    __version__: str
 
 __all__ = [
     "BoostedMixtureClassifier",
@@ -32,3 +42,32 @@ __all__ = [
     "SparseMixtureClassifier",
     "load",
 ]
+#: Modules that are attributes of the package without an import of their own.
+_MODULES = ("datasets", "densities", "exceptions", "nn", "objectives", "solvers")
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(f"mixtura.{name}")
+    if name == "__version__":
+        found: object = _version()
+    elif name in __all__:
+        home = "mixtura.persistence" if name == "load" else "mixtura.estimators"
+        found = getattr(import_module(home), name)
+    else:
+        raise AttributeError(f"module 'mixtura' has no attribute {name!r}", name=name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES, "__version__"})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("mixtura")
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        return "0+unknown"

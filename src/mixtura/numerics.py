@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -22,6 +25,11 @@ def softplus_inverse(value: Tensor) -> Tensor:
 def above(floor: float, free: Tensor) -> Tensor:
     """Map free parameters to values above `floor`."""
     return floor + softplus(free)
+
+
+def above_slope(floor: float, value: Tensor) -> Tensor:
+    """How fast values above `floor` grow with their free parameters."""
+    return -torch.expm1(floor - value)
 
 
 def above_inverse(floor: float, value: Tensor) -> Tensor:
@@ -147,7 +155,9 @@ class _LogSumExp(torch.autograd.Function):
 
 def logsumexp(values: Tensor, dim: int) -> Tensor:
     """log of the sum of exponentials; at least one value along `dim` must be finite."""
-    return _LogSumExp.apply(values, dim)
+    if torch.is_grad_enabled() and values.requires_grad:
+        return _LogSumExp.apply(values, dim)
+    return values.logsumexp(dim)
 
 
 def quadratic_log_det(matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,6 +187,29 @@ def tri_pack_index(size: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
     place = torch.zeros(size, size, dtype=torch.long, device=device)
     place[rows, columns] = place[columns, rows] = torch.arange(len(rows), device=device)
     return rows, columns, place
+
+
+#: Numbers that one thread works on: two gain little then, and lose much where a core is busy.
+_FEW = 500_000
+
+
+@lru_cache(maxsize=1)
+def _thread_pools() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+@contextmanager
+def one_thread(size: int) -> Iterator[None]:
+    """Work on so many numbers on one thread, if they are few: sharing it out would cost more.
+
+    OpenMP counts threads for each thread that calls it, so that all else in the process keeps its
+    own number.
+    """
+    if size > _FEW:
+        yield
+        return
+    with _thread_pools().limit(limits=1, user_api="openmp"):
+        yield
 
 
 def spawn(generator: torch.Generator) -> torch.Generator:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.mixture import Mixture
+from mixtura.models.stack import MixtureStack
 from mixtura.numerics import Context, logsumexp
 from mixtura.parts import Part
 
@@ -54,14 +55,14 @@ class Objective(Part, ABC):
         return (-self.loss_and_slope(class_log_joint, y)[1]).clamp_min(0.0)
 
     def occupancy(
-        self, mixture: Mixture, log_joint: Tensor, y: Tensor, weight: Tensor
+        self, mixture: Mixture | MixtureStack, log_joint: Tensor, y: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Summed loss, and how much it wants each row explained by each component, (n, K)."""
-        leaf = log_joint.detach().requires_grad_()
-        with torch.enable_grad():
-            total = self.total(mixture.by_class(leaf), y, weight)
-        (gradient,) = torch.autograd.grad(total, leaf)
-        return total.detach(), -gradient
+        """Weighted losses (n,), and how they want rows explained by components, (n, K)."""
+        class_log_joint = mixture.by_class(log_joint)
+        losses, slope = self.loss_and_slope(class_log_joint, y)
+        by_component = mixture.layout.by_component
+        within = (log_joint - by_component(class_log_joint)).exp_()
+        return losses * weight, within.mul_(by_component(slope.mul_(-weight[:, None])))
 
 
 class _Total(torch.autograd.Function):
@@ -116,8 +117,14 @@ class Likelihood(Objective):
         labeled = (self.unlabeled_weight - 1.0) * _own(class_log_joint, y)
         return torch.where(y >= 0, labeled, -self.unlabeled_weight * logsumexp(class_log_joint, 1))
 
+    def loss_and_slope(self, class_log_joint: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self.unlabeled_weight is not None:
+            return super().loss_and_slope(class_log_joint, y)
+        blank = torch.zeros_like(class_log_joint)
+        return -_own(class_log_joint, y), blank.scatter_(1, y[:, None], -1.0)
+
     def occupancy(
-        self, mixture: Mixture, log_joint: Tensor, y: Tensor, weight: Tensor
+        self, mixture: Mixture | MixtureStack, log_joint: Tensor, y: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor]:
         """With one class these are plain responsibilities, and one exponential serves both."""
         if mixture.n_classes > 1:
@@ -128,8 +135,7 @@ class Likelihood(Objective):
         largest = log_joint.amax(1, keepdim=True)
         share = (log_joint - largest).exp_()
         total = share.sum(1, keepdim=True)
-        loss = -((largest + total.log())[:, 0] * weight).sum()
-        return loss, share.mul_(weight[:, None] / total)
+        return -(largest + total.log())[:, 0] * weight, share.mul_(weight[:, None] / total)
 
 
 @dataclass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -72,3 +74,41 @@ class Packing:
         """Sums over the frames of each sequence: (K, F) -> (n, K)."""
         total = values.new_zeros(values.shape[0], len(self.lengths))
         return total.index_add_(1, self.owner, values).mT
+
+    @cached_property
+    def cut(self) -> Cut:
+        """Pieces about as long as the longest sequence has pieces."""
+        most = math.isqrt(len(self.alive))
+        count = (self.lengths + most - 1) // most
+        final = count.cumsum(0) - 1
+        lengths = torch.full((int(count.sum()),), most, device=count.device)
+        lengths[final] = self.lengths - most * (count - 1)
+        pieces, numbers = Packing.of(lengths), Packing.of(count)
+        number = numbers.place[pieces.owner[: pieces.n_first]]
+        order, place = torch.empty_like(self.place), torch.empty_like(self.place)
+        order[pieces.place], place[self.place] = self.place, pieces.place
+        return Cut(pieces, numbers, number, final, order, place, self.owner[order])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Sequences cut into P pieces.
+
+    Attributes
+    ----------
+    pieces : packs their frames, each piece as though it were a sequence.
+    numbers : packs the pieces: all first ones, then all second ones, ...
+    number : (P,) place in `numbers` of each piece, the longest first as in `pieces`.
+    final : (n,) the last piece of each sequence, given sequence after sequence.
+    order : (F,) packed place, uncut, of each packed frame of the pieces.
+    place : (F,) the other way round.
+    owner : (F,) sequence of each packed frame of the pieces.
+    """
+
+    pieces: Packing
+    numbers: Packing
+    number: Tensor
+    final: Tensor
+    order: Tensor
+    place: Tensor
+    owner: Tensor

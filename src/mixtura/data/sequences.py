@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
@@ -113,8 +114,8 @@ AnyBatch = TypeVar("AnyBatch", bound=Batched)
 class SequenceTable(Table):
     """A user's sequences as batches of tensors, always in double precision.
 
-    Chunks are bounded by their frames, and packed anew whenever they are looked through: nothing
-    that was computed for one outlives it.
+    Chunks are bounded by their frames. One that has all of them is packed once, several are packed
+    anew whenever they are looked through. Nothing that was computed for one outlives it.
     """
 
     most_rows: ClassVar[dict[str, int]] = {"cpu": 262_144, "cuda": 4_194_304}
@@ -161,10 +162,21 @@ class SequenceTable(Table):
     def chunks(self, n_rows: int) -> Iterator[SequenceBatch]:  # type: ignore[override]
         """All sequences in order, about `n_rows` frames at a time."""
         number = (self.lengths.cumsum(0) - 1) // n_rows
+        if len(number) and number[-1] == 0:
+            yield replace(self._whole, kept={})
+            return
         counts = torch.unique_consecutive(number, return_counts=True)[1].tolist()
         ends = np.cumsum(counts).tolist()
         for end, count in zip(ends, counts, strict=True):
             yield self.batch(slice(end - count, end))
+
+    @cached_property
+    def _whole(self) -> SequenceBatch:
+        return self.batch(slice(None))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies may get other sequences, labels or weights."""
+        return {name: value for name, value in vars(self).items() if name != "_whole"}
 
     def cast(self, dtype: torch.dtype) -> Self:
         """Itself: likelihoods of long sequences need all digits."""

@@ -228,9 +228,10 @@ class Table:
         self.scaling, self.device, self.dtype = scaling, device, dtype
         n = len(X)
         y = np.zeros(n, dtype=np.int64) if y is None else y
-        weight = np.ones(n) if weight is None else weight
         self.y = torch.as_tensor(y, device=device)
-        self.weight = torch.as_tensor(weight, dtype=dtype, device=device)
+        self.weight = torch.ones(n, dtype=dtype, device=device)
+        if weight is not None:
+            self.weight = torch.as_tensor(weight, dtype=dtype, device=device)
         self._mapped = X if is_memory_mapped(X) else None
         self._order: np.ndarray | None = None
         self._absent: Tensor | None = None
@@ -264,9 +265,12 @@ class Table:
         return any(np.isnan(mapped[start : start + _SCAN_ROWS]).any() for start in starts)
 
     def _convert(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
-        x = torch.from_numpy(self.scaling.apply(X))
-        missing = x.isnan()
+        values = self.scaling.apply(X)
+        x = torch.from_numpy(values)
         farthest = torch.finfo(self.dtype).max ** 0.25  # squares and their sums stay finite
+        if -farthest <= values.min(initial=0.0) and values.max(initial=0.0) <= farthest:  # no NaN
+            return x.to(self.device, self.dtype), None
+        missing = x.isnan()
         x = x.clamp_(-farthest, farthest).to(self.device, self.dtype)
         if not missing.any():
             return x, None
@@ -290,6 +294,9 @@ class Table:
 
     def chunks(self, n_rows: int) -> Iterator[Batch]:
         """All rows in order, `n_rows` at a time."""
+        if self._mapped is None and len(self) <= n_rows:
+            yield Batch(self._x, self._observed, self.y, self.weight, self._absent)
+            return
         for start in range(0, len(self), n_rows):
             yield self.batch(slice(start, start + n_rows))
 
@@ -386,7 +393,7 @@ def is_memory_mapped(X: np.ndarray) -> bool:
     """Whether the array is a view of a file."""
     base: object = X
     while base is not None:
-        if isinstance(base, np.memmap | mmap.mmap):
+        if isinstance(base, (np.memmap, mmap.mmap)):
             return True
         base = getattr(base, "base", None)
     return False
@@ -395,7 +402,7 @@ def is_memory_mapped(X: np.ndarray) -> bool:
 def resolve_device(device: str | torch.device, size: int) -> torch.device:
     """'auto' takes the GPU where there is one and the table is large enough to keep it busy."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() and size >= 1_000_000 else "cpu")
+        return torch.device("cuda" if size >= 1_000_000 and torch.cuda.is_available() else "cpu")
     try:
         resolved = torch.device(device)
         torch.empty(0, device=resolved)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -52,6 +54,8 @@ class Density(ABC, Generic[AnyBatch]):
 
     #: Whether `statistics`, `own_statistics` and `maximize` exist.
     closed_form: ClassVar[bool] = False
+    #: Whether `slope` exists.
+    explicit: ClassVar[bool] = False
 
     # -- what every kind writes ----------------------------------------------------------------
 
@@ -85,6 +89,13 @@ class Density(ABC, Generic[AnyBatch]):
         """
         raise self._no_closed_form()
 
+    def expectation(self, batch: AnyBatch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        """`log_prob` of rows, and `statistics` of them as a function of occupancies (n, K).
+
+        A kind that needs the same work for both does it once here.
+        """
+        return self.log_prob(batch), partial(self.statistics, batch)
+
     def own_statistics(self) -> Statistics:
         """What one row drawn from each component would contribute on average.
 
@@ -96,6 +107,14 @@ class Density(ABC, Generic[AnyBatch]):
     def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         """The density of highest likelihood, and whether each component's update is valid (K,)."""
         raise self._no_closed_form()
+
+    def slope(self, statistics: Statistics) -> dict[str, Tensor]:
+        """Derivatives of the expected log density of rows with these statistics, by `free`.
+
+        Rows with holes are expected to be as the density itself completes them (Fisher's identity).
+        Where `explicit` is False, gradients go by way of `log_prob`.
+        """
+        raise self._unwritten("explicit derivatives", "`slope`")
 
     def _no_closed_form(self) -> UnsupportedError:
         return UnsupportedError(
@@ -126,6 +145,10 @@ class Density(ABC, Generic[AnyBatch]):
         return 4 * sum(value.numel() for value in self.tensors().values())
 
     # -- parameters by name --------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, object]:
+        """A pickle has the fields alone: what is kept beside them is computed again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters (K, ...), by name."""
@@ -323,41 +346,3 @@ def randn(*shape: int, like: Tensor, generator: torch.Generator) -> Tensor:
         size = math.prod(shape[1:])
         return torch.special.ndtri(generator.rand(shape[0], size)).view(shape).to(like)
     return torch.randn(*shape, dtype=torch.float64, generator=generator).to(like)
-
-
-@dataclass(frozen=True)
-class PatternBlocks:
-    """Rows arranged into equally tall blocks that share one pattern of observed features.
-
-    Work that depends only on the pattern is then done once a block, without a loop over patterns;
-    at most half the slots stay empty, whatever the patterns.
-    """
-
-    observed: Tensor  # (B, D) bool
-    slot: Tensor  # (n,) place of each row among the B * height slots
-    height: int
-
-    @classmethod
-    def of(cls, observed: Tensor) -> PatternBlocks:
-        patterns, inverse, counts = torch.unique(
-            observed, dim=0, return_inverse=True, return_counts=True
-        )
-        height = math.ceil(len(observed) / max(len(patterns), 1))
-        n_blocks = (counts + height - 1) // height
-        first_block = n_blocks.cumsum(0) - n_blocks
-        first_row = counts.cumsum(0) - counts
-        order = inverse.argsort(stable=True)
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(len(order), device=order.device) - first_row[inverse[order]]
-        slot = (first_block[inverse] + rank // height) * height + rank % height
-        return cls(patterns.repeat_interleave(n_blocks, 0), slot, height)
-
-    def arrange(self, rows: Tensor) -> Tensor:
-        """(n, ...) -> (B, height, ...), zeros in empty slots."""
-        n_blocks = len(self.observed)
-        flat = rows.new_zeros(n_blocks * self.height, *rows.shape[1:])
-        return flat.index_copy(0, self.slot, rows).view(n_blocks, self.height, *rows.shape[1:])
-
-    def restore(self, blocks: Tensor) -> Tensor:
-        """(B, height, ...) -> (n, ...)."""
-        return blocks.flatten(0, 1)[self.slot]

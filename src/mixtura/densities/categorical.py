@@ -45,6 +45,7 @@ class Categorical(Density[Batch]):
     """
 
     closed_form: ClassVar[bool] = True
+    explicit: ClassVar[bool] = True
 
     log_chance: Tensor
     levels: tuple[int, ...]
@@ -130,7 +131,7 @@ class Categorical(Density[Batch]):
         return self.log_chance.exp()
 
     def spread_log_prob(self, reference: Tensor) -> Tensor:
-        return self.log_chance @ reference
+        return (self.log_chance * reference).sum(1)
 
     def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         return {
@@ -168,6 +169,10 @@ class Categorical(Density[Batch]):
         column = self._layout[1]
         total = values.new_zeros(len(values), len(self.levels)).index_add(1, column, values)
         return total[:, column]
+
+    def slope(self, statistics: Statistics) -> dict[str, Tensor]:
+        count = statistics["count"]
+        return {"logit": count - self._total(count) * self.spread}
 
     def free(self) -> dict[str, Tensor]:
         return {"logit": self.log_chance}

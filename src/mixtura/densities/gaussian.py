@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -14,22 +15,22 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import (
-    PatternBlocks,
     Statistics,
     VectorDensity,
     add_statistics,
     own_products,
     randn,
 )
+from mixtura.densities.patterns import Parts, given, marginal
 from mixtura.numerics import (
     LOG_2PI,
     above,
     above_inverse,
+    above_slope,
     floor_spectrum,
     is_positive_definite,
     log_det_lower,
     lower_inverse,
-    quadratic_log_det,
 )
 
 #: Occupancies smaller than this share of the largest do not change a sum in double precision.
@@ -62,18 +63,35 @@ class Gaussian(VectorDensity):
         return self.with_tensors({**self.tensors(), "mean": location})
 
     def log_prob(self, batch: Batch) -> Tensor:
+        return self._joined(batch, self._log_prob_complete, self._log_prob_masked)
+
+    def distances(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Squared distances of what is observed from the means, and log densities at these.
+
+        (n, K) each; a log density is the second less half the first.
+        """
+        found = self._joined(batch, self._distances_complete, self._distances_masked)
+        return found[..., 0], found[..., 1]
+
+    def _joined(
+        self,
+        batch: Batch,
+        complete: Callable[[Tensor], Tensor],
+        masked: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """(n, ...) what one function says of rows without holes, and the other of the others."""
         if batch.observed is None:
-            return self._log_prob_complete(batch.x)
-        complete = batch.observed.all(1)
-        if not complete.any():
-            return self._log_prob_masked(batch.x, batch.observed)
-        full, holes = complete.nonzero().flatten(), (~complete).nonzero().flatten()
-        known = self._log_prob_complete(batch.x[full])
+            return complete(batch.x)
+        whole = batch.observed.all(1)
+        if not whole.any():
+            return masked(batch.x, batch.observed)
+        full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
+        known = complete(batch.x[full])
         if not len(holes):
             return known
-        marginal = self._log_prob_masked(batch.x[holes], batch.observed[holes])
+        marginal = masked(batch.x[holes], batch.observed[holes])
         return (
-            known.new_zeros(len(batch), self.n_components)
+            known.new_zeros(len(batch), *known.shape[1:])
             .index_copy(0, full, known)
             .index_copy(0, holes, marginal)
         )
@@ -82,25 +100,49 @@ class Gaussian(VectorDensity):
     def _log_prob_complete(self, x: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor: ...
+    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared distances of what is observed, log determinants of its covariance, (n, K)."""
 
-    def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
+    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
+        squared, peak = self._distances_masked(x, observed).unbind(2)
+        return peak - 0.5 * squared
+
+    def _distances_masked(self, x: Tensor, observed: Tensor) -> Tensor:
+        squared, log_det = self._marginal(x, observed)
+        size = observed.to(x.dtype).sum(1, keepdim=True)
+        return torch.stack([squared, -0.5 * (log_det + LOG_2PI * size)], 2)
+
+    def _distances_complete(self, x: Tensor) -> Tensor:
+        peak = self.log_peak().to(x.dtype)
+        squared = 2.0 * (peak - self._log_prob_complete(x))
+        return torch.stack([squared, peak.expand_as(squared)], 2)
+
+    def statistics(
+        self, batch: Batch, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
+        """Moments; what is not observed scatters with occupancies (n, K) of its own, if given."""
+        scatter = occupancy if scatter is None else scatter
         if batch.observed is None:
-            return self._statistics_complete(batch.x, occupancy)
+            return self._statistics_complete(batch.x, occupancy, scatter)
         complete = batch.observed.all(1)
         holes = ~complete
         parts = []
         if complete.any():
-            parts.append(self._statistics_complete(batch.x[complete], occupancy[complete]))
+            known = batch.x[complete], occupancy[complete], scatter[complete]
+            parts.append(self._statistics_complete(*known))
         if holes.any():
-            incomplete = batch.x[holes], batch.observed[holes], occupancy[holes]
-            parts.append(self._statistics_masked(*incomplete))
+            rows = batch.x[holes], batch.observed[holes], occupancy[holes], scatter[holes]
+            parts.append(self._statistics_masked(*rows))
         return add_statistics(*parts)
 
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_complete(
+        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
         raise self._no_closed_form()
 
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_masked(
+        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
         raise self._no_closed_form()
 
     @property
@@ -164,6 +206,8 @@ def own_expected(density: VectorDensity, batch: Batch, component: Tensor) -> Ten
 class DiagonalGaussian(Gaussian):
     """Independent features; `tied` gives all features of a component one variance (spherical)."""
 
+    explicit: ClassVar[bool] = True
+
     variance: Tensor  # (K, D)
     tied: bool = False
 
@@ -198,6 +242,13 @@ class DiagonalGaussian(Gaussian):
         seen = observed.to(x.dtype)
         return x @ scaled_mean.mT - 0.5 * x.square() @ precision.mT + seen @ constant.mT
 
+    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        precision, scaled_mean, _ = (part.to(x.dtype) for part in self._natural)
+        seen = observed.to(x.dtype)
+        squared = x.square() @ precision.mT - 2.0 * x @ scaled_mean.mT
+        squared = squared + seen @ (self.mean.to(x.dtype) * scaled_mean).mT
+        return squared, seen @ self.variance.log().mT.to(x.dtype)
+
     @cached_property
     def _natural(self) -> tuple[Tensor, Tensor, Tensor]:
         """Precision, precision times mean, and the constant of each feature, (K, D) each."""
@@ -206,21 +257,25 @@ class DiagonalGaussian(Gaussian):
         constant = -0.5 * (self.mean * scaled_mean + self.variance.log() + LOG_2PI)
         return precision, scaled_mean, constant
 
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_complete(
+        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
         return {
             "mass": occupancy.sum(0),
             "first": (x.mT @ occupancy).mT,
             "second": (x.square().mT @ occupancy).mT,
         }
 
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
-        seen = self._statistics_complete(x, occupancy)
-        unseen = occupancy.mT @ (~observed).to(x.dtype)
-        own = self.own_statistics()
+    def _statistics_masked(
+        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
+        seen, hidden = self._statistics_complete(x, occupancy), (~observed).to(x.dtype)
+        first = (occupancy.mT @ hidden) * self.mean
+        second = first * self.mean + (scatter.mT @ hidden) * self.variance
         return {
             "mass": seen["mass"],
-            "first": seen["first"] + unseen * own["first"],
-            "second": seen["second"] + unseen * own["second"],
+            "first": seen["first"] + first,
+            "second": seen["second"] + second,
         }
 
     @property
@@ -245,6 +300,16 @@ class DiagonalGaussian(Gaussian):
             variance = variance.mean(1, keepdim=True).expand_as(mean)
         valid = (mass[:, 0] > 0) & (variance > -0.5 * self.floor).all(1)
         return self.with_tensors({"mean": mean, "variance": variance.clamp_min(self.floor)}), valid
+
+    def slope(self, statistics: Statistics) -> dict[str, Tensor]:
+        mass, first = statistics["mass"][:, None], statistics["first"]
+        scatter = statistics["second"] - self.mean * (2.0 * first - mass * self.mean)
+        by_variance = 0.5 * (scatter / self.variance - mass) / self.variance
+        if self.tied:
+            by_variance = by_variance.sum(1, keepdim=True)
+        rate = above_slope(self.floor, self.variance[:, : by_variance.shape[1]])
+        by_mean = (first - mass * self.mean) / self.variance
+        return {"mean": by_mean, "raw_variance": by_variance * rate}
 
     def free(self) -> dict[str, Tensor]:
         variance = self.variance[:, :1] if self.tied else self.variance
@@ -272,6 +337,8 @@ class DiagonalGaussian(Gaussian):
 class FullGaussian(Gaussian):
     """Any positive definite covariance, held as its Cholesky factor."""
 
+    explicit: ClassVar[bool] = True
+
     factor: Tensor  # (K, D, D), lower triangular
 
     @property
@@ -283,7 +350,8 @@ class FullGaussian(Gaussian):
         return self.n_features + 2.0
 
     def row_cost(self, missing: bool) -> int:
-        return self.n_components * self.n_features * (4 * self.n_features if missing else 1)
+        holes = 8 * self.n_features + self.n_features**2 if missing else self.n_features
+        return self.n_components * holes
 
     @classmethod
     def from_clusters(
@@ -302,62 +370,59 @@ class FullGaussian(Gaussian):
     def _whitening(self) -> Tensor:
         return lower_inverse(self.factor)
 
+    @cached_property
+    def _bands(self) -> list[tuple[Tensor, Tensor]]:
+        """What whitens rows, by bands: weights (high, K h) and minus the whitened means (K h,)."""
+        offset = -(self._whitening @ self.mean[..., None])[..., 0]
+        return [
+            (self._whitening[:, low:high, :high].flatten(0, 1).mT, offset[:, low:high].flatten())
+            for low, high in _triangle_bands(self.n_features)
+        ]
+
+    @cached_property
+    def _log_peak(self) -> Tensor:
+        return -0.5 * (log_det_lower(self.factor) + self.n_features * LOG_2PI)
+
     def _log_prob_complete(self, x: Tensor) -> Tensor:
-        offset = (self._whitening @ self.mean[..., None])[..., 0].to(x.dtype)
-        constant = -0.5 * (log_det_lower(self.factor) + self.n_features * LOG_2PI)
-        whitening = self._whitening.to(x.dtype)
-        squared = x.new_zeros(len(x), self.n_components)
-        for low, high in _triangle_bands(self.n_features):
-            weight = whitening[:, low:high, :high].flatten(0, 1)
-            band = torch.addmm(-offset[:, low:high].flatten(), x[:, :high], weight.mT)
+        found = self._log_peak.to(x.dtype)
+        for weight, offset in self._bands:
+            band = torch.addmm(offset.to(x.dtype), x[:, : len(weight)], weight.to(x.dtype))
             norm = torch.linalg.vector_norm(band.view(len(x), self.n_components, -1), dim=2)
-            squared = squared + norm.square()
-        return constant.to(x.dtype) - 0.5 * squared
+            found = torch.addcmul(found, norm, norm, value=-0.5)
+        return found
 
-    def _masked_covariance(self, observed: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Covariances with missing rows and columns replaced by the identity's, (B, K, D, D)."""
-        seen = observed.to(dtype)
-        covariance = self.covariances().to(dtype) * (seen[:, :, None] * seen[:, None, :])[:, None]
-        return covariance + torch.diag_embed(1.0 - seen)[:, None], seen
+    @cached_property
+    def _precision(self) -> Tensor:
+        return self._whitening.mT @ self._whitening
 
-    def _residual(self, blocks: PatternBlocks, x: Tensor, seen: Tensor) -> Tensor:
-        """Observed deviations from the means, (B, K, D, height)."""
-        centered = blocks.arrange(x)[:, None] - self.mean[:, None, :].to(x.dtype)
-        return (centered * seen[:, None, None]).mT
+    def _parts(self, dtype: torch.dtype) -> Parts:
+        log_det = log_det_lower(self.factor)
+        parts = self.mean, self.covariances(), self._precision, self._whitening, log_det
+        return Parts(*(part.to(dtype) for part in parts))
 
-    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
-        blocks = PatternBlocks.of(observed)
-        covariance, seen = self._masked_covariance(blocks.observed, x.dtype)
-        residual = self._residual(blocks, x, seen)
-        squared, log_det = quadratic_log_det(covariance, residual)
-        constant = log_det + seen.sum(1)[:, None] * LOG_2PI
-        return blocks.restore(-0.5 * (squared + constant[..., None]).mT)
+    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        return marginal(self._parts(x.dtype), x, observed)
 
-    def _gain(self, covariance: Tensor, seen: Tensor) -> Tensor:
-        """Regression of all features on the observed ones, (B, K, D, D)."""
-        half = lower_inverse(torch.linalg.cholesky_ex(covariance).L)
-        inverse = (half.mT @ half) * (seen[:, :, None] * seen[:, None, :])[:, None]
-        return self.covariances().to(seen.dtype) @ inverse
-
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics_complete(
+        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
         return {
             "mass": occupancy.sum(0),
             "first": occupancy.mT @ x,
             "second": _weighted_second_moments(x, occupancy),
         }
 
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
-        blocks = PatternBlocks.of(observed)
-        covariance, seen = self._masked_covariance(blocks.observed, x.dtype)
-        gain = self._gain(covariance, seen)
-        filled = (gain @ self._residual(blocks, x, seen)).mT + self.mean[:, None]
-        weight = blocks.arrange(occupancy).mT[..., None]  # (B, K, height, 1)
-        weighted = weight * filled
-        own = self.covariances()
-        hidden = ((1.0 - seen)[:, :, None] * (1.0 - seen)[:, None, :])[:, None]
-        spread = ((own - gain @ own) * hidden * weight.sum(2, keepdim=True)).sum(0)
-        second = torch.einsum("bkmd,bkme->kde", weighted, filled) + spread
-        return {"mass": occupancy.sum(0), "first": weighted.sum((0, 2)), "second": second}
+    def _statistics_masked(
+        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
+        mass, first = occupancy.sum(0), torch.zeros_like(self.mean)
+        second = torch.zeros_like(self.factor)
+        for rows, part in given(self._parts(x.dtype), x, observed, scatter):
+            filled = (part.expected() + self.mean[:, None, None]).flatten(1, 2)
+            weighted = part.blocks.by_component(occupancy[rows]).flatten(1)[..., None] * filled
+            first += weighted.sum(1)
+            second += weighted.mT @ filled + part.missing_covariance()
+        return {"mass": mass, "first": first, "second": second}
 
     @property
     def spread(self) -> Tensor:
@@ -386,6 +451,22 @@ class FullGaussian(Gaussian):
         factor = torch.linalg.cholesky_ex(floor_spectrum(usable, self.floor)).L
         return self.with_tensors({"mean": mean, "factor": factor}), valid
 
+    def slope(self, statistics: Statistics) -> dict[str, Tensor]:
+        mass, first, half = statistics["mass"], statistics["first"], self._whitening
+        off = first - mass[:, None] * self.mean
+        cross = self.mean[:, :, None] * off[:, None, :]
+        second = self.mean[:, :, None] * self.mean[:, None, :] * mass[:, None, None]
+        scatter = statistics["second"] - cross - cross.mT - second
+        white = half @ scatter @ half.mT - torch.diag_embed(mass[:, None].expand_as(first))
+        by_factor = half.mT @ white  # L^-T (L^-1 C L^-T - mass)
+        diagonal = self.factor.diagonal(dim1=1, dim2=2)
+        rate = above_slope(self._smallest_pivot, diagonal)
+        return {
+            "mean": (half.mT @ (half @ off[..., None]))[..., 0],
+            "below": by_factor.tril(-1),
+            "raw_diagonal": by_factor.diagonal(dim1=1, dim2=2) * rate,
+        }
+
     @property
     def _smallest_pivot(self) -> float:
         return 0.1 * self.floor**0.5
@@ -413,10 +494,10 @@ class FullGaussian(Gaussian):
     def expected(self, batch: Batch) -> Tensor:
         if batch.observed is None:
             return batch.x[:, None].expand(-1, self.n_components, -1)
-        blocks = PatternBlocks.of(batch.observed)
-        covariance, seen = self._masked_covariance(blocks.observed, batch.x.dtype)
-        shift = self._gain(covariance, seen) @ self._residual(blocks, batch.x, seen)
-        filled = blocks.restore((shift.mT + self.mean[:, None].to(batch.x.dtype)).transpose(1, 2))
+        filled = batch.x.new_empty(len(batch), *self.mean.shape)
+        for rows, part in given(self._parts(batch.x.dtype), batch.x, batch.observed):
+            filled[rows] = part.blocks.restore(part.expected().permute(1, 2, 0, 3))
+        filled = filled + self.mean.to(filled.dtype)
         return torch.where(batch.observed[:, None], batch.x[:, None], filled)
 
 

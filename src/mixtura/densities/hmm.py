@@ -93,7 +93,7 @@ class HiddenMarkov(Density[SequenceBatch]):
     def _log_emission(self, batch: SequenceBatch) -> Tensor:
         """(K, F, S)."""
         flat = self.emission.log_prob(batch.frames)
-        return flat.unflatten(1, self.log_start.shape).transpose(0, 1).contiguous()
+        return flat.unflatten(1, self.log_start.shape).transpose(0, 1)
 
     def _chain(self, batch: SequenceBatch) -> tuple[Tensor, Tensor, Tensor, Packing]:
         return self._log_emission(batch), self.log_start, self.log_transition, batch.packing
@@ -116,12 +116,11 @@ class HiddenMarkov(Density[SequenceBatch]):
 
     def statistics(self, batch: SequenceBatch, occupancy: Tensor) -> Statistics:
         expected = self._posterior(batch, occupancy)
-        by_frame = expected.state.transpose(0, 1).flatten(1)
         return {
             "mass": occupancy.sum(0),
             "start": expected.start,
             "transition": expected.transition,
-            **self._outward(self.emission.statistics(batch.frames, by_frame)),
+            **self._outward(self.emission.statistics(batch.frames, expected.by_frame)),
         }
 
     # -- priors and updates --------------------------------------------------------------------
@@ -245,8 +244,7 @@ class HiddenMarkov(Density[SequenceBatch]):
         return self.emission.sample(drawn, generator)
 
     def fill(self, batch: SequenceBatch, share: Tensor) -> Tensor:
-        by_frame = self._posterior(batch, share).state.transpose(0, 1).flatten(1)
-        return self.emission.fill(batch.frames, by_frame)
+        return self.emission.fill(batch.frames, self._posterior(batch, share).by_frame)
 
     def complete(
         self, batch: SequenceBatch, component: Tensor, generator: torch.Generator

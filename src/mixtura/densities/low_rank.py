@@ -11,16 +11,19 @@ precision `A + S S^T`: over the **missing** side, `B = I + sum G_d`; with `u = s
     log determinant of the covariance = `log det B - log det B_all - sum log a_d`,
 
 where `r` is the deviation from the mean and sums without a side run over observed features. No
-D x D matrix appears anywhere, and the B of all rows come from one matrix product.
+D x D matrix appears anywhere. Where few features are missing, or few observed, the sums run over
+these few, and over the others by their difference from all; else they come from one matrix product.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,11 +31,13 @@ from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
 from mixtura.densities.gaussian import FullGaussian, Gaussian, weight_per_row
+from mixtura.densities.patterns import of_equal_size
 from mixtura.numerics import (
     LOG_2PI,
     Context,
     above,
     above_inverse,
+    above_slope,
     floor_spectrum,
     is_positive_definite,
     log_det_lower,
@@ -48,6 +53,10 @@ from mixtura.numerics import (
 #: Smallest diagonal of a precision; and the least share of a variance that is left where its floor
 #: is taken off.
 _LEAST, _HAIR = 1e-6, 1e-6
+#: Sums run over one side of a pattern if it has at most this share of the features, and if a
+#: product over all of them would have so many terms; sides are padded to multiples of a step.
+_FEW = {torch.float64: 0.35, torch.float32: 0.15}
+_SMALL, _STEP = 100_000, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +68,8 @@ class _LowRankGaussian(Gaussian):
 
     #: How u^T B^-1 u enters the squared distance.
     _sign: ClassVar[float]
+    #: The side of a pattern that B sums over: the observed one, or the missing one.
+    _over_observed: ClassVar[bool]
 
     @property
     def rank(self) -> int:
@@ -70,7 +81,7 @@ class _LowRankGaussian(Gaussian):
         return self.n_features * (2 + self.rank) - rotations
 
     def row_cost(self, missing: bool) -> int:
-        holes = self.rank**2 + self.n_features if missing else 0
+        holes = 3 * self.rank**2 + self.n_features if missing else 0
         return 2 * self.n_features + self.n_components * (3 * self.rank + holes)
 
     @property
@@ -87,10 +98,6 @@ class _LowRankGaussian(Gaussian):
     @abstractmethod
     def _response(self) -> Tensor:
         """How missing features follow B^-1 u, (K, D, R)."""
-
-    @abstractmethod
-    def _side(self, seen: Tensor) -> Tensor:
-        """The side of the pattern that B sums over."""
 
     @abstractmethod
     def _log_det_masked(self, seen: Tensor, gram_log_det: Tensor) -> Tensor:
@@ -121,12 +128,100 @@ class _LowRankGaussian(Gaussian):
         table = self.loading[..., rows] * self._scaled[..., columns]
         return table.permute(1, 0, 2).flatten(1)
 
-    def _gram_rows(self, side: Tensor) -> Tensor:
-        """B of every row and component, summed over the given side of the pattern, (n, K, R, R)."""
-        packed = side @ self._gram_table.to(side.dtype)
+    def _sums(
+        self, x: Tensor, observed: Tensor
+    ) -> Iterator[tuple[Tensor | None, Tensor, Tensor, Tensor]]:
+        """Rows (m,), and of these B (m, K, R, R), u (m, K, R, 1), the sum of weight r^2 (m, K).
+
+        None stands for all rows.
+        """
+        if self._product_is_better(x):
+            gram, projected, squares = self._sums_by_product(x, observed)
+            yield None, gram, projected[..., None], squares
+            return
+        size = observed.sum(1)
+        few = torch.minimum(size, self.n_features - size) <= _FEW[x.dtype] * self.n_features
+        lacks_few = 2 * size >= self.n_features
+        ways = (
+            (few & lacks_few, self._sums_over_missing),
+            (few & ~lacks_few, self._sums_over_observed),
+            (~few, self._sums_by_product),
+        )
+        for mine, function in ways:
+            rows = mine.nonzero().flatten()
+            rows = rows[size[rows].argsort()]  # as `_gathered` wants them
+            if len(rows):
+                gram, projected, squares = function(x[rows], observed[rows])
+                yield rows, gram.to(x.dtype), projected[..., None].to(x.dtype), squares.to(x.dtype)
+
+    def _sums_by_product(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Over all features, the others of which count zero: one matrix product, with gradients."""
+        seen = observed.to(x.dtype)
+        packed = (seen if self._over_observed else 1.0 - seen) @ self._gram_table.to(x.dtype)
         place = self._pack[2]
-        gram = packed.view(len(side), self.n_components, -1)[..., place.flatten()]
-        return gram.unflatten(-1, place.shape) + self._eye.to(side.dtype)
+        packed = packed.view(len(x), self.n_components, -1)
+        gram = packed.gather(2, place.flatten().expand(*packed.shape[:2], -1))
+        gram = gram.unflatten(2, place.shape) + self._eye.to(x.dtype)
+        return gram, self._projected(x, seen).permute(2, 0, 1), self._weighted_distance(x, seen)
+
+    def _sums_over_observed(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Over the observed features, if these are few."""
+        gram, projected, squares = self._gathered(observed, x.double())
+        return self._with_eye(gram, observed=True), projected, squares
+
+    def _sums_over_missing(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Over all features with zeros for what is missing, less those over the missing ones."""
+        gram, projected, squares = self._gathered(~observed, None)
+        projected = projected + self._projected(x.double(), None).permute(2, 0, 1)
+        squares = self._weighted_distance(x.double(), None) - squares
+        return self._with_eye(gram, observed=False), projected, squares
+
+    def _with_eye(self, gram: Tensor, *, observed: bool) -> Tensor:
+        """B (m, K, R, R) by sums (K, m, R, R) of G over the observed or the missing features."""
+        own = observed == self._over_observed
+        return (gram + self._eye if own else self._gram_all[:, None] - gram).transpose(0, 1)
+
+    def _product_is_better(self, x: Tensor) -> bool:
+        """Whether one product serves whatever the patterns: matrices are small, or on a GPU, or
+        gradients are to be recorded."""
+        small = self.n_features * self.rank**2 < _SMALL
+        parts = x, *self.tensors().values()
+        traced = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+        return small or traced or x.device.type != "cpu"
+
+    @cached_property
+    def _rooted(self) -> Tensor:
+        """S / sqrt(a), and the mean and one times sqrt(weight), (K, D + _STEP, R + 2), in double.
+
+        Products of the columns, summed over features, are what sums over a side consist of. Of rows
+        that stand for no feature all is zero.
+        """
+        root = self._weight.sqrt()[..., None]
+        columns = self.loading / self.diagonal.sqrt()[..., None], self.mean[..., None] * root, root
+        return torch.nn.functional.pad(torch.cat(columns, 2).double(), (0, 0, 0, _STEP))
+
+    def _gathered(self, side: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums over a side (n, D) of G (K, n, R, R), of S / a (or S) times r, of weight times r^2.
+
+        r = x - mean; the mean itself without x. Only what is on the side is read and multiplied.
+        Rows come in the order of the size of their side, so that equal sizes stand together.
+        """
+        found = np.zeros((self.n_components, len(side), self.rank + 1, self.rank + 1))
+        groups = []
+        for rows, columns in of_equal_size(side, _STEP):
+            values = None if x is None else _padded(x[rows]).gather(1, columns).numpy()
+            part = np.empty((*columns.shape, self.rank + 2))
+            groups.append((slice(int(rows[0]), int(rows[-1]) + 1), columns.numpy(), values, part))
+        for table, mine in zip(self._rooted.numpy(), found, strict=True):
+            for span, place, values, part in groups:
+                table.take(place, 0, out=part, mode="clip")
+                if values is not None:
+                    part[..., -2] = values * part[..., -1] - part[..., -2]
+                own = part[..., :-1]
+                np.matmul(own.swapaxes(1, 2), own, out=mine[span])  # symmetric: half the work
+        sums = torch.from_numpy(found)
+        by_row = sums[..., -1].transpose(0, 1)
+        return sums[..., :-1, :-1], by_row[..., :-1], by_row[..., -1]
 
     def _weighted_distance(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """sum over observed features of weight * r^2, (n, K)."""
@@ -137,23 +232,31 @@ class _LowRankGaussian(Gaussian):
 
     def _projected(self, x: Tensor, seen: Tensor | None) -> Tensor:
         """u of every row, component-major: (K, R, n)."""
-        projection = self._projection.mT.to(x.dtype)  # (K, R, D)
+        projection = self._projection_rows.to(x.dtype)
         if seen is None:
-            shift = projection @ self.mean[..., None].to(x.dtype)
-            return (projection.flatten(0, 1) @ x.mT).view(*shift.shape[:2], len(x)) - shift
-        offset = projection * self.mean[:, None].to(x.dtype)
-        return (projection.flatten(0, 1) @ x.mT - offset.flatten(0, 1) @ seen.mT).view(
-            self.n_components, self.rank, len(x)
-        )
+            mean = self.mean[..., None].to(x.dtype)
+            shift = (projection.view(-1, self.rank, self.n_features) @ mean).flatten(0, 1)
+        else:
+            shift = self._projected_mean.to(x.dtype) @ seen.mT
+        return (projection @ x.mT - shift).view(self.n_components, self.rank, len(x))
 
-    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
-        seen = observed.to(x.dtype)
-        gram = self._gram_rows(self._side(seen))
-        projected = self._projected(x, seen).permute(2, 0, 1)[..., None]
-        inner, log_det = quadratic_log_det(gram, projected)
-        squared = self._weighted_distance(x, seen) + self._sign * inner[..., 0]
-        constant = self._log_det_masked(seen, log_det) + seen.sum(1)[:, None] * LOG_2PI
-        return -0.5 * (squared + constant)
+    @cached_property
+    def _projection_rows(self) -> Tensor:
+        """What maps deviations to u, component by component, (K R, D)."""
+        return self._projection.mT.flatten(0, 1)
+
+    @cached_property
+    def _projected_mean(self) -> Tensor:
+        """What each feature of the mean adds to u, (K R, D)."""
+        return self._projection_rows * self.mean.repeat_interleave(self.rank, 0)
+
+    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        found = []
+        for rows, gram, projected, squares in self._sums(x, observed):
+            inner, log_det = quadratic_log_det(gram, projected)
+            found.append((rows, torch.stack([squares + self._sign * inner[..., 0], log_det])))
+        squared, log_det = _in_order(found, 1)
+        return squared, self._log_det_masked(observed.to(x.dtype), log_det)
 
     def free(self) -> dict[str, Tensor]:
         return {
@@ -172,9 +275,9 @@ class _LowRankGaussian(Gaussian):
         if batch.observed is None:
             return batch.x[:, None].expand(-1, self.n_components, -1)
         dtype = batch.x.dtype
-        seen = batch.observed.to(dtype)
-        projected = self._projected(batch.x, seen).permute(2, 0, 1)[..., None]
-        latent = solve_posdef(self._gram_rows(self._side(seen)), projected)[..., 0]
+        sums = self._sums(batch.x, batch.observed)
+        found = [(rows, solve_posdef(gram, projected)) for rows, gram, projected, _ in sums]
+        latent = _in_order(found)[..., 0]
         filled = self.mean.to(dtype) + torch.einsum(
             "nkr,kdr->nkd", latent, self._response.to(dtype)
         )
@@ -185,7 +288,9 @@ class _LowRankGaussian(Gaussian):
 class LowRankGaussian(_LowRankGaussian):
     """Covariance = diagonal + low rank: a mixture of factor analysers, with exact EM."""
 
+    explicit: ClassVar[bool] = True
     _sign: ClassVar[float] = -1.0
+    _over_observed: ClassVar[bool] = True
 
     @classmethod
     def from_clusters(
@@ -233,43 +338,131 @@ class LowRankGaussian(_LowRankGaussian):
     def _response(self) -> Tensor:
         return self.loading
 
-    def _side(self, seen: Tensor) -> Tensor:
-        return seen
-
     def _log_det_masked(self, seen: Tensor, gram_log_det: Tensor) -> Tensor:
         return gram_log_det + seen @ self.diagonal.log().mT.to(seen.dtype)
 
     def _log_prob_complete(self, x: Tensor) -> Tensor:
-        parts = self.loading, self._weight, self.mean
-        return _CompleteLogProb.apply(*(part.to(x.dtype) for part in parts), x)
+        if torch.is_grad_enabled() and self.loading.requires_grad:
+            parts = (part.to(x.dtype) for part in (self.loading, self._weight, self.mean))
+            return _CompleteLogProb.apply(*parts, x)
+        weight, moment, constant, whitening, offset = (part.to(x.dtype) for part in self._natural)
+        found = torch.addmm(constant, x, moment).addmm_(x.square(), weight, alpha=-0.5)
+        latent = torch.addmm(offset, x, whitening).view(len(x), self.n_components, self.rank)
+        norm = torch.linalg.vector_norm(latent, dim=2)
+        return found.addcmul_(norm, norm, value=0.5)
 
-    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
-        covariance = torch.linalg.inv(self._gram_all)
-        latent = (covariance @ self._projected(x, None)).permute(2, 0, 1)  # (n, K, R)
-        weighted = occupancy[..., None] * latent
-        cross = (x.mT @ weighted.flatten(1)).view(self.n_features, self.n_components, self.rank)
-        mass = occupancy.sum(0)
+    @cached_property
+    def _natural(self) -> tuple[Tensor, ...]:
+        """Of log densities, the factors of x^2 and x (D, K) and constants (K,).
+
+        And what makes latent factors of variance one of a row, (D, K R) and (K R,).
+        """
+        weight, factor = self._weight, torch.linalg.cholesky_ex(self._gram_all).L
+        whitening = solve_lower(factor, self._scaled.mT)  # (K, R, D)
+        offset = -(whitening @ self.mean[..., None]).flatten()
+        moment = weight * self.mean
+        constant = (moment * self.mean - weight.log() + LOG_2PI).sum(1) + log_det_lower(factor)
+        return weight.mT, moment.mT, -0.5 * constant, whitening.flatten(0, 1).mT, offset
+
+    def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        """Latent factors, their covariances and determinants serve both."""
+        if batch.observed is None:
+            return self._expectation_complete(batch.x)
+        whole = batch.observed.all(1)
+        if not whole.any():
+            return self._expectation_masked(batch.x, batch.observed)
+        full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
+        known, of_known = self._expectation_complete(batch.x[full])
+        if not len(holes):
+            return known, of_known
+        marginal, of_marginal = self._expectation_masked(batch.x[holes], batch.observed[holes])
+        log_prob = known.new_empty(len(batch), self.n_components)
+        log_prob[full], log_prob[holes] = known, marginal
+        return log_prob, lambda share: add_statistics(
+            of_known(share[full]), of_marginal(share[holes])
+        )
+
+    def _expectation_complete(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        parts = self.loading.to(x.dtype), self._weight.to(x.dtype), self.mean.to(x.dtype)
+        log_prob, (squares, _, covariance, latent) = _complete_log_prob(*parts, x)
+        return log_prob, partial(self._complete_sums, x, squares, covariance, latent)
+
+    def _statistics_complete(
+        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
+        covariance = torch.linalg.inv(self._gram_all).to(x.dtype)
+        latent = stack_product(covariance, self._projected(x, None))
+        return self._complete_sums(x, x.square(), covariance, latent, occupancy, scatter)
+
+    def _complete_sums(
+        self,
+        x: Tensor,
+        squares: Tensor,
+        covariance: Tensor,
+        latent: Tensor,
+        occupancy: Tensor,
+        scatter: Tensor | None = None,
+    ) -> Statistics:
+        """Statistics of complete rows: latent factors (K, R, n) of covariance (K, R, R)."""
+        share = occupancy.mT
+        weighted, mass = latent * share[:, None], share.sum(1)
+        spread = mass if scatter is None else scatter.sum(0)
+        second = stack_product(weighted, latent.mT) + spread[:, None, None] * covariance
         return {
             "mass": mass,
-            "first": occupancy.mT @ x,
-            "second": occupancy.mT @ x.square(),
-            "latent": weighted.sum(0),
-            "latent_second": torch.einsum("nkr,nks->krs", weighted, latent)
-            + mass[:, None, None] * covariance,
-            "cross": cross.transpose(0, 1),
+            "first": share @ x,
+            "second": share @ squares,
+            "latent": weighted.sum(2),
+            "latent_second": second,
+            "cross": (weighted.flatten(0, 1) @ x).view(*weighted.shape[:2], -1).mT,
         }
 
-    def _statistics_masked(self, x: Tensor, observed: Tensor, occupancy: Tensor) -> Statistics:
+    def _expectation_masked(
+        self, x: Tensor, observed: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        covariance, latent, squared, log_det = self._latent(x, observed)
         seen = observed.to(x.dtype)
-        half = lower_inverse(torch.linalg.cholesky_ex(self._gram_rows(seen)).L)
-        covariance = half.mT @ half  # (n, K, R, R)
-        projected = self._projected(x, seen).permute(2, 0, 1)[..., None]
-        latent = (covariance @ projected)[..., 0]
-        second = covariance + latent[..., :, None] * latent[..., None, :]
-        weighted, weighted_second = (
-            occupancy[..., None] * latent,
-            occupancy[..., None, None] * second,
-        )
+        constant = self._log_det_masked(seen, log_det) + LOG_2PI * seen.sum(1, keepdim=True)
+        return -0.5 * (squared + constant), partial(self._masked_sums, x, seen, covariance, latent)
+
+    def _statistics_masked(
+        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
+        covariance, latent, _, _ = self._latent(x, observed)
+        seen = observed.to(x.dtype)
+        return self._masked_sums(x, seen, covariance, latent, occupancy, scatter)
+
+    def _latent(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Covariances (n, K, R, R) and means (n, K, R) of the latent factors of rows with holes.
+
+        And squared distances (n, K), and log det B (n, K).
+        """
+        rows, grams, parts, squares = zip(*self._sums(x, observed), strict=True)
+
+        def ordered(values: tuple[Tensor, ...]) -> Tensor:
+            return _in_order(list(zip(rows, values, strict=True)))
+
+        factor, projected = torch.linalg.cholesky_ex(ordered(grams)).L, ordered(parts)
+        half = lower_inverse(factor)
+        covariance = stack_product(half.mT, half)
+        latent = covariance @ projected
+        squared = ordered(squares) - (projected * latent).sum((2, 3))
+        return covariance, latent[..., 0], squared, log_det_lower(factor)
+
+    def _masked_sums(
+        self,
+        x: Tensor,
+        seen: Tensor,
+        covariance: Tensor,
+        latent: Tensor,
+        occupancy: Tensor,
+        scatter: Tensor | None = None,
+    ) -> Statistics:
+        """Statistics of rows with holes, by their latent factors."""
+        scatter = occupancy if scatter is None else scatter
+        weighted = occupancy[..., None] * latent
+        weighted_second = weighted[..., :, None] * latent[..., None, :]
+        weighted_second = weighted_second + scatter[..., None, None] * covariance
         visible = {
             "mass": occupancy.sum(0),
             "first": occupancy.mT @ x,
@@ -279,27 +472,33 @@ class LowRankGaussian(_LowRankGaussian):
             "cross": torch.einsum("nd,nkr->kdr", x, weighted),
         }
         return add_statistics(
-            visible, self._hidden(1.0 - seen, occupancy, weighted, weighted_second)
+            visible, self._hidden(1.0 - seen, occupancy, scatter, weighted, weighted_second)
         )
 
     def _hidden(
-        self, hidden: Tensor, occupancy: Tensor, weighted: Tensor, weighted_second: Tensor
+        self,
+        hidden: Tensor,
+        occupancy: Tensor,
+        scatter: Tensor,
+        weighted: Tensor,
+        weighted_second: Tensor,
     ) -> Statistics:
         """Expected contributions of the missing features, given the latent factors of each row."""
         rows, columns, place = self._pack
         mass = occupancy.mT @ hidden  # (K, D)
         latent = torch.einsum("nd,nkr->kdr", hidden, weighted)
-        packed = hidden.mT @ weighted_second[..., rows, columns].flatten(1)
+        lower = (rows * self.rank + columns).expand(*weighted.shape[:2], -1)
+        packed = hidden.mT @ weighted_second.flatten(2).gather(2, lower).flatten(1)
         packed = packed.view(self.n_features, self.n_components, -1).transpose(0, 1)
         spread = torch.einsum("kdt,kdt->kd", packed, self._doubled_outer(rows, columns))
         reach = (self.loading * latent).sum(2)
         second_loading = torch.einsum("kdrs,kds->kdr", packed[..., place], self.loading)
-        own = self.mean.square() + self.diagonal
+        own = self.mean.square() * mass + self.diagonal * (scatter.mT @ hidden)
         zero = {name: torch.zeros_like(value) for name, value in self.own_statistics().items()}
         return {
             **zero,
             "first": self.mean * mass + reach,
-            "second": own * mass + 2.0 * self.mean * reach + spread,
+            "second": own + 2.0 * self.mean * reach + spread,
             "cross": self.mean[..., None] * latent + second_loading,
         }
 
@@ -331,17 +530,29 @@ class LowRankGaussian(_LowRankGaussian):
             "cross": self.loading,
         }
 
+    def _regression(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        """Moments (K, R + 1, R + 1) of latent factors and a constant; (K, D, R + 1) with x."""
+        mass, latent = statistics["mass"][:, None, None], statistics["latent"][..., None]
+        above = torch.cat([statistics["latent_second"], latent], 2)
+        moments = torch.cat([above, torch.cat([latent.mT, mass], 2)], 1)
+        return moments, torch.cat([statistics["cross"], statistics["first"][..., None]], 2)
+
+    def slope(self, statistics: Statistics) -> dict[str, Tensor]:
+        moments, cross = self._regression(statistics)
+        coefficients = torch.cat([self.loading, self.mean[..., None]], 2)
+        short = cross - coefficients @ moments
+        residual = statistics["second"] - (coefficients * (cross + short)).sum(2)
+        by_diagonal = 0.5 * (residual / self.diagonal - statistics["mass"][:, None]) / self.diagonal
+        by_coefficients = short / self.diagonal[..., None]
+        return {
+            "mean": by_coefficients[..., -1],
+            "raw_diagonal": by_diagonal * above_slope(self.floor, self.diagonal),
+            "loading": by_coefficients[..., :-1].mT,
+        }
+
     def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         """Regress every feature on the latent factors and a constant, all at once."""
-        mass, latent = statistics["mass"][:, None, None], statistics["latent"][..., None]
-        moments = torch.cat(
-            [
-                torch.cat([statistics["latent_second"], latent], 2),
-                torch.cat([latent.mT, mass], 2),
-            ],
-            1,
-        )
-        cross = torch.cat([statistics["cross"], statistics["first"][..., None]], 2)
+        mass, (moments, cross) = statistics["mass"][:, None, None], self._regression(statistics)
         valid = (mass[:, 0, 0] > 0) & is_positive_definite(moments.nan_to_num())
         moments = torch.where(valid[:, None, None], moments, torch.eye(self.rank + 1).to(mass))
         coefficients = solve_posdef(moments, cross.mT).mT  # (K, D, R + 1)
@@ -376,6 +587,7 @@ class LowRankPrecision(_LowRankGaussian):
 
     closed_form: ClassVar[bool] = False
     _sign: ClassVar[float] = 1.0
+    _over_observed: ClassVar[bool] = False
 
     @classmethod
     def from_clusters(
@@ -428,9 +640,6 @@ class LowRankPrecision(_LowRankGaussian):
     @property
     def _response(self) -> Tensor:
         return -self._scaled
-
-    def _side(self, seen: Tensor) -> Tensor:
-        return 1.0 - seen
 
     def _log_det_all(self) -> Tensor:
         nothing = torch.zeros_like(self._gram_all[..., :1])
@@ -486,6 +695,38 @@ def _with_variance(diagonal: Tensor, loading: Tensor, amount: float) -> tuple[Te
     return diagonal * share, solve_lower(factor, shared.mT).mT
 
 
+def _complete_log_prob(
+    loading: Tensor, weight: Tensor, mean: Tensor, x: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """(n, K) log densities of complete rows, and what their gradient needs again."""
+    scaled = loading.mT * weight[:, None]  # (K, R, D)
+    moment, squares = weight * mean, x.square()
+    gram = stack_product(scaled, loading)
+    gram.diagonal(dim1=1, dim2=2).add_(1.0)
+    factor = torch.linalg.cholesky_ex(gram).L
+    half = lower_inverse(factor)
+    inverse = stack_product(half.mT, half)
+    shift = scaled @ mean[..., None]
+    projected = (scaled.flatten(0, 1) @ x.mT).view(*shift.shape[:2], len(x)).sub_(shift)
+    latent = stack_product(inverse, projected)  # (K, R, n)
+    constant = (moment * mean - weight.log()).sum(1) + log_det_lower(factor)
+    distance = torch.addmm(constant + x.shape[1] * LOG_2PI, squares, weight.mT)
+    distance.addmm_(x, moment.mT, alpha=-2.0).sub_(projected.mul_(latent).sum(1).mT)
+    return distance.mul_(-0.5), (squares, scaled, inverse, latent)
+
+
+def _in_order(parts: list[tuple[Tensor | None, Tensor]], dim: int = 0) -> Tensor:
+    """Values of all rows, in order: each part has some rows (m,) and theirs along `dim`."""
+    rows = [rows for rows, _ in parts if rows is not None]
+    values = torch.cat([values for _, values in parts], dim) if rows else parts[0][1]
+    return values.index_select(dim, torch.cat(rows).argsort()) if rows else values
+
+
+def _padded(x: Tensor) -> Tensor:
+    """(n, D + _STEP) zeros beside rows."""
+    return torch.nn.functional.pad(x, (0, _STEP))
+
+
 class _CompleteLogProb(torch.autograd.Function):
     """Log density of complete rows under covariance A + S S^T, with the gradient written out.
 
@@ -496,21 +737,9 @@ class _CompleteLogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Context, loading: Tensor, weight: Tensor, mean: Tensor, x: Tensor) -> Tensor:
-        scaled = loading.mT * weight[:, None]  # (K, R, D)
-        moment, squares = weight * mean, x.square()
-        gram = stack_product(scaled, loading)
-        gram.diagonal(dim1=1, dim2=2).add_(1.0)
-        factor = torch.linalg.cholesky_ex(gram).L
-        half = lower_inverse(factor)
-        inverse = stack_product(half.mT, half)
-        shift = scaled @ mean[..., None]
-        projected = (scaled.flatten(0, 1) @ x.mT).view(*shift.shape[:2], len(x)).sub_(shift)
-        latent = stack_product(inverse, projected)  # (K, R, n)
-        constant = (moment * mean - weight.log()).sum(1) + log_det_lower(factor)
-        distance = torch.addmm(constant + x.shape[1] * LOG_2PI, squares, weight.mT)
-        distance.addmm_(x, moment.mT, alpha=-2.0).sub_(projected.mul_(latent).sum(1).mT)
-        ctx.save_for_backward(loading, weight, mean, x, squares, scaled, inverse, latent)
-        return distance.mul_(-0.5)
+        found, kept = _complete_log_prob(loading, weight, mean, x)
+        ctx.save_for_backward(loading, weight, mean, x, *kept)
+        return found
 
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]

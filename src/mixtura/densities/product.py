@@ -128,6 +128,16 @@ class Product(Density[Batch]):
         inner = self._each(batch, lambda part, view: part.statistics(view, occupancy))
         return {"mass": occupancy.sum(0), **self._outward(inner)}
 
+    def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        found = self._each(batch, lambda part, view: part.expectation(view))
+        first, *rest = [log_prob for log_prob, _ in found]
+
+        def statistics(occupancy: Tensor) -> Statistics:
+            inner = [function(occupancy) for _, function in found]
+            return {"mass": occupancy.sum(0), **self._outward(inner)}
+
+        return sum(rest, first), statistics
+
     @property
     def location(self) -> Tensor:
         return self._placed([part.location for part in self.parts])
@@ -172,6 +182,14 @@ class Product(Density[Batch]):
         pairs = zip(self.parts, self._inward(statistics), strict=True)
         parts, valid = zip(*(part.maximize(inner) for part, inner in pairs), strict=True)
         return replace(self, parts=parts), torch.stack(valid).all(0)
+
+    @property
+    def explicit(self) -> bool:  # type: ignore[override]
+        return all(part.explicit for part in self.parts)
+
+    def slope(self, statistics: Statistics) -> dict[str, Tensor]:
+        pairs = zip(self.parts, self._inward(statistics), strict=True)
+        return self._outward([part.slope(inner) for part, inner in pairs])
 
     def free(self) -> dict[str, Tensor]:
         return self._outward([part.free() for part in self.parts])

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from scipy.special import gammaincinv
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.data.given import Setting
-from mixtura.densities.base import Statistics, VectorDensity, add_statistics, rand
+from mixtura.densities.base import Statistics, VectorDensity, rand
 from mixtura.densities.gaussian import FullGaussian, Gaussian, own_expected
 
 #: Degrees of freedom: enough for a covariance to exist, and so many that a Gaussian is no better.
@@ -34,7 +33,8 @@ LEAST, MOST = 2.1, 1000.0
 _START = 10.0
 #: How near to the bounds their free parameter reaches, as a share of the range of their logarithm.
 _HAIR = 1e-6
-_HALVINGS = 60
+#: Their logarithm is found to 1 / _SECTIONS ** _ROUNDS of its range.
+_SECTIONS, _ROUNDS = 64, 9
 _INNER = "scale."
 
 
@@ -88,7 +88,7 @@ class StudentT(VectorDensity):
         return self.scale.prior_rows
 
     def row_cost(self, missing: bool) -> int:
-        return (2 if missing else 1) * self.scale.row_cost(missing) + 6 * self.n_components
+        return self.scale.row_cost(missing) + 8 * self.n_components
 
     def at(self, location: Tensor) -> Self:
         return replace(self, scale=self.scale.at(location))
@@ -112,24 +112,18 @@ class StudentT(VectorDensity):
 
     # -- likelihood ------------------------------------------------------------------------------
 
-    def _distances(self, batch: Batch) -> tuple[_Patterns, Tensor, Tensor]:
-        """Patterns of the rows, the Gaussians' log densities at their means of the features that
-        these have ((n, K), or (1, K) where all have all), and squared distances from them (n, K).
-        """
-        patterns = _Patterns.of(batch)
-        peak = patterns.by_row(self._centered.log_prob(patterns.blank))
-        return patterns, peak, 2.0 * (peak - self.scale.log_prob(batch)).clamp_min(0.0)
-
-    @cached_property
-    def _centered(self) -> Gaussian:
-        return self.scale.at(torch.zeros_like(self.scale.mean))
+    def _distances(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Squared distances of what is observed, and the Gaussians' log densities at their means,
+        (n, K) each."""
+        squared, peak = self.scale.distances(batch)
+        return squared.clamp_min(0.0), peak
 
     def log_prob(self, batch: Batch) -> Tensor:
-        patterns, peak, squared = self._distances(batch)
-        dof, size = self.dof.double(), patterns.size.double()
+        squared, peak = self._distances(batch)
+        dof, size = self.dof.double(), _sizes(batch).double()
         whole = 0.5 * (dof + size)
         constant = torch.lgamma(whole) - torch.lgamma(0.5 * dof) - 0.5 * size * (0.5 * dof).log()
-        whole, constant = (patterns.by_row(part.to(squared)) for part in (whole, constant))
+        whole, constant = (_by_row(batch, part.to(squared)) for part in (whole, constant))
         return peak + constant - whole * (squared / self.dof.to(squared)).log1p()
 
     # -- updates ---------------------------------------------------------------------------------
@@ -139,15 +133,15 @@ class StudentT(VectorDensity):
 
         What is missing scatters around its mean as scale / w: weighted by w, as scale.
         """
-        patterns, _, squared = self._distances(batch)
-        total = self.dof + patterns.size
-        weight = patterns.by_row(total) / (self.dof + squared)
-        tail = weight - 1.0 - weight.log() + patterns.by_row(_gap(total))
-        spared = patterns.sum(occupancy * (1.0 - weight))
-        scatter = self._centered.statistics(patterns.blank, spared)
-        scatter["mass"] = torch.zeros_like(scatter["mass"])
-        inner = add_statistics(self.scale.statistics(batch, occupancy * weight), scatter)
-        return {"mass": occupancy.sum(0), "tail": (occupancy * tail).sum(0), **_outward(inner)}
+        total = self.dof + _sizes(batch)
+        weight = _by_row(batch, total) / (self.dof + self._distances(batch)[0])
+        tail = weight - 1.0 - weight.log() + _by_row(batch, _gap(total))
+        inner = self.scale.statistics(batch, occupancy * weight, scatter=occupancy)
+        return {
+            "mass": occupancy.sum(0),
+            "tail": (occupancy * tail).sum(0),
+            **_outward(inner),
+        }
 
     def own_statistics(self) -> Statistics:
         return self.spread_statistics(self.spread, self.location)
@@ -200,46 +194,23 @@ class StudentT(VectorDensity):
         other = replace(batch, x=torch.where(batch.observed, drawn, 0.0))
         each = torch.arange(len(batch), device=component.device)
         reach, own = (
-            (self.dof.to(drawn) + self._distances(rows)[2])[each, component, None]
+            (self.dof.to(drawn) + self._distances(rows)[0])[each, component, None]
             for rows in (batch, other)
         )
         around, mine = (own_expected(self.scale, rows, component) for rows in (batch, other))
         return torch.where(batch.observed, batch.x, around + (reach / own).sqrt() * (drawn - mine))
 
 
-class _Patterns(NamedTuple):
-    """The patterns of observed features that rows have.
+def _sizes(batch: Batch) -> Tensor:
+    """Numbers of features that rows may have: none to D, (D + 1, 1); or D alone, (1, 1)."""
+    n_features = batch.x.shape[1]
+    sizes = torch.arange(n_features + 1, dtype=batch.x.dtype, device=batch.x.device)[:, None]
+    return sizes[-1:] if batch.observed is None else sizes
 
-    Attributes
-    ----------
-    blank : a row of zeros per pattern.
-    place : (n,) the pattern of each row; None where all rows are complete.
-    size : (P, 1) number of observed features.
-    """
 
-    blank: Batch
-    place: Tensor | None
-    size: Tensor
-
-    @classmethod
-    def of(cls, batch: Batch) -> _Patterns:
-        x, observed, place = batch.x[:1], None, None
-        size = torch.full_like(x[:, :1], x.shape[1])
-        if batch.observed is not None:
-            observed, place = torch.unique(batch.observed, dim=0, return_inverse=True)
-            size = observed.sum(1, keepdim=True).to(x)
-        blank = x.new_zeros(len(size), x.shape[1])
-        return cls(Batch(blank, observed, batch.y[:1], blank[:, 0]), place, size)
-
-    def by_row(self, values: Tensor) -> Tensor:
-        """(P, K) of patterns -> (n, K) of rows; or (1, K), which all rows share."""
-        return values if self.place is None else values.index_select(0, self.place)
-
-    def sum(self, values: Tensor) -> Tensor:
-        """(n, K) of rows -> (P, K) of patterns."""
-        if self.place is None:
-            return values.sum(0, keepdim=True)
-        return values.new_zeros(len(self.size), values.shape[1]).index_add(0, self.place, values)
+def _by_row(batch: Batch, values: Tensor) -> Tensor:
+    """What belongs to the number of features that each row has observed: (n, K), or (1, K)."""
+    return values if batch.observed is None else values[batch.observed.sum(1)]
 
 
 def _gap(dof: Tensor) -> Tensor:
@@ -250,10 +221,13 @@ def _gap(dof: Tensor) -> Tensor:
 def _dof_of(gap: Tensor) -> Tensor:
     """The degrees of freedom with that gap, which falls as they rise; the nearer bound if none."""
     low, high = torch.full_like(gap, math.log(LEAST)), torch.full_like(gap, math.log(MOST))
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        more = _gap(middle.exp()) > gap
-        low, high = torch.where(more, middle, low), torch.where(more, high, middle)
+    share = torch.arange(1, _SECTIONS, dtype=gap.dtype, device=gap.device) / _SECTIONS
+    for _ in range(_ROUNDS):
+        width = (high - low) / _SECTIONS
+        between = low[:, None] + (high - low)[:, None] * share
+        passed = (_gap(between.exp()) > gap[:, None]).sum(1)
+        low = low + passed * width
+        high = low + width
     return high.exp().clamp(LEAST, MOST)
 
 

@@ -166,7 +166,7 @@ class Engine(ABC, Generic[AnyBatch]):
         """What `function` gives for each chunk, one after another, on the CPU."""
         with torch.no_grad():
             parts = [function(b).cpu() for b in self.chunks(self.chunk_rows(model))]
-        return torch.cat(parts)
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         """A random order of all rows, `size` at a time."""
@@ -190,7 +190,7 @@ class Engine(ABC, Generic[AnyBatch]):
 
     def single_class(self) -> Self:
         """The same rows, all counted as class 0: what an unsupervised model sees."""
-        return self.with_answers(y=torch.zeros_like(self.y))
+        return self.with_answers(y=torch.zeros_like(self.y, dtype=torch.long))
 
     def weighted(self, weight: Tensor) -> Self:
         """The rows that have a weight, with these weights (n,)."""
@@ -261,10 +261,10 @@ class Engine(ABC, Generic[AnyBatch]):
         held = torch.zeros(len(self), dtype=torch.bool)
         for mine in self._shuffled_by_class(generator):
             held[mine[: int(len(mine) * share)]] = True
-        return self._split(held) if held.any() else (self, None)
+        return self.split(held) if held.any() else (self, None)
 
-    def folds(self, count: int, generator: torch.Generator) -> Iterator[tuple[Self, Self]]:
-        """Rows to train on and rows held out, `count` times; each labeled row is held out once.
+    def fold_numbers(self, count: int, generator: torch.Generator) -> Tensor:
+        """(n,) the fold of `count` that each labeled row is held out in; -1 for the others.
 
         A class with a single row is never without it.
         """
@@ -274,8 +274,7 @@ class Engine(ABC, Generic[AnyBatch]):
             if len(mine) > 1:
                 fold[mine] = torch.arange(first, first + len(mine)) % count
                 first += len(mine)
-        for number in fold[fold >= 0].unique():
-            yield self._split(fold == number)
+        return fold
 
     def _shuffled_by_class(self, generator: torch.Generator) -> Iterator[Tensor]:
         """Positions of the labeled rows of each class; of all rows with a target."""
@@ -286,7 +285,8 @@ class Engine(ABC, Generic[AnyBatch]):
         for label in y[y >= 0].unique():
             yield order[y[order] == label]
 
-    def _split(self, held: Tensor) -> tuple[Self, Self]:
+    def split(self, held: Tensor) -> tuple[Self, Self]:
+        """The rows to train on, and those that a mask (n,) holds out."""
         return self.take(_places(~held)), self.take(_places(held))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from mixtura.exceptions import InvalidInputError, warning_once
 from mixtura.models.fitted import Fitted, Observations
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
+from mixtura.numerics import one_thread
 from mixtura.parts import storable
 from mixtura.persistence import save_estimator
 from mixtura.progress import Callback, Progress, Record
@@ -57,6 +59,11 @@ TABLE_CONSTRAINTS: dict[str, list[object]] = {
 }
 #: Rows stand for no more rows than this, so that weighted sums of squares stay finite.
 _MOST_WEIGHT = 1e100
+
+
+def _size(X: ArrayLike) -> int:
+    """How many numbers a user passed, as far as that can be told: nothing has been checked yet."""
+    return math.prod(shape) if (shape := getattr(X, "shape", ())) else 0
 
 
 @storable
@@ -96,11 +103,14 @@ class Estimator(BaseEstimator):
         return Progress(self.callbacks or (), self.verbose, self.max_time)
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """A fit that fails leaves the estimator as it was; one that succeeds warns once."""
+    def _all_or_nothing(self, X: ArrayLike) -> Iterator[None]:
+        """A fit that fails leaves the estimator as it was; one that succeeds warns once.
+
+        One thread works on small X, and on lists of sequences.
+        """
         before = dict(self.__dict__)
         try:
-            with warning_once():
+            with warning_once(), one_thread(_size(X)):
                 yield
         except BaseException:
             self.__dict__.clear()
@@ -117,6 +127,9 @@ def read_table(
     estimator: BaseEstimator, X: ArrayLike, schema: Schema, unexpected: str, *, reset: bool
 ) -> Matrix:
     """Rows as numbers and codes of categories, checked as scikit-learn does."""
+    plain = None if reset else schema.plain(X)
+    if plain is not None and plain.shape[1] == estimator.n_features_in_:
+        return Matrix(plain)
     X = as_table(X)
     given = schema.encode(X, unexpected)
     if not isinstance(given, Matrix):
@@ -151,7 +164,8 @@ class ModelEstimator(Estimator):
 
     @property
     def _fitted(self) -> Fitted:
-        check_is_fitted(self, "model_")
+        if "model_" not in self.__dict__:
+            check_is_fitted(self, "model_")
         return self.model_
 
     @property

@@ -135,7 +135,7 @@ class BoostedMixtureClassifier(DensityClassifier):
         y : (n,) labels.
         sample_weight : (n,) non-negative weights.
         """
-        with self._all_or_nothing():
+        with self._all_or_nothing(X):
             rows, schema = self._read_labeled(X, y, sample_weight)
             rows, n_classes = rows.only_labeled(), len(rows.classes)
             counts = component_counts(self.n_components, rows)

@@ -21,7 +21,15 @@ from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, training_engine
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
-from mixtura.estimators.plan import Decision, choose, make_plans, previous_fit, resized, resumed
+from mixtura.estimators.plan import (
+    Decision,
+    answers,
+    choose,
+    make_plans,
+    previous_fit,
+    resized,
+    resumed,
+)
 from mixtura.estimators.rows import Rows, component_counts
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
 from mixtura.exceptions import InvalidInputError, warn
@@ -84,7 +92,8 @@ class MixtureClassifier(DensityClassifier):
         large for the others.
     init : "em", or an `EM`
         Where another solver goes on, it starts from EM on the rows of each class: that is
-        `EM(max_iter=100, tol=0.01, n_init=1)`, unless another is given. Where EM is what
+        `EM(max_iter=100, tol=0.001 * D, n_init=1)` for D columns of numbers (ten at least), unless
+        another is given. Where EM is what
         solver="auto" chooses, it is the one given here.
     holes : float in [0, 0.5]
         Show the objective every row twice, whole and with so large a share of random holes (on
@@ -230,7 +239,7 @@ class MixtureClassifier(DensityClassifier):
         y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`).
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         """
-        with self._all_or_nothing():
+        with self._all_or_nothing(X):
             return self._fit_rows(*self._read_labeled(X, y, sample_weight))
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -249,7 +258,7 @@ class MixtureClassifier(DensityClassifier):
         """
         resumes = hasattr(self, "model_")
         known = read_stream_classes(self, classes, self.classes_ if resumes else None)
-        with self._all_or_nothing():
+        with self._all_or_nothing(X):
             rows, schema = self._read_labeled(
                 X, y, sample_weight, self.schema_ if resumes else None, known
             )
@@ -309,7 +318,7 @@ class MixtureClassifier(DensityClassifier):
         engine = self._training_engine(rows, schema, self.scaling_ if without.previous else None)
         plain = without.plan.shortened()
         ways = plain, replace(plain, unlabeled_weight=EVEN)
-        best, table = prefer_unlabeled(ways, rows, engine, generator, progress)
+        best, table = prefer_unlabeled(ways, rows, engine, generator, progress, answers)
         choice = (*without.choice, *table)
         if best is None:
             return replace(without, choice=choice)

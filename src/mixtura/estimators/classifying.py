@@ -17,7 +17,7 @@ from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, NoLabels
 from mixtura.numerics import spawn
 from mixtura.objectives import log_margin
 from mixtura.progress import Progress
-from mixtura.selection.chooser import MOST, AnyWay, Chooser, Contender, too_few
+from mixtura.selection.chooser import MOST, AnyTrained, AnyWay, Chooser, Contender, Judge, too_few
 from mixtura.selection.held_out import Answers
 
 #: Weight of unlabeled rows in the likelihood, where nothing else is said: that of any row.
@@ -47,7 +47,8 @@ def prefer_unlabeled(
     engine: Engine,
     generator: torch.Generator,
     progress: Progress,
-) -> tuple[Contender[AnyWay] | None, list[dict[str, object]]]:
+    judge: Judge[AnyTrained],
+) -> tuple[Contender[AnyWay, AnyTrained] | None, list[dict[str, object]]]:
     """The second of two ways, if it does surely better by also learning from unlabeled rows.
 
     None, and a warning that says why, if not; and what was compared.
@@ -56,8 +57,8 @@ def prefer_unlabeled(
     if too_few(some, _FEWEST_LABELS):
         warn_of_rows_set_aside(rows, _TOO_FEW)
         return None, []
-    chooser = Chooser[AnyWay](
-        some, Answers.of, spawn(generator), progress, n_ways=2, until=_UNTIL, fewest=_FEWEST_LABELS
+    chooser = Chooser[AnyWay, AnyTrained](
+        some, judge, spawn(generator), progress, n_ways=2, until=_UNTIL, fewest=_FEWEST_LABELS
     )
     without = chooser.race(ways[:1], "unlabeled rows")
     best = chooser.challenge(without, ways[1:], Answers.surely_beats, "unlabeled rows")

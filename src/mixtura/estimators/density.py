@@ -41,13 +41,16 @@ from mixtura.selection.held_out import HOLES, Losses
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM, FitResult
 from mixtura.solvers.gradients import evaluate
-from mixtura.training.groups import Recipe, fit_groups
+from mixtura.training.groups import Groups, Recipe, fit_groups
 
 #: What names are shorthand for: where nothing discriminates, a lower floor is safe.
 _DENSITIES: dict[str, Callable[[], Structure]] = {
     name: partial(kind, floor=1e-5)  # type: ignore[call-arg]
     for name, kind in DENSITIES.items()
 }
+
+
+_Model = tuple[Mixture, HolePattern | None]
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class _Way:
 
     def stages(
         self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> list[tuple[Mixture, HolePattern | None]]:
+    ) -> list[_Model]:
         """A mixture; if it says nothing of holes, one pattern of them for all rows beside it."""
         mixture = self.fit(engine, self.recipe, generator, progress).model
         if self.recipe.informative:
@@ -73,9 +76,7 @@ class _Way:
         return [(mixture, HolePattern.from_clusters(seen.lacks().double(), ones, levels))]
 
 
-def _judged(
-    model: tuple[Mixture, HolePattern | None], held_out: Engine, generator: torch.Generator
-) -> Losses:
+def _judged(model: _Model, held_out: Engine, generator: torch.Generator) -> Losses:
     """Minus the log density of rows and of which entries they lack, whole and with more holes."""
     mixture, holes = model
     engine = PunchedEngine(held_out, HOLES, generator)
@@ -178,7 +179,7 @@ class MixtureDensity(DensityMixin, DensityEstimator):
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:
         """Fit the mixture to the rows of X; y is ignored."""
-        with self._all_or_nothing():
+        with self._all_or_nothing(X):
             rows, schema = self._read(X)
             weight = check_weight(sample_weight, len(rows))
             if (weight == 0).any():
@@ -254,7 +255,8 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         counts = None
         if not isinstance(self.n_components, str):
             counts = [_affordable(self.n_components, len(engine))]
-        found = fit_groups([engine], counts, recipe, generator, progress).results[0]
+        start = fit_groups(Groups.everyone(engine), counts, recipe, generator, progress)
+        found = start.results[0][0]
         if recipe.direct:
             return found
         return recipe.em.run(found.model, Likelihood(), engine, progress)
@@ -269,7 +271,7 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         """
         asks = self.missingness == "auto" and engine.has_holes
         some = engine.merged().sample(MOST, spawn(generator)) if asks else None
-        chooser = Chooser[_Way](some, _judged, spawn(generator), progress, n_ways=2)
+        chooser = Chooser[_Way, _Model](some, _judged, spawn(generator), progress, n_ways=2)
         best = chooser.race([_Way(recipe, self._fit_recipe)], "missingness")
         others = [_Way(replace(recipe, informative=True), self._fit_recipe)] if asks else []
         best = chooser.challenge(best, others, Losses.clearly_beats, "missingness")

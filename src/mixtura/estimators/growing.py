@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -13,6 +15,8 @@ from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel
+from mixtura.models.mixture import Mixture
+from mixtura.models.votes import Votes
 from mixtura.numerics import anew, spawn
 from mixtura.objectives import Conditional
 from mixtura.progress import Progress
@@ -30,7 +34,9 @@ class Growth(Protocol):
     def settings(self) -> dict[str, object]:
         """What tells it from others."""
 
-    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> list[Grown]:
+    def train(
+        self, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> Iterator[Grown]:
         """What there is after every stage."""
 
 
@@ -50,10 +56,10 @@ class Staged(Generic[AnyGrowth]):
 
     def stages(
         self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> Sequence[AnyModel]:
+    ) -> Iterable[AnyModel]:
         """The models."""
-        found = [each.model for each in self.plan.train(engine, generator, progress)]
-        return found if self.every else found[-1:]
+        found = (each.model for each in self.plan.train(engine, generator, progress))
+        return found if self.every else deque(found, maxlen=1)
 
 
 @dataclass(frozen=True)
@@ -83,16 +89,17 @@ def fit_best(
     draws = spawn(generator)
     different = (engine.sample(MOST, draws) if progress.limited else engine).merged()
     compares = len(plans) > 1 or calibrate or every_stage
-    chooser = Chooser[Staged[AnyGrowth]](
+    chooser = Chooser[Staged[AnyGrowth], Mixture | Votes](
         different if compares else None, Answers.of, spawn(generator), progress, n_ways=len(plans)
     )
     ways = [Staged(plan, every_stage) for plan in plans]
     best = chooser.challenge(chooser.race(ways[:1], "method"), ways[1:], beats, "method")
-    stage, first = best.stage() if best.parts and every_stage else -1, spawn(generator)
+    n_stages = best.stage() + 1 if best.parts and every_stage else None
+    first = spawn(generator)
 
     def train(rows: Engine, latest: Grown | None) -> Grown:
-        found = best.way.plan.train(rows, anew(first), progress)
-        return found[min(stage, len(found) - 1)]
+        grown = best.way.plan.train(rows, anew(first), progress)
+        return deque(islice(grown, n_stages), maxlen=1).pop()
 
     def loss(grown: Grown, rows: Engine) -> float:
         return evaluate(grown.model, Conditional(), rows)[1]

@@ -32,7 +32,7 @@ from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.calibration import Calibration
-from mixtura.models.network import EMBEDDINGS
+from mixtura.models.network import EMBEDDINGS, Network
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 from mixtura.parts import resolve
@@ -182,7 +182,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             refused, as scikit-learn's checks ask.
         sample_weight : (n,) non-negative weights.
         """
-        with self._all_or_nothing():
+        with self._all_or_nothing(X):
             rows, schema = self._read_any(X, y, sample_weight)
             generator = self._generator()
             with self._progress() as progress:
@@ -274,7 +274,9 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         compares = plans[0].n_classes > 1 and (len(plans) > 1 or self.calibrate or asks)
         some = engine.merged().sample(MOST, spawn(generator)) if compares else None
         n_ways = len(plans) + asks
-        chooser = Chooser[NetworkPlan](some, Answers.of, spawn(generator), progress, n_ways=n_ways)
+        chooser = Chooser[NetworkPlan, Network](
+            some, Answers.of, spawn(generator), progress, n_ways=n_ways
+        )
         best = chooser.race(plans, "embedding")
         others = [best.way.informative()] if asks else []
         best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
@@ -291,7 +293,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         """The same with unlabeled rows, if networks that also learn from them do surely better."""
         engine = self._ready(rows, schema)[1]
         ways = found[0], replace(found[0], unlabeled_weight=EVEN)
-        best, table = prefer_unlabeled(ways, rows, engine, generator, progress)
+        best, table = prefer_unlabeled(ways, rows, engine, generator, progress, Answers.of)
         table = [*found[3], *table]
         if best is None:
             return *found[:3], table

@@ -121,7 +121,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         y : (n,) targets; NaN where there is none.
         sample_weight : (n,) non-negative weights.
         """
-        with self._all_or_nothing():
+        with self._all_or_nothing(X):
             rows, schema = self._read(X)
             y, weight, target = self._read_targets(rows, y, sample_weight)
             if (weight == 0).any():
@@ -177,7 +177,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         asks = self.missingness == "auto" and engine.has_holes
         compares = len(plans) > 1 or asks
         some = engine.merged().sample(MOST, spawn(generator)) if compares else None
-        chooser = Chooser[NetworkPlan](
+        chooser = Chooser[NetworkPlan, Network](
             some, _squares, spawn(generator), progress, n_ways=len(plans) + asks
         )
         best = chooser.race(plans, "embedding")

@@ -5,6 +5,7 @@ Contradictions are refused here, before any work is done.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from mixtura.selection.chooser import MOST, Chooser
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
 from mixtura.training.groups import Recipe
-from mixtura.training.hybrid import Plan
+from mixtura.training.hybrid import Plan, Trained
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
+#: Iterations that tell which of several candidates is best, those that are left for it, and those
+#: that lead from one trained mixture to another one nearby.
+_GLIMPSE, _REST, _FURTHER = 12, 28, 20
+#: A start has settled when a row gains so little per number (of ten at least).
+_TOL = 1e-3
 #: The prior of a class that a stream has not shown yet.
 _NEVER = 1e-100
 
@@ -70,7 +76,7 @@ def make_plans(
     by_em = generative and structures[0].closed_form
     solver = choose_solver(estimator.solver, rows.weight.sum(), by_em)
     _refuse_contradictions(estimator, solver, generative, structures[0])
-    init = resolve(estimator.init, {"em": partial(EM, tol=0.01)})
+    init = resolve(estimator.init, {"em": partial(EM, tol=_TOL * max(n_numbers, 10))})
     if estimator.solver == "auto" and isinstance(solver, EM) and estimator.init != "em":
         solver = init
     prior_rows, given = estimator.prior_rows, estimator.unlabeled_weight
@@ -114,12 +120,14 @@ def resized(estimator: MixtureClassifier, plan: Plan, engine: Engine) -> Plan:
     return replace(plan, solver=choose_solver(estimator.solver, engine.total_weight, False))
 
 
-def other_tradeoffs(estimator: MixtureClassifier, plan: Plan) -> list[Plan]:
-    """The plan with the other trade-offs that "auto" leaves open."""
+def other_tradeoffs(
+    estimator: MixtureClassifier, plan: Plan, begin: Sequence[Trained] = ()
+) -> list[Plan]:
+    """The plan with the other trade-offs that "auto" leaves open, from trained mixtures on."""
     left_open = isinstance(resolve(estimator.density, DENSITIES), Auto)
     if plan.generative or estimator.tradeoff != "auto" or not left_open:
         return []
-    return [replace(plan, tradeoff=tradeoff) for tradeoff in _TRADEOFFS[1:]]
+    return [replace(plan, tradeoff=tradeoff, begin=begin) for tradeoff in _TRADEOFFS[1:]]
 
 
 def choose(
@@ -139,14 +147,30 @@ def choose(
     some = None
     if n_ways > 1 or calibrates:
         some = engine.merged().sample(MOST, spawn(generator))
-    chooser = Chooser[Plan](some, Answers.of, spawn(generator), progress, n_ways=n_ways)
-    best = chooser.race(plans, "density")
-    others = other_tradeoffs(estimator, best.way) if tradeoffs else []
+    chooser = Chooser[Plan, Trained](some, answers, spawn(generator), progress, n_ways=n_ways)
+    several = len(plans) > 1
+    ways = [_quick(estimator, each, _GLIMPSE) for each in plans] if several else plans
+    best = chooser.race(ways, "density")
+    if best.models and several:
+        further = replace(best.way, solver=plan.solver, begin=best.models)
+        chooser.deepen(best, _quick(estimator, further, _REST))
+    others = other_tradeoffs(estimator, best.way, best.models) if tradeoffs else []
+    others = [_quick(estimator, each, _FURTHER) for each in others]
     best = chooser.challenge(best, others, question="tradeoff")
     others = [best.way.informative()] if asks else []
     best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
-    choice = tuple(chooser.table())
-    return Decision(best.way, engine, previous, best.held_out(), choice)
+    chosen = replace(best.way, solver=plan.solver, begin=())
+    return Decision(chosen, engine, previous, best.held_out(), tuple(chooser.table()))
+
+
+def answers(trained: Trained, held_out: Engine, generator: torch.Generator) -> Answers:
+    """What a trained mixture says of held-out rows."""
+    return Answers.of(trained.model, held_out, generator)
+
+
+def _quick(estimator: MixtureClassifier, plan: Plan, max_iter: int) -> Plan:
+    """The plan with fewer iterations after EM, where their number is left to us."""
+    return plan.limited(max_iter) if estimator.solver == "auto" and plan.together else plan
 
 
 def previous_fit(estimator: MixtureClassifier, rows: Rows, plans: list[Plan]) -> FitResult[Mixture]:

@@ -285,7 +285,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         y : (n,) labels; those of a data frame may also come one per frame, or as a series by id.
         sample_weight : (n,) non-negative weights, likewise.
         """
-        with self._all_or_nothing():
+        with self._all_or_nothing(X):
             self._forget()
             rows, schema = self._read_labeled(X, y, sample_weight)
             rows = rows.only_labeled()
@@ -364,7 +364,7 @@ class SequenceMixtureClassifier(DensityClassifier):
                 )
             return int(self.n_states), []
         ways = [Staged(replace(plan, n_states=n, method="ml"), every=False) for n in _STATES]
-        chooser = Chooser[Staged[ChainPlan]](
+        chooser = Chooser[Staged[ChainPlan], Mixture](
             engine.merged(), Answers.of, spawn(generator), progress, n_ways=len(ways), until=0.25
         )
         best = chooser.race(ways, "states")

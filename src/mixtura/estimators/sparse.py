@@ -36,9 +36,6 @@ from mixtura.selection.chooser import MOST
 from mixtura.training.sparse_bayes import Examples, SparseBayes, SparseFit
 from mixtura.training.start import cluster
 
-#: By how much a start from one component per class must beat those from several, whose evidence is
-#: a few units too low.
-_CLEARLY = 5.0
 #: Training rows that may become centers.
 _CENTERS = 1_000
 #: Columns of all rows are kept while they are no more numbers than this.
@@ -58,7 +55,7 @@ class SparseMixtureClassifier(ModelClassifier):
     ----------
     n_components : int, or one int per class
         Components to start from. A start from one component per class is tried too, and taken where
-        its evidence is clearly larger.
+        its evidence is larger.
     form : "auto", "primal" or "dual"
         "auto" is primal for more than 3,000 rows with the kernel "poly2", unless there are more
         products than rows.
@@ -86,7 +83,7 @@ class SparseMixtureClassifier(ModelClassifier):
     max_weights : int
         Weights to start from: where there could be more, every component starts from the columns
         that explain its rows best: sixty at most, and thirty at least if that makes no more than
-        900 in all. In dual form they are chosen among 1,000 rows.
+        600 in all. In dual form they are chosen among 1,000 rows.
     class_weight, standardize, unlabeled, device, callbacks, random_state, verbose
         As in `MixtureClassifier`; unlabeled rows are left out, with a warning.
 
@@ -193,7 +190,7 @@ class SparseMixtureClassifier(ModelClassifier):
     @property
     def coef_covariance_(self) -> np.ndarray:
         """(L, L) posterior covariance of the coefficients that are not zero, row by row."""
-        return self._sparse.covariance.numpy()
+        return (self._sparse.root @ self._sparse.root.T).numpy()
 
     @property
     def n_coef_(self) -> int:
@@ -255,7 +252,7 @@ class SparseMixtureClassifier(ModelClassifier):
         y : (n,) labels.
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         """
-        with self._all_or_nothing():
+        with self._all_or_nothing(X):
             schema = Schema.learn(as_table(X)).of_numbers()
             given = self._read(X, schema, reset=True)
             rows = read_rows(self, given, y, sample_weight).only_labeled()
@@ -317,21 +314,18 @@ class SparseMixtureClassifier(ModelClassifier):
         generator: torch.Generator,
         progress: Progress,
     ) -> tuple[SparseFit, list[Record]]:
-        """The start that ends with the largest evidence, `_CLEARLY` more for a single component."""
+        """The start that ends with the largest evidence."""
         trainer = SparseBayes(self.max_iter, self.tol, self.ceiling, self.max_weights)
         columns, single = _columns(basis, engine), [1] * len(counts)
-        attempts: list[tuple[float, SparseFit, list[Record]]] = []
+        attempts: list[tuple[SparseFit, list[Record]]] = []
         for wanted in [counts] * self.n_init + [single] * (counts != single):
             before = len(progress.history)
             start, layout = _clusters(engine, wanted, generator)
             examples = Examples(columns, len(basis), engine.y, start, engine.weight, layout)
-            fit = trainer.run(examples, progress)
-            worth = fit.evidence - (_CLEARLY if wanted == single != counts else 0.0)
-            attempts.append((worth, fit, progress.history[before:]))
+            attempts.append((trainer.run(examples, progress), progress.history[before:]))
             if progress.stopped:
                 break
-        _, best, course = max(attempts, key=lambda attempt: attempt[0])
-        return best, course
+        return max(attempts, key=lambda attempt: attempt[0].evidence)
 
     def _form(self, n_rows: int, n_features: int) -> str:
         if self.kernel != "poly2" and (self.form == "primal" or self.features != "quadratic"):
@@ -388,7 +382,7 @@ class SparseMixtureClassifier(ModelClassifier):
             coef=coef,
             log_weight=found.log_share.double().cpu(),
             layout=Layout(found.layout.counts),
-            covariance=fit.covariance.double().cpu(),
+            root=fit.root.double().cpu(),
             moderate=self.moderate,
         )
 
@@ -418,8 +412,8 @@ def _columns(
 
     if len(engine) * len(basis) > _KEPT:
         return values
-    kept = values(slice(None), torch.arange(len(basis), device=engine.device))
-    return lambda rows, wanted: kept[rows][:, wanted]
+    kept = values(slice(None), torch.arange(len(basis), device=engine.device)).T.contiguous()
+    return lambda rows, wanted: kept[wanted][:, rows].T
 
 
 def _clusters(
@@ -435,7 +429,9 @@ def _clusters(
     seed = int(torch.randint(2**31, (1,), generator=generator))
     for label, count in enumerate(counts):
         own = engine.labeled_as(label).all_rows()
-        clusters = cluster(own.x, own.weight, count, torch.Generator().manual_seed(seed))
+        clusters = cluster(own.x, own.weight[:, None], count, torch.Generator().manual_seed(seed))[
+            :, 0
+        ]
         start[engine.y == label] = sum(found) + clusters
         found.append(int(clusters.max()) + 1)
     return start, Layout(found, engine.device)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.special import log_softmax
+import torch
+from torch import Tensor
 
 from mixtura.parts import storable
 
@@ -30,11 +31,14 @@ class Calibration:
         """For a model trained to keep a log-margin."""
         return cls(temperature=max(1.0, margin / 4.0), doubt=0.05)
 
-    def log_proba(self, class_log_joint: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    def log_proba(self, class_log_joint: Tensor, missing: Tensor | None = None) -> Tensor:
         """Calibrated log posteriors (n, C) of rows with a share (n,) of their features missing."""
-        temperature = self.temperature ** ((1.0 - missing) ** self.fade)
-        sharp = log_softmax(class_log_joint / temperature[:, None], axis=1)
+        joint = class_log_joint / self.temperature
+        if missing is not None:
+            reach = (1.0 - missing) ** self.fade
+            joint = class_log_joint / (self.temperature**reach)[:, None]
+        sharp = joint.log_softmax(1)
         if self.doubt == 0.0:
             return sharp
-        guess = np.log(self.doubt / class_log_joint.shape[1])
-        return np.logaddexp(sharp + np.log1p(-self.doubt), guess)
+        guess = sharp.new_tensor(math.log(self.doubt / sharp.shape[1]))
+        return torch.logaddexp(sharp + math.log1p(-self.doubt), guess)

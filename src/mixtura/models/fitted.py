@@ -62,8 +62,12 @@ def working_type(given: np.dtype, n_features: int, floor: float) -> torch.dtype:
 def run_over(
     model: AnyMovable, engine: Engine[AnyBatch], function: Callable[[AnyMovable, AnyBatch], Tensor]
 ) -> Tensor:
-    """`function` of every row under the model, in double precision on the CPU."""
-    moved = model.to(engine.device)
+    """`function` of every row under the model, in double precision on the CPU.
+
+    The model is on the CPU, or where the rows are. There it is not copied, so that it keeps the
+    factors that it has once computed.
+    """
+    moved = model if engine.device.type == "cpu" else model.to(engine.device)
     return engine.concat(lambda batch: function(moved, batch).double(), moved)
 
 
@@ -155,15 +159,15 @@ class Fitted:
     def log_proba(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
 
-        def joint_and_missing(model: AnyModel, batch: Batch) -> Tensor:
+        def calibrated(model: AnyModel, batch: Batch) -> Tensor:
             joint = model.class_log_joint(batch).double()
-            return torch.cat([joint, batch.missing_share()[:, None].to(joint)], 1)
+            if not engine.may_have_missing:
+                return self.calibration.log_proba(joint)
+            missing = batch.missing_share()
+            found = self.calibration.log_proba(joint, missing)
+            return torch.where(missing[:, None] == 1.0, joint.log_softmax(1), found)
 
-        found = run_over(self.model, engine, joint_and_missing).numpy()
-        joint, missing = found[:, :-1], found[:, -1]
-        calibrated = self.calibration.log_proba(joint, missing)
-        plain = Calibration().log_proba(joint, missing)
-        return np.where(missing[:, None] == 1.0, plain, calibrated)
+        return run_over(self.model, engine, calibrated).numpy()
 
     def class_log_density(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(x | c), in the user's units."""

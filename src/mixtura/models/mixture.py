@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Device
 from mixtura.data.sequences import SequenceBatch
-from mixtura.densities import Density
+from mixtura.densities import Density, Statistics
 from mixtura.numerics import logsumexp
 from mixtura.parts import storable
 
@@ -45,6 +47,8 @@ class Layout:
 
     def logsumexp(self, values: Tensor) -> Tensor:
         """Sums within each class, in logs: (n, K) -> (n, C)."""
+        if self.n_components == self.n_classes:
+            return values
         if self._slots is None:
             return logsumexp(values.view(len(values), self.n_classes, -1), 2)
         padded = torch.nn.functional.pad(values, (0, 1), value=-torch.inf)
@@ -55,17 +59,42 @@ class Layout:
         return values.new_zeros(self.n_classes).index_add_(0, self.owner, values)
 
     def total(self, values: Tensor) -> Tensor:
-        """Sums within each class, row by row: (n, K) -> (n, C)."""
+        """Sums within each class: (..., K) -> (..., C)."""
         return values @ self._membership[values.dtype]
 
     def by_component(self, values: Tensor) -> Tensor:
-        """Each class's value at its components: (C,) -> (K,)."""
-        return self._membership[values.dtype] @ values
+        """Each class's value at its components: (..., C) -> (..., K)."""
+        return values @ self._membership[values.dtype].mT
+
+
+def weight_slope(
+    log_weight: Tensor, log_prior: Tensor, layout: Layout, mass: Tensor
+) -> dict[str, Tensor]:
+    """Derivatives by raw weights (..., K) and priors (..., C), of masses (..., K)."""
+    by_class = layout.total(mass)
+    return {
+        "log_weight": mass - layout.by_component(by_class) * log_weight.exp(),
+        "log_prior": by_class - by_class.sum(-1, keepdim=True) * log_prior.exp(),
+    }
+
+
+class OneProblem:
+    """A model that learns from all rows, by their labels."""
+
+    n_problems: ClassVar[int] = 1
+
+    def asked(self, batch: Batch | SequenceBatch) -> tuple[Tensor, Tensor]:
+        """Labels and weights of the rows, (n,)."""
+        return batch.y, batch.weight
+
+    def total_weight(self, y: Tensor, weight: Tensor) -> Tensor:
+        """(1,) what all rows weigh."""
+        return weight.sum(0, keepdim=True)
 
 
 @storable
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(OneProblem):
     """p(x, c) = prior_c * sum over the components k of class c of weight_k * f_k(x).
 
     All components of all classes live in one stack, so that one matrix product serves them all.
@@ -154,7 +183,7 @@ class Mixture:
             log_prior=prior - prior.logsumexp(0),
         )
 
-    @property
+    @cached_property
     def log_joint_weight(self) -> Tensor:
         """log of class prior times component weight, (K,)."""
         return self.log_weight + self.layout.by_component(self.log_prior)
@@ -174,9 +203,26 @@ class Mixture:
         """Numbers held in memory for one row."""
         return self.density.row_cost(missing)
 
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum over the components, (K,) -> ()."""
+        return values.sum()
+
+    def with_masses(self, density: Density, mass: Tensor) -> Mixture:
+        """The mixture whose weights and prior are proportional to non-negative masses (K,)."""
+        tiny = torch.finfo(mass.dtype).tiny
+        weight, prior = self.normalize_weight(mass.clamp_min(tiny).log()), self.log_prior
+        if self.learn_prior:
+            by_class = self.layout.sum(mass)
+            prior = (by_class / by_class.sum()).clamp_min(tiny).log()
+        return replace(self, density=density, log_weight=weight, log_prior=prior)
+
     def log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
         """Component log-joint: log p(x, c, k), (n, K)."""
-        return self.density.log_prob(batch) + self.log_joint_weight.to(batch.x.dtype)
+        return self.weighted(self.density.log_prob(batch))
+
+    def weighted(self, log_prob: Tensor) -> Tensor:
+        """Component log-joint (n, K) of log densities (n, K)."""
+        return log_prob + self.log_joint_weight.to(log_prob.dtype)
 
     def by_class(self, log_joint: Tensor) -> Tensor:
         """Class log-joint (n, C) of component log-joints (n, K)."""
@@ -210,6 +256,11 @@ class Mixture:
             log_prior=prior,
         )
 
+    def slope(self, statistics: Statistics, mass: Tensor) -> dict[str, Tensor]:
+        """Derivatives by `free` of what rows with these statistics, and masses (K,), gain."""
+        inner = {f"density.{name}": v for name, v in self.density.slope(statistics).items()}
+        return inner | weight_slope(self.log_weight, self.log_prior, self.layout, mass)
+
     def normalize_weight(self, log_weight: Tensor) -> Tensor:
         """Log weights that sum to one within each class."""
         return log_weight - self.layout.by_component(self.by_class(log_weight[None])[0])
@@ -234,6 +285,8 @@ class Mixture:
 
     def posterior(self, batch: Batch | SequenceBatch) -> Tensor:
         """p(component | x), or p(component | x, c) for rows that carry a label, (n, K)."""
+        if self.n_components == 1:
+            return batch.weight.new_ones(len(batch), 1)
         log_joint = self.log_joint(batch)
         foreign = (batch.y[:, None] >= 0) & (self.owner != batch.y[:, None])
         return log_joint.masked_fill(foreign, -torch.inf).softmax(1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Device
 from mixtura.densities import Density, Even, Product
-from mixtura.models.mixture import Mixture
+from mixtura.models.mixture import Mixture, OneProblem
 from mixtura.parts import storable
 
 
@@ -100,7 +100,7 @@ def _with_holes(batch: Batch) -> Tensor:
 
 @storable
 @dataclass(frozen=True)
-class Network:
+class Network(OneProblem):
     """One mixture per class embeds a row; the score of a class reads its own embedding.
 
     p(c | x) = softmax_c(bias_c + sum over the components k of class c of weight_k * f_k(x)), and

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +31,8 @@ class SparseModel:
     coef : (K, H) coefficients of the components.
     log_weight : (K,) of the components.
     layout : components of each class.
-    covariance : (L, L) posterior covariance of the L coefficients that are not zero, row by row.
+    root : (L, M), whose product with its transpose is the posterior covariance of the L
+        coefficients that are not zero, row by row.
     moderate : whether it moderates the probabilities.
     """
 
@@ -41,21 +40,21 @@ class SparseModel:
     coef: Tensor
     log_weight: Tensor
     layout: Layout
-    covariance: Tensor
+    root: Tensor
     moderate: bool = True
 
     @property
     def n_coef(self) -> int:
         """Coefficients that are not zero."""
-        return len(self.covariance)
+        return len(self.root)
 
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> SparseModel:
         """Another device or floating type."""
-        coef, log_weight, covariance = (
-            each.to(device, dtype) for each in (self.coef, self.log_weight, self.covariance)
+        coef, log_weight, root = (
+            each.to(device, dtype) for each in (self.coef, self.log_weight, self.root)
         )
         layout = Layout(self.layout.counts, coef.device)
-        return replace(self, coef=coef, log_weight=log_weight, layout=layout, covariance=covariance)
+        return replace(self, coef=coef, log_weight=log_weight, layout=layout, root=root)
 
     def row_cost(self, missing: bool) -> int:
         """Numbers held in memory per row."""
@@ -84,23 +83,14 @@ class SparseModel:
         """log p(component | x) up to a constant, (n, K), from the columns (n, H)."""
         return self.log_weight + values @ self.coef.T
 
-    @cached_property
-    def _root(self) -> Tensor:
-        """(L, L), whose product with its transpose is the covariance of the coefficients."""
-        covariance = self.covariance.cpu().numpy()
-        deviation = np.sqrt(covariance.diagonal())
-        values, vectors = np.linalg.eigh(covariance / deviation[:, None] / deviation)
-        half = deviation[:, None] * vectors * np.sqrt(values.clip(min=0.0))
-        return torch.from_numpy(half).to(self.covariance)
-
     def _deviations(self, values: Tensor, joint: Tensor) -> Tensor:
-        """(n, C, L): inner products of its rows are covariances of the class log-joints."""
+        """(n, C, M): inner products of its rows are covariances of the class log-joints."""
         component, column = self.coef.nonzero(as_tuple=True)
         shares = (joint - self.layout.logsumexp(joint)[:, self.layout.owner]).exp()
         slopes = values[:, column] * shares[:, component]
-        owner, root = self.layout.owner[component], self._root
+        owner = self.layout.owner[component]
         masks = [owner == label for label in range(self.layout.n_classes)]
-        return torch.stack([slopes[:, mask] @ root[mask] for mask in masks], 1)
+        return torch.stack([slopes[:, mask] @ self.root[mask] for mask in masks], 1)
 
 
 def _moderated(by_class: Tensor, deviations: Tensor) -> Tensor:

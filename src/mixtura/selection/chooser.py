@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from mixtura.engines import Engine
-from mixtura.numerics import spawn
+from mixtura.numerics import one_thread, spawn
 from mixtura.progress import Progress
 from mixtura.selection.held_out import HeldOut
+from mixtura.training.groups import Folds
 
 #: Parts that rows are held out in, by turns.
 FOLDS = 4
@@ -21,6 +22,11 @@ FEWEST, FEWEST_PER_CLASS = 20, 3
 MOST = 3_000
 #: Held-out rows that settle a race; and the folds after which a challenger that is behind leaves.
 _ENOUGH, _GLIMPSE = 200, 2
+#: Numbers up to which trials on several folds cost little more than one, if they are stacked.
+_SMALL = 50_000
+
+
+Trained = TypeVar("Trained", covariant=True)
 
 
 class Way(Protocol):
@@ -30,24 +36,48 @@ class Way(Protocol):
     def settings(self) -> dict[str, object]:
         """What tells it from others, by name."""
 
+
+@runtime_checkable
+class StagedWay(Way, Protocol[Trained]):
+    """One that is tried fold by fold."""
+
     def stages(
         self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> Sequence[object]:
+    ) -> Iterable[Trained]:
         """Trained models; where there are several, the simplest first."""
 
 
+@runtime_checkable
+class StackedWay(Way, Protocol[Trained]):
+    """One that may be tried on several folds at once."""
+
+    @property
+    def together(self) -> bool:
+        """Whether trials on several folds cost little more than one."""
+
+    def trials(
+        self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
+    ) -> Sequence[Trained]:
+        """One trained model per fold, of the rows of the others."""
+
+
 AnyWay = TypeVar("AnyWay", bound=Way)
+AnyTrained = TypeVar("AnyTrained")
 #: What a model makes of held-out rows.
-Judge = Callable[..., HeldOut]
+Judge = Callable[[AnyTrained, Engine, torch.Generator], HeldOut]
 
 
 @dataclass(eq=False)
-class Contender(Generic[AnyWay]):
-    """A way to train, and what its models make of held-out rows, fold by fold, stage by stage."""
+class Contender(Generic[AnyWay, AnyTrained]):
+    """A way to train, and what its models make of held-out rows, fold by fold, stage by stage.
+
+    `models` are those of the last stage, one per fold.
+    """
 
     way: AnyWay
     question: str = ""
     won: bool = False
+    models: list[AnyTrained] = field(default_factory=list)
     parts: list[list[HeldOut]] = field(default_factory=list)
     _pooled: dict[tuple[int, int], HeldOut] = field(default_factory=dict)
 
@@ -84,7 +114,7 @@ def too_few(engine: Engine, fewest: int = FEWEST) -> bool:
     return n_labeled < max(fewest, FEWEST_PER_CLASS * classes)
 
 
-class Chooser(Generic[AnyWay]):
+class Chooser(Generic[AnyWay, AnyTrained]):
     """Compares ways to train by what their models make of rows that were held out.
 
     All meet the same rows, holes and random numbers. No trial begins once a share `until` of the
@@ -100,7 +130,7 @@ class Chooser(Generic[AnyWay]):
     def __init__(
         self,
         engine: Engine | None,
-        judge: Judge,
+        judge: Judge[AnyTrained],
         generator: torch.Generator,
         progress: Progress,
         *,
@@ -108,57 +138,63 @@ class Chooser(Generic[AnyWay]):
         until: float = 0.5,
         fewest: int = FEWEST,
     ) -> None:
-        folds: Iterable[tuple[Engine, Engine]] = ()
+        self._engine, self._number = engine, torch.empty(0, dtype=torch.long)
         if engine is not None and not too_few(engine, fewest):
-            folds = engine.folds(FOLDS, spawn(generator))
-        self._folds = list(folds)
-        self._seeds = [spawn(generator).initial_seed() for _ in self._folds]
+            self._number = engine.fold_numbers(FOLDS, spawn(generator))
+        self._sizes = torch.bincount(self._number[self._number >= 0]).tolist()
+        self._seeds = [spawn(generator).initial_seed() for _ in self._sizes]
         self._judge, self._progress = judge, progress
         self._until, self._share = until, until / (FOLDS * n_ways)
-        self._entered: list[Contender[AnyWay]] = []
+        self._entered: list[Contender[AnyWay, AnyTrained]] = []
         self.cut_short = False
 
-    def race(self, ways: Sequence[AnyWay], question: str = "") -> Contender[AnyWay]:
+    def race(self, ways: Sequence[AnyWay], question: str = "") -> Contender[AnyWay, AnyTrained]:
         """The best: all meet the first fold, two of them the second, one what is left.
 
-        Once enough rows have been judged, it ends.
+        Once enough rows have been judged, it ends. Folds that cost little more than one are met
+        together.
         """
         left = [self._enter(way, question) for way in ways]
-        judged = 0
-        for number, (_, held_out) in enumerate(self._folds):
+        enough = [sum(self._sizes[:number]) < _ENOUGH for number in range(len(self._sizes))]
+        for part in self._parts(ways, range(sum(enough))):
             if not self._in_time():
                 break
             for contender in left:
-                self._meet(contender, number)
+                self._meet(contender, part)
             if len(left) > 1:
-                left = sorted(left, key=Contender.loss)[: 2 if number == 0 else 1]
-            judged += len(held_out)
-            if judged >= _ENOUGH:
-                break
+                left = sorted(left, key=Contender.loss)[: 2 if len(part) == 1 == part[0] + 1 else 1]
         left[0].won = True
         return left[0]
 
     def challenge(
         self,
-        champion: Contender[AnyWay],
+        champion: Contender[AnyWay, AnyTrained],
         ways: Iterable[AnyWay],
         beats: Callable[..., bool] = HeldOut.beats,
         question: str = "",
-    ) -> Contender[AnyWay]:
+    ) -> Contender[AnyWay, AnyTrained]:
         """The champion, or the way that beats it on the folds that it has met."""
         for way in ways:
             challenger = self._enter(way, question)
-            for number in range(len(champion.parts)):
-                behind = number == _GLIMPSE and challenger.loss() >= champion.loss(_GLIMPSE)
+            for part in self._parts([way], range(len(champion.parts))):
+                behind = part[0] == _GLIMPSE and challenger.loss() >= champion.loss(_GLIMPSE)
                 if behind or not self._in_time():
                     break
-                self._meet(challenger, number)
+                self._meet(challenger, part)
             both = challenger.held_out(), champion.held_out()
             met_all = 0 < len(champion.parts) == len(challenger.parts)
             if met_all and beats(*both):
                 champion.won &= champion.question != question
                 challenger.won, champion = True, challenger
         return champion
+
+    def deepen(self, contender: Contender[AnyWay, AnyTrained], way: AnyWay) -> None:
+        """Let another way, that goes on from where the contender is, take its place."""
+        met, contender.way = range(len(contender.parts)), way
+        contender.models, contender.parts = [], []
+        contender._pooled.clear()
+        for part in self._parts([way], met):
+            self._meet(contender, part)
 
     def table(self) -> list[dict[str, object]]:
         """What was compared, on how many rows, with which loss, and which of it was chosen.
@@ -177,8 +213,8 @@ class Chooser(Generic[AnyWay]):
             for each in self._entered
         ]
 
-    def _enter(self, way: AnyWay, question: str) -> Contender[AnyWay]:
-        contender = Contender(way, question)
+    def _enter(self, way: AnyWay, question: str) -> Contender[AnyWay, AnyTrained]:
+        contender: Contender[AnyWay, AnyTrained] = Contender(way, question)
         self._entered.append(contender)
         return contender
 
@@ -187,17 +223,34 @@ class Chooser(Generic[AnyWay]):
         self.cut_short |= not in_time
         return in_time
 
-    def _meet(self, contender: Contender[AnyWay], number: int) -> None:
-        """Train on one part, judge the other."""
-        (train, held_out), seed = self._folds[number], self._seeds[number]
-        clock = self._progress.part(self._share)
-        models = contender.way.stages(train, torch.Generator().manual_seed(seed), clock)
-        contender.parts.append(
-            [
-                self._judge(model, held_out, torch.Generator().manual_seed(seed + 1))
-                for model in models
-            ]
-        )
+    def _parts(self, ways: Sequence[Way], numbers: range) -> Sequence[Sequence[int]]:
+        """Folds that are met together: all where that costs little, else one after another."""
+        engine = self._engine
+        if engine is None or not numbers:
+            return []
+        small = len(engine) * engine.n_features <= _SMALL
+        if small and all(isinstance(way, StackedWay) and way.together for way in ways):
+            return [numbers]
+        return [[number] for number in numbers]
+
+    def _meet(self, contender: Contender[AnyWay, AnyTrained], numbers: Sequence[int]) -> None:
+        """Train on all folds but one, judge that one; for each of these folds."""
+        assert self._engine is not None
+        way, seeds = contender.way, [self._seeds[number] for number in numbers]
+        parts = [self._engine.split(self._number == number) for number in numbers]
+        clock = self._progress.part(len(seeds) * self._share)
+        own = torch.Generator().manual_seed(seeds[0])
+        with one_thread(len(self._engine) * self._engine.n_features):
+            if isinstance(way, StackedWay):
+                folds = Folds(self._number.to(self._engine.device), numbers)
+                found = [[model] for model in way.trials(self._engine, folds, own, clock)]
+            elif isinstance(way, StagedWay):
+                found = [list(way.stages(parts[0][0], own, clock))]
+        for models, (_, held_out), seed in zip(found, parts, seeds, strict=True):
+            contender.models.append(models[-1])
+            anew = [torch.Generator().manual_seed(seed + 1) for _ in models]
+            judged = zip(models, anew, strict=True)
+            contender.parts.append([self._judge(model, held_out, own) for model, own in judged])
 
 
 def _plain(value: object) -> object:

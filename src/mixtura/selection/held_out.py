@@ -129,8 +129,8 @@ class Answers(HeldOut):
 
     def losses_under(self, calibration: Calibration) -> np.ndarray:
         """(n,) minus the log probability of each label."""
-        log_proba = calibration.log_proba(self.class_log_joint, self.missing)
-        return -log_proba[np.arange(len(self)), self.y]
+        joint, missing = torch.from_numpy(self.class_log_joint), torch.from_numpy(self.missing)
+        return -calibration.log_proba(joint, missing).numpy()[np.arange(len(self)), self.y]
 
     @property
     def wrong(self) -> np.ndarray:

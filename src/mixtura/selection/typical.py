@@ -79,11 +79,13 @@ def held_out_scores(
     as they are: their thresholds are in-sample.
     """
     mixture = mixture.to(engine.device)
-    scores = run_over(mixture, engine, score)
     if not mixture.density.closed_form:
-        return scores
+        return run_over(mixture, engine, score)
     folds = [np.arange(fold, len(engine), _FOLDS) for fold in range(min(_FOLDS, len(engine)))]
-    parts = [_statistics(mixture, engine.take(index)) for index in folds]
+    parts, found = zip(
+        *(_statistics(mixture, engine.take(index), score) for index in folds), strict=True
+    )
+    scores = torch.cat(found)[np.argsort(np.concatenate(folds))]
     whole = add_statistics(*parts)
     whole = scale_statistics(whole, torch.full_like(whole["mass"], stand_for))
     lost = -run_over(em_update(mixture, whole, prior), engine, score)
@@ -93,15 +95,19 @@ def held_out_scores(
     return scores + lost.clamp_max(0.0).nan_to_num(0.0, neginf=0.0)
 
 
-def _statistics(mixture: Mixture, engine: Engine) -> Statistics:
-    """Expected statistics of all rows under the posterior of the components."""
+def _statistics(
+    mixture: Mixture, engine: Engine, score: Callable[[Mixture, Batch], Tensor]
+) -> tuple[Statistics, Tensor]:
+    """Expected statistics under the posterior of the components, and the scores of the rows."""
+    scores = []
 
     def statistics(batch: Batch) -> Statistics:
         with torch.no_grad():
+            scores.append(score(mixture, batch).double().cpu())
             occupancy = mixture.posterior(batch) * batch.weight[:, None]
         return mixture.density.statistics(batch, occupancy)
 
-    return engine.sum(statistics, mixture.density)
+    return engine.sum(statistics, mixture.density), torch.cat(scores)
 
 
 def _without(whole: Statistics, part: Statistics) -> Statistics:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.engines import Engine
+from mixtura.numerics import one_thread
 from mixtura.objectives import Objective
 from mixtura.progress import Progress, Record
 from mixtura.solvers.base import AnyModel, FitResult, Model, Penalty, Solver
@@ -98,17 +99,19 @@ class Adam(Solver):
         best = Best(model, objective, held_out)
         progress.start("Adam", n_epochs)
         n_batches = math.ceil(len(engine) / size)
+        numbers = size * model.row_cost(engine.may_have_missing)
         for epoch in range(1, n_epochs + 1):
             total, seen = torch.zeros((), dtype=engine.dtype, device=engine.device), 0
-            for number, index in enumerate(engine.minibatch_indices(size, generator)):
-                done = max((epoch - 1 + number / n_batches) / n_epochs, progress.time_spent)
-                rate = self.learning_rate * SCHEDULES[self.schedule](min(done, 1.0))
-                total += step(index, rate) * len(index)
-                seen += len(index)
-                if self.averaging:
-                    self._average(average, free, (epoch - 1) * n_batches + number + 1)
-                if progress.time_spent >= 1.0:
-                    break
+            with one_thread(numbers):
+                for number, index in enumerate(engine.minibatch_indices(size, generator)):
+                    done = max((epoch - 1 + number / n_batches) / n_epochs, progress.time_spent)
+                    rate = self.learning_rate * SCHEDULES[self.schedule](min(done, 1.0))
+                    total += step(index, rate) * len(index)
+                    seen += len(index)
+                    if self.averaging:
+                        self._average(average, free, (epoch - 1) * n_batches + number + 1)
+                    if progress.time_spent >= 1.0:
+                        break
             loss = float(total) / seen
             trained = average if self.averaging else free
             candidate = working.from_free({k: v.detach().clone() for k, v in trained.items()})

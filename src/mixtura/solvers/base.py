@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from mixtura.densities import Density, Statistics, scale_statistics
 from mixtura.engines import Engine
 from mixtura.engines.base import HasRowCost
 from mixtura.models.mixture import Mixture
+from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
 from mixtura.parts import Part
 from mixtura.progress import Progress
@@ -28,7 +30,7 @@ class SpreadPrior:
     Attributes
     ----------
     rows : number of imagined rows per component.
-    reference : their spread, as `Density.spread` of one component.
+    reference : their spread, as `Density.spread` of one component; or of each component.
     """
 
     rows: float
@@ -41,15 +43,29 @@ class SpreadPrior:
         reference = torch.tensordot((share / share.sum()).to(spreads), spreads, 1)
         return cls(densities[0].prior_rows if rows is None else rows, reference)
 
+    @classmethod
+    def stacked(cls, priors: Sequence[SpreadPrior | None], n_components: int) -> SpreadPrior | None:
+        """Those of several problems, each with so many components."""
+        known = [prior for prior in priors if prior is not None]
+        if not known:
+            return None
+        every = torch.stack([prior.reference for prior in known])
+        return cls(known[0].rows, every.repeat_interleave(n_components, 0))
+
+    def only(self, mask: Tensor) -> SpreadPrior:
+        """That of some problems (P,) of a stack."""
+        each = self.reference.unflatten(0, (len(mask), -1))
+        return SpreadPrior(self.rows, each[mask].flatten(0, 1))
+
     def statistics(self, density: Density, center: Tensor) -> Statistics:
         """What the imagined rows around each `center` (K, D) add to those of the real ones."""
         imagined = density.spread_statistics(self.reference.to(center), center)
         return scale_statistics(imagined, center.new_full((len(center),), self.rows))
 
-    def penalty(self, mixture: Mixture) -> Tensor:
-        """Minus the log prior, up to a constant."""
+    def penalty(self, mixture: Mixture | MixtureStack) -> Tensor:
+        """Minus the log prior, up to a constant; that of each problem of a stack."""
         reference = self.reference.to(mixture.log_weight)
-        return -self.rows * mixture.density.spread_log_prob(reference).sum()
+        return -self.rows * mixture.summed(mixture.density.spread_log_prob(reference))
 
 
 class HasOutputs(HasRowCost, Protocol):
@@ -60,7 +76,17 @@ class HasOutputs(HasRowCost, Protocol):
 
 
 class Model(HasOutputs, Protocol):
-    """What can be trained by gradients: a mixture, or a network of mixtures."""
+    """What can be trained by gradients: a mixture, a stack of them, or a network of mixtures."""
+
+    @property
+    def n_problems(self) -> int:
+        """How many problems are trained side by side; each row is so many rows of `outputs`."""
+
+    def asked(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Labels and weights of the rows of `outputs`."""
+
+    def total_weight(self, y: Tensor, weight: Tensor) -> Tensor:
+        """(P,) what all rows weigh in each problem."""
 
     def free(self) -> dict[str, Tensor]:
         """Unconstrained parameters by name."""
@@ -84,13 +110,26 @@ class Penalty(Protocol[Penalized]):
 
 @dataclass(frozen=True)
 class FitResult(Generic[AnyModel]):
-    """A trained model, how training ended, and the prior it was trained under."""
+    """A trained model, how training ended, and the prior it was trained under.
+
+    `losses` (P,) are those of the problems, where the model is a stack.
+    """
 
     model: AnyModel
     objective: float
     n_iter: int
     converged: bool
     prior: SpreadPrior | None = None
+    losses: Tensor | None = None
+
+
+def unstacked(result: FitResult[MixtureStack]) -> list[FitResult[Mixture]]:
+    """The mixtures of a stack, each with its own loss."""
+    losses = [] if result.losses is None else result.losses.tolist()
+    return [
+        FitResult(result.model[place], loss, result.n_iter, result.converged)
+        for place, loss in enumerate(losses)
+    ]
 
 
 def penalty(mixture: Mixture, prior: SpreadPrior | None) -> float:
@@ -160,19 +199,21 @@ class Solver(Part, ABC):
         return self
 
 
-def occupancies(mixture: Mixture, objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The summed loss of a chunk, and its signed occupancies (n, K)."""
+def occupancies(
+    mixture: Mixture | MixtureStack, objective: Objective, batch: Batch
+) -> tuple[Tensor, Tensor]:
+    """Weighted losses of a chunk (n,), and its signed occupancies (n, K)."""
     with torch.no_grad():
         log_joint = mixture.log_joint(batch)
-    return objective.occupancy(mixture, log_joint, batch.y, batch.weight)
+        return objective.occupancy(mixture, log_joint, *mixture.asked(batch))
 
 
-def with_masses(mixture: Mixture, density: Density, mass: Tensor) -> Mixture:
-    """The mixture whose weights and prior are proportional to non-negative masses (K,)."""
-    tiny = torch.finfo(mass.dtype).tiny
-    weight = mixture.normalize_weight(mass.clamp_min(tiny).log())
-    prior = mixture.log_prior
-    if mixture.learn_prior:
-        by_class = mixture.layout.sum(mass)
-        prior = (by_class / by_class.sum()).clamp_min(tiny).log()
-    return replace(mixture, density=density, log_weight=weight, log_prior=prior)
+@torch.no_grad()
+def expected(model: Mixture | MixtureStack, objective: Objective, batch: Batch) -> Statistics:
+    """Statistics of a chunk by signed occupancies, and `loss` (P,), that of each problem."""
+    log_prob, statistics = model.density.expectation(batch)
+    losses, occupancy = objective.occupancy(model, model.weighted(log_prob), *model.asked(batch))
+    loss, occupancy = losses.view(-1, model.n_problems).sum(0), occupancy.view(len(batch), -1)
+    if not model.density.closed_form:
+        return {"mass": occupancy.sum(0), "loss": loss}
+    return {**statistics(occupancy), "loss": loss}

@@ -256,13 +256,13 @@ def _accumulate(
     """
     with torch.no_grad():
         log_joint = mixture.log_joint(batch)
-    loss, occupancy = objective.occupancy(mixture, log_joint, batch.y, batch.weight)
+    losses, occupancy = objective.occupancy(mixture, log_joint, batch.y, batch.weight)
     positive = (
         occupancy.clamp_min(0.0) if netted else _numerator(mixture, objective, log_joint, batch)
     )
     return {
         **mixture.density.statistics(batch, occupancy),
-        "loss": loss,
+        "loss": losses.sum(),
         "positive": positive.sum(0),
     }
 

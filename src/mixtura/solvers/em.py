@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
+from typing import Generic, TypeVar
 
+import numpy as np
 import torch
-from scipy.optimize import minimize
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
@@ -18,17 +19,20 @@ from mixtura.data import Batch
 from mixtura.densities import Density, Statistics, add_statistics, keep_valid, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
+from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
-from mixtura.progress import Progress
+from mixtura.progress import Progress, Record
 from mixtura.solvers.base import (
     FitResult,
     Solver,
     SpreadPrior,
+    expected,
     occupancies,
-    penalty,
-    with_masses,
 )
 from mixtura.solvers.gradients import Free, Packed, gradient_of
+from mixtura.solvers.lbfgs import Minimization
+
+AnyMixture = TypeVar("AnyMixture", Mixture, MixtureStack)
 
 #: Steps of L-BFGS in an M step that has no closed form.
 _STEPS = 5
@@ -58,7 +62,7 @@ class EM(Solver):
 
     def run(  # type: ignore[override]
         self,
-        model: Mixture,
+        model: AnyMixture,
         objective: Objective,
         engine: Engine,
         progress: Progress,
@@ -66,52 +70,101 @@ class EM(Solver):
         generator: torch.Generator | None = None,
         held_out: Engine | None = None,
         prior: SpreadPrior | None = None,
-    ) -> FitResult[Mixture]:
+    ) -> FitResult[AnyMixture]:
+        """A better mixture, or better ones: each of a stack stays as it is once it has settled."""
         progress.start("EM", self.max_iter)
-        total_weight, previous = engine.total_weight, float("inf")
+        left = _Unsettled(model, engine, prior)
         for iteration in range(1, self.max_iter + 1):
-            sums = engine.sum(partial(_accumulate, model, objective), model.density)
-            loss = float(sums.pop("loss")) / total_weight
-            penalized = loss + penalty(model, prior) / total_weight
-            if model.density.closed_form:
-                model = em_update(model, sums, prior)
-            else:
-                density = _ascended(model, objective, engine, prior)
-                model = with_masses(model, density, sums["mass"])
-            stop = progress.step({"stage": "EM", "iteration": iteration, "objective": penalized})
-            if stop or previous - penalized < self.tol:
-                return FitResult(model, loss, iteration, not stop)
-            previous = penalized
-        return FitResult(model, loss, self.max_iter, False)
+            penalized = left.step(objective, self.tol)
+            record: Record = {"stage": "EM", "iteration": iteration, "objective": penalized}
+            stop, settled = progress.step(record), bool(left.settled.all())
+            if stop or settled:
+                break
+            left.part()
+        found, losses = left.whole()
+        return FitResult(
+            found, float(losses.mean()), iteration, settled and not stop, losses=losses
+        )
 
 
-def _accumulate(mixture: Mixture, objective: Objective, batch: Batch) -> Statistics:
-    loss, occupancy = occupancies(mixture, objective, batch)
-    if not mixture.density.closed_form:
-        return {"mass": occupancy.sum(0), "loss": loss}
-    return {**mixture.density.statistics(batch, occupancy), "loss": loss}
+class _Unsettled(Generic[AnyMixture]):
+    """A mixture, or those of a stack that EM still improves, and their rows."""
+
+    def __init__(self, model: AnyMixture, engine: Engine, prior: SpreadPrior | None) -> None:
+        self._all: AnyMixture = model
+        self._model: AnyMixture = model
+        self._engine, self._prior = engine, prior
+        self._weight = model.total_weight(engine.y, engine.weight).double().clamp_min(1e-300)
+        self._places = torch.arange(len(self._weight), device=self._weight.device)
+        self._previous = self._losses = torch.full_like(self._weight, torch.inf)
+        self._final = self._losses.clone()
+        self.settled = torch.zeros_like(self._weight, dtype=torch.bool)
+
+    def step(self, objective: Objective, tol: float) -> float:
+        """One iteration; the mean objective before it."""
+        model, prior = self._model, self._prior
+        sums = self._engine.sum(partial(expected, model, objective), model.density)
+        loss = sums.pop("loss").double() / self._weight
+        penalized = loss if prior is None else loss + prior.penalty(model) / self._weight
+        if model.density.closed_form:
+            new = em_update(model, sums, prior)
+        else:
+            density = _ascended(model, objective, self._engine, prior)
+            new = model.with_masses(density, sums["mass"])
+        self._model = new
+        if isinstance(model, MixtureStack) and self.settled.any():
+            self._model = model.replaced(new, ~self.settled)
+        self._losses = torch.where(self.settled, self._losses, loss)
+        self.settled = self.settled | (self._previous - penalized < tol)
+        self._previous = penalized
+        return float(penalized.mean())
+
+    def part(self) -> None:
+        """Let those that have settled go, once they are half of all: the others cost less alone."""
+        model, left = self._model, ~self.settled
+        if not isinstance(model, MixtureStack) or 2 * int(left.sum()) > len(left):
+            return
+        self._all, self._final = self.whole()
+        self._model = model.only(left)
+        rows = self._model.assignment.sees.any(0)
+        self._engine = self._engine.only(rows[self._engine.y])
+        self._prior = None if self._prior is None else self._prior.only(left)
+        self._weight, self._places = self._weight[left], self._places[left]
+        self._previous, self._losses = self._previous[left], self._losses[left]
+        self.settled = self.settled[left]
+
+    def whole(self) -> tuple[AnyMixture, Tensor]:
+        """All mixtures as they are, and their losses (P,) before the last step."""
+        losses = self._final.index_copy(0, self._places, self._losses)
+        if not isinstance(self._all, MixtureStack) or len(self._places) == len(losses):
+            return self._model, losses
+        return self._all.with_parts(self._places, self._model), losses
 
 
-def em_update(mixture: Mixture, sums: Statistics, prior: SpreadPrior | None = None) -> Mixture:
+def em_update(
+    mixture: AnyMixture, sums: Statistics, prior: SpreadPrior | None = None
+) -> AnyMixture:
     """The M step; a component that lost all its rows stays where it is."""
     old = mixture.density
     total = sums
     if prior is not None:
         total = add_statistics(sums, prior.statistics(old, old.center(sums)))
     new, valid = old.maximize(total)
-    return with_masses(mixture, keep_valid(old, new, valid), sums["mass"])
+    return mixture.with_masses(keep_valid(old, new, valid), sums["mass"])
 
 
 def _ascended(
-    mixture: Mixture, objective: Objective, engine: Engine, prior: SpreadPrior | None
+    mixture: AnyMixture, objective: Objective, engine: Engine, prior: SpreadPrior | None
 ) -> Density:
     """The density after a few steps of L-BFGS on what an M step maximizes."""
-    old = mixture.density
-    packed = Packed(old.free())
+    old, count = mixture.density, mixture.n_problems
+    packed = Packed(old.free(), count)
+    total_weight = mixture.total_weight(engine.y, engine.weight).double().cpu().numpy()
 
     def loss(batch: Batch, free: Free) -> Tensor:
         _, occupancy = occupancies(mixture, objective, batch)
-        return -(occupancy * old.from_free(free).log_prob(batch)).sum()
+        gain = occupancy.view(len(batch), -1) * old.from_free(free).log_prob(batch)
+        return -gain.view(len(batch), count, -1).sum((0, 2))
 
     def sums(free: Free) -> Free:
         data = engine.sum(lambda batch: gradient_of(partial(loss, batch), free), old)
@@ -119,12 +172,20 @@ def _ascended(
             return data
         return add_statistics(
             data,
-            gradient_of(lambda f: prior.penalty(replace(mixture, density=old.from_free(f))), free),
+            gradient_of(
+                lambda f: prior.penalty(replace(mixture, density=old.from_free(f))).view(-1), free
+            ),
         )
 
-    function, start = packed.mean(sums, engine.total_weight), packed.pack(old.free())
-    found = minimize(function, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
-    return old.from_free(packed.unpack(found.x))
+    def function(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = sums(packed.unpack(points))
+        loss = found.pop("loss").double().cpu().numpy() / total_weight
+        return loss, packed.pack(found) / total_weight[:, None]
+
+    search = Minimization(function, packed.pack(old.free()), _STEPS, 0.0)
+    while not search.settled.all():
+        search.advance()
+    return old.from_free(packed.unpack(search.point))
 
 
 def online_em_step(
@@ -134,7 +195,7 @@ def online_em_step(
 
     Returns the new mixture and the rows seen by now.
     """
-    sums = engine.sum(partial(_accumulate, mixture, objective), mixture.density)
+    sums = engine.sum(partial(expected, mixture, objective), mixture.density)
     sums.pop("loss")
     past = mixture.log_weight.exp() * mixture.layout.by_component(seen)
     imagined = scale_statistics(mixture.density.own_statistics(), past)

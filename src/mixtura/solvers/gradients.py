@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Generic
 
 import numpy as np
@@ -78,47 +77,28 @@ def _is_finite(model: Model) -> bool:
 
 
 def gradient_of(loss: Callable[[Free], Tensor], free: Free) -> Free:
-    """A loss, and its gradient by every free parameter."""
+    """Losses (P,), and the gradient of their sum by every free parameter."""
     leaves = {name: value.detach().requires_grad_() for name, value in free.items()}
     value = loss(leaves)
-    gradients = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+    gradients = torch.autograd.grad(value.sum(), list(leaves.values()), materialize_grads=True)
     return {"loss": value.detach(), **dict(zip(leaves, gradients, strict=True))}
 
 
-@dataclass
 class Packed:
-    """Named tensors as one vector, for an optimizer that knows only vectors."""
+    """Named tensors as one vector per problem, for an optimizer that knows only vectors."""
 
-    template: Free
-    shapes: dict[str, torch.Size] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.shapes = {name: value.shape for name, value in self.template.items()}
-
-    def mean(
-        self, sums: Callable[[Free], Free], total_weight: float
-    ) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-        """Summed losses and gradients of free parameters, as means of a vector."""
-
-        def value_and_gradient(vector: np.ndarray) -> tuple[float, np.ndarray]:
-            found = sums(self.unpack(vector))
-            loss = float(found.pop("loss")) / total_weight
-            return loss, self.pack(found) / total_weight
-
-        return value_and_gradient
+    def __init__(self, template: Free, n_problems: int = 1) -> None:
+        self._template, self._n_problems = template, n_problems
+        self._sizes = [value.numel() // n_problems for value in template.values()]
 
     def pack(self, tensors: Free) -> np.ndarray:
-        flat = [tensors[name].detach().double().flatten().cpu() for name in self.shapes]
-        return torch.cat(flat).numpy()
+        """(P, d), in double precision."""
+        parts = [tensors[name].detach().reshape(self._n_problems, -1) for name in self._template]
+        return torch.cat(parts, 1).double().cpu().numpy()
 
-    def unpack(self, vector: np.ndarray) -> Free:
-        like = next(iter(self.template.values()))
-        parts = (
-            torch.from_numpy(vector.copy())
-            .to(like)
-            .split([s.numel() for s in self.shapes.values()])
-        )
-        return {
-            name: part.view(shape)
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
+    def unpack(self, vectors: np.ndarray) -> Free:
+        """The tensors of (P, d)."""
+        like = next(iter(self._template.values()))
+        parts = torch.from_numpy(vectors).to(like).split(self._sizes, 1)
+        named = zip(self._template.items(), parts, strict=True)
+        return {name: part.reshape(value.shape) for (name, value), part in named}

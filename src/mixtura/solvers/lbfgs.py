@@ -1,23 +1,48 @@
-"""L-BFGS on all rows: any density, any objective."""
+"""L-BFGS on all rows: any density, any objective, and several problems side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
+from types import NoneType
 
+import numpy as np
 import torch
-from scipy.optimize import minimize
 from sklearn.utils._param_validation import Interval
-from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities import add_statistics
 from mixtura.engines import Engine
+from mixtura.models.mixture import Mixture
+from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
 from mixtura.progress import Progress, Record
-from mixtura.solvers.base import AnyModel, FitResult, Model, Penalty, Solver
-from mixtura.solvers.gradients import Best, Free, Packed, gradient_of
+from mixtura.solvers.base import (
+    AnyModel,
+    FitResult,
+    Model,
+    Penalty,
+    Solver,
+    SpreadPrior,
+    expected,
+)
+from mixtura.solvers.gradients import Best, Free, Packed
+
+#: Steps that curvature is remembered of.
+_MEMORY = 20
+#: A step lowers the loss by this share of what the slope promises, and leaves no more than this
+#: share of the slope; no more points than this are tried for it.
+_ARMIJO, _WOLFE, _MOST_TRIED = 1e-4, 0.9, 20
+#: No entry of a gradient is larger where a minimum is.
+_FLAT = 1e-8
+
+#: Where numbers are too large, comparisons fail and steps become shorter: nothing to warn of.
+_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
+
+#: Losses (P,) and gradients (P, d) at points (P, d), one per problem.
+Function = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass
@@ -58,41 +83,185 @@ class LBFGS(Solver):
         prior: Penalty | None = None,
     ) -> FitResult[AnyModel]:
         progress.start("L-BFGS", self.max_iter)
-        packed, best = Packed(model.free()), Best(model, objective, held_out)
+        packed, best = Packed(model.free(), model.n_problems), Best(model, objective, held_out)
+        total_weight = model.total_weight(engine.y, engine.weight).double().cpu().numpy()
 
         def sums(free: Free) -> Free:
-            data = engine.sum(partial(_gradient_sums, model, objective, free), model)
-            if prior is None:
-                return data
-            penalties = gradient_of(lambda leaves: prior.penalty(model.from_free(leaves)), free)
-            return add_statistics(data, penalties)
+            if not isinstance(prior, SpreadPrior | NoneType):
+                return traced_sums(model, free, objective, engine, prior)
+            if isinstance(model, Mixture | MixtureStack) and model.density.explicit:
+                return explicit_sums(model, free, objective, engine, prior)
+            return traced_sums(model, free, objective, engine, prior)
 
-        iteration = 0
+        def function(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            found = sums(packed.unpack(points))
+            loss = found.pop("loss").double().cpu().numpy() / total_weight
+            return loss, packed.pack(found) / total_weight[:, None]
 
-        def after_step(intermediate_result) -> None:  # type: ignore[no-untyped-def]
-            nonlocal iteration
-            iteration += 1
-            loss = float(intermediate_result.fun)
+        search = Minimization(function, packed.pack(model.free()), self.max_iter, self.tol)
+        while not search.settled.all():
+            if not search.advance():
+                continue
+            iteration = int(search.n_iter.max())
+            loss = float(search.loss.mean())
             record: Record = {"stage": "L-BFGS", "iteration": iteration, "objective": loss}
-            best.offer(model.from_free(packed.unpack(intermediate_result.x)), loss, record)
+            if held_out is not None:
+                best.offer(model.from_free(packed.unpack(search.point)), loss, record)
             if progress.step(record) or best.waited(self.patience, iteration):
-                raise StopIteration
-
-        outcome = minimize(
-            packed.mean(sums, engine.total_weight),
-            packed.pack(model.free()),
-            jac=True,
-            method="L-BFGS-B",
-            callback=after_step,
-            options={"maxiter": self.max_iter, "ftol": self.tol, "gtol": 1e-8, "maxcor": 20},
-        )
+                break
+        iteration = int(search.n_iter.max())
         settled = iteration < self.max_iter and not progress.stopped
-        return FitResult(best.model, float(outcome.fun), max(1, iteration), settled)
+        losses = torch.from_numpy(search.loss)
+        found = best.model
+        if held_out is None and iteration:
+            found = model.from_free(packed.unpack(search.point))
+        return FitResult(found, float(losses.mean()), max(1, iteration), settled, losses=losses)
 
 
-def _gradient_sums(model: Model, objective: Objective, free: Free, batch: Batch) -> Free:
-    def loss(leaves: Free) -> Tensor:
-        joint = model.from_free(leaves).outputs(batch)
-        return objective.total(joint, batch.y, batch.weight)
+@torch.no_grad()
+def explicit_sums(
+    model: Mixture | MixtureStack,
+    free: Free,
+    objective: Objective,
+    engine: Engine,
+    prior: SpreadPrior | None,
+) -> Free:
+    """Losses (P,) at free parameters, and their gradient, by the statistics of the rows.
 
-    return gradient_of(loss, free)
+    Imagined rows of a prior are rows like any other.
+    """
+    current = model.from_free(free)
+    sums = engine.sum(partial(expected, current, objective), model)
+    loss, mass, density = sums.pop("loss"), sums["mass"], current.density
+    if prior is not None:
+        loss = loss + prior.penalty(current)
+        sums = add_statistics(sums, prior.statistics(density, density.location))
+    slope = current.slope(sums, mass)
+    return {"loss": loss.view(-1), **{name: -slope[name] for name in free}}
+
+
+def traced_sums(
+    model: Model, free: Free, objective: Objective, engine: Engine, prior: Penalty | None
+) -> Free:
+    """The same by autograd, for any model."""
+    leaves = {name: value.requires_grad_() for name, value in free.items()}
+    current = model.from_free(leaves)
+    extra = [] if prior is None else [prior.penalty(current).view(-1)]
+
+    def sums(batch: Batch) -> Free:
+        outputs, (y, weight) = current.outputs(batch), current.asked(batch)
+        losses, slope = objective.loss_and_slope(outputs.detach(), y)
+        gradients = torch.autograd.grad(
+            [outputs, *extra],
+            list(leaves.values()),
+            [slope * weight[:, None], *map(torch.ones_like, extra)],
+            retain_graph=True,
+            materialize_grads=True,
+        )
+        loss = (losses * weight).view(-1, model.n_problems).sum(0)
+        loss = sum((each.detach() for each in extra), loss)
+        extra.clear()  # it is of all rows together
+        return {"loss": loss, **dict(zip(leaves, gradients, strict=True))}
+
+    return engine.sum(sums, model)
+
+
+class Minimization:
+    """P functions, each minimized by L-BFGS; all are evaluated together, and none waits for others.
+
+    Steps fulfil the weak Wolfe conditions, found by doubling and halving, which also serves
+    functions with kinks. Curvature enters in its compact form (Byrd, Nocedal, Schnabel, 1994).
+
+    Attributes
+    ----------
+    point : (P, d), the best so far, with its loss (P,) and slope (P, d).
+    n_iter : (P,) steps taken.
+    settled : (P,) where no further step is to come.
+    """
+
+    @_OVERFLOW
+    def __init__(self, function: Function, start: np.ndarray, max_iter: int, tol: float) -> None:
+        self._function, self._max_iter, self._tol = function, max_iter, tol
+        self.point = start
+        self.loss, self.slope = function(start)
+        self.n_iter = np.zeros(len(start), dtype=int)
+        self.settled = ~np.isfinite(self.loss) | (abs(self.slope).max(1) <= _FLAT)
+        self._moves = self._turns = np.zeros((len(start), 0, start.shape[1]))
+        self._direction = -self.slope
+        self._length = 1.0 / np.linalg.norm(self.slope, axis=1).clip(1.0)
+        self._low, self._high = np.zeros(len(start)), np.full(len(start), np.inf)
+        self._tried = np.zeros(len(start), dtype=int)
+
+    @_OVERFLOW
+    def advance(self) -> bool:
+        """Evaluate one point per problem; whether any has taken a step."""
+        move = np.where(self.settled, 0.0, self._length)[:, None] * self._direction
+        loss, slope = self._function(self.point + move)
+        promised = np.einsum("pd,pd->p", self.slope, self._direction)
+        lower = loss <= self.loss + _ARMIJO * self._length * promised  # never where it is NaN
+        flatter = np.einsum("pd,pd->p", slope, self._direction) >= _WOLFE * promised
+        self._tried += 1
+        tired = self._tried >= _MOST_TRIED
+        taken = lower & (flatter | tired) & ~self.settled
+        self._low[lower], self._high[~lower] = self._length[lower], self._length[~lower]
+        open_ended = np.isinf(self._high)
+        middle = 0.5 * (self._low + np.where(open_ended, 3.0 * self._length, self._high))
+        self._length = middle
+        self.settled |= tired & ~lower
+        if taken.any():
+            self._take(taken, move, loss, slope)
+        return bool(taken.any())
+
+    def _take(
+        self, taken: np.ndarray, move: np.ndarray, loss: np.ndarray, slope: np.ndarray
+    ) -> None:
+        scale = np.maximum(abs(self.loss), abs(loss)).clip(1.0)
+        ended = self.loss - loss <= self._tol * scale
+        self._remember(taken, move, slope - self.slope)
+        self.point = np.where(taken[:, None], self.point + move, self.point)
+        self.slope = np.where(taken[:, None], slope, self.slope)
+        self.loss = np.where(taken, loss, self.loss)
+        self.n_iter += taken
+        ended |= (self.n_iter >= self._max_iter) | (abs(self.slope).max(1) <= _FLAT)
+        self.settled |= taken & ended
+        self._direction = np.where(taken[:, None], self._newton(), self._direction)
+        self._length[taken], self._low[taken], self._high[taken] = 1.0, 0.0, np.inf
+        self._tried[taken] = 0
+
+    def _remember(self, taken: np.ndarray, move: np.ndarray, turn: np.ndarray) -> None:
+        """The last moves and what they did to the slope, (P, m, d), the latest last.
+
+        Problems that have taken fewer steps than others begin with moves of zero.
+        """
+        curved = (move * turn).sum(1) > 1e-10 * (turn * turn).sum(1)
+        keep = (taken & curved)[:, None, None]
+        if not keep.any():
+            return
+
+        def pushed(kept: np.ndarray, new: np.ndarray) -> np.ndarray:
+            if kept.shape[1] < _MEMORY:
+                kept = np.concatenate([np.zeros_like(new)[:, None], kept], 1)
+            return np.where(keep, np.concatenate([kept[:, 1:], new[:, None]], 1), kept)
+
+        self._moves, self._turns = pushed(self._moves, move), pushed(self._turns, turn)
+
+    def _newton(self) -> np.ndarray:
+        """Minus the inverse curvature times the slope, (P, d)."""
+        moves, turns, slope = self._moves, self._turns, self.slope[..., None]
+        if not moves.shape[1]:
+            return -self.slope
+        back = turns.transpose(0, 2, 1)
+        products, squares = moves @ back, turns @ back  # (P, m, m)
+        diagonal = np.einsum("pmm->pm", products)
+        blank = diagonal[:, :, None] * np.eye(moves.shape[1]) == 0.0
+        upper = np.triu(products) + blank * np.eye(moves.shape[1])
+        scale = (diagonal[:, -1] / np.where(blank[:, -1, -1], 1.0, squares[:, -1, -1]))[
+            :, None, None
+        ]
+        scale = np.where(scale > 0.0, scale, 1.0)
+        inner = np.linalg.solve(upper, moves @ slope)
+        middle = diagonal[..., None] * inner + scale * (squares @ inner - turns @ slope)
+        outer = np.linalg.solve(upper.transpose(0, 2, 1), middle)
+        found = scale * (slope - back @ inner) + moves.transpose(0, 2, 1) @ outer
+        descends = (found * slope).sum(1, keepdims=True) > 0.0
+        return -np.where(descends, found, slope)[..., 0]

@@ -200,6 +200,31 @@ def check_gradient(density: VectorDensity, generator: torch.Generator) -> None:
         assert torch.autograd.gradcheck(log_prob, tuple(free.values()))
 
 
+def check_slope(density: VectorDensity, generator: torch.Generator) -> None:
+    """Derivatives by statistics are those of the log densities, and of the prior of the spread."""
+    if not density.explicit:
+        return
+    free = {k: v.detach().clone().requires_grad_() for k, v in density.free().items()}
+    for holes in (False, True):
+        batch = make_batch(density, 12, generator, holes=holes)
+        occupancy = randn(generator, 12, density.n_components)
+        found = density.slope(density.statistics(batch, occupancy))
+        same_slopes(found, (occupancy * density.from_free(free).log_prob(batch)).sum(), free)
+    if density.spread.numel():
+        imagined = density.spread_statistics(2.0 * density.typical_spread, density.location)
+        wanted = density.from_free(free).spread_log_prob(2.0 * density.typical_spread).sum()
+        same_slopes(density.slope(imagined), wanted, free)
+
+
+def same_slopes(found: dict[str, Tensor], value: Tensor, free: dict[str, Tensor]) -> None:
+    """These are the derivatives of a value by free parameters."""
+    assert found.keys() == free.keys()
+    wanted = torch.autograd.grad(value, list(free.values()), materialize_grads=True)
+    for name, slope in zip(free, wanted, strict=True):
+        slack = EXACT * float(slope.abs().max())
+        np.testing.assert_allclose(found[name], slope, EXACT, slack, err_msg=name)
+
+
 def check_own_statistics(density: VectorDensity, generator: torch.Generator) -> None:
     """The likeliest density for a model's own statistics is the model."""
     if not density.closed_form:
@@ -319,6 +344,7 @@ DENSITY_CHECKS: tuple[Callable[[VectorDensity, torch.Generator], None], ...] = (
     check_single_precision,
     check_free,
     check_gradient,
+    check_slope,
     check_own_statistics,
     check_updates,
     check_sample,

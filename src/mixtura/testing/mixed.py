@@ -17,6 +17,7 @@ from mixtura.testing.densities import (
     check_gradient,
     check_moments,
     check_single_precision,
+    check_slope,
     check_stacking,
     same_where_observed,
 )
@@ -413,6 +414,7 @@ MIXED_CHECKS: tuple[Callable[..., None], ...] = (
     check_single_precision,
     check_mixed_free,
     check_gradient,
+    check_slope,
     check_mixed_own_statistics,
     check_mixed_statistics,
     check_mixed_prior,

@@ -60,8 +60,8 @@ def _check_occupancy(
     def total(values: Tensor) -> float:
         return float((objective.loss(mixture.by_class(values), y) * weight).sum())
 
-    loss, occupancy = objective.occupancy(mixture, log_joint, y, weight)
-    np.testing.assert_allclose(float(loss), total(log_joint), EXACT)
+    losses, occupancy = objective.occupancy(mixture, log_joint, y, weight)
+    np.testing.assert_allclose(float(losses.sum()), total(log_joint), EXACT)
     step = 1e-6
     for row, component in np.ndindex(*log_joint.shape):
         nudge = torch.zeros_like(log_joint)

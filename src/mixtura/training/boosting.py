@@ -19,10 +19,11 @@ from torch import Tensor
 
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
+from mixtura.models.stack import Assignment, MixtureStack
 from mixtura.objectives import Conditional, Likelihood, Objective
 from mixtura.progress import Progress
-from mixtura.solvers import EM, SpreadPrior
-from mixtura.training.start import fit_single
+from mixtura.solvers import EM, FitResult, SpreadPrior
+from mixtura.solvers.base import unstacked
 
 #: A single-class mixture for EM to begin with.
 Begin = Callable[[Engine, torch.Generator], Mixture]
@@ -33,6 +34,8 @@ _NEGLIGIBLE = 1e-9
 _ABSENT = 1e-100
 #: Log odds of a new stage that the line search looks at, before it looks closer so many times.
 _LOG_ODDS, _ZOOMS = (-9.0, 4.5, 28), 3
+#: Numbers that it looks at together; and rows times classes that are trained together.
+_NUMBERS, _TOGETHER = 1_000_000, 20_000
 #: Single rows that a generative stage tries to begin with.
 _SINGLES = 5
 #: Share of a stage in the mixture when several are compared, after so many refits.
@@ -45,21 +48,30 @@ _FLAW = 1e-3
 
 @dataclass(frozen=True)
 class Learner:
-    """Fits a generative classifier to weighted rows by maximum likelihood."""
+    """Fits a generative classifier to weighted rows by maximum likelihood.
+
+    Attributes
+    ----------
+    prior : of the spread, if any.
+    rows, starts : that it was made from, and what EM begins with there, class by class.
+    """
 
     begin: Begin
     em: EM
     n_classes: int
     prior: SpreadPrior | None = None
+    rows: Engine | None = None
+    starts: tuple[Mixture, ...] = ()
 
     def informed(self, engine: Engine, rows: float, generator: torch.Generator) -> Learner:
         """The learner with a prior: so many rows of the spread that its starts show on average."""
         if rows == 0:
             return self
         engines = self._engines(engine)
-        densities = [self.begin(engine, generator).density for engine in engines]
-        share = torch.tensor([engine.total_weight for engine in engines])
-        return replace(self, prior=SpreadPrior.pooled(densities, share, rows))
+        starts = tuple(self.begin(each, generator) for each in engines)
+        share = torch.tensor([each.total_weight for each in engines])
+        prior = SpreadPrior.pooled([start.density for start in starts], share, rows)
+        return replace(self, prior=prior, rows=engine, starts=starts)
 
     def shortened(self) -> Learner:
         """The learner with a few iterations of EM: where others will follow."""
@@ -76,30 +88,58 @@ class Learner:
 
         That class's prior is then as good as zero.
         """
+        begun = self.starts if engine is self.rows else ()
 
-        def one(engine: Engine, label: int) -> Mixture:
-            if absent is not None and not len(engine):
-                return absent.of_class(label)
-            start = partial(self.begin, engine, generator)
-            return fit_single(start, engine, self.em, progress, self.prior).model
-
-        return self._join(engine, one)
+        engines, attempts = self._engines(engine), []
+        for number in range(self.em.n_init):
+            starts = [
+                absent.of_class(label)
+                if absent is not None and not len(rows)
+                else begun[label]
+                if begun and number == 0
+                else self.begin(rows, generator)
+                for label, rows in enumerate(engines)
+            ]
+            attempts.append(self._trained(starts, engine, engines, self.em, progress))
+        best = [
+            min((each[label] for each in attempts), key=lambda result: result.objective)
+            for label in range(self.n_classes)
+        ]
+        return self._join([each.model for each in best], engines)
 
     def improve(self, mixture: Mixture, engine: Engine, progress: Progress) -> Mixture:
         """A classifier that a little EM reaches from another."""
-        em = self.shortened().em
+        engines, em = self._engines(engine), self.shortened().em
+        starts = [mixture.of_class(label) for label in range(self.n_classes)]
+        found = self._trained(starts, engine, engines, em, progress)
+        return self._join([each.model for each in found], engines)
 
-        def one(engine: Engine, label: int) -> Mixture:
-            old = mixture.of_class(label)
-            if not len(engine):
-                return old
-            return em.run(old, Likelihood(), engine, progress, prior=self.prior).model
+    def _trained(
+        self,
+        starts: list[Mixture],
+        engine: Engine,
+        engines: list[Engine],
+        em: EM,
+        progress: Progress,
+    ) -> list[FitResult[Mixture]]:
+        """EM on the rows of every class that has some, side by side where they are few."""
+        present = [label for label, rows in enumerate(engines) if len(rows)]
+        alike = len({start.n_components for start in starts}) == 1
+        if engine.uniform and alike and 0 < len(engine) * self.n_classes <= _TOGETHER:
+            own = torch.eye(self.n_classes, dtype=torch.bool, device=engine.device)
+            assignment = Assignment(own, torch.zeros_like(own[0], dtype=torch.long))
+            stack = MixtureStack.of(starts, assignment)
+            prior = SpreadPrior.stacked([self.prior] * len(starts), starts[0].n_components)
+            found = unstacked(em.run(stack, Likelihood(), engine, progress, prior=prior))
+            trained = {label: found[label] for label in present}
+        else:
+            run = partial(em.run, objective=Likelihood(), progress=progress, prior=self.prior)
+            trained = {label: run(starts[label], engine=engines[label]) for label in present}
+        return [
+            trained.get(label, FitResult(start, 0.0, 0, True)) for label, start in enumerate(starts)
+        ]
 
-        return self._join(engine, one)
-
-    def _join(self, engine: Engine, one: Callable[[Engine, int], Mixture]) -> Mixture:
-        engines = self._engines(engine)
-        parts = [one(engine, label) for label, engine in enumerate(engines)]
+    def _join(self, parts: list[Mixture], engines: list[Engine]) -> Mixture:
         masses = [max(engine.total_weight, _ABSENT) for engine in engines]
         mass = parts[0].log_weight.new_tensor(masses)
         return Mixture.join(parts, (mass / mass.sum()).log(), learn_prior=True)
@@ -271,7 +311,7 @@ class _Rows:
     def added(self, joint: Tensor, addition: Mixture, share: float = _GLIMPSE) -> Stage:
         """A classifier added with a given share."""
         alone = self.joint(addition)
-        blended = _blended(joint, alone, math.log(share / (1.0 - share)))
+        blended = _blended(joint, alone, torch.tensor(share, dtype=torch.float64).logit())
         return Stage(addition, share, blended, self.own(alone), self.value(blended))
 
     def best_share(self, joint: Tensor, addition: Mixture) -> Stage:
@@ -279,18 +319,28 @@ class _Rows:
         alone = self.joint(addition)
         low, high, count = _LOG_ODDS
         for _ in range(_ZOOMS + 1):
-            grid = torch.linspace(low, high, count).tolist()
-            values = [self.value(_blended(joint, alone, odds)) for odds in grid]
-            place = max(range(count), key=values.__getitem__)
-            low, high = grid[max(place - 1, 0)], grid[min(place + 1, count - 1)]
-        share, blended = 1.0 / (1.0 + math.exp(-grid[place])), _blended(joint, alone, grid[place])
-        return Stage(addition, share, blended, self.own(alone), values[place])
+            grid = torch.linspace(low, high, count, dtype=torch.float64)
+            values = self._values(joint, alone, grid)
+            place = int(values.argmax())
+            low, high = float(grid[max(place - 1, 0)]), float(grid[min(place + 1, count - 1)])
+        blended = _blended(joint, alone, grid[place])
+        share = float(grid[place].sigmoid())
+        return Stage(addition, share, blended, self.own(alone), float(values[place]))
+
+    def _values(self, joint: Tensor, alone: Tensor, log_odds: Tensor) -> Tensor:
+        """The objective's mean under each of several log odds (G,) of an addition."""
+        found = []
+        for some in log_odds.split(max(1, _NUMBERS // joint.numel())):
+            blended = _blended(joint, alone, some[:, None, None]).flatten(0, 1)
+            losses = self._objective.loss(blended, self._y.repeat(len(some)))
+            found.append(losses.view(len(some), -1) @ self._weight)
+        return -torch.cat(found) / self._weight.sum()
 
 
-def _blended(joint: Tensor, added: Tensor, log_odds: float) -> Tensor:
+def _blended(joint: Tensor, added: Tensor, log_odds: Tensor) -> Tensor:
     """log of the convex combination of two joint densities."""
-    rest, share = -math.log1p(math.exp(log_odds)), -math.log1p(math.exp(-log_odds))
-    return torch.logaddexp(joint + rest, added + share)
+    log_share = torch.nn.functional.logsigmoid
+    return torch.logaddexp(joint + log_share(-log_odds), added + log_share(log_odds))
 
 
 class Ballot(NamedTuple):

@@ -1,11 +1,9 @@
-"""Mixtures of groups of rows by EM: how many components, under which prior."""
+"""Mixtures of groups of rows by EM, side by side: how many components, under which prior."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,10 +11,12 @@ from torch import Tensor
 from mixtura.densities import Structure, VectorDensity, numeric_part, with_numeric_part
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
+from mixtura.models.stack import Assignment, MixtureStack
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
 from mixtura.solvers import EM, FitResult, SpreadPrior
-from mixtura.training.start import cluster_start, fit_single
+from mixtura.solvers.base import unstacked
+from mixtura.training.start import cluster_start, stack_start
 
 _COUNTS = (2, 3, 4, 6, 8, 12, 16)
 _ROWS_PER_COMPONENT = 10
@@ -24,6 +24,9 @@ _PRIOR_ITERATIONS = 20
 #: Share of the time that is left which these may take.
 _PRIOR_TIME = 0.25
 _MOST_COMPARED = 20_000
+#: Rows times groups that are worked on together, without and with holes: with more, arithmetic is
+#: what costs, and each group should meet its own rows only.
+_TOGETHER = {False: 20_000, True: 500}
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,23 @@ class Recipe:
         structure, informative = self.structure.start, self.informative
         return cluster_start(engine, count, structure, generator, informative=informative)
 
+    def stack_start(
+        self, engine: Engine, assignment: Assignment, count: int, generator: torch.Generator
+    ) -> MixtureStack:
+        """What EM begins with, in every problem."""
+        structure, informative = self.structure.start, self.informative
+        return stack_start(engine, assignment, count, structure, generator, informative=informative)
+
     def finish(self, start: Start) -> Start:
         """The mixtures in the structure itself, where EM was to fit another one."""
         if self.direct:
             return start
-        results = [replace(result, model=self.finished(result.model)) for result in start.results]
-        if start.prior is None:
-            return Start(results, None)
-        mixtures = [result.model for result in results]
-        return Start(results, self.prior(mixtures, torch.ones(len(mixtures))))
+        results = [
+            [replace(each, model=self.finished(each.model)) for each in row]
+            for row in start.results
+        ]
+        priors = start.priors and [self._prior([each.model for each in row]) for row in results]
+        return Start(results, priors)
 
     def finished(self, mixture: Mixture) -> Mixture:
         """A mixture that EM has begun or fitted, in the structure itself."""
@@ -76,21 +87,135 @@ class Recipe:
         finished = self.structure.finish(part)
         return replace(mixture, density=with_numeric_part(mixture.density, finished))
 
-    def prior(self, mixtures: list[Mixture], share: Tensor) -> SpreadPrior:
-        """Imagined rows with the spread that mixtures show on average, each with its share."""
+    def _prior(self, mixtures: list[Mixture]) -> SpreadPrior:
+        """Imagined rows with the spread that mixtures show on average."""
+        share = torch.ones(len(mixtures))
         return SpreadPrior.pooled([each.density for each in mixtures], share, self.prior_rows)
 
 
 @dataclass(frozen=True)
-class Start:
-    """Single-class mixtures of one structure, and the prior they were fitted under."""
+class Groups:
+    """Groups of rows in a grid: those of C classes, in each of T trials.
 
-    results: list[FitResult]
-    prior: SpreadPrior | None
+    Attributes
+    ----------
+    engine : the rows; each carries the number of its kind as label.
+    sees : (T, C, M) whether a group has the rows of a kind.
+    label : (M,) the class of a kind.
+    """
+
+    engine: Engine
+    sees: Tensor
+    label: Tensor
+
+    @classmethod
+    def everyone(cls, engine: Engine, n_groups: int = 1) -> Groups:
+        """So many groups of all rows."""
+        all_rows = Assignment.everyone(n_groups, engine.device)
+        return cls(engine.single_class(), all_rows.sees[None], all_rows.label)
+
+    @classmethod
+    def by_class(cls, engine: Engine, n_classes: int, folds: Folds) -> Groups:
+        """The labeled rows of each class, in each trial those of the other folds.
+
+        All rows stand in for a class without any.
+        """
+        kind, label, shown = folds.kinds(engine.y, n_classes)
+        shown = shown[:, None] & (label >= 0)  # (T, 1, M)
+        present = torch.bincount(kind, minlength=len(label)) > 0
+        sees = shown & (label == torch.arange(n_classes, device=label.device)[:, None])
+        sees = torch.where((sees & present).any(2, keepdim=True), sees, shown)
+        labeled = engine.y >= 0
+        rows = engine.with_answers(y=kind)
+        if not (shown & present).any(2).all():  # nothing has a label
+            return cls(rows, torch.ones_like(sees), label.clamp_min(0))
+        return cls(rows.only(labeled), sees, label.clamp_min(0))
+
+    def part(self, classes: Sequence[int]) -> tuple[Engine, Assignment]:
+        """The rows of some classes, and which of them are in which group: trial by trial."""
+        sees = self.sees[:, list(classes)].flatten(0, 1)
+        return self.engine.only(sees.any(0)[self.engine.y]), Assignment(sees, self.label)
+
+    def portions(self, classes: Sequence[int]) -> list[list[int]]:
+        """The classes in portions that are worked on together."""
+        found: list[list[int]] = [[]]
+        most = _TOGETHER[self.engine.may_have_missing]
+        size = torch.bincount(self.engine.y, minlength=self.sees.shape[2])
+        rows = (self.sees.any(0) * size).sum(1).tolist()
+        for each in classes:
+            together = [*found[-1], each]
+            cost = sum(rows[one] for one in together) * len(together) * len(self.sees)
+            if found[-1] and cost > most:
+                found.append([each])
+            else:
+                found[-1] = together
+        return found
+
+    def effective_rows(self) -> Tensor:
+        """(T, C) how much evidence each group holds: see the function of that name."""
+        weight = Assignment(self.sees.flatten(0, 1), self.label).weight(
+            self.engine.y, self.engine.weight
+        )
+        weight = weight.sum(0).view(self.sees.shape[:2])
+        classes = range(self.sees.shape[1])
+        known = [self.part([each])[0] for each in classes]
+        share = [effective_rows(rows) / rows.total_weight for rows in known]
+        return weight * torch.tensor(share, dtype=weight.dtype, device=weight.device)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Trials, each of which learns from the rows of all folds but one.
+
+    Attributes
+    ----------
+    number : (n,) the fold of each row; -1 for rows that are never held out.
+    held_out : the fold that each trial does without.
+    """
+
+    number: Tensor
+    held_out: Sequence[int]
+
+    @classmethod
+    def none(cls, engine: Engine) -> Folds:
+        """One trial, that learns from all rows."""
+        return cls(torch.full_like(engine.y, -1), [0])
+
+    def only(self, mask: Tensor) -> Folds:
+        """Those of some rows."""
+        return replace(self, number=self.number[mask.to(self.number.device)])
+
+    def kinds(self, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(n,) the kind of each row; (M,) its class; (T, M) whether a trial learns from it."""
+        kind = (self.number.to(y.device) + 1) * (n_classes + 1) + y + 1
+        every = torch.arange((int(self.number.max()) + 2) * (n_classes + 1), device=y.device)
+        fold, label = every // (n_classes + 1) - 1, every % (n_classes + 1) - 1
+        return kind, label, fold != torch.tensor(self.held_out, device=y.device)[:, None]
+
+    def assignment(self, y: Tensor, n_classes: int) -> tuple[Tensor, Assignment]:
+        """(n,) the kind of each row, and which trials learn from it."""
+        kind, label, shown = self.kinds(y, n_classes)
+        return kind, Assignment(shown, label)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Single-class mixtures of one structure, T lists of C, and the priors of the trials."""
+
+    results: list[list[FitResult[Mixture]]]
+    priors: list[SpreadPrior] | None
+
+    def prior(self, trial: int = 0) -> SpreadPrior | None:
+        """The prior of a trial."""
+        return None if self.priors is None else self.priors[trial]
+
+
+#: The mixtures of one class in all trials, and how EM ended.
+_Fits = list[FitResult[Mixture]]
 
 
 def fit_groups(
-    engines: list[Engine],
+    groups: Groups,
     counts: list[int] | None,
     recipe: Recipe,
     generator: torch.Generator,
@@ -98,38 +223,96 @@ def fit_groups(
 ) -> Start:
     """A single-class mixture of each group of rows.
 
-    `counts` gives each group its number of components; None chooses them.
+    `counts` gives each class its number of components, in all trials; None chooses them.
     """
-    prior = _pooled_prior(engines, recipe, generator, progress)
-
-    def fit(engine: Engine, count: int) -> FitResult:
-        em = recipe.em if count > 1 else replace(recipe.em, n_init=1)
-        start = partial(recipe.start, engine, count, generator)
-        return fit_single(start, engine, em, progress, prior)
-
+    training = _Training(groups, recipe, generator, progress)
+    classes = list(range(groups.sees.shape[1]))
     if counts is None:
-        results = [_grow(engine, fit) for engine in engines]
+        found = training.grow(classes)
     else:
-        results = [fit(engine, count) for engine, count in zip(engines, counts, strict=True)]
-    return recipe.finish(Start(results, prior))
+        found = {}
+        for count in sorted(set(counts)):
+            found |= training.fit([c for c in classes if counts[c] == count], count)
+    by_class = [found[label] for label in classes]
+    trials = [list(each) for each in zip(*by_class, strict=True)]
+    return recipe.finish(Start(trials, training.priors()))
 
 
-def _grow(engine: Engine, fit: Callable[[Engine, int], FitResult]) -> FitResult:
-    """More components while the Bayesian information criterion falls."""
-    rows = effective_rows(engine)
+class _Training:
+    """EM over groups of rows, those of several classes and trials side by side."""
 
-    def criterion(result: FitResult) -> float:
-        return 2.0 * result.objective * rows + result.model.n_parameters * math.log(rows)
+    def __init__(
+        self, groups: Groups, recipe: Recipe, generator: torch.Generator, progress: Progress
+    ) -> None:
+        self._groups, self._recipe, self._generator = groups, recipe, generator
+        self._progress, self._reference = progress, None
+        if recipe.prior_rows != 0:
+            self._rows, self._reference = self._pooled()
 
-    best = fit(engine, 1)
-    for count in _COUNTS:
-        if rows < _ROWS_PER_COMPONENT * count:
-            break
-        candidate = fit(engine, count)
-        if criterion(candidate) >= criterion(best):
-            break
-        best = candidate
-    return best
+    def priors(self) -> list[SpreadPrior] | None:
+        """That of each trial."""
+        if self._reference is None:
+            return None
+        return [SpreadPrior(self._rows, reference) for reference in self._reference]
+
+    def _pooled(self) -> tuple[float, Tensor]:
+        """Imagined rows, and (T, ...) the spread that one component per group shows on average."""
+        em, silent = EM(_PRIOR_ITERATIONS, self._recipe.em.tol), self._progress.part(_PRIOR_TIME)
+        groups, classes = self._groups, range(self._groups.sees.shape[1])
+        spreads, shares = [], []
+        for portion in groups.portions(classes):
+            rows, assignment = groups.part(portion)
+            stack = self._recipe.stack_start(rows, assignment, 1, self._generator)
+            stack = em.run(stack, Likelihood(), rows, silent).model
+            shape = len(groups.sees), len(portion)
+            spreads.append(stack.density.spread.unflatten(0, shape))
+            shares.append(stack.total_weight(rows.y, rows.weight).view(shape))
+        spread, share = torch.cat(spreads, 1), torch.cat(shares, 1)
+        share = (share / share.sum(1, keepdim=True)).to(spread)
+        given = self._recipe.prior_rows
+        count = stack.density.prior_rows if given is None else given
+        return count, torch.einsum("tc,tc...->t...", share, spread)
+
+    def fit(self, classes: Sequence[int], count: int) -> dict[int, _Fits]:
+        """Mixtures of so many components, of some classes."""
+        found: dict[int, _Fits] = {}
+        for portion in self._groups.portions(classes) if classes else []:
+            found |= self._fit_portion(portion, count)
+        return found
+
+    def _fit_portion(self, classes: list[int], count: int) -> dict[int, _Fits]:
+        rows, assignment = self._groups.part(classes)
+        prior = None
+        if self._reference is not None:
+            each = self._reference.repeat_interleave(len(classes) * count, 0)
+            prior = SpreadPrior(self._rows, each)
+        attempts = []
+        for _ in range(self._recipe.em.n_init if count > 1 else 1):
+            start = self._recipe.stack_start(rows, assignment, count, self._generator)
+            result = self._recipe.em.run(start, Likelihood(), rows, self._progress, prior=prior)
+            attempts.append(unstacked(result))
+        results = [min(each, key=lambda one: one.objective) for each in zip(*attempts, strict=True)]
+        return {label: results[place :: len(classes)] for place, label in enumerate(classes)}
+
+    def grow(self, classes: list[int]) -> dict[int, _Fits]:
+        """More components while the Bayesian information criterion falls, over all trials."""
+        rows = self._groups.effective_rows().cpu()
+        found, growing = self.fit(classes, 1), classes
+
+        def criterion(label: int, fits: _Fits) -> float:
+            evidence, size = rows[:, label], fits[0].model.n_parameters
+            losses = torch.tensor([fit.objective for fit in fits], dtype=evidence.dtype)
+            return float((2.0 * losses * evidence + size * evidence.log()).sum())
+
+        for count in _COUNTS:
+            least = _ROWS_PER_COMPONENT * count
+            growing = [label for label in growing if float(rows[:, label].min()) >= least]
+            tried = self.fit(growing, count)
+            growing = [c for c in growing if criterion(c, tried[c]) < criterion(c, found[c])]
+            found |= {label: tried[label] for label in growing}
+            if not growing:
+                break
+        return found
 
 
 def effective_rows(engine: Engine) -> float:
@@ -144,18 +327,3 @@ def effective_rows(engine: Engine) -> float:
     if rows <= _MOST_COMPARED:
         rows = len(torch.unique(engine.all_rows().x, dim=0))
     return min(rows, engine.total_weight)
-
-
-def _pooled_prior(
-    engines: list[Engine], recipe: Recipe, generator: torch.Generator, progress: Progress
-) -> SpreadPrior | None:
-    """Imagined rows with the spread that one component per group shows on average."""
-    if recipe.prior_rows == 0:
-        return None
-    em, silent = EM(_PRIOR_ITERATIONS, recipe.em.tol), progress.part(_PRIOR_TIME)
-    fits = [
-        em.run(recipe.start(engine, 1, generator), Likelihood(), engine, silent)
-        for engine in engines
-    ]
-    share = torch.tensor([engine.total_weight for engine in engines])
-    return recipe.prior([fit.model for fit in fits], share)

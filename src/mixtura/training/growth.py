@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
 from numbers import Integral
 
 import torch
@@ -53,24 +52,20 @@ def grow(
     engine: Engine,
     generator: torch.Generator,
     progress: Progress,
-) -> list[Grown]:
+) -> Iterator[Grown]:
     """What there is after every stage; no more stages than rows can support."""
     n_stages = min(n_stages, max(1, len(engine.merged()) // (_STAGE_ROWS * learner.n_classes)))
+    shares: list[float] = []
     if method == "adaboost":
-        ballots = list(adaboost(learner, n_stages, engine, generator, progress))
-        voters, votes = zip(*ballots, strict=True)
-        return [
-            Grown(Votes(voters[:count], votes[:count]), list(votes[:count]))
-            for count in range(1, len(ballots) + 1)
-        ]
+        voters: list[Mixture] = []
+        for voter, vote in adaboost(learner, n_stages, engine, generator, progress):
+            voters, shares = [*voters, voter], [*shares, vote]
+            yield Grown(Votes(tuple(voters), tuple(shares)), shares)
+        return
     boosting = Boosting(learner, method == "boosted", n_stages)
-    mixtures, steps = zip(*boosting.grow(engine, generator, progress), strict=True)
-
-    def add(shares: list[float], step: float) -> list[float]:
-        return [*(share * (1.0 - step) for share in shares), step]
-
-    shares = accumulate(steps[1:], add, initial=[1.0])
-    return [Grown(*pair, learner.prior) for pair in zip(mixtures, shares, strict=True)]
+    for mixture, step in boosting.grow(engine, generator, progress):
+        shares = [*(share * (1.0 - step) for share in shares), step]
+        yield Grown(mixture, shares, learner.prior)
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,9 @@ class GrowthPlan:
         """What candidates differ in."""
         return {"missingness": self.recipe.missingness}
 
-    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> list[Grown]:
+    def train(
+        self, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> Iterator[Grown]:
         """What there is after every stage."""
 
         def begin(rows: Engine, generator: torch.Generator) -> Mixture:
@@ -132,7 +129,9 @@ class ChainPlan:
         """What candidates differ in."""
         return {"n_states": self.n_states, "method": self.method}
 
-    def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> list[Grown]:
+    def train(
+        self, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> Iterator[Grown]:
         """What there is after every stage, or after every leg of discriminative training."""
         begin = partial(
             chain_start,
@@ -146,13 +145,14 @@ class ChainPlan:
         em = replace(self.em, tol=self.em.tol * float(engine.sizes.mean()))
         learner = Learner(begin, em, self.n_classes).informed(engine, self.prior_rows, generator)
         if isinstance(self.method, str) and self.method in GROWING:
-            return grow(self.method, learner, self.n_stages, engine, generator, progress)
-        mixtures = [learner.fit(engine, generator, progress)]
+            yield from grow(self.method, learner, self.n_stages, engine, generator, progress)
+            return
+        mixture = learner.fit(engine, generator, progress)
+        yield Grown(mixture, [1.0], learner.prior)
         if discriminative:
-            mixtures += self._legs(
-                mixtures[0], learner.prior, engine, held_out, generator, progress
-            )
-        return [Grown(mixture, [1.0], learner.prior) for mixture in mixtures]
+            legs = self._legs(mixture, learner.prior, engine, held_out, generator, progress)
+            for trained in legs:
+                yield Grown(trained, [1.0], learner.prior)
 
     def _legs(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from mixtura.engines import Engine, PunchedEngine
 from mixtura.models.fitted import run_over
 from mixtura.models.mixture import Mixture
+from mixtura.models.stack import MixtureStack
 from mixtura.objectives import (
     Likelihood,
     LogMargin,
@@ -20,8 +22,9 @@ from mixtura.objectives import (
     log_margin,
 )
 from mixtura.progress import Progress
-from mixtura.solvers import EM, FitResult, Solver, SpreadPrior
-from mixtura.training.groups import Recipe, fit_groups
+from mixtura.solvers import EM, LBFGS, FitResult, Solver, SpreadPrior
+from mixtura.solvers.em import AnyMixture
+from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
 
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
 _MOST_TO_START = 30_000
@@ -47,6 +50,7 @@ class Plan:
     holes : share of random holes in the copies of rows that the objective is shown.
     unlabeled_weight : weight of unlabeled rows in the likelihood, the labeled ones get the rest; 0
         sets them aside, None says that there are none.
+    begin : what trials begin with, one mixture per fold; nothing is an EM of their own.
     """
 
     solver: Solver
@@ -59,6 +63,7 @@ class Plan:
     dtype: torch.dtype = torch.float64
     holes: float = 0.0
     unlabeled_weight: float | None = None
+    begin: Sequence[Trained] = ()
 
     @property
     def generative(self) -> bool:
@@ -77,19 +82,68 @@ class Plan:
 
     def informative(self) -> Plan:
         """The same, with components that also differ in which entries are absent."""
-        return replace(self, recipe=replace(self.recipe, informative=True))
+        return replace(self, recipe=replace(self.recipe, informative=True), begin=())
+
+    def limited(self, max_iter: int) -> Plan:
+        """The same, with so many iterations after EM at most."""
+        return replace(self, solver=self.solver.for_trials().limited(max_iter))
 
     def shortened(self) -> Plan:
         """The same, with fewer iterations."""
         recipe = replace(self.recipe, em=self.recipe.em.limited(_SHORT_EM))
         return replace(self, recipe=recipe, solver=self.solver.limited(_SHORT))
 
-    def stages(
-        self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> list[Mixture]:
-        """The mixture of a trial."""
-        trial = replace(self, solver=self.solver.for_trials())
-        return [trial.train(engine, generator, progress).model]
+    @property
+    def together(self) -> bool:
+        """Whether trials on all folds cost little more than one."""
+        return isinstance(self.solver.for_trials(), LBFGS)
+
+    def trials(
+        self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
+    ) -> list[Trained]:
+        """The mixtures of trials; each learns from the rows of the other folds."""
+        begin = [self.begin[number] for number in folds.held_out if self.begin]
+        if not self.together:
+            trial = replace(self, solver=self.solver.for_trials())
+            number = folds.held_out[0]
+            rows = engine.only(folds.number.to(engine.device) != number)
+            return [trial.train(rows, generator, progress, previous=begin[0] if begin else None)]
+        if self.unlabeled_weight == 0.0:
+            folds, engine = folds.only(engine.labeled), engine.only(engine.labeled)
+        begun = begin or self._begun(engine, folds, generator, progress)
+        kind, assignment = folds.assignment(engine.y, len(self.log_prior))
+        stack = MixtureStack.of([each.model for each in begun], assignment)
+        prior = SpreadPrior.stacked([each.prior for each in begun], stack.layout.n_components)
+        rows = engine.with_answers(y=kind)
+        if self.unlabeled_weight and not begin:
+            stack = self._shown_unlabeled(stack, prior, rows, progress)
+        found = self.solver.for_trials().run(
+            stack,
+            self.objective(engine),
+            self._as_met(rows, generator),
+            progress,
+            generator=generator,
+            prior=prior,
+        )
+        return [replace(each, model=found.model[place]) for place, each in enumerate(begun)]
+
+    def _begun(
+        self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
+    ) -> list[Trained]:
+        """EM on the labeled rows of every class, in every trial."""
+        groups = Groups.by_class(engine, len(self.log_prior), folds)
+        start = fit_groups(groups, self.counts, self.recipe, generator, progress)
+        log_prior = self.log_prior.to(engine.device)
+        return [
+            FitResult(
+                Mixture.join([each.model for each in results], log_prior, self.learn_prior),
+                float("nan"),
+                max(each.n_iter for each in results),
+                all(each.converged for each in results),
+                start.prior(trial),
+            )
+            for trial, results in enumerate(start.results)
+        ]
 
     def objective(self, engine: Engine) -> Objective:
         """What is minimized over the rows."""
@@ -115,11 +169,12 @@ class Plan:
         start = self._resumed(previous, engine) if previous else None
         if start is None:
             by_em, few = isinstance(self.solver, EM), self._rows_to_start(engine, generator)
-            start = self._start(few, generator, progress)
+            start = self._begun(few, Folds.none(few), generator, progress)[0]
             if by_em and self.recipe.direct and not self.unlabeled_weight:
                 return start
             if self.unlabeled_weight and not by_em:
-                start = self._shown_unlabeled(start, few, progress)
+                shown = self._shown_unlabeled(start.model, start.prior, few, progress)
+                start = replace(start, model=shown)
         rows = self._as_met(engine, generator)
         result = self.solver.run(
             start.model,
@@ -157,25 +212,15 @@ class Plan:
             return engine
         return engine.sample(_MOST_TO_START, generator)
 
-    def _start(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Trained:
-        """EM on the labeled rows of every class; all rows stand in for a class not seen yet."""
-        by_class = [engine.labeled_as(label) for label in range(len(self.log_prior))]
-        groups = [(rows if len(rows) else engine).single_class() for rows in by_class]
-        start = fit_groups(groups, self.counts, self.recipe, generator, progress)
-        parts = [result.model for result in start.results]
-        joined = Mixture.join(parts, self.log_prior.to(engine.device), self.learn_prior)
-        n_iter = max(result.n_iter for result in start.results)
-        converged = all(result.converged for result in start.results)
-        return FitResult(joined, float("nan"), n_iter, converged, start.prior)
-
-    def _shown_unlabeled(self, start: Trained, engine: Engine, progress: Progress) -> Trained:
+    def _shown_unlabeled(
+        self, model: AnyMixture, prior: SpreadPrior | None, engine: Engine, progress: Progress
+    ) -> AnyMixture:
         """EM over all rows, so that discriminative training begins where the rows are."""
-        if not start.model.density.closed_form:
-            return start
+        if not model.density.closed_form:
+            return model
         em, likelihood = self.recipe.em, Likelihood(self.unlabeled_weight)
         em = replace(em, tol=0.1 * em.tol)
-        met = em.run(start.model, likelihood, engine, progress, prior=start.prior)
-        return replace(met, prior=start.prior)
+        return em.run(model, likelihood, engine, progress, prior=prior).model
 
     def _as_met(self, engine: Engine, generator: torch.Generator) -> Engine:
         """The rows as the solver is to meet them."""

@@ -16,7 +16,7 @@ from mixtura.objectives import Objective, Regression, beside_likelihood, likelih
 from mixtura.progress import Progress
 from mixtura.solvers import LBFGS, Adam, LinkedEM, Solver, SpreadPrior
 from mixtura.solvers.linked import ElasticNet, LinkedResult, NetworkPrior, with_class_shares
-from mixtura.training.groups import Recipe, effective_rows, fit_groups
+from mixtura.training.groups import Folds, Groups, Recipe, effective_rows, fit_groups
 
 #: Up to so many rows L-BFGS trains end to end, with an iteration for every twenty of them; few rows
 #: would be learned by heart, and many need the time to find what tells rare classes.
@@ -165,18 +165,25 @@ class NetworkPlan:
     ) -> tuple[Mixture, SpreadPrior | None]:
         """EM on all rows, once for all classes; or on the rows of each, where that is its share."""
         n_mixtures, everyone = max(1, self.n_classes), engine.single_class()
+        own = self.specialize > 0.5 and n_mixtures > 1
         engines: list[Engine] = [everyone] * n_mixtures
-        if self.specialize > 0.5 and n_mixtures > 1:
-            own = (engine.labeled_as(label) for label in range(n_mixtures))
-            engines = [rows.single_class() if len(rows) else everyone for rows in own]
+        if own:
+            parts = (engine.labeled_as(label) for label in range(n_mixtures))
+            engines = [rows.single_class() if len(rows) else everyone for rows in parts]
         counts = self._components(engines)
-        alike = len({id(each) for each in engines}) == 1 and len(set(counts or [0])) == 1
+        alike = not own and len(set(counts or [0])) == 1
         fitted = 1 if alike else n_mixtures
         counts = None if counts is None else counts[:fitted]
-        start = fit_groups(engines[:fitted], counts, self.recipe, generator, progress)
-        mixtures = [result.model for result in start.results] * (n_mixtures if alike else 1)
+        groups = (
+            Groups.by_class(engine, fitted, Folds.none(engine))
+            if own
+            else Groups.everyone(engine, fitted)
+        )
+        start = fit_groups(groups, counts, self.recipe, generator, progress)
+        found = [result.model for result in start.results[0]]
+        mixtures = found * (n_mixtures if alike else 1)
         even = mixtures[0].log_weight.new_full((n_mixtures,), 1.0 / n_mixtures).log()
-        return Mixture.join(mixtures, even, learn_prior=True), start.prior
+        return Mixture.join(mixtures, even, learn_prior=True), start.prior()
 
     def _components(self, engines: Sequence[Engine]) -> list[int] | None:
         """Components of each mixture, no more than its rows; None lets a criterion decide.

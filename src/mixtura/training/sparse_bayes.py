@@ -29,9 +29,10 @@ from mixtura.progress import Progress, Record
 
 Chunks = Iterable[tuple[slice, Tensor]]
 
-#: Newton steps with the clusters of the start, and between two updates of the precisions.
-_FIRST_STEPS, _STEPS = 30, 4
-#: A Newton step that promises less is the last; one that does not gain is halved so often.
+#: Steps with the clusters of the start, and between two updates of the precisions.
+_FIRST_STEPS, _STEPS = 5, 6
+#: A step that promises less (or a tenth of what counts as no change of the evidence) is the last;
+#: one that does not gain is halved so often.
 _SETTLED, _HALVINGS = 1e-3, 30
 #: At most such a share of the weights is given up at once for the evidence's sake.
 _QUOTA = 0.2
@@ -45,9 +46,11 @@ _LEAST_PRECISION, _LEAST_KNOWN = 1e-10, 1e-12
 _NOTHING = 1e-14
 #: Numbers in a chunk of columns, and in all that are kept.
 _CHUNK, _KEPT = 2**22, 2**26
+#: Weights whose products with all later ones are summed in one go: half the matrix is not needed.
+_PANEL = 256
 #: Columns from which a component starts: that many are enough; so few it may have in any case, as
 #: long as all components have no more than the third number.
-_ENOUGH, _FEWEST, _MOST = 60, 30, 900
+_ENOUGH, _FEWEST, _MOST = 60, 30, 600
 #: Rows on which training begins.
 _FIRST_ROWS = 5_000
 #: A remainder of this relative size is rounding, and so is such a difference.
@@ -111,7 +114,8 @@ class _Columns:
         size = max(1, _CHUNK // max(1, len(self.columns)))
         for start in range(0, len(self.examples.y), size):
             rows = slice(start, start + size)
-            yield rows, self.examples.columns(rows, self.columns) / self.scale[self.columns]
+            values = self.examples.columns(rows, self.columns).T / self.scale[self.columns, None]
+            yield rows, values.contiguous().T
 
 
 @dataclass(frozen=True)
@@ -176,63 +180,58 @@ class SparseMixture:
 
 
 @dataclass(frozen=True)
-class Curvature:
-    """log p(labels | x), its gradient, and minus its Hessian with the components' shares fixed."""
+class Slope:
+    """log p(labels | x), its gradient, and what each component explains of the rows, (K,)."""
 
     value: Tensor
     gradient: Tensor
-    hessian: Tensor
     mass: Tensor
 
 
 @dataclass(frozen=True)
 class SparseFit:
-    """A trained model, the posterior of its weights, and how training ended."""
+    """A trained model, a root of the covariance of its weights, and how training ended."""
 
     model: SparseMixture
-    covariance: Tensor
+    root: Tensor
     evidence: float
     n_iter: int
     converged: bool
 
 
-def log_likelihood(model: SparseMixture, examples: Examples, chunks: Chunks) -> Tensor:
-    """sum of log p(y | x)."""
-    total = examples.weight.new_zeros(())
-    for rows, values in chunks:
-        own = _own(model.log_proba(values), model.layout, examples.y[rows])
-        total += examples.weight[rows] @ logsumexp(own, 1)
-    return total
-
-
-def curvature(model: SparseMixture, examples: Examples, chunks: Chunks) -> Curvature:
-    """Gradient `(r - p) phi` and minus Hessian `p (delta - p') phi phi^T`, summed over rows."""
-    count, blocks = len(model.weight), _blocks(model)
-    value, gradient = model.weight.new_zeros(()), model.weight.new_zeros(count)
-    hessian, mass = model.weight.new_zeros(count, count), torch.zeros_like(model.log_share)
+def slope(model: SparseMixture, examples: Examples, chunks: Chunks) -> Slope:
+    """Log-likelihood and its gradient `(r - p) phi`, summed over rows."""
+    value, mass = model.weight.new_zeros(()), torch.zeros_like(model.log_share)
+    gradient = model.weight.new_zeros(len(mass), len(model.weight))
     for rows, values in chunks:
         weight, log_proba = examples.weight[rows], model.log_proba(values)
         own = _own(log_proba, model.layout, examples.y[rows])
         per_row = logsumexp(own, 1)
-        proba, shares = log_proba.exp(), (own - per_row[:, None]).exp()
+        shares = (own - per_row[:, None]).exp()
         value += weight @ per_row
         mass += weight @ shares
-        surplus = (shares - proba) * weight[:, None]
-        gradient += (surplus[:, model.component] * values).sum(0)
-        _add_hessian(hessian, blocks, values, proba[:, model.component], weight)
-    hessian = hessian.tril() + hessian.tril(-1).T
-    return Curvature(value, gradient, hessian, mass)
+        gradient += ((shares - log_proba.exp()) * weight[:, None]).T @ values
+    return Slope(value, gradient.gather(0, model.component[None])[0], mass)
 
 
-def _add_hessian(
-    total: Tensor, blocks: list[slice], values: Tensor, proba: Tensor, weight: Tensor
-) -> None:
-    """Add p (delta - p') phi phi^T at and below the diagonal, a block of columns at a time."""
-    expected = proba * values
-    for block in blocks:
-        below = -expected[:, block.start :]
-        below[:, : block.stop - block.start] += values[:, block]
-        total[block.start :, block] += below.T @ (weight[:, None] * expected[:, block])
+def information(model: SparseMixture, examples: Examples, chunks: Chunks) -> Tensor:
+    """Minus the Hessian with the components' shares fixed: sum of `p (delta - p') phi phi^T`."""
+    count, blocks = len(model.weight), _blocks(model)
+    total = model.weight.new_zeros(count, count)
+    within = [model.weight.new_zeros(b.stop - b.start, b.stop - b.start) for b in blocks]
+    for rows, values in chunks:
+        root = examples.weight[rows].sqrt()
+        proba = model.log_proba(values).exp() * root[:, None]
+        expected = proba.T[model.component] * values.T
+        for start in range(0, count, _PANEL):
+            panel = slice(start, start + _PANEL)
+            total[start:, panel] -= expected[start:] @ expected[panel].T
+        # A difference of sums would lose 1 - p beside p.
+        for own, block in zip(within, blocks, strict=True):
+            own += (values.T[block] * root - expected[block]) @ expected[block].T
+    for own, block in zip(within, blocks, strict=True):
+        total[block, block] = own
+    return total.tril() + total.tril(-1).T
 
 
 def _own(log_proba: Tensor, layout: Layout, y: Tensor) -> Tensor:
@@ -277,10 +276,9 @@ class Laplace:
         right = (self.deviation * gradient)[:, None]
         return self.deviation * torch.cholesky_solve(right, self.factor)[:, 0]
 
-    def covariance(self) -> Tensor:
-        """(L, L)."""
-        half = lower_inverse(self.factor) * self.deviation
-        return half.T @ half
+    def root(self) -> Tensor:
+        """(L, L), whose product with its transpose is the covariance of the weights."""
+        return (lower_inverse(self.factor) * self.deviation).T
 
     def evidence(self, model: SparseMixture, log_likelihood: Tensor) -> Tensor:
         """log p(labels), the weights integrated out."""
@@ -300,7 +298,7 @@ class SparseBayes:
     ceiling : a weight whose precision passes it dies; in units of the column's root mean square.
     max_weights : weights to start from; where there could be more, every component starts from the
         columns that explain its rows best: sixty at most, and thirty at least if that makes no
-        more than 900 in all.
+        more than 600 in all.
     """
 
     max_iter: int = 200
@@ -322,19 +320,20 @@ class SparseBayes:
         self, model: SparseMixture, examples: Examples, scale: Tensor, progress: Progress
     ) -> SparseFit:
         """Update weights and precisions in turn until nothing dies and the evidence is calm."""
-        evidence, calm = -math.inf, 0
+        evidence, calm, hessian = -math.inf, 0, None
         for n_iter in range(1, self.max_iter + 1):
-            model, curved, laplace = _climb(model, examples, scale, _STEPS, progress)
-            before, evidence = evidence, float(laplace.evidence(model, curved.value))
-            covariance = laplace.covariance()
-            learned = self._learn(model, curved, covariance.diagonal())
+            model, there, hessian = _climb(model, examples, scale, _STEPS, progress, hessian)
+            laplace = Laplace.at(model, hessian)
+            root = laplace.root()
+            before, evidence = evidence, float(laplace.evidence(model, there.value))
+            learned, live = self._learn(model, there, hessian, root.square().sum(1))
             settled = abs(evidence - before) < max(self.tol, _RELATIVE * abs(evidence))
-            calm = calm + 1 if settled and len(learned.weight) == len(model.weight) else 0
+            calm = calm + 1 if settled and live.all() else 0
             stop = progress.step(_record(model, evidence))
             if stop or calm == _CALM or n_iter == self.max_iter:
                 break
-            model = learned
-        return SparseFit(model, covariance, evidence, n_iter, calm == _CALM)
+            model, hessian = learned, hessian[live][:, live]
+        return SparseFit(model, root, evidence, n_iter, calm == _CALM)
 
     def _start(self, examples: Examples, scale: Tensor) -> SparseMixture:
         """Zero weights with precision one."""
@@ -350,9 +349,11 @@ class SparseBayes:
         zero = scale.new_zeros(len(component))
         return SparseMixture(layout, share.log(), component, columns.flatten(), zero, zero + 1.0)
 
-    def _learn(self, model: SparseMixture, curved: Curvature, variance: Tensor) -> SparseMixture:
-        """MacKay's update of the precisions and shares, without what has died."""
-        square, mass = model.weight.square(), curved.mass
+    def _learn(
+        self, model: SparseMixture, there: Slope, hessian: Tensor, variance: Tensor
+    ) -> tuple[SparseMixture, Tensor]:
+        """MacKay's update of the precisions and shares without what has died; (L,) what lives."""
+        square, mass = model.weight.square(), there.mass
         known = (1.0 - model.precision * variance).clamp_min(_LEAST_KNOWN)
         precision = (known / square).clamp_min(_LEAST_PRECISION)
         gone = mass < _NO_MASS * model.layout.by_component(model.layout.sum(mass))
@@ -364,8 +365,9 @@ class SparseBayes:
         least = wanted.argsort()[: math.ceil(_QUOTA * len(wanted))]
         dead[least] |= wanted[least] < 1.0
         dead |= _redundant(model, wanted.masked_fill(dead, math.inf), int((~gone).sum()))
-        weight = _given_up(model, curved.hessian, dead)
-        return replace(model, log_share=share.log(), weight=weight, precision=precision).keep(~dead)
+        weight = _given_up(model, hessian, dead)
+        moved = replace(model, log_share=share.log(), weight=weight, precision=precision)
+        return moved.keep(~dead), ~dead
 
 
 def _redundant(model: SparseMixture, wanted: Tensor, n_alive: int) -> Tensor:
@@ -412,46 +414,70 @@ def _in_units(fit: SparseFit, scale: Tensor) -> SparseFit:
     alive, unit = model.weight != 0.0, scale[model.column]
     weight, precision = model.weight / unit, model.precision * unit.square()
     compact = replace(model, weight=weight, precision=precision).keep(alive).compact()
-    covariance = (fit.covariance / unit[:, None] / unit)[alive][:, alive]
-    return replace(fit, model=compact, covariance=covariance)
+    return replace(fit, model=compact, root=(fit.root / unit[:, None])[alive])
 
 
 def _climb(
-    model: SparseMixture, examples: Examples, scale: Tensor, n_steps: int, progress: Progress
-) -> tuple[SparseMixture, Curvature, Laplace]:
-    """Newton steps towards the most probable weights, each halved until it gains.
+    model: SparseMixture,
+    examples: Examples,
+    scale: Tensor,
+    n_steps: int,
+    progress: Progress,
+    hessian: Tensor | None = None,
+) -> tuple[SparseMixture, Slope, Tensor]:
+    """Steps towards the most probable weights; slope and minus Hessian at the end.
 
-    The components' shares of a row are refreshed at every step: they make the same objective's
-    lower bound touch it again, so what the bound gains, the objective gains.
+    Quasi-Newton steps: the Hessian of the beginning (or what is given for it) and the changes of
+    the gradient since. It holds the components' shares of a row fixed, the gradient does not.
     """
     chunks = examples.chunks(model.column, scale)
-    for step in range(n_steps + 1):
-        curved = curvature(model, examples, chunks)
-        laplace = Laplace.at(model, curved.hessian)
-        gradient = curved.gradient - model.precision * model.weight
-        direction = laplace.solve(gradient)
+    if hessian is None:
+        hessian = information(model, examples, chunks)
+    laplace, here = Laplace.at(model, hessian), slope(model, examples, chunks)
+    changes: list[tuple[Tensor, Tensor]] = []
+    for _ in range(n_steps):
+        gradient = here.gradient - model.precision * model.weight
+        direction = _quasi_newton(laplace, gradient, changes)
         promised = float(gradient @ direction)
-        settled = promised < _SETTLED + 1e-9 * abs(float(curved.value))
-        if settled or step == n_steps or progress.time_spent >= 1.0:
+        settled = promised < max(_SETTLED, 0.1 * _RELATIVE * abs(float(here.value)))
+        if settled or progress.time_spent >= 1.0:
             break
-        here = curved.value - 0.5 * model.precision @ model.weight.square()
-        moved = _step(model, direction, here, examples, chunks)
-        if moved is None:
+        moved, there = _step(model, direction, here, examples, chunks)
+        if moved is model:
             break
-        model = moved
-    return model, curved, laplace
+        step = moved.weight - model.weight
+        bend = here.gradient - there.gradient + model.precision * step
+        if step @ bend > 0.0:
+            changes.append((step, bend))
+        model, here = moved, there
+    return model, here, information(model, examples, chunks)
+
+
+def _quasi_newton(
+    laplace: Laplace, gradient: Tensor, changes: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """The inverse of the negative Hessian, corrected by what steps did to the gradient (BFGS)."""
+    factors = []
+    for step, bend in reversed(changes):
+        factors.append(step @ gradient / (step @ bend))
+        gradient = gradient - factors[-1] * bend
+    direction = laplace.solve(gradient)
+    for (step, bend), factor in zip(changes, reversed(factors), strict=True):
+        direction = direction + (factor - bend @ direction / (step @ bend)) * step
+    return direction
 
 
 def _step(
-    model: SparseMixture, direction: Tensor, here: Tensor, examples: Examples, chunks: Chunks
-) -> SparseMixture | None:
-    """The model a step further, halved until it gains on `here`; None where rounding rules."""
+    model: SparseMixture, direction: Tensor, here: Slope, examples: Examples, chunks: Chunks
+) -> tuple[SparseMixture, Slope]:
+    """The model a step further, halved until it gains; the same where rounding rules."""
+    objective = here.value - 0.5 * model.precision @ model.weight.square()
     for halvings in range(_HALVINGS):
         moved = replace(model, weight=model.weight + direction / 2**halvings)
-        penalty = 0.5 * model.precision @ moved.weight.square()
-        if log_likelihood(moved, examples, chunks) - penalty >= here:
-            return moved
-    return None
+        there = slope(moved, examples, chunks)
+        if there.value - 0.5 * model.precision @ moved.weight.square() >= objective:
+            return moved, there
+    return model, here
 
 
 def _root_mean_square(examples: Examples) -> Tensor:

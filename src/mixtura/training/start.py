@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
-import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from mixtura.data import Batch
@@ -21,13 +19,12 @@ from mixtura.densities import (
 )
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
-from mixtura.objectives import Likelihood
-from mixtura.progress import Progress
-from mixtura.solvers import EM, FitResult, SpreadPrior
-from mixtura.solvers.base import with_masses
+from mixtura.models.stack import Assignment, MixtureStack
 
 _MOST_ROWS = 20_000
 _MOST_FRAMES = 1_000_000
+#: Moves of the centers of k-means at most.
+_MOST_MOVES = 100
 #: Columns with more categories are left out where rows are compared.
 _MOST_INDICATORS = 50
 #: Share of starts and moves that no cluster shows.
@@ -72,17 +69,35 @@ def cluster_start(
 
     `informative` lets components also differ in which entries are absent.
     """
+    everyone = Assignment.everyone(1, engine.device)
+    rows = engine.single_class()
+    return stack_start(rows, everyone, n_components, structure, generator, informative=informative)[
+        0
+    ]
+
+
+def stack_start(
+    engine: Engine,
+    assignment: Assignment,
+    n_components: int,
+    structure: Structure,
+    generator: torch.Generator,
+    *,
+    informative: bool = False,
+) -> MixtureStack:
+    """Single-class mixtures with the moments of k-means clusters, one per problem."""
     batch = engine.subsample(_MOST_ROWS, generator).all_rows().to(torch.float64)
-    levels, weight = engine.levels, batch.weight
+    levels, weight = engine.levels, assignment.weight(batch.y, batch.weight)
     labels = cluster(_as_numbers(batch, levels), weight, n_components, generator)
-    membership = torch.nn.functional.one_hot(labels, n_components).to(weight) * weight[:, None]
-    membership = _share_with_empty(membership, weight)
-    x = _fill_with_means(batch.x, batch.observed, weight)
-    x = _with_unseen_spread(x, batch.observed, generator)
-    x = _with_drawn_codes(x, batch.observed, levels, generator)
+    membership = torch.nn.functional.one_hot(labels, n_components) * weight[..., None]
+    membership = _share_with_empty(membership, weight).flatten(1)
+    # Holes are filled from rows of the same kind: whoever sees the one also sees the others.
+    x = _fill_with_means(batch.x, batch.observed, batch.weight, batch.y)
+    x = _with_unseen_spread(x, batch.observed, batch.y, generator)
+    x = _with_drawn_codes(x, batch.observed, batch.y, levels, generator)
     density = _built(structure, informative, x, membership, generator, levels, batch.lacks())
-    mixture = Mixture.single(density)
-    return with_masses(mixture, mixture.density, membership.sum(0))
+    stack = MixtureStack.single(density, assignment)
+    return stack.with_masses(density, membership.sum(0))
 
 
 def _as_numbers(batch: Batch, levels: tuple[int, ...]) -> Tensor:
@@ -105,58 +120,114 @@ def _as_numbers(batch: Batch, levels: tuple[int, ...]) -> Tensor:
             observed.append(seen[:, i, None].expand_as(columns[-1]))
     if not columns:
         return batch.x.new_zeros(len(batch), 1)
-    return _fill_with_means(torch.cat(columns, 1), torch.cat(observed, 1), batch.weight)
+    return _fill_with_means(torch.cat(columns, 1), torch.cat(observed, 1), batch.weight, batch.y)
 
 
-def _fill_with_means(x: Tensor, observed: Tensor | None, weight: Tensor) -> Tensor:
-    if observed is None:
+def _fill_with_means(x: Tensor, observed: Tensor | None, weight: Tensor, kind: Tensor) -> Tensor:
+    """Missing entries are the means of the rows of the same kind (n,)."""
+    if observed is None or observed.all():
         return x
     seen = observed.to(x.dtype) * weight[:, None]
-    means = (seen * x).sum(0) / seen.sum(0).clamp_min(torch.finfo(x.dtype).tiny)
-    return torch.where(observed, x, means)
+    total, mass = (_by_kind(values, kind) for values in (seen * x, seen))
+    return torch.where(observed, x, (total / mass.clamp_min(torch.finfo(x.dtype).tiny))[kind])
 
 
-def _with_unseen_spread(x: Tensor, observed: Tensor | None, generator: torch.Generator) -> Tensor:
-    """Features that no row has get the spread they have elsewhere, which is one; EM keeps it."""
-    if observed is None or observed.any(0).all():
+def _by_kind(values: Tensor, kind: Tensor) -> Tensor:
+    """Sums over the rows of each kind, (n, D) -> (M, D)."""
+    return values.new_zeros(int(kind.max()) + 1, values.shape[1]).index_add_(0, kind, values)
+
+
+def _with_unseen_spread(
+    x: Tensor, observed: Tensor | None, kind: Tensor, generator: torch.Generator
+) -> Tensor:
+    """What no row of a kind has gets the spread that it has elsewhere: one. EM keeps it."""
+    if observed is None or observed.all():
         return x
-    return torch.where(observed.any(0), x, randn(*x.shape, like=x, generator=generator))
+    known = _by_kind(observed.to(x.dtype), kind)[kind] > 0.0
+    return x if known.all() else torch.where(known, x, randn(*x.shape, like=x, generator=generator))
 
 
 def _with_drawn_codes(
-    x: Tensor, observed: Tensor | None, levels: tuple[int, ...], generator: torch.Generator
+    x: Tensor,
+    observed: Tensor | None,
+    kind: Tensor,
+    levels: tuple[int, ...],
+    generator: torch.Generator,
 ) -> Tensor:
-    """Missing categories are drawn from those that other rows have, or from all where none has."""
+    """Missing categories are drawn from those of the same kind (n,), or from all if it has none."""
     if observed is None or not any(levels):
         return x
-    x = x.clone()
+    x, every = x.clone(), torch.bincount(kind)
     for column, level in enumerate(levels):
         hidden = ~observed[:, column]
         if level and hidden.any():
-            pool = x[~hidden, column]
-            pool = pool if len(pool) else torch.arange(level).to(x)
-            draw = torch.randint(len(pool), (int(hidden.sum()),), generator=generator)
-            x[hidden, column] = pool[draw.to(x.device)]
+            mine, told = kind[hidden], torch.bincount(kind[~hidden], minlength=len(every))
+            draw = torch.rand(len(mine), dtype=torch.float64, generator=generator).to(x.device)
+            order = (2 * kind + hidden).argsort()  # kind by kind, what is told first
+            place = (every.cumsum(0) - every)[mine] + (draw * told[mine]).long()
+            drawn = torch.where(told[mine] > 0, x[order[place], column], (draw * level).floor())
+            x[hidden, column] = drawn.to(x.dtype)
     return x
 
 
 def cluster(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """(n,) k-means cluster of each row; fewer than `count` where fewer rows are distinct."""
+    """(n, P) k-means cluster of each row in each of P problems, of weights (n, P) of the rows.
+
+    Fewer than `count` where fewer rows are distinct.
+    """
     if count == 1:
-        return torch.zeros(len(x), dtype=torch.long, device=x.device)
-    seed = int(torch.randint(2**31, (1,), generator=generator))
+        return torch.zeros(weight.shape, dtype=torch.long, device=x.device)
     # Equal rows are one heavier row, so that a weight of two is the same as a row given twice.
-    rows, place = np.unique(x.cpu().numpy(), axis=0, return_inverse=True)
-    shares = np.bincount(place.ravel(), weight.cpu().numpy())
-    means = KMeans(min(count, len(rows)), n_init=1, random_state=seed)
-    labels = means.fit(rows, sample_weight=shares).labels_.astype(np.int64)
-    return torch.as_tensor(labels[place.ravel()]).to(x.device)
+    rows, place = torch.unique(x, dim=0, return_inverse=True)
+    weight = weight.new_zeros(len(rows), weight.shape[1]).index_add_(0, place, weight)
+    centers = _spread_out(rows, weight, count, generator)
+    labels = _nearest(rows, centers)
+    for _ in range(_MOST_MOVES):
+        member = torch.nn.functional.one_hot(labels, count) * weight[..., None]
+        mass = member.sum(0)[..., None]  # (P, K, 1)
+        total = (member.flatten(1).mT @ rows).view(centers.shape)
+        centers = torch.where(mass > 0.0, total / mass, centers)
+        before, labels = labels, _nearest(rows, centers)
+        if torch.equal(before, labels):
+            break
+    return labels[place]
+
+
+def _squared_distances(rows: Tensor, centers: Tensor) -> Tensor:
+    """(n, P, K) to centers (P, K, D), up to a constant per row."""
+    flat = centers.flatten(0, 1)
+    return (flat.square().sum(1) - 2.0 * rows @ flat.mT).view(len(rows), *centers.shape[:2])
+
+
+def _nearest(rows: Tensor, centers: Tensor) -> Tensor:
+    return _squared_distances(rows, centers).argmin(2)
+
+
+def _spread_out(rows: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """(P, K, D) centers by k-means++: each the best of a few rows, drawn by squared distance."""
+    norm, problems = rows.square().sum(1), torch.arange(weight.shape[1], device=rows.device)
+    nearest, chosen = torch.full_like(weight, torch.inf), []
+    n_tried = 2 + int(math.log(count))
+    for place in range(count):
+        chance = weight if place == 0 else weight * nearest
+        chance = torch.where(chance.sum(0) > 0.0, chance, weight)
+        edges = chance.cumsum(0)
+        draw = torch.rand(n_tried, weight.shape[1], dtype=torch.float64, generator=generator)
+        wanted = (draw.to(edges) * edges[-1]).mT.contiguous()
+        drawn = torch.searchsorted(edges.mT.contiguous(), wanted)
+        tried = rows[drawn.clamp_max(len(rows) - 1)]  # (P, tries, D)
+        distance = (_squared_distances(rows, tried) + norm[:, None, None]).clamp_min(0.0)
+        reached = torch.minimum(distance, nearest[..., None])
+        best = (reached * weight[..., None]).sum(0).argmin(1)
+        chosen.append(tried[problems, best])
+        nearest = reached[:, problems, best]
+    return torch.stack(chosen, 1)
 
 
 def _share_with_empty(membership: Tensor, weight: Tensor) -> Tensor:
-    """Clusters that got (almost) no rows start as copies of the whole class."""
-    poor = membership.sum(0) <= 1e-9 * weight.sum()
-    return torch.where(poor, 1e-3 * weight[:, None], membership)
+    """Clusters (n, P, K) that got (almost) no rows start as copies of the whole problem."""
+    poor = membership.sum(0) <= 1e-9 * weight.sum(0)[:, None]
+    return torch.where(poor, 1e-3 * weight[..., None], membership)
 
 
 def chain_start(
@@ -171,15 +242,16 @@ def chain_start(
     most = max(1, int(_MOST_FRAMES / float(engine.sizes.mean())))
     batch = engine.subsample(most, generator).all_rows()
     frames, packing = batch.frames, batch.packing
-    x = _fill_with_means(frames.x, frames.observed, frames.weight)
+    alike = torch.zeros_like(frames.y)
+    x = _fill_with_means(frames.x, frames.observed, frames.weight, alike)
     moment = packing.moments()
     if left_to_right:
         labels = moment * n_states // packing.lengths[packing.owner]
     else:
         labels = _nearest_of_some(x, frames.weight, n_states, generator)
     membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
-    x = _with_unseen_spread(x, frames.observed, generator)
-    shares = _share_with_empty(membership, frames.weight)
+    x = _with_unseen_spread(x, frames.observed, alike, generator)
+    shares = _share_with_empty(membership[:, None], frames.weight[:, None])[:, 0]
     emission = structure.finish(structure.start.build(x, shares, generator))
     first = membership[: packing.n_first].sum(0)
     moves = membership[packing.previous()].mT @ (membership[packing.n_first :] > 0).to(x)
@@ -198,22 +270,9 @@ def chain_start(
 def _nearest_of_some(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """(n,) cluster of each row, by the k-means of at most `_MOST_ROWS` of them."""
     if len(x) <= _MOST_ROWS:
-        return cluster(x, weight, count, generator)
+        return cluster(x, weight[:, None], count, generator)[:, 0]
     some = torch.randperm(len(x), generator=generator)[:_MOST_ROWS].to(x.device)
-    labels = cluster(x[some], weight[some], count, generator)
-    means = torch.stack([x[some][labels == label].mean(0) for label in labels.unique()])
+    few = x[some]
+    labels = cluster(few, weight[some, None], count, generator)[:, 0]
+    means = torch.stack([few[labels == label].mean(0) for label in labels.unique()])
     return torch.cdist(x, means).argmin(1)
-
-
-def fit_single(
-    start: Callable[[], Mixture],
-    engine: Engine,
-    em: EM,
-    progress: Progress,
-    prior: SpreadPrior | None = None,
-) -> FitResult:
-    """EM from the best of several starts, on rows of a single class."""
-    attempts = [
-        em.run(start(), Likelihood(), engine, progress, prior=prior) for _ in range(em.n_init)
-    ]
-    return min(attempts, key=lambda result: result.objective)

@@ -1,0 +1,131 @@
+"""Rows with holes, by whichever side of their patterns is smaller, against dense linear algebra."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from mixtura.data import Batch
+from mixtura.densities import StudentT, low_rank, patterns
+from mixtura.testing import dense_conditional, dense_log_prob, make_density
+
+STRUCTURES = [("full", "covariance"), ("low_rank", "covariance"), ("low_rank", "precision")]
+SHARES = [0.1, 0.5, 0.9]
+
+
+@pytest.fixture(params=[False, True], ids=["as_few", "as_many"])
+def as_many(request, monkeypatch):
+    """Few rows of few features go their own way, or that of many: one stack per side and size."""
+    monkeypatch.setattr(patterns, "_WHOLE", 0 if request.param else 14)
+    if request.param:
+        monkeypatch.setattr(patterns, "_STACK", 1)
+        monkeypatch.setattr(low_rank, "_SMALL", 0)
+
+
+@pytest.fixture(params=STRUCTURES, ids="-".join)
+def density(request, as_many, generator):
+    """Two components with 14 features."""
+    return make_density(*request.param, generator, n_components=2, n_features=14, rank=3)
+
+
+def with_holes(density, share, generator, dtype=torch.float64):
+    """Rows whose patterns differ, but for a few; some with a single entry, or a single hole."""
+    x = density.sample(torch.arange(40) % 2, generator)
+    observed = torch.rand(x.shape, generator=generator) >= share
+    observed[:6] = observed[0]
+    observed[6], observed[7] = torch.arange(14) == 3, torch.arange(14) != 3
+    observed[8] = False
+    x = torch.where(observed, x, 0.0).to(dtype)
+    return Batch(x, observed, torch.full((40,), -1), torch.ones(40, dtype=dtype))
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_log_densities_and_means_are_those_of_dense_matrices(density, share, generator):
+    """Whichever side is summed over."""
+    batch = with_holes(density, share, generator)
+    found, expected = density.log_prob(batch), dense_log_prob(density, batch)
+    np.testing.assert_allclose(found, expected, 1e-10, 1e-10)
+    means = dense_conditional(density, batch)[0]
+    np.testing.assert_allclose(density.expected(batch), means, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("density", STRUCTURES[:2], indirect=True, ids="-".join)
+@pytest.mark.parametrize("share", SHARES)
+def test_statistics_are_those_of_dense_matrices(density, share, generator):
+    """Also where what is missing scatters with occupancies of its own."""
+    batch = with_holes(density, share, generator)
+    occupancy, scatter = torch.randn(2, 40, 2, dtype=torch.float64, generator=generator)
+    found = density.statistics(batch, occupancy, scatter=scatter)
+    mean, covariance = dense_conditional(density, batch)
+    outer = np.einsum("nk,nki,nkj->kij", occupancy, mean, mean)
+    outer += np.einsum("nk,nkij->kij", scatter, covariance)
+    if found["second"].ndim == 2:
+        outer = np.diagonal(outer, axis1=1, axis2=2)
+    np.testing.assert_allclose(found["first"], np.einsum("nk,nki->ki", occupancy, mean), 1e-9, 1e-9)
+    np.testing.assert_allclose(found["second"], outer, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_distances_make_up_log_densities(density, share, generator):
+    """At the means distances are zero, and log densities are the second of the two answers."""
+    batch = with_holes(density, share, generator)
+    squared, peak = density.distances(batch)
+    np.testing.assert_allclose(peak - 0.5 * squared, density.log_prob(batch), 1e-12, 1e-12)
+    for k, mean in enumerate(density.mean):
+        at_mean = replace(batch, x=torch.where(batch.observed, mean, 0.0))
+        np.testing.assert_allclose(density.distances(at_mean)[0][:, k], 0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_gradients_are_those_of_finite_differences(density, share, generator):
+    """By the parameters and by the rows."""
+    batch = with_holes(density, share, generator).take(torch.arange(4, 9))
+    free = {name: value.clone().requires_grad_() for name, value in density.free().items()}
+
+    def log_prob(x, *values):
+        changed = density.from_free(dict(zip(free, values, strict=True)))
+        return changed.log_prob(replace(batch, x=torch.where(batch.observed, x, 0.0)))
+
+    rows = batch.x.clone().requires_grad_()
+    assert torch.autograd.gradcheck(log_prob, (rows, *free.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_single_precision_stays_near(density, share, generator):
+    """Also where most of the spread lies in features that are missing."""
+    small = {name: value.clone() for name, value in density.tensors().items()}
+    if "loading" in small:
+        small["loading"][:, :3] *= 100.0
+    density = density.with_tensors(small)
+    batch = with_holes(density, share, generator)
+    batch = replace(batch, x=batch.x.float().double())
+    single = replace(batch, x=batch.x.float(), weight=batch.weight.float())
+    found, expected = density.log_prob(single), density.log_prob(batch)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found, expected, 2e-3, 2e-3)
+
+
+def test_a_t_density_evaluates_its_scale_matrices_once(density, monkeypatch, generator):
+    """Distances and determinants come together."""
+    student = StudentT(scale=density, dof=torch.tensor([4.0, 9.0], dtype=torch.float64))
+    calls, marginal = [], type(density)._marginal
+
+    def counted(self, x, observed):
+        calls.append(len(x))
+        return marginal(self, x, observed)
+
+    monkeypatch.setattr(type(density), "_marginal", counted)
+    student.log_prob(with_holes(density, 0.9, generator))
+    assert calls == [40]
+
+
+@pytest.mark.parametrize("n_features", [1, 52, 53, 120])
+def test_distinct_patterns_are_those_of_torch(n_features, generator):
+    """However many words a pattern has."""
+    observed = torch.rand(60, n_features, generator=generator) < 0.5
+    observed[20:40] = observed[:20]
+    observed[40:50, :-1] = observed[:10, :-1]
+    found, place = patterns.distinct_patterns(observed)
+    assert torch.equal(found[place], observed)
+    assert len(found) == len(torch.unique(observed, dim=0))

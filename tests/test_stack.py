@@ -1,0 +1,392 @@
+"""Many problems over the same rows, trained side by side: each as if it were alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs
+
+from mixtura.data import Scaling, Table
+from mixtura.densities import Diagonal, Full, LowRank, Student
+from mixtura.engines import LocalEngine
+from mixtura.models.stack import Assignment, MixtureStack
+from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
+from mixtura.progress import Progress
+from mixtura.solvers import EM, LBFGS, SpreadPrior
+from mixtura.solvers.lbfgs import explicit_sums, traced_sums
+from mixtura.testing import (
+    KINDS,
+    make_categorical,
+    make_density,
+    make_engine,
+    make_hole_pattern,
+    make_mixed,
+    make_mixture,
+)
+from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
+from mixtura.training.hybrid import Plan
+from mixtura.training.start import cluster
+
+COUNTS = [2, 1]
+OBJECTIVES = {
+    "conditional": Conditional(),
+    "hybrid": Hybrid(Likelihood(0.4), Margin(3.0), 0.5),
+}
+#: Whatever is shipped.
+DENSITIES = {
+    **{" ".join(key): lambda g, key=key: make_density(*key, g, n_features=4) for key in KINDS},
+    "categories": lambda g: make_categorical(g, (3, 2), n_components=3),
+    "mixed": lambda g: make_mixed(g, "full", n_components=3),
+    "mixed, informative": lambda g: make_mixed(g, "low_rank", n_components=3, informative=True),
+    "hole pattern": lambda g: make_hole_pattern(g, 3, n_components=3),
+}
+IMPLICIT = {"low_rank precision", *(" ".join(key) for key in KINDS if "student" in key[0])}
+
+
+def problems(name, count, generator, holes=True):
+    """Mixtures to begin with, rows that they do not fit, and the trials that they belong to.
+
+    A tenth of the rows has no label, a fifth is never held out.
+    """
+    truth, *starts = (
+        make_mixture(DENSITIES[name](generator), COUNTS, generator) for _ in range(count + 1)
+    )
+    engine = make_engine(truth, 60, generator, holes=holes and name != "hole pattern")
+    engine.y[::10] = -1
+    number = torch.arange(60) % (count + 1) - 1
+    return starts, engine, Folds(number, range(count))
+
+
+def stacked(starts, engine, folds):
+    """The same as one stack, with the rows as it is to meet them."""
+    kind, assignment = folds.assignment(engine.y, len(COUNTS))
+    return MixtureStack.of(starts, assignment), engine.with_answers(y=kind)
+
+
+def without(engine, folds, trial):
+    """The rows that a trial learns from."""
+    return engine.only(folds.number != folds.held_out[trial])
+
+
+def close(found, wanted, exact=1e-9):
+    """Tensors of the same names are the same, up to rounding of the largest."""
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        slack = exact * max(1.0, float(value.abs().max()))
+        np.testing.assert_allclose(found[name], value, exact, slack, err_msg=name)
+
+
+# -- derivatives -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "prior_rows"), [(1, 0.0), (1, 5.0), (3, 5.0)])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", sorted(DENSITIES.keys() - IMPLICIT))
+def test_derivatives_by_statistics_are_those_of_autograd(
+    name, objective, count, prior_rows, generator
+):
+    """Of all parameters of all problems; rows have holes, and some no label."""
+    starts, engine, folds = problems(name, count, generator)
+    stack, rows = stacked(starts, engine, folds)
+    priors = [SpreadPrior(prior_rows, 2.0 * each.density.typical_spread) for each in starts]
+    prior = SpreadPrior.stacked(priors, sum(COUNTS)) if prior_rows else None
+    free = {name: value.clone() for name, value in stack.free().items()}
+    explicit, traced = (
+        sums(stack, free, OBJECTIVES[objective], rows, prior)
+        for sums in (explicit_sums, traced_sums)
+    )
+    assert len(explicit["loss"]) == count
+    close(explicit, {name: value.detach() for name, value in traced.items()})
+
+
+def test_which_densities_have_derivatives_by_statistics(generator):
+    """All but those without an M step in closed form, and heavy tails."""
+    found = {name for name, make in DENSITIES.items() if not make(generator).explicit}
+    assert found == IMPLICIT
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_one_mixture_or_a_stack_of_it(name, generator):
+    """A stack of one has the loss and the slopes of its mixture."""
+    (start,), engine, _ = problems(name, 1, generator)
+    stack = MixtureStack.of([start], Assignment(torch.ones(1, 3).bool(), torch.tensor([0, 1, -1])))
+    rows = engine.with_answers(y=engine.y % 3)
+    one, other = (
+        traced_sums(model, model.free(), OBJECTIVES["hybrid"], each, None)
+        for model, each in ((start, engine), (stack, rows))
+    )
+    close({k: v.view(one[k].shape) for k, v in other.items()}, one)
+
+
+# -- training ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("name", DENSITIES)
+def test_em_of_a_stack_is_that_of_each(name, holes, generator):
+    """Same starts, same iterations, each with its own prior: the same mixtures and losses."""
+    starts, engine, folds = problems(name, 3, generator, holes)
+    stack, rows = stacked(starts, engine, folds)
+    priors = [SpreadPrior(3.0, (1 + i) * s.density.typical_spread) for i, s in enumerate(starts)]
+    em, likelihood = EM(2, -1.0), Likelihood(0.4)
+    prior = SpreadPrior.stacked(priors, sum(COUNTS))
+    found = em.run(stack, likelihood, rows, Progress(), prior=prior)
+    for trial, start in enumerate(starts):
+        alone = em.run(
+            start, likelihood, without(engine, folds, trial), Progress(), prior=priors[trial]
+        )
+        close(found.model[trial].free(), alone.model.free())
+        assert float(found.losses[trial]) == pytest.approx(alone.objective, rel=1e-9)
+
+
+def test_em_of_each_stops_when_it_has_settled(generator):
+    """After as many iterations as it takes alone, with the loss that it has then."""
+    starts, engine, folds = problems("full covariance", 3, generator)
+    em, (stack, rows) = EM(50, 1e-2), stacked(starts, engine, folds)
+    found = em.run(stack, Likelihood(0.4), rows, Progress())
+    each = [
+        em.run(start, Likelihood(0.4), without(engine, folds, trial), Progress())
+        for trial, start in enumerate(starts)
+    ]
+    assert len({alone.n_iter for alone in each}) > 1
+    assert found.n_iter == max(alone.n_iter for alone in each) < 50
+    for trial, alone in enumerate(each):
+        close(found.model[trial].free(), alone.model.free())
+        assert float(found.losses[trial]) == pytest.approx(alone.objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["full covariance", "student_diag covariance", "mixed"])
+def test_lbfgs_of_a_stack_is_that_of_each(name, generator):
+    """Also where one settles before the others."""
+    starts, engine, folds = problems(name, 3, generator)
+    objective, lbfgs = OBJECTIVES["hybrid"], LBFGS(6, 1e-2)
+    starts[1] = LBFGS(15).run(starts[1], objective, without(engine, folds, 1), Progress()).model
+    stack, rows = stacked(starts, engine, folds)
+    found = lbfgs.run(stack, objective, rows, Progress())
+    each = [
+        lbfgs.run(start, objective, without(engine, folds, trial), Progress())
+        for trial, start in enumerate(starts)
+    ]
+    assert each[1].n_iter < max(alone.n_iter for alone in each)
+    for trial, alone in enumerate(each):
+        close(found.model[trial].free(), alone.model.free(), 1e-7)
+        assert float(found.losses[trial]) == pytest.approx(alone.objective, rel=1e-9)
+
+
+# -- k-means -----------------------------------------------------------------------------------
+
+
+def inertia(x, weight, labels):
+    """The weighted sum of squared distances to the means of clusters, by a loop."""
+    total = 0.0
+    for label in np.unique(labels):
+        own, mass = x[labels == label], weight[labels == label]
+        total += float(mass @ ((own - np.average(own, 0, mass)) ** 2).sum(1)) if mass.any() else 0.0
+    return total
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e6], ids=["", "far away"])
+def test_clusters_are_as_tight_as_those_of_sklearn(shift, rng):
+    """In several problems, in which rows have other weights, also none."""
+    x, _ = make_blobs(240, 3, centers=5, cluster_std=0.5, random_state=0)
+    x = x + shift
+    weight = rng.uniform(0.5, 2.0, (240, 3)) * (np.arange(240)[:, None] % 4 != np.arange(3))
+    generator = torch.Generator().manual_seed(0)
+    labels = cluster(torch.from_numpy(x), torch.from_numpy(weight), 5, generator).numpy()
+    for problem in range(3):
+        theirs = KMeans(5, n_init=3, random_state=0).fit(x, sample_weight=weight[:, problem])
+        assert inertia(x, weight[:, problem], labels[:, problem]) <= 1.1 * theirs.inertia_
+
+
+def test_clusters_have_their_rows(rng):
+    """Every row is with the nearest mean of its problem: k-means has come to its end."""
+    x = rng.normal(size=(120, 2))
+    weight = rng.integers(0, 3, (120, 2)).astype(float)
+    generator = torch.Generator().manual_seed(0)
+    labels = cluster(torch.from_numpy(x), torch.from_numpy(weight), 4, generator).numpy()
+    for problem in range(2):
+        of, mass = labels[:, problem], weight[:, problem]
+        means = np.stack([np.average(x[of == k], 0, mass[of == k]) for k in range(4)])
+        nearest = ((x[:, None] - means) ** 2).sum(2).argmin(1)
+        np.testing.assert_array_equal(nearest, of)
+
+
+def test_a_weight_of_two_is_a_row_given_twice(rng):
+    """And one of none is no row."""
+    x, times = rng.normal(size=(60, 2)), rng.integers(0, 4, 60)
+    often = np.repeat(np.arange(60), times)
+    found, repeated = (
+        cluster(
+            torch.from_numpy(rows), torch.from_numpy(mass), 3, torch.Generator().manual_seed(0)
+        )[:, 0]
+        for rows, mass in ((x, times[:, None].astype(float)), (x[often], np.ones((len(often), 1))))
+    )
+    np.testing.assert_array_equal(found[often], repeated)
+
+
+def test_fewer_different_rows_than_clusters(generator):
+    """Each different row is a cluster; what is equal is together."""
+    x = torch.tensor([[0.0], [5.0], [0.0], [9.0], [5.0]]).double()
+    labels = cluster(x, torch.ones(5, 1).double(), 4, generator)[:, 0]
+    assert labels[0] == labels[2]
+    assert labels[1] == labels[4]
+    assert len(labels.unique()) == 3
+
+
+# -- which rows are whose ----------------------------------------------------------------------
+
+
+CPU = torch.device("cpu")
+
+
+def engine_of(X, y, levels=None):
+    """Rows as they are."""
+    scaling = Scaling.identity(X.shape[1])
+    scaling = scaling if levels is None else scaling.sparing(np.array(levels))
+    return LocalEngine(Table(X, y, scaling=scaling, device=CPU))
+
+
+#: Rows that are told by their only column; classes 0 to 2 and none, folds 0 to 2 and none.
+Y, NUMBER = np.array([0, 0, 1, 1, -1, 0, 1, -1, 0]), torch.tensor([0, 1, 0, 2, 1, -1, -1, -1, 2])
+
+
+def seen_by(engine, assignment):
+    """The rows of every problem, told by their column, and their labels."""
+    rows = engine.all_rows()
+    weight, label = assignment.weight(rows.y, rows.weight), assignment.label[rows.y]
+    return [
+        {int(x): int(y) for x, y in zip(rows.x[mine > 0, 0], label[mine > 0], strict=True)}
+        for mine in weight.mT
+    ]
+
+
+def test_a_trial_sees_all_rows_but_those_of_its_fold():
+    """With their labels; rows without one, or without a fold, too."""
+    engine = engine_of(np.arange(9.0)[:, None], Y)
+    folds = Folds(NUMBER, [2, 0])
+    kind, assignment = folds.assignment(engine.y, 3)
+    found = seen_by(engine.with_answers(y=kind), assignment)
+    for trial, held_out in zip(found, [2, 0], strict=True):
+        kept = [row for row in range(9) if NUMBER[row] != held_out]
+        assert trial == {row: Y[row] for row in kept}
+    labeled = folds.only(engine.labeled)
+    assert labeled.number.tolist() == [0, 1, 0, 2, -1, -1, 2]
+    (every,) = seen_by(
+        engine.with_answers(y=Folds.none(engine).kinds(engine.y, 3)[0]),
+        Folds.none(engine).assignment(engine.y, 3)[1],
+    )
+    assert every == dict(enumerate(Y))
+
+
+def test_a_group_has_the_labeled_rows_of_its_class_and_trial():
+    """All that are labeled stand in for a class without rows, in the trials that lack it."""
+    engine = engine_of(np.arange(9.0)[:, None], np.where(np.arange(9) == 3, 2, Y))
+    y, held_out = engine.y.numpy(), [0, 1, 2]
+    groups = Groups.by_class(engine, 4, Folds(NUMBER, held_out))
+    assert groups.sees.shape[:2] == (3, 4)
+    for classes in ([0, 1, 2, 3], [2], [3, 1]):
+        found = seen_by(*groups.part(classes))
+        for place, (trial, label) in enumerate((t, c) for t in held_out for c in classes):
+            kept = [r for r in range(9) if NUMBER[r] != trial and y[r] >= 0]
+            own = [row for row in kept if y[row] == label]
+            assert sorted(found[place]) == (own or kept)
+    weight = [[sum((y == c) & (NUMBER.numpy() != t)) for c in range(3)] for t in (0, 1)]
+    np.testing.assert_array_equal(groups.effective_rows()[:2, :3], weight)
+
+
+def test_rows_without_any_label_are_everyones():
+    """Then there is nothing else to begin with."""
+    engine = engine_of(np.arange(6.0)[:, None], np.full(6, -1))
+    groups = Groups.by_class(engine, 2, Folds.none(engine))
+    assert [sorted(group) for group in seen_by(*groups.part([0, 1]))] == [list(range(6))] * 2
+
+
+def test_portions_have_every_class_once():
+    """However few rows are worked on together; and what comes of it is the same."""
+    engine = engine_of(np.arange(9.0)[:, None], Y)
+    groups = Groups.by_class(engine, 3, Folds(NUMBER, [0, 1]))
+    assert groups.portions([0, 1, 2]) == [[0, 1, 2]]
+
+
+def test_groups_are_fitted_one_by_one_or_together(flowers, monkeypatch):
+    """One component per class and trial: the mean and covariance of its rows, by NumPy."""
+    X, y = flowers
+    number = torch.arange(len(y)) % 4
+    groups = Groups.by_class(engine_of(X, y), 3, Folds(number, range(4)))
+    found = []
+    for most in (1, 10**9):
+        monkeypatch.setattr("mixtura.training.groups._TOGETHER", {False: most, True: most})
+        assert len(groups.portions([0, 1, 2])) == (3 if most == 1 else 1)
+        recipe, random = Recipe(Full(floor=1e-6), EM(3)), torch.Generator().manual_seed(0)
+        found.append(fit_groups(groups, [1, 1, 1], recipe, random, Progress()).results)
+    for trial, label in np.ndindex(4, 3):
+        own = X[(y == label) & (number.numpy() != trial)]
+        for results in found:
+            density = results[trial][label].model.density
+            np.testing.assert_allclose(density.mean[0], own.mean(0), 1e-9)
+            np.testing.assert_allclose(density.covariances()[0], np.cov(own.T, ddof=0), 1e-6, 1e-9)
+
+
+# -- trials ------------------------------------------------------------------------------------
+
+
+STRUCTURES = {"diag": Diagonal(), "full": Full(), "low rank": LowRank(2), "student": Student()}
+
+
+def plan_of(structure, informative=False):
+    """All that a plan says, small."""
+    return Plan(
+        solver=LBFGS(3),
+        term=Margin(),
+        tradeoff=0.5,
+        recipe=Recipe(structure, EM(5, 1e-2), None, informative),
+        counts=[2, 1, 2],
+        log_prior=torch.full((3,), 1 / 3).double().log(),
+        learn_prior=True,
+    )
+
+
+def changed_trials(plan, X, y, changed, levels=None):
+    """Trials on four folds, and others from their ends on; before and after rows of one change."""
+    number = torch.arange(len(y)) % 4
+    folds, other = Folds(number, range(4)), np.where((number == 1)[:, None], changed, X)
+    for values in (X, other):
+        random, engine = torch.Generator().manual_seed(0), engine_of(values, y, levels)
+        first = plan.trials(engine, folds, random, Progress())
+        further = replace(plan, tradeoff=0.9, begin=first)
+        yield [*first, *further.trials(engine, folds, random, Progress())]
+
+
+def only_their_own_trial_is_as_before(before, after):
+    """Up to rounding: sums have other zeros in them."""
+    for place, (one, other) in enumerate(zip(before, after, strict=True)):
+        free, again = one.model.free(), other.model.free()
+        if place % 4 == 1:
+            close(again, free)
+        else:
+            with pytest.raises(AssertionError):
+                close(again, free, 1e-3)
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_a_trial_never_sees_the_rows_that_it_is_judged_by(name, holes, flowers, rng):
+    """Other values there change the other trials alone; each begins and ends on its own."""
+    X, y = (flowers[0] - flowers[0].mean(0)) / flowers[0].std(0), flowers[1]
+    X = np.where(rng.random(X.shape) < 0.1, np.nan, X) if holes else X
+    changed = X + rng.normal(size=X.shape)
+    found = changed_trials(plan_of(STRUCTURES[name]), X, y, changed)
+    only_their_own_trial_is_as_before(*found)
+
+
+def test_a_trial_never_sees_categories_that_it_is_judged_by(flowers, rng):
+    """What is absent of them is drawn from rows that it sees."""
+    y, absent = flowers[1], rng.random((len(flowers[1]), 3)) < 0.15
+    X, changed = (
+        np.where(absent, np.nan, np.column_stack([flowers[0][:, :2], codes]))
+        for codes in ((y + rng.integers(0, 2, len(y))) % 3, rng.integers(0, 3, len(y)))
+    )
+    found = changed_trials(plan_of(Diagonal(), informative=True), X, y, changed, [0, 0, 3])
+    only_their_own_trial_is_as_before(*found)

@@ -1,0 +1,59 @@
+"""Small work runs on one thread, and leaves the number of threads alone."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import ThreadpoolController
+
+from mixtura import MixtureClassifier
+from mixtura.numerics import one_thread
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    """Two for the thread that runs the tests, whatever the machine has."""
+    with ThreadpoolController().limit(limits=2, user_api="openmp"):
+        yield
+
+
+def test_small_fits_run_on_one_thread(rng):
+    X, y = rng.normal(size=(40, 2)), np.arange(40) % 2
+    seen = []
+    model = MixtureClassifier(1, density="diag", callbacks=[lambda _: seen.append(threads())])
+    model.fit(X + y[:, None], y)
+    assert seen
+    assert set(seen) == {1}
+    assert threads() == 2
+
+
+def test_large_work_keeps_its_threads():
+    with one_thread(10_000_000):
+        assert threads() == 2
+    with one_thread(1):
+        assert threads() == 1
+    with pytest.raises(ValueError, match="on the way"), one_thread(1):
+        raise ValueError("on the way")
+    assert threads() == 2
+
+
+def test_other_threads_keep_theirs():
+    def here():
+        return found.append(threads())
+
+    found = []
+    other = Thread(target=here)
+    other.start()
+    other.join()
+    with one_thread(1):
+        other = Thread(target=here)
+        other.start()
+        other.join()
+    assert found[0] == found[1]
+
+
+def threads():
+    return torch.get_num_threads()
