@@ -303,11 +303,12 @@ def test_keeps_up_with_lbfgs_on_the_spirals(objective, spirals_start):
 def spirals_start():
     """EM on few rows of the spirals, with too few components: one start of many.
 
-    Over five of them EBW gains 0.78 to 1.09 of what L-BFGS does, 0.98 in the mean.
+    Over eight of them EBW gains 0.78 to 1.13 of what L-BFGS does, 0.93 (conditional) and 0.98
+    (smooth margin) in the mean.
     """
     spirals = make_spirals(500, radius=13.0, random_state=1)
     model = MixtureClassifier(
-        6, density="diag", objective="likelihood", prior_rows=0, random_state=0
+        6, density="diag", objective="likelihood", prior_rows=0, random_state=1
     ).fit(spirals.data, spirals.target)
     rows = spirals.data, spirals.target, np.ones(1000)
     table = Table(*rows, scaling=model.scaling_, device=torch.device("cpu"))

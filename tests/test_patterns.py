@@ -8,7 +8,8 @@ import torch
 
 from mixtura.data import Batch
 from mixtura.densities import StudentT, low_rank, patterns
-from mixtura.testing import dense_conditional, dense_log_prob, make_density
+from mixtura.testing import make_density
+from mixtura.testing.references import dense_conditional, dense_log_prob
 
 STRUCTURES = [("full", "covariance"), ("low_rank", "covariance"), ("low_rank", "precision")]
 SHARES = [0.1, 0.5, 0.9]

@@ -94,11 +94,12 @@ class _Unsettled(Generic[AnyMixture]):
         self._all: AnyMixture = model
         self._model: AnyMixture = model
         self._engine, self._prior = engine, prior
-        self._weight = model.total_weight(engine.y, engine.weight).double().clamp_min(1e-300)
+        weight = model.total_weight(engine.y, engine.weight).double()
+        self._weight = weight.clamp_min(1e-300)
         self._places = torch.arange(len(self._weight), device=self._weight.device)
         self._previous = self._losses = torch.full_like(self._weight, torch.inf)
         self._final = self._losses.clone()
-        self.settled = torch.zeros_like(self._weight, dtype=torch.bool)
+        self.settled = weight == 0  # nothing is learned where there is no row
 
     def step(self, objective: Objective, tol: float) -> float:
         """One iteration; the mean objective before it."""

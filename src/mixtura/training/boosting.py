@@ -124,7 +124,7 @@ class Learner:
     ) -> list[FitResult[Mixture]]:
         """EM on the rows of every class that has some, side by side where they are few."""
         present = [label for label, rows in enumerate(engines) if len(rows)]
-        alike = len({start.n_components for start in starts}) == 1
+        alike = len({_shapes(start) for start in starts}) == 1
         if engine.uniform and alike and 0 < len(engine) * self.n_classes <= _TOGETHER:
             own = torch.eye(self.n_classes, dtype=torch.bool, device=engine.device)
             assignment = Assignment(own, torch.zeros_like(own[0], dtype=torch.long))
@@ -146,6 +146,10 @@ class Learner:
 
     def _engines(self, engine: Engine) -> list[Engine]:
         return [engine.labeled_as(label).single_class() for label in range(self.n_classes)]
+
+
+def _shapes(mixture: Mixture) -> tuple[torch.Size, ...]:
+    return tuple(value.shape for value in mixture.density.tensors().values())
 
 
 class Stage(NamedTuple):
