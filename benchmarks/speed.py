@@ -100,6 +100,7 @@ def named(name: str) -> Any:
 
         return LGBMClassifier(verbose=-1)
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
@@ -107,7 +108,8 @@ def named(name: str) -> Any:
     from sklearn.svm import SVC
 
     grid = {"svc__C": [1, 10, 100], "svc__gamma": ["scale", 0.01, 0.1]}
-    search = GridSearchCV(make_pipeline(StandardScaler(), SVC()), grid, cv=3)
+    steps = SimpleImputer(), StandardScaler(), SVC()
+    search = GridSearchCV(make_pipeline(*steps), grid, cv=3)
     others = {"SVM": search, "logistic": LogisticRegression()}
     return others.get(name) or HistGradientBoostingClassifier(random_state=0)
 
