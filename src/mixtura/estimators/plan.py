@@ -143,12 +143,12 @@ def choose(
     tradeoffs = [] if settled else other_tradeoffs(estimator, plan)
     asks = estimator.missingness == "auto" and engine.has_holes and not settled
     calibrates = estimator.calibrate and not plan.generative and not plan.solver.held_out_share
-    n_ways = len(plans) + len(tradeoffs) + asks
+    several = len(plans) > 1
+    n_ways = len(plans) + several + len(tradeoffs) + asks  # the best of several is tried twice
     some = None
     if n_ways > 1 or calibrates:
         some = engine.merged().sample(MOST, spawn(generator))
     chooser = Chooser[Plan, Trained](some, answers, spawn(generator), progress, n_ways=n_ways)
-    several = len(plans) > 1
     ways = [_quick(estimator, each, _GLIMPSE) for each in plans] if several else plans
     best = chooser.race(ways, "density")
     if best.models and several:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -55,8 +55,10 @@ class Layout:
         return logsumexp(padded[:, self._slots.flatten()].view(-1, *self._slots.shape), 2)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sums within each class: (K,) -> (C,)."""
-        return values.new_zeros(self.n_classes).index_add_(0, self.owner, values)
+        """Sums within each class: (..., K) -> (..., C)."""
+        return values.new_zeros(*values.shape[:-1], self.n_classes).index_add_(
+            -1, self.owner, values
+        )
 
     def total(self, values: Tensor) -> Tensor:
         """Sums within each class: (..., K) -> (..., C)."""
@@ -65,17 +67,6 @@ class Layout:
     def by_component(self, values: Tensor) -> Tensor:
         """Each class's value at its components: (..., C) -> (..., K)."""
         return values @ self._membership[values.dtype].mT
-
-
-def weight_slope(
-    log_weight: Tensor, log_prior: Tensor, layout: Layout, mass: Tensor
-) -> dict[str, Tensor]:
-    """Derivatives by raw weights (..., K) and priors (..., C), of masses (..., K)."""
-    by_class = layout.total(mass)
-    return {
-        "log_weight": mass - layout.by_component(by_class) * log_weight.exp(),
-        "log_prior": by_class - by_class.sum(-1, keepdim=True) * log_prior.exp(),
-    }
 
 
 class OneProblem:
@@ -92,9 +83,97 @@ class OneProblem:
         return weight.sum(0, keepdim=True)
 
 
+@dataclass(frozen=True)
+class Weighted:
+    """Components with weights within classes, and class priors: of a mixture, or of several.
+
+    Leading dimensions of weights and priors go over mixtures, if there are several.
+    """
+
+    density: Density
+    log_weight: Tensor
+    layout: Layout
+    log_prior: Tensor
+    learn_prior: bool = True
+
+    @property
+    def n_classes(self) -> int:
+        return self.layout.n_classes
+
+    @cached_property
+    def log_joint_weight(self) -> Tensor:
+        """log of class prior times component weight, (..., K)."""
+        return self.log_weight + self.layout.by_component(self.log_prior)
+
+    def row_cost(self, missing: bool) -> int:
+        """Numbers held in memory for one row."""
+        return self.density.row_cost(missing)
+
+    def log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
+        """Component log-joint: log p(x, c, k), (n, K); of P mixtures (n * P, K)."""
+        return self.weighted(self.density.log_prob(batch))
+
+    def weighted(self, log_prob: Tensor) -> Tensor:
+        """Component log-joint of the log densities of all components (n, ...)."""
+        weight = self.log_joint_weight
+        return (log_prob + weight.flatten().to(log_prob.dtype)).view(-1, weight.shape[-1])
+
+    def by_class(self, log_joint: Tensor) -> Tensor:
+        """Class log-joint (n, C) of component log-joints (n, K)."""
+        return self.layout.logsumexp(log_joint)
+
+    def outputs(self, batch: Batch | SequenceBatch) -> Tensor:
+        """What objectives look at: the class log-joint, (n, C)."""
+        return self.by_class(self.log_joint(batch))
+
+    def with_masses(self, density: Density, mass: Tensor) -> Self:
+        """Another density; weights and priors are proportional to masses of all components >= 0."""
+        tiny, mass = torch.finfo(mass.dtype).tiny, mass.view_as(self.log_weight)
+        weight, prior = self.normalize_weight(mass.clamp_min(tiny).log()), self.log_prior
+        if self.learn_prior:
+            by_class = self.layout.sum(mass)
+            prior = (by_class / by_class.sum(-1, keepdim=True)).clamp_min(tiny).log()
+        return replace(self, density=density, log_weight=weight, log_prior=prior)
+
+    def normalize_weight(self, log_weight: Tensor) -> Tensor:
+        """Log weights (..., K) that sum to one within each class."""
+        total = self.by_class(log_weight.view(-1, log_weight.shape[-1])).view_as(self.log_prior)
+        return log_weight - self.layout.by_component(total)
+
+    def free(self) -> dict[str, Tensor]:
+        """Unconstrained parameters by name; the first dimension goes mixture by mixture."""
+        free = {f"density.{name}": value for name, value in self.density.free().items()}
+        free["log_weight"] = self.log_weight
+        if self.learn_prior:
+            free["log_prior"] = self.log_prior
+        return free
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        """That of unconstrained parameters; weights and priors are normalized here."""
+        prefix = "density."
+        inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
+        return replace(
+            self,
+            density=self.density.from_free(inner),
+            log_weight=self.normalize_weight(free["log_weight"]),
+            log_prior=free["log_prior"].log_softmax(-1) if self.learn_prior else self.log_prior,
+        )
+
+    def slope(self, statistics: Statistics, mass: Tensor) -> dict[str, Tensor]:
+        """Derivatives by `free` of what rows with these statistics, and masses, gain."""
+        mass = mass.view_as(self.log_weight)
+        by_class = self.layout.total(mass)
+        total = by_class.sum(-1, keepdim=True)
+        return {
+            **{f"density.{name}": v for name, v in self.density.slope(statistics).items()},
+            "log_weight": mass - self.layout.by_component(by_class) * self.log_weight.exp(),
+            "log_prior": by_class - total * self.log_prior.exp(),
+        }
+
+
 @storable
 @dataclass(frozen=True)
-class Mixture(OneProblem):
+class Mixture(OneProblem, Weighted):
     """p(x, c) = prior_c * sum over the components k of class c of weight_k * f_k(x).
 
     All components of all classes live in one stack, so that one matrix product serves them all.
@@ -108,12 +187,6 @@ class Mixture(OneProblem):
     learn_prior : whether training may move the class prior.
     """
 
-    density: Density
-    log_weight: Tensor
-    layout: Layout
-    log_prior: Tensor
-    learn_prior: bool = True
-
     def __post_init__(self) -> None:
         sizes = self.density.n_components, len(self.log_weight), len(self.log_prior)
         if sizes != (self.n_components, self.n_components, self.n_classes):
@@ -122,10 +195,6 @@ class Mixture(OneProblem):
     @property
     def owner(self) -> Tensor:
         return self.layout.owner
-
-    @property
-    def n_classes(self) -> int:
-        return self.layout.n_classes
 
     @property
     def n_components(self) -> int:
@@ -183,11 +252,6 @@ class Mixture(OneProblem):
             log_prior=prior - prior.logsumexp(0),
         )
 
-    @cached_property
-    def log_joint_weight(self) -> Tensor:
-        """log of class prior times component weight, (K,)."""
-        return self.log_weight + self.layout.by_component(self.log_prior)
-
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Mixture:
         """Another device or floating type."""
         weight = self.log_weight.to(device, dtype)
@@ -199,71 +263,13 @@ class Mixture(OneProblem):
             self.learn_prior,
         )
 
-    def row_cost(self, missing: bool) -> int:
-        """Numbers held in memory for one row."""
-        return self.density.row_cost(missing)
-
     def summed(self, values: Tensor) -> Tensor:
         """The sum over the components, (K,) -> ()."""
         return values.sum()
 
-    def with_masses(self, density: Density, mass: Tensor) -> Mixture:
-        """The mixture whose weights and prior are proportional to non-negative masses (K,)."""
-        tiny = torch.finfo(mass.dtype).tiny
-        weight, prior = self.normalize_weight(mass.clamp_min(tiny).log()), self.log_prior
-        if self.learn_prior:
-            by_class = self.layout.sum(mass)
-            prior = (by_class / by_class.sum()).clamp_min(tiny).log()
-        return replace(self, density=density, log_weight=weight, log_prior=prior)
-
-    def log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
-        """Component log-joint: log p(x, c, k), (n, K)."""
-        return self.weighted(self.density.log_prob(batch))
-
-    def weighted(self, log_prob: Tensor) -> Tensor:
-        """Component log-joint (n, K) of log densities (n, K)."""
-        return log_prob + self.log_joint_weight.to(log_prob.dtype)
-
-    def by_class(self, log_joint: Tensor) -> Tensor:
-        """Class log-joint (n, C) of component log-joints (n, K)."""
-        return self.layout.logsumexp(log_joint)
-
     def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
         """log p(x, c), (n, C)."""
-        return self.by_class(self.log_joint(batch))
-
-    def outputs(self, batch: Batch | SequenceBatch) -> Tensor:
-        """What objectives look at: the class log-joint."""
-        return self.class_log_joint(batch)
-
-    def free(self) -> dict[str, Tensor]:
-        """Unconstrained parameters of the whole model."""
-        free = {f"density.{name}": value for name, value in self.density.free().items()}
-        free["log_weight"] = self.log_weight
-        if self.learn_prior:
-            free["log_prior"] = self.log_prior
-        return free
-
-    def from_free(self, free: dict[str, Tensor]) -> Mixture:
-        """The mixture of unconstrained parameters; weights and prior are normalized here."""
-        prefix = "density."
-        inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
-        prior = free["log_prior"].log_softmax(0) if self.learn_prior else self.log_prior
-        return replace(
-            self,
-            density=self.density.from_free(inner),
-            log_weight=self.normalize_weight(free["log_weight"]),
-            log_prior=prior,
-        )
-
-    def slope(self, statistics: Statistics, mass: Tensor) -> dict[str, Tensor]:
-        """Derivatives by `free` of what rows with these statistics, and masses (K,), gain."""
-        inner = {f"density.{name}": v for name, v in self.density.slope(statistics).items()}
-        return inner | weight_slope(self.log_weight, self.log_prior, self.layout, mass)
-
-    def normalize_weight(self, log_weight: Tensor) -> Tensor:
-        """Log weights that sum to one within each class."""
-        return log_weight - self.layout.by_component(self.by_class(log_weight[None])[0])
+        return self.outputs(batch)
 
     def sample(self, labels: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
         """One row of each of the given classes (n,); `options` are the density's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.data.given import Device
-from mixtura.densities import Density, Statistics, keep_valid
-from mixtura.models.mixture import Layout, Mixture, weight_slope
+from mixtura.densities import Density, keep_valid
+from mixtura.models.mixture import Layout, Mixture, Weighted
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Assignment:
 
 @final
 @dataclass(frozen=True)
-class MixtureStack:
+class MixtureStack(Weighted):
     """P mixtures of one layout: one stack of densities, so that one product serves them all.
 
     To an objective, each row is P rows, one per problem: (n * P, K) log-joints.
@@ -56,12 +56,7 @@ class MixtureStack:
     learn_prior : whether training may move the class priors.
     """
 
-    density: Density
-    log_weight: Tensor
-    layout: Layout
-    log_prior: Tensor
-    assignment: Assignment
-    learn_prior: bool = True
+    assignment: Assignment = field(kw_only=True)
 
     @classmethod
     def of(cls, mixtures: Sequence[Mixture], assignment: Assignment) -> MixtureStack:
@@ -71,8 +66,8 @@ class MixtureStack:
             torch.stack([each.log_weight for each in mixtures]),
             mixtures[0].layout,
             torch.stack([each.log_prior for each in mixtures]),
-            assignment,
             mixtures[0].learn_prior,
+            assignment=assignment,
         )
 
     @classmethod
@@ -82,7 +77,8 @@ class MixtureStack:
         count = density.n_components // n_problems
         weight = density.location.new_full((n_problems, count), 1.0 / count).log()
         prior = weight.new_zeros(n_problems, 1)
-        return cls(density, weight, Layout([count], weight.device), prior, assignment, False)
+        layout = Layout([count], weight.device)
+        return cls(density, weight, layout, prior, learn_prior=False, assignment=assignment)
 
     def __len__(self) -> int:
         return len(self.log_weight)
@@ -130,10 +126,6 @@ class MixtureStack:
     def n_problems(self) -> int:
         return len(self)
 
-    @property
-    def n_classes(self) -> int:
-        return self.layout.n_classes
-
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> MixtureStack:
         """Another device or floating type."""
         given, weight = self.assignment, self.log_weight.to(device, dtype)
@@ -146,10 +138,6 @@ class MixtureStack:
             assignment=Assignment(given.sees.to(weight.device), given.label.to(weight.device)),
         )
 
-    def row_cost(self, missing: bool) -> int:
-        """Numbers held in memory for one row."""
-        return self.density.row_cost(missing)
-
     def asked(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Labels and weights of the rows, row by row and problem by problem, (n * P,)."""
         labels = self.assignment.label[batch.y].repeat_interleave(len(self))
@@ -159,60 +147,6 @@ class MixtureStack:
         """(P,) what all rows weigh in each problem."""
         return self.assignment.weight(kind, weight).sum(0)
 
-    def log_joint(self, batch: Batch) -> Tensor:
-        """Component log-joint, (n * P, K)."""
-        return self.weighted(self.density.log_prob(batch))
-
-    def weighted(self, log_prob: Tensor) -> Tensor:
-        """Component log-joint (n * P, K) of log densities (n, P * K)."""
-        weight = self.log_weight + self.layout.by_component(self.log_prior)
-        return (log_prob + weight.flatten().to(log_prob.dtype)).view(-1, weight.shape[1])
-
-    def by_class(self, log_joint: Tensor) -> Tensor:
-        """Class log-joint (n * P, C) of component log-joints."""
-        return self.layout.logsumexp(log_joint)
-
-    def outputs(self, batch: Batch) -> Tensor:
-        """What objectives look at: class log-joints, (n * P, C)."""
-        return self.by_class(self.log_joint(batch))
-
     def summed(self, values: Tensor) -> Tensor:
         """Sums over the components of each problem: (P * K,) -> (P,)."""
         return values.view(len(self), -1).sum(1)
-
-    def with_masses(self, density: Density, mass: Tensor) -> MixtureStack:
-        """The mixtures whose weights and priors are proportional to masses (P * K,) >= 0."""
-        tiny, mass = torch.finfo(mass.dtype).tiny, mass.view(len(self), -1)
-        weight, prior = self._normalized(mass.clamp_min(tiny).log()), self.log_prior
-        if self.learn_prior:
-            by_class = self.layout.total(mass)
-            prior = (by_class / by_class.sum(1, keepdim=True)).clamp_min(tiny).log()
-        return replace(self, density=density, log_weight=weight, log_prior=prior)
-
-    def slope(self, statistics: Statistics, mass: Tensor) -> dict[str, Tensor]:
-        """Derivatives by `free` of what rows with these statistics, and masses (P * K,), gain."""
-        inner = {f"density.{name}": v for name, v in self.density.slope(statistics).items()}
-        mass = mass.view(len(self), -1)
-        return inner | weight_slope(self.log_weight, self.log_prior, self.layout, mass)
-
-    def _normalized(self, log_weight: Tensor) -> Tensor:
-        return log_weight - self.layout.by_component(self.by_class(log_weight))
-
-    def free(self) -> dict[str, Tensor]:
-        """Unconstrained parameters by name; the first dimension goes problem by problem."""
-        free = {f"density.{name}": value for name, value in self.density.free().items()}
-        free["log_weight"] = self.log_weight
-        if self.learn_prior:
-            free["log_prior"] = self.log_prior
-        return free
-
-    def from_free(self, free: dict[str, Tensor]) -> MixtureStack:
-        """The mixtures of unconstrained parameters."""
-        prefix = "density."
-        inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
-        return replace(
-            self,
-            density=self.density.from_free(inner),
-            log_weight=self._normalized(free["log_weight"]),
-            log_prior=free["log_prior"].log_softmax(1) if self.learn_prior else self.log_prior,
-        )

@@ -81,6 +81,10 @@ class Contender(Generic[AnyWay, AnyTrained]):
     parts: list[list[HeldOut]] = field(default_factory=list)
     _pooled: dict[tuple[int, int], HeldOut] = field(default_factory=dict)
 
+    def restart(self, way: AnyWay) -> None:
+        """Another way; what the models of the former one said is forgotten."""
+        self.way, self.models, self.parts, self._pooled = way, [], [], {}
+
     def _at(self, stage: int, n_folds: int) -> HeldOut:
         """All rows of the first folds at a stage; pooled once, for calibrating them takes time."""
         if (stage, n_folds) not in self._pooled:
@@ -162,7 +166,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
             for contender in left:
                 self._meet(contender, part)
             if len(left) > 1:
-                left = sorted(left, key=Contender.loss)[: 2 if len(part) == 1 == part[0] + 1 else 1]
+                left = sorted(left, key=Contender.loss)[: 2 if list(part) == [0] else 1]
         left[0].won = True
         return left[0]
 
@@ -190,9 +194,8 @@ class Chooser(Generic[AnyWay, AnyTrained]):
 
     def deepen(self, contender: Contender[AnyWay, AnyTrained], way: AnyWay) -> None:
         """Let another way, that goes on from where the contender is, take its place."""
-        met, contender.way = range(len(contender.parts)), way
-        contender.models, contender.parts = [], []
-        contender._pooled.clear()
+        met = range(len(contender.parts))
+        contender.restart(way)
         for part in self._parts([way], met):
             self._meet(contender, part)
 

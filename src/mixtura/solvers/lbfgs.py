@@ -85,13 +85,15 @@ class LBFGS(Solver):
         progress.start("L-BFGS", self.max_iter)
         packed, best = Packed(model.free(), model.n_problems), Best(model, objective, held_out)
         total_weight = model.total_weight(engine.y, engine.weight).double().cpu().numpy()
-
-        def sums(free: Free) -> Free:
-            if not isinstance(prior, SpreadPrior | NoneType):
-                return traced_sums(model, free, objective, engine, prior)
-            if isinstance(model, Mixture | MixtureStack) and model.density.explicit:
-                return explicit_sums(model, free, objective, engine, prior)
-            return traced_sums(model, free, objective, engine, prior)
+        sums: Callable[[Free], Free] = partial(
+            traced_sums, model, objective=objective, engine=engine, prior=prior
+        )
+        if (
+            isinstance(model, Mixture | MixtureStack)
+            and model.density.explicit
+            and isinstance(prior, SpreadPrior | NoneType)
+        ):
+            sums = partial(explicit_sums, model, objective=objective, engine=engine, prior=prior)
 
         def function(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             found = sums(packed.unpack(points))
@@ -253,12 +255,10 @@ class Minimization:
         back = turns.transpose(0, 2, 1)
         products, squares = moves @ back, turns @ back  # (P, m, m)
         diagonal = np.einsum("pmm->pm", products)
-        blank = diagonal[:, :, None] * np.eye(moves.shape[1]) == 0.0
-        upper = np.triu(products) + blank * np.eye(moves.shape[1])
-        scale = (diagonal[:, -1] / np.where(blank[:, -1, -1], 1.0, squares[:, -1, -1]))[
-            :, None, None
-        ]
-        scale = np.where(scale > 0.0, scale, 1.0)
+        blank = diagonal == 0.0
+        upper = np.triu(products) + blank[..., None] * np.eye(moves.shape[1])
+        scale = diagonal[:, -1] / np.where(blank[:, -1], 1.0, squares[:, -1, -1])
+        scale = np.where(scale > 0.0, scale, 1.0)[:, None, None]
         inner = np.linalg.solve(upper, moves @ slope)
         middle = diagonal[..., None] * inner + scale * (squares @ inner - turns @ slope)
         outer = np.linalg.solve(upper.transpose(0, 2, 1), middle)

@@ -24,6 +24,7 @@ from mixtura.objectives import Conditional, Likelihood, Objective
 from mixtura.progress import Progress
 from mixtura.solvers import EM, FitResult, SpreadPrior
 from mixtura.solvers.base import unstacked
+from mixtura.training.groups import are_few
 
 #: A single-class mixture for EM to begin with.
 Begin = Callable[[Engine, torch.Generator], Mixture]
@@ -34,8 +35,8 @@ _NEGLIGIBLE = 1e-9
 _ABSENT = 1e-100
 #: Log odds of a new stage that the line search looks at, before it looks closer so many times.
 _LOG_ODDS, _ZOOMS = (-9.0, 4.5, 28), 3
-#: Numbers that it looks at together; and rows times classes that are trained together.
-_NUMBERS, _TOGETHER = 1_000_000, 20_000
+#: Numbers that it looks at together.
+_NUMBERS = 1_000_000
 #: Single rows that a generative stage tries to begin with.
 _SINGLES = 5
 #: Share of a stage in the mixture when several are compared, after so many refits.
@@ -88,19 +89,18 @@ class Learner:
 
         That class's prior is then as good as zero.
         """
-        begun = self.starts if engine is self.rows else ()
-
         engines, attempts = self._engines(engine), []
-        for number in range(self.em.n_init):
-            starts = [
-                absent.of_class(label)
-                if absent is not None and not len(rows)
-                else begun[label]
-                if begun and number == 0
-                else self.begin(rows, generator)
-                for label, rows in enumerate(engines)
-            ]
+
+        def start(label: int, rows: Engine) -> Mixture:
+            if absent is not None and not len(rows):
+                return absent.of_class(label)
+            return self.begin(rows, generator)
+
+        begun = self.starts if engine is self.rows else ()
+        for _ in range(self.em.n_init):
+            starts = list(begun) or [start(*each) for each in enumerate(engines)]
             attempts.append(self._trained(starts, engine, engines, self.em, progress))
+            begun = ()
         best = [
             min((each[label] for each in attempts), key=lambda result: result.objective)
             for label in range(self.n_classes)
@@ -125,7 +125,8 @@ class Learner:
         """EM on the rows of every class that has some, side by side where they are few."""
         present = [label for label, rows in enumerate(engines) if len(rows)]
         alike = len({_shapes(start) for start in starts}) == 1
-        if engine.uniform and alike and 0 < len(engine) * self.n_classes <= _TOGETHER:
+        few = len(present) > 0 and are_few(engine, len(engine), self.n_classes)
+        if engine.uniform and alike and few:
             own = torch.eye(self.n_classes, dtype=torch.bool, device=engine.device)
             assignment = Assignment(own, torch.zeros_like(own[0], dtype=torch.long))
             stack = MixtureStack.of(starts, assignment)

@@ -139,13 +139,12 @@ class Groups:
     def portions(self, classes: Sequence[int]) -> list[list[int]]:
         """The classes in portions that are worked on together."""
         found: list[list[int]] = [[]]
-        most = _TOGETHER[self.engine.may_have_missing]
         size = torch.bincount(self.engine.y, minlength=self.sees.shape[2])
         rows = (self.sees.any(0) * size).sum(1).tolist()
         for each in classes:
             together = [*found[-1], each]
-            cost = sum(rows[one] for one in together) * len(together) * len(self.sees)
-            if found[-1] and cost > most:
+            count, n_groups = sum(rows[one] for one in together), len(together) * len(self.sees)
+            if found[-1] and not are_few(self.engine, count, n_groups):
                 found.append([each])
             else:
                 found[-1] = together
@@ -313,6 +312,11 @@ class _Training:
             if not growing:
                 break
         return found
+
+
+def are_few(engine: Engine, n_rows: int, n_groups: int) -> bool:
+    """Whether so many groups of an engine's rows cost less together than one by one."""
+    return n_rows * n_groups <= _TOGETHER[engine.may_have_missing]
 
 
 def effective_rows(engine: Engine) -> float:

@@ -69,11 +69,9 @@ def cluster_start(
 
     `informative` lets components also differ in which entries are absent.
     """
-    everyone = Assignment.everyone(1, engine.device)
-    rows = engine.single_class()
-    return stack_start(rows, everyone, n_components, structure, generator, informative=informative)[
-        0
-    ]
+    rows, everyone = engine.single_class(), Assignment.everyone(1, engine.device)
+    stack = stack_start(rows, everyone, n_components, structure, generator, informative=informative)
+    return stack[0]
 
 
 def stack_start(
