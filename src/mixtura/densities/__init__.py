@@ -17,7 +17,8 @@ from mixtura.densities.categorical import Categorical
 from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian, Gaussian
 from mixtura.densities.hmm import HiddenMarkov
 from mixtura.densities.hole_pattern import HolePattern
-from mixtura.densities.low_rank import LowRankGaussian, LowRankPrecision
+from mixtura.densities.low_rank_covariance import LowRankGaussian
+from mixtura.densities.low_rank_precision import LowRankPrecision
 from mixtura.densities.product import Product, numeric_part, with_numeric_part
 from mixtura.densities.structures import (
     DENSITIES,

@@ -1,0 +1,387 @@
+"""Gaussians whose covariance is diagonal plus low rank: factor analyzers, with exact EM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.data.given import Setting
+from mixtura.densities.base import Statistics, add_statistics, own_products, randn
+from mixtura.densities.gaussian import FullGaussian, weight_per_row
+from mixtura.densities.low_rank import LowRankForm, in_order, leading_eigenpairs
+from mixtura.numerics import (
+    LOG_2PI,
+    Context,
+    above_slope,
+    is_positive_definite,
+    log_det_lower,
+    lower_inverse,
+    solve_lower,
+    solve_posdef,
+    stack_product,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRankGaussian(LowRankForm):
+    """Covariance = diagonal + low rank: a mixture of factor analysers, with exact EM."""
+
+    explicit: ClassVar[bool] = True
+    _sign: ClassVar[float] = -1.0
+    _over_observed: ClassVar[bool] = True
+
+    @classmethod
+    def from_clusters(
+        cls,
+        x: Tensor,
+        membership: Tensor,
+        floor: float,
+        generator: torch.Generator,
+        *,
+        rank: int = 1,
+        **options: Setting,
+    ) -> Self:
+        mass = membership.sum(0)[:, None]
+        mean = membership.mT @ x / mass
+        variance = membership.mT @ x.square() / mass - mean.square()
+        loading = torch.stack(
+            [
+                _leading_directions((x - center) * (share / total).sqrt()[:, None], rank, generator)
+                for center, share, total in zip(mean, membership.mT, mass, strict=True)
+            ]
+        )
+        rest = variance - loading.square().sum(2)
+        # Leave the features some variance of their own, or EM could never move it again.
+        diagonal = rest.maximum(1e-2 * variance).clamp_min(floor)
+        return cls(mean=mean, diagonal=diagonal, loading=loading, floor=floor, **options)
+
+    @classmethod
+    def from_full(cls, full: FullGaussian, rank: int) -> Self:
+        """The leading eigenpairs of each covariance; the rest of its diagonal stays."""
+        covariance = full.covariances()
+        loading = leading_eigenpairs(covariance, rank)
+        rest = covariance.diagonal(dim1=1, dim2=2) - loading.square().sum(2)
+        diagonal = rest.clamp_min(full.floor)
+        return cls(mean=full.mean, diagonal=diagonal, loading=loading, floor=full.floor)
+
+    @property
+    def _weight(self) -> Tensor:
+        return self.diagonal.reciprocal()
+
+    @property
+    def _projection(self) -> Tensor:
+        return self._scaled
+
+    @property
+    def _response(self) -> Tensor:
+        return self.loading
+
+    def _log_det_masked(self, seen: Tensor, gram_log_det: Tensor) -> Tensor:
+        return gram_log_det + seen @ self.diagonal.log().mT.to(seen.dtype)
+
+    def _log_prob_complete(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and self.loading.requires_grad:
+            parts = (part.to(x.dtype) for part in (self.loading, self._weight, self.mean))
+            return _CompleteLogProb.apply(*parts, x)
+        weight, moment, constant, whitening, offset = (part.to(x.dtype) for part in self._natural)
+        found = torch.addmm(constant, x, moment).addmm_(x.square(), weight, alpha=-0.5)
+        latent = torch.addmm(offset, x, whitening).view(len(x), self.n_components, self.rank)
+        norm = torch.linalg.vector_norm(latent, dim=2)
+        return found.addcmul_(norm, norm, value=0.5)
+
+    @cached_property
+    def _natural(self) -> tuple[Tensor, ...]:
+        """Of log densities, the factors of x^2 and x (D, K) and constants (K,).
+
+        And what makes latent factors of variance one of a row, (D, K R) and (K R,).
+        """
+        weight, factor = self._weight, torch.linalg.cholesky_ex(self._gram_all).L
+        whitening = solve_lower(factor, self._scaled.mT)  # (K, R, D)
+        offset = -(whitening @ self.mean[..., None]).flatten()
+        moment = weight * self.mean
+        constant = (moment * self.mean - weight.log() + LOG_2PI).sum(1) + log_det_lower(factor)
+        return weight.mT, moment.mT, -0.5 * constant, whitening.flatten(0, 1).mT, offset
+
+    def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        """Latent factors, their covariances and determinants serve both."""
+        if batch.observed is None:
+            return self._expectation_complete(batch.x)
+        whole = batch.observed.all(1)
+        if not whole.any():
+            return self._expectation_masked(batch.x, batch.observed)
+        full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
+        known, of_known = self._expectation_complete(batch.x[full])
+        if not len(holes):
+            return known, of_known
+        marginal, of_marginal = self._expectation_masked(batch.x[holes], batch.observed[holes])
+        log_prob = known.new_empty(len(batch), self.n_components)
+        log_prob[full], log_prob[holes] = known, marginal
+        return log_prob, lambda share: add_statistics(
+            of_known(share[full]), of_marginal(share[holes])
+        )
+
+    def _expectation_complete(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        parts = self.loading.to(x.dtype), self._weight.to(x.dtype), self.mean.to(x.dtype)
+        log_prob, (squares, _, covariance, latent) = _complete_log_prob(*parts, x)
+        return log_prob, partial(self._complete_sums, x, squares, covariance, latent)
+
+    def _statistics_complete(
+        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
+        covariance = torch.linalg.inv(self._gram_all).to(x.dtype)
+        latent = stack_product(covariance, self._projected(x, None))
+        return self._complete_sums(x, x.square(), covariance, latent, occupancy, scatter)
+
+    def _complete_sums(
+        self,
+        x: Tensor,
+        squares: Tensor,
+        covariance: Tensor,
+        latent: Tensor,
+        occupancy: Tensor,
+        scatter: Tensor | None = None,
+    ) -> Statistics:
+        """Statistics of complete rows: latent factors (K, R, n) of covariance (K, R, R)."""
+        share = occupancy.mT
+        weighted, mass = latent * share[:, None], share.sum(1)
+        spread = mass if scatter is None else scatter.sum(0)
+        second = stack_product(weighted, latent.mT) + spread[:, None, None] * covariance
+        return {
+            "mass": mass,
+            "first": share @ x,
+            "second": share @ squares,
+            "latent": weighted.sum(2),
+            "latent_second": second,
+            "cross": (weighted.flatten(0, 1) @ x).view(*weighted.shape[:2], -1).mT,
+        }
+
+    def _expectation_masked(
+        self, x: Tensor, observed: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        covariance, latent, squared, log_det = self._latent(x, observed)
+        seen = observed.to(x.dtype)
+        constant = self._log_det_masked(seen, log_det) + LOG_2PI * seen.sum(1, keepdim=True)
+        return -0.5 * (squared + constant), partial(self._masked_sums, x, seen, covariance, latent)
+
+    def _statistics_masked(
+        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
+        covariance, latent, _, _ = self._latent(x, observed)
+        seen = observed.to(x.dtype)
+        return self._masked_sums(x, seen, covariance, latent, occupancy, scatter)
+
+    def _latent(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Covariances (n, K, R, R) and means (n, K, R) of the latent factors of rows with holes.
+
+        And squared distances (n, K), and log det B (n, K).
+        """
+        rows, grams, parts, squares = zip(*self._sums(x, observed), strict=True)
+
+        def ordered(values: tuple[Tensor, ...]) -> Tensor:
+            return in_order(list(zip(rows, values, strict=True)))
+
+        factor, projected = torch.linalg.cholesky_ex(ordered(grams)).L, ordered(parts)
+        half = lower_inverse(factor)
+        covariance = stack_product(half.mT, half)
+        latent = covariance @ projected
+        squared = ordered(squares) - (projected * latent).sum((2, 3))
+        return covariance, latent[..., 0], squared, log_det_lower(factor)
+
+    def _masked_sums(
+        self,
+        x: Tensor,
+        seen: Tensor,
+        covariance: Tensor,
+        latent: Tensor,
+        occupancy: Tensor,
+        scatter: Tensor | None = None,
+    ) -> Statistics:
+        """Statistics of rows with holes, by their latent factors."""
+        scatter = occupancy if scatter is None else scatter
+        weighted = occupancy[..., None] * latent
+        weighted_second = weighted[..., :, None] * latent[..., None, :]
+        weighted_second = weighted_second + scatter[..., None, None] * covariance
+        visible = {
+            "mass": occupancy.sum(0),
+            "first": occupancy.mT @ x,
+            "second": occupancy.mT @ x.square(),
+            "latent": weighted.sum(0),
+            "latent_second": weighted_second.sum(0),
+            "cross": torch.einsum("nd,nkr->kdr", x, weighted),
+        }
+        return add_statistics(
+            visible, self._hidden(1.0 - seen, occupancy, scatter, weighted, weighted_second)
+        )
+
+    def _hidden(
+        self,
+        hidden: Tensor,
+        occupancy: Tensor,
+        scatter: Tensor,
+        weighted: Tensor,
+        weighted_second: Tensor,
+    ) -> Statistics:
+        """Expected contributions of the missing features, given the latent factors of each row."""
+        rows, columns, place = self._pack
+        mass = occupancy.mT @ hidden  # (K, D)
+        latent = torch.einsum("nd,nkr->kdr", hidden, weighted)
+        lower = (rows * self.rank + columns).expand(*weighted.shape[:2], -1)
+        packed = hidden.mT @ weighted_second.flatten(2).gather(2, lower).flatten(1)
+        packed = packed.view(self.n_features, self.n_components, -1).transpose(0, 1)
+        spread = torch.einsum("kdt,kdt->kd", packed, self._doubled_outer(rows, columns))
+        reach = (self.loading * latent).sum(2)
+        second_loading = torch.einsum("kdrs,kds->kdr", packed[..., place], self.loading)
+        own = self.mean.square() * mass + self.diagonal * (scatter.mT @ hidden)
+        zero = {name: torch.zeros_like(value) for name, value in self.own_statistics().items()}
+        return {
+            **zero,
+            "first": self.mean * mass + reach,
+            "second": own + 2.0 * self.mean * reach + spread,
+            "cross": self.mean[..., None] * latent + second_loading,
+        }
+
+    def _doubled_outer(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Packed s_d s_d^T whose inner product with a packed symmetric matrix is s^T M s."""
+        twice = torch.where(rows == columns, 1.0, 2.0).to(self.mean)
+        return self.loading[..., rows] * self.loading[..., columns] * twice
+
+    @property
+    def spread(self) -> Tensor:
+        return self.diagonal
+
+    def spread_log_prob(self, reference: Tensor) -> Tensor:
+        return -0.5 * (self.diagonal.log() + reference / self.diagonal).sum(1)
+
+    def center(self, statistics: Statistics) -> Tensor:
+        """As seen without the part that the latent factors explain."""
+        explained = (self.loading @ statistics["latent"][..., None])[..., 0]
+        return super().center({**statistics, "first": statistics["first"] - explained})
+
+    def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
+        """Rows whose part outside the low rank has the given variances."""
+        return {
+            "mass": torch.ones_like(center[:, 0]),
+            "first": center,
+            "second": reference + self.loading.square().sum(2) + center.square(),
+            "latent": torch.zeros_like(self.loading[:, 0]),
+            "latent_second": self._eye.expand(self.n_components, -1, -1),
+            "cross": self.loading,
+        }
+
+    def _regression(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        """Moments (K, R + 1, R + 1) of latent factors and a constant; (K, D, R + 1) with x."""
+        mass, latent = statistics["mass"][:, None, None], statistics["latent"][..., None]
+        above = torch.cat([statistics["latent_second"], latent], 2)
+        moments = torch.cat([above, torch.cat([latent.mT, mass], 2)], 1)
+        return moments, torch.cat([statistics["cross"], statistics["first"][..., None]], 2)
+
+    def slope(self, statistics: Statistics) -> dict[str, Tensor]:
+        moments, cross = self._regression(statistics)
+        coefficients = torch.cat([self.loading, self.mean[..., None]], 2)
+        short = cross - coefficients @ moments
+        residual = statistics["second"] - (coefficients * (cross + short)).sum(2)
+        by_diagonal = 0.5 * (residual / self.diagonal - statistics["mass"][:, None]) / self.diagonal
+        by_coefficients = short / self.diagonal[..., None]
+        return {
+            "mean": by_coefficients[..., -1],
+            "raw_diagonal": by_diagonal * above_slope(self.floor, self.diagonal),
+            "loading": by_coefficients[..., :-1].mT,
+        }
+
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        """Regress every feature on the latent factors and a constant, all at once."""
+        mass, (moments, cross) = statistics["mass"][:, None, None], self._regression(statistics)
+        valid = (mass[:, 0, 0] > 0) & is_positive_definite(moments.nan_to_num())
+        moments = torch.where(valid[:, None, None], moments, torch.eye(self.rank + 1).to(mass))
+        coefficients = solve_posdef(moments, cross.mT).mT  # (K, D, R + 1)
+        residual = statistics["second"] - (coefficients * cross).sum(2)
+        diagonal = residual / mass[:, :, 0] * weight_per_row(statistics)
+        valid = valid & (diagonal > -0.5 * self.floor).all(1)
+        updated = {
+            "mean": coefficients[..., -1],
+            "diagonal": diagonal.clamp_min(self.floor),
+            "loading": coefficients[..., :-1].contiguous(),
+        }
+        return self.with_tensors(updated), valid
+
+    def covariances(self) -> Tensor:
+        return torch.diag_embed(self.diagonal) + self.loading @ self.loading.mT
+
+    def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
+        n = len(component)
+        latent = randn(n, self.rank, like=self.mean, generator=generator)
+        noise = randn(n, self.n_features, like=self.mean, generator=generator)
+        structured = own_products(self.loading, component, latent)
+        return self.mean[component] + structured + self.diagonal[component].sqrt() * noise
+
+
+def _complete_log_prob(
+    loading: Tensor, weight: Tensor, mean: Tensor, x: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """(n, K) log densities of complete rows, and what their gradient needs again."""
+    scaled = loading.mT * weight[:, None]  # (K, R, D)
+    moment, squares = weight * mean, x.square()
+    gram = stack_product(scaled, loading)
+    gram.diagonal(dim1=1, dim2=2).add_(1.0)
+    factor = torch.linalg.cholesky_ex(gram).L
+    half = lower_inverse(factor)
+    inverse = stack_product(half.mT, half)
+    shift = scaled @ mean[..., None]
+    projected = (scaled.flatten(0, 1) @ x.mT).view(*shift.shape[:2], len(x)).sub_(shift)
+    latent = stack_product(inverse, projected)  # (K, R, n)
+    constant = (moment * mean - weight.log()).sum(1) + log_det_lower(factor)
+    distance = torch.addmm(constant + x.shape[1] * LOG_2PI, squares, weight.mT)
+    distance.addmm_(x, moment.mT, alpha=-2.0).sub_(projected.mul_(latent).sum(1).mT)
+    return distance.mul_(-0.5), (squares, scaled, inverse, latent)
+
+
+class _CompleteLogProb(torch.autograd.Function):
+    """Log density of complete rows under covariance A + S S^T, with the gradient written out.
+
+    Tensors of the size of S, and launches of small operations, dominate a training step: the
+    closed form passes over the former a handful of times and needs few of the latter, where
+    automatic differentiation would keep and add up several copies.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, loading: Tensor, weight: Tensor, mean: Tensor, x: Tensor) -> Tensor:
+        found, kept = _complete_log_prob(loading, weight, mean, x)
+        ctx.save_for_backward(loading, weight, mean, x, *kept)
+        return found
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+        loading, weight, mean, x, squares, scaled, inverse, latent = ctx.saved_tensors
+        mass = grad.mT @ torch.ones_like(x[:, :1])  # (K, 1): faster than a sum over rows
+        pull = latent * grad.mT[:, None]
+        total = pull.sum(2, keepdim=True)  # (K, R, 1)
+        by_gram = torch.addcmul(stack_product(pull, latent.mT), inverse, mass[..., None])
+        by_factors = stack_product(by_gram.mul_(-0.5), loading.mT)  # (K, R, D)
+        by_scaled = (
+            (pull.flatten(0, 1) @ x).view_as(scaled).addcmul_(total, mean[:, None], value=-1)
+        )
+        by_scaled.add_(by_factors)
+        pulled = grad.mT @ x
+        first = torch.addcmul(pulled, mass, mean, value=-1)  # sum of grad * (x - mean)
+        second = torch.addcmul(grad.mT @ squares, mean, pulled.add_(first), value=-1)
+        grad_weight = (by_scaled * loading.mT).sum(1).add_(0.5 * (mass / weight - second))
+        grad_mean = torch.addcmul(-(total.mT @ scaled)[:, 0], weight, first)
+        grad_loading = by_scaled.add_(by_factors).mul_(weight[:, None]).mT
+        return grad_loading, grad_weight, grad_mean, None
+
+
+def _leading_directions(rows: Tensor, rank: int, generator: torch.Generator) -> Tensor:
+    """Leading right singular vectors times singular values, (D, rank), by subspace iteration."""
+    guess = randn(rows.shape[1], min(rank + 8, rows.shape[1]), like=rows, generator=generator)
+    for _ in range(6):
+        guess = torch.linalg.qr(rows.mT @ (rows @ guess)).Q
+    _, values, vectors = torch.linalg.svd(rows @ guess, full_matrices=False)
+    directions = guess @ vectors.mT * values
+    padding = directions.new_zeros(rows.shape[1], max(0, rank - directions.shape[1]))
+    return torch.cat([directions[:, :rank], padding], 1)
