@@ -51,6 +51,18 @@ def test_log_densities_and_means_are_those_of_dense_matrices(density, share, gen
     np.testing.assert_allclose(density.expected(batch), means, 1e-9, 1e-9)
 
 
+@pytest.mark.parametrize("density", STRUCTURES[1:], indirect=True, ids="-".join)
+def test_no_large_table_is_kept(density, monkeypatch, generator):
+    """Sums then run over one side of every pattern, and come to the same."""
+    batch, expected = with_holes(density, 0.5, generator), []
+    for kept in (10**9, 0):
+        monkeypatch.setattr(low_rank, "_KEPT", kept)
+        fresh = replace(density)
+        expected.append(fresh.log_prob(batch))
+        assert ("_gram_table" in vars(fresh)) == bool(kept)
+    np.testing.assert_allclose(*expected, 1e-10, 1e-10)
+
+
 @pytest.mark.parametrize("density", STRUCTURES[:2], indirect=True, ids="-".join)
 @pytest.mark.parametrize("share", SHARES)
 def test_statistics_are_those_of_dense_matrices(density, share, generator):

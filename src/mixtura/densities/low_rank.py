@@ -12,7 +12,8 @@ precision `A + S S^T`: over the **missing** side, `B = I + sum G_d`; with `u = s
 
 where `r` is the deviation from the mean and sums without a side run over observed features. No
 D x D matrix appears anywhere. Where few features are missing, or few observed, the sums run over
-these few, and over the others by their difference from all; else they come from one matrix product.
+these few, and over the others by their difference from all; else they come from one matrix product,
+unless the table that it needs is too large to keep.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from mixtura.numerics import (
 #: product over all of them would have so many terms; sides are padded to multiples of a step.
 _FEW = {torch.float64: 0.35, torch.float32: 0.15}
 _SMALL, _STEP = 100_000, 8
+#: Numbers of the table that such products need, up to which a density keeps it (64 MB).
+_KEPT = 8_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +114,12 @@ class LowRankForm(Gaussian):
     def _gram_table(self) -> Tensor:
         """Lower triangles of every G_d, (D, K * R (R+1) / 2)."""
         rows, columns, _ = self._pack
-        table = self.loading[..., rows] * self._scaled[..., columns]
-        return table.permute(1, 0, 2).flatten(1)
+        left, right = self.loading.transpose(0, 1), self._scaled.transpose(0, 1)
+        return (left.index_select(2, rows) * right.index_select(2, columns)).flatten(1)
+
+    @property
+    def _table_is_large(self) -> bool:
+        return self.n_features * self.n_components * len(self._pack[0]) > _KEPT
 
     def _sums(
         self, x: Tensor, observed: Tensor
@@ -126,7 +133,8 @@ class LowRankForm(Gaussian):
             yield None, gram, projected[..., None], squares
             return
         size = observed.sum(1)
-        few = torch.minimum(size, self.n_features - size) <= _FEW[x.dtype] * self.n_features
+        share = 0.5 if self._table_is_large else _FEW[x.dtype]
+        few = torch.minimum(size, self.n_features - size) <= share * self.n_features
         lacks_few = 2 * size >= self.n_features
         ways = (
             (few & lacks_few, self._sums_over_missing),
@@ -170,7 +178,7 @@ class LowRankForm(Gaussian):
     def _product_is_better(self, x: Tensor) -> bool:
         """Whether one product serves whatever the patterns: matrices are small, or on a GPU, or
         gradients are to be recorded."""
-        small = self.n_features * self.rank**2 < _SMALL
+        small = self.n_features * self.rank**2 < _SMALL and not self._table_is_large
         parts = x, *self.tensors().values()
         traced = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
         return small or traced or x.device.type != "cpu"
