@@ -14,7 +14,7 @@ from mixtura.engines import LocalEngine
 from mixtura.models.stack import Assignment, MixtureStack
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
 from mixtura.progress import Progress
-from mixtura.solvers import EM, LBFGS, SpreadPrior
+from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior
 from mixtura.solvers.lbfgs import explicit_sums, traced_sums
 from mixtura.testing import (
     KINDS,
@@ -379,6 +379,17 @@ def test_a_trial_never_sees_the_rows_that_it_is_judged_by(name, holes, flowers, 
     changed = X + rng.normal(size=X.shape)
     found = changed_trials(plan_of(STRUCTURES[name]), X, y, changed)
     only_their_own_trial_is_as_before(*found)
+
+
+def test_what_stands_in_for_adam_works_in_double_precision(flowers):
+    """As it does where it is asked for itself."""
+    engine, plan = engine_of(*flowers), replace(plan_of(Diagonal()), dtype=torch.float32)
+    folds, found = Folds(torch.arange(len(engine)) % 2, range(2)), []
+    for solver in (LBFGS(), Adam()):
+        random = torch.Generator().manual_seed(0)
+        trials = replace(plan, solver=solver).trials(engine, folds, random, Progress())
+        found.append(trials[0].model.free())
+    close(*found, 1e-12)
 
 
 def test_a_trial_never_sees_categories_that_it_is_judged_by(flowers, rng):

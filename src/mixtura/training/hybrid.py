@@ -103,8 +103,8 @@ class Plan:
     ) -> list[Trained]:
         """The mixtures of trials; each learns from the rows of the other folds."""
         begin = [self.begin[number] for number in folds.held_out if self.begin]
+        trial = replace(self, solver=self.solver.for_trials())
         if not self.together:
-            trial = replace(self, solver=self.solver.for_trials())
             number = folds.held_out[0]
             rows = engine.only(folds.number.to(engine.device) != number)
             return [trial.train(rows, generator, progress, previous=begin[0] if begin else None)]
@@ -117,14 +117,8 @@ class Plan:
         rows = engine.with_answers(y=kind)
         if self.unlabeled_weight and not begin:
             stack = self._shown_unlabeled(stack, prior, rows, progress)
-        found = self.solver.for_trials().run(
-            stack,
-            self.objective(engine),
-            self._as_met(rows, generator),
-            progress,
-            generator=generator,
-            prior=prior,
-        )
+        rows, objective = trial._as_met(rows, generator), self.objective(engine)
+        found = trial.solver.run(stack, objective, rows, progress, generator=generator, prior=prior)
         return [replace(each, model=found.model[place]) for place, each in enumerate(begun)]
 
     def _begun(
