@@ -429,9 +429,9 @@ def _clusters(
     seed = int(torch.randint(2**31, (1,), generator=generator))
     for label, count in enumerate(counts):
         own = engine.labeled_as(label).all_rows()
-        clusters = cluster(own.x, own.weight[:, None], count, torch.Generator().manual_seed(seed))[
-            :, 0
-        ]
-        start[engine.y == label] = sum(found) + clusters
-        found.append(int(clusters.max()) + 1)
+        same = torch.Generator().manual_seed(seed)
+        clusters = cluster(own.x, own.weight[:, None], count, same)[:, 0]
+        names, place = clusters.unique(return_inverse=True)
+        start[engine.y == label] = sum(found) + place
+        found.append(len(names))
     return start, Layout(found, engine.device)

@@ -56,12 +56,6 @@ class Layout:
 
     def sum(self, values: Tensor) -> Tensor:
         """Sums within each class: (..., K) -> (..., C)."""
-        return values.new_zeros(*values.shape[:-1], self.n_classes).index_add_(
-            -1, self.owner, values
-        )
-
-    def total(self, values: Tensor) -> Tensor:
-        """Sums within each class: (..., K) -> (..., C)."""
         return values @ self._membership[values.dtype]
 
     def by_component(self, values: Tensor) -> Tensor:
@@ -140,6 +134,21 @@ class Weighted:
         total = self.by_class(log_weight.view(-1, log_weight.shape[-1])).view_as(self.log_prior)
         return log_weight - self.layout.by_component(total)
 
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Another device or floating type."""
+        weight = self.log_weight.to(device, dtype)
+        return replace(
+            self,
+            density=self.density.to(device, dtype),
+            log_weight=weight,
+            layout=Layout(self.layout.counts, weight.device),
+            log_prior=self.log_prior.to(device, dtype),
+        )
+
+    def summed(self, values: Tensor) -> Tensor:
+        """Sums over the components of each mixture: of values of all components, (...)."""
+        return values.view_as(self.log_weight).sum(-1)
+
     def free(self) -> dict[str, Tensor]:
         """Unconstrained parameters by name; the first dimension goes mixture by mixture."""
         free = {f"density.{name}": value for name, value in self.density.free().items()}
@@ -162,7 +171,7 @@ class Weighted:
     def slope(self, statistics: Statistics, mass: Tensor) -> dict[str, Tensor]:
         """Derivatives by `free` of what rows with these statistics, and masses, gain."""
         mass = mass.view_as(self.log_weight)
-        by_class = self.layout.total(mass)
+        by_class = self.layout.sum(mass)
         total = by_class.sum(-1, keepdim=True)
         return {
             **{f"density.{name}": v for name, v in self.density.slope(statistics).items()},
@@ -251,21 +260,6 @@ class Mixture(OneProblem, Weighted):
             layout=layout,
             log_prior=prior - prior.logsumexp(0),
         )
-
-    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Mixture:
-        """Another device or floating type."""
-        weight = self.log_weight.to(device, dtype)
-        return Mixture(
-            self.density.to(device, dtype),
-            weight,
-            Layout(self.layout.counts, weight.device),
-            self.log_prior.to(device, dtype),
-            self.learn_prior,
-        )
-
-    def summed(self, values: Tensor) -> Tensor:
-        """The sum over the components, (K,) -> ()."""
-        return values.sum()
 
     def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
         """log p(x, c), (n, C)."""

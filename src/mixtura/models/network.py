@@ -286,7 +286,7 @@ class Network(OneProblem):
     def scores(self, embedded: Tensor) -> Tensor:
         """(n, C) before the softmax."""
         weight, bias = self.weight.to(embedded.dtype), self.bias.to(embedded.dtype)
-        return self.mixture.layout.total(embedded * weight) + bias
+        return self.mixture.layout.sum(embedded * weight) + bias
 
     def class_log_joint(self, batch: Batch) -> Tensor:
         """log p(x) + log p(c | x), (n, C)."""

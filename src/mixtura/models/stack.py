@@ -128,15 +128,9 @@ class MixtureStack(Weighted):
 
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> MixtureStack:
         """Another device or floating type."""
-        given, weight = self.assignment, self.log_weight.to(device, dtype)
-        return replace(
-            self,
-            density=self.density.to(device, dtype),
-            log_weight=weight,
-            layout=Layout(self.layout.counts, weight.device),
-            log_prior=self.log_prior.to(device, dtype),
-            assignment=Assignment(given.sees.to(weight.device), given.label.to(weight.device)),
-        )
+        moved, given = super().to(device, dtype), self.assignment
+        sees, label = (each.to(moved.log_weight.device) for each in (given.sees, given.label))
+        return replace(moved, assignment=Assignment(sees, label))
 
     def asked(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Labels and weights of the rows, row by row and problem by problem, (n * P,)."""
@@ -146,7 +140,3 @@ class MixtureStack(Weighted):
     def total_weight(self, kind: Tensor, weight: Tensor) -> Tensor:
         """(P,) what all rows weigh in each problem."""
         return self.assignment.weight(kind, weight).sum(0)
-
-    def summed(self, values: Tensor) -> Tensor:
-        """Sums over the components of each problem: (P * K,) -> (P,)."""
-        return values.view(len(self), -1).sum(1)

@@ -10,7 +10,6 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Generic, TypeVar
 
-import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
@@ -160,7 +159,6 @@ def _ascended(
     """The density after a few steps of L-BFGS on what an M step maximizes."""
     old, count = mixture.density, mixture.n_problems
     packed = Packed(old.free(), count)
-    total_weight = mixture.total_weight(engine.y, engine.weight).double().cpu().numpy()
 
     def loss(batch: Batch, free: Free) -> Tensor:
         _, occupancy = occupancies(mixture, objective, batch)
@@ -171,18 +169,13 @@ def _ascended(
         data = engine.sum(lambda batch: gradient_of(partial(loss, batch), free), old)
         if prior is None:
             return data
-        return add_statistics(
-            data,
-            gradient_of(
-                lambda f: prior.penalty(replace(mixture, density=old.from_free(f))).view(-1), free
-            ),
-        )
 
-    def function(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = sums(packed.unpack(points))
-        loss = found.pop("loss").double().cpu().numpy() / total_weight
-        return loss, packed.pack(found) / total_weight[:, None]
+        def penalty(leaves: Free) -> Tensor:
+            return prior.penalty(replace(mixture, density=old.from_free(leaves))).view(-1)
 
+        return add_statistics(data, gradient_of(penalty, free))
+
+    function = packed.mean(sums, mixture.total_weight(engine.y, engine.weight))
     search = Minimization(function, packed.pack(old.free()), _STEPS, 0.0)
     while not search.settled.all():
         search.advance()

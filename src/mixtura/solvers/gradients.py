@@ -17,6 +17,8 @@ from mixtura.progress import Record
 from mixtura.solvers.base import AnyModel, HasOutputs, Model
 
 Free = dict[str, Tensor]
+#: Losses (P,) and gradients (P, d) at points (P, d), one per problem.
+Function = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def evaluate(model: HasOutputs, objective: Objective, engine: Engine) -> tuple[float, float]:
@@ -102,3 +104,14 @@ class Packed:
         parts = torch.from_numpy(vectors).to(like).split(self._sizes, 1)
         named = zip(self._template.items(), parts, strict=True)
         return {name: part.reshape(value.shape) for (name, value), part in named}
+
+    def mean(self, sums: Callable[[Free], Free], weight: Tensor) -> Function:
+        """What `sums` gives of tensors, losses and gradients, by weights (P,), as a function."""
+        total = weight.double().cpu().numpy()
+
+        def function(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            found = sums(self.unpack(points))
+            loss = found.pop("loss").double().cpu().numpy() / total
+            return loss, self.pack(found) / total[:, None]
+
+        return function

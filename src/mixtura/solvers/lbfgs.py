@@ -28,7 +28,7 @@ from mixtura.solvers.base import (
     SpreadPrior,
     expected,
 )
-from mixtura.solvers.gradients import Best, Free, Packed
+from mixtura.solvers.gradients import Best, Free, Function, Packed
 
 #: Steps that curvature is remembered of.
 _MEMORY = 20
@@ -38,11 +38,9 @@ _ARMIJO, _WOLFE, _MOST_TRIED = 1e-4, 0.9, 20
 #: No entry of a gradient is larger where a minimum is.
 _FLAT = 1e-8
 
-#: Where numbers are too large, comparisons fail and steps become shorter: nothing to warn of.
-_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
-
-#: Losses (P,) and gradients (P, d) at points (P, d), one per problem.
-Function = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+#: Where numbers are too large (or there are no rows), comparisons fail and steps become shorter:
+#: nothing to warn of.
+_OVERFLOW = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
 @dataclass
@@ -84,7 +82,6 @@ class LBFGS(Solver):
     ) -> FitResult[AnyModel]:
         progress.start("L-BFGS", self.max_iter)
         packed, best = Packed(model.free(), model.n_problems), Best(model, objective, held_out)
-        total_weight = model.total_weight(engine.y, engine.weight).double().cpu().numpy()
         sums: Callable[[Free], Free] = partial(
             traced_sums, model, objective=objective, engine=engine, prior=prior
         )
@@ -94,12 +91,7 @@ class LBFGS(Solver):
             and isinstance(prior, SpreadPrior | NoneType)
         ):
             sums = partial(explicit_sums, model, objective=objective, engine=engine, prior=prior)
-
-        def function(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found = sums(packed.unpack(points))
-            loss = found.pop("loss").double().cpu().numpy() / total_weight
-            return loss, packed.pack(found) / total_weight[:, None]
-
+        function = packed.mean(sums, model.total_weight(engine.y, engine.weight))
         search = Minimization(function, packed.pack(model.free()), self.max_iter, self.tol)
         while not search.settled.all():
             if not search.advance():
