@@ -27,7 +27,7 @@ from mixtura.testing import (
     make_sequences,
 )
 from mixtura.training.boosting import _NEGLIGIBLE, Boosting, Learner
-from mixtura.training.start import cluster_start
+from mixtura.training.groups import Recipe
 
 METHODS = ["boosted", "boosted_generative", "adaboost"]
 FLOOR = 0.05
@@ -49,7 +49,7 @@ def grown(lobes, discriminative, n_stages=2, **options):
     engine = LocalEngine(table)
 
     def begin(engine, generator):
-        return cluster_start(engine, 1, Full(FLOOR), generator)
+        return Recipe(Full(FLOOR), EM()).start(engine, 1, generator)
 
     learner = Learner(begin, EM(20, 0.0), len(np.unique(y)))
     boosting = Boosting(learner, discriminative, n_stages, **options)

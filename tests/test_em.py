@@ -25,7 +25,7 @@ from mixtura.testing import (
     make_engine,
     make_mixture,
 )
-from mixtura.training.start import cluster_start
+from mixtura.training.groups import Recipe
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 COUNTS = [2, 1]
@@ -139,7 +139,7 @@ def test_factor_analysis_agrees_with_sklearn(wine):
     table = Table(X, scaling=Scaling.identity(13), device=torch.device("cpu"))
     engine = LocalEngine(table)
     structure = LowRank(2, floor=1e-6)
-    start = cluster_start(engine, 1, structure, torch.Generator().manual_seed(0))
+    start = Recipe(structure, EM()).start(engine, 1, torch.Generator().manual_seed(0))
     result = EM(600, 1e-8).run(start, Likelihood(), engine, Progress())
     assert -result.objective == pytest.approx(theirs, abs=1e-4)
 

@@ -50,7 +50,7 @@ from mixtura.testing import (
     make_mixture,
     penalized_loss,
 )
-from mixtura.training.start import cluster_start
+from mixtura.training.groups import Recipe
 
 COUNTS = [2, 1]
 SCALES = ["diag", "full", "low_rank"]
@@ -425,7 +425,7 @@ def test_em_at_the_floor_never_goes_down(scale, generator):
     X[2] = np.nan
     X[4, 2:] = np.nan
     engine = engine_of(X)
-    start = cluster_start(engine, 1, Student(scale, rank=2, floor=1e-3), generator)
+    start = Recipe(Student(scale, rank=2, floor=1e-3), EM()).start(engine, 1, generator)
     progress = Progress()
     found = EM(30, -1.0).run(start, Likelihood(), engine, progress).model
     check_valid(found)
@@ -446,7 +446,7 @@ CPU = torch.device("cpu")
 def test_a_single_row_is_enough_to_stay_finite(scale, generator):
     """Of one row there is a location; everything else is at its bounds."""
     engine = engine_of(np.array([[1.0, np.nan, 2.0]]))
-    start = cluster_start(engine, 1, Student(scale, floor=1e-3), generator)
+    start = Recipe(Student(scale, floor=1e-3), EM()).start(engine, 1, generator)
     found = EM(10, 0.0).run(start, Likelihood(), engine, Progress()).model
     check_valid(found)
     assert float(found.density.location[0, 0]) == pytest.approx(1.0, abs=1e-6)
@@ -469,7 +469,7 @@ def test_heavy_tails_are_found_and_pay(scale, generator):
     train, held_out = engine_of(X[:1600]), engine_of(X[1600:])
     losses = []
     for density in (DENSITIES[scale](floor=1e-6), Student(scale, floor=1e-6)):
-        start = cluster_start(train, 1, density, torch.Generator().manual_seed(0))
+        start = Recipe(density, EM()).start(train, 1, torch.Generator().manual_seed(0))
         model = EM(200, 1e-4).run(start, Likelihood(), train, Progress()).model
         losses.append(penalized_loss(model, Likelihood(), held_out))
     assert losses[1] < losses[0] - 0.1
@@ -485,7 +485,7 @@ def test_normal_rows_are_left_nearly_normal(generator):
     engine = engine_of(X)
     losses = []
     for density in (Full(1e-6), Student(floor=1e-6)):
-        start = cluster_start(engine, 1, density, generator)
+        start = Recipe(density, EM()).start(engine, 1, generator)
         result = EM(300, 1e-9).run(start, Likelihood(), engine, Progress())
         losses.append(result.objective)
     assert result.model.density.dof.min() > 50.0
@@ -565,7 +565,7 @@ def test_em_and_lbfgs_end_at_the_same_maximum(generator):
     """Two ways to the likeliest t."""
     X, _ = heavy_rows(generator, 400)
     engine = engine_of(X)
-    start = cluster_start(engine, 1, Student(floor=1e-6), generator)
+    start = Recipe(Student(floor=1e-6), EM()).start(engine, 1, generator)
     by_em = EM(500, 1e-12).run(start, Likelihood(), engine, Progress()).model.density
     by_gradient = LBFGS(500, 1e-14).run(start, Likelihood(), engine, Progress()).model.density
     np.testing.assert_allclose(by_em.dof, by_gradient.dof, 1e-3)

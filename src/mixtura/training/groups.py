@@ -16,7 +16,7 @@ from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
 from mixtura.solvers import EM, FitResult, SpreadPrior
 from mixtura.solvers.base import unstacked
-from mixtura.training.start import cluster_start, stack_start
+from mixtura.training.start import stack_start
 
 _COUNTS = (2, 3, 4, 6, 8, 12, 16)
 _ROWS_PER_COMPONENT = 10
@@ -57,9 +57,9 @@ class Recipe:
         return self.structure.start is self.structure
 
     def start(self, engine: Engine, count: int, generator: torch.Generator) -> Mixture:
-        """What EM begins with."""
-        structure, informative = self.structure.start, self.informative
-        return cluster_start(engine, count, structure, generator, informative=informative)
+        """What EM begins with: the moments of k-means clusters."""
+        rows, everyone = engine.single_class(), Assignment.everyone(1, engine.device)
+        return self.stack_start(rows, everyone, count, generator)[0]
 
     def stack_start(
         self, engine: Engine, assignment: Assignment, count: int, generator: torch.Generator

@@ -57,23 +57,6 @@ def _built(
     return Product(parts=tuple(parts), columns=groups, informative=informative)
 
 
-def cluster_start(
-    engine: Engine,
-    n_components: int,
-    structure: Structure,
-    generator: torch.Generator,
-    *,
-    informative: bool = False,
-) -> Mixture:
-    """A single-class mixture with the moments of k-means clusters.
-
-    `informative` lets components also differ in which entries are absent.
-    """
-    rows, everyone = engine.single_class(), Assignment.everyone(1, engine.device)
-    stack = stack_start(rows, everyone, n_components, structure, generator, informative=informative)
-    return stack[0]
-
-
 def stack_start(
     engine: Engine,
     assignment: Assignment,
@@ -83,7 +66,10 @@ def stack_start(
     *,
     informative: bool = False,
 ) -> MixtureStack:
-    """Single-class mixtures with the moments of k-means clusters, one per problem."""
+    """Single-class mixtures with the moments of k-means clusters, one per problem.
+
+    `informative` lets components also differ in which entries are absent.
+    """
     batch = engine.subsample(_MOST_ROWS, generator).all_rows().to(torch.float64)
     levels, weight = engine.levels, assignment.weight(batch.y, batch.weight)
     labels = cluster(_as_numbers(batch, levels), weight, n_components, generator)
