@@ -213,6 +213,6 @@ def test_a_loss_that_is_no_number_never_wins():
         watch,
         train,
         lambda model, rows: losses[model],
-        lambda n: table.subset(np.arange(min(n, 8999))),
+        lambda n: table.take(np.arange(min(n, 8999))),
     ).run(table)
     assert (sizes[0], found.model) == (1000, 2)

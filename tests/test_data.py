@@ -115,9 +115,9 @@ def test_batches_are_the_rows(mapped, rng, memory_mapped):
     check(table.batch(slice(None)), np.arange(50))
     order = rng.permutation(50)
     check(table.batch(torch.from_numpy(order)), order)
-    part = table.subset(order[:20])
+    part = table.take(order[:20])
     check(part.batch(slice(5, 15)), order[5:15])
-    again = part.subset(np.array([3, 1, 7]))
+    again = part.take(np.array([3, 1, 7]))
     check(again.batch(slice(None)), order[[3, 1, 7]])
     check(LocalEngine(table).labeled_as(1).all_rows(), np.flatnonzero(y == 1))
     sizes = [len(batch) for batch in table.chunks(16)]

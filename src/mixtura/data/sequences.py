@@ -192,7 +192,7 @@ class SequenceTable(Table):
         keys = hashed(frames, factors[: self.n_features]) * factors[self.n_features :][moment]
         return np.add.reduceat(keys, began)
 
-    def subset(self, index: np.ndarray) -> Self:
+    def take(self, index: np.ndarray) -> Self:
         """A table of the sequences at the integer positions `index`."""
         part = copy(self)
         at = torch.as_tensor(index, device=self.device)

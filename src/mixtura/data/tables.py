@@ -300,7 +300,7 @@ class Table:
         for start in range(0, len(self), n_rows):
             yield self.batch(slice(start, start + n_rows))
 
-    def subset(self, index: np.ndarray) -> Self:
+    def take(self, index: np.ndarray) -> Self:
         """A table of the rows at the integer positions `index`."""
         part = copy(self)
         at = torch.as_tensor(index, device=self.device)

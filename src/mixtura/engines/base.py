@@ -74,8 +74,8 @@ class Engine(ABC, Generic[AnyBatch]):
 
     @property
     @abstractmethod
-    def most_rows(self) -> int:
-        """Rows (or frames) that a chunk has at most."""
+    def most_rows(self) -> dict[str, int]:
+        """Rows (or frames) that a chunk has at most, by device: "cpu" or "cuda"."""
 
     @abstractmethod
     def batch(self, index: slice | Tensor) -> AnyBatch:
@@ -152,7 +152,7 @@ class Engine(ABC, Generic[AnyBatch]):
         """Rows per chunk, so that memory is bounded whatever the number of rows."""
         cost = max(1, model.row_cost(self.may_have_missing))
         kind = "cpu" if self.device.type == "cpu" else "cuda"
-        return max(1, min(self.most_rows, _CHUNK_NUMBERS[kind] // cost))
+        return max(1, min(self.most_rows[kind], _CHUNK_NUMBERS[kind] // cost))
 
     def sum(self, function: Callable[[AnyBatch], Sums], model: HasRowCost) -> Sums:
         """The sum of what `function` gives for each chunk."""

@@ -1,4 +1,4 @@
-"""Another engine's rows, met in another way: with holes, or as a model has prepared them."""
+"""Rows of a table or another engine: as they are, with holes, or as a model has prepared them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch, Scaling
+from mixtura.data import Batch, Scaling, Table
 from mixtura.data.sequences import AnyBatch
 from mixtura.engines.base import Engine
 
 
 class Wrapped(Engine[AnyBatch]):
-    """The rows of another engine; subclasses say how they are met."""
+    """The rows of a table, or of another engine; subclasses say how they are met."""
 
-    def __init__(self, inner: Engine[AnyBatch]) -> None:
-        self._inner = inner
+    def __init__(self, inner: Table | Engine[AnyBatch]) -> None:
+        self._inner: Engine[AnyBatch] = inner  # type: ignore[assignment]  # a table answers alike
 
     def _around(self, inner: Engine[AnyBatch]) -> Self:
         other = copy(self)
@@ -55,12 +55,14 @@ class Wrapped(Engine[AnyBatch]):
         return self._inner.has_holes
 
     @property
-    def most_rows(self) -> int:
+    def most_rows(self) -> dict[str, int]:
         return self._inner.most_rows
 
     @property
     def values_per_row(self) -> float:
-        return self._inner.values_per_row
+        """Of the rows as they are, however they are met."""
+        inner = self._inner
+        return inner.values_per_row if isinstance(inner, Engine) else super().values_per_row
 
     def batch(self, index: slice | Tensor) -> AnyBatch:
         return self._inner.batch(index)

@@ -137,7 +137,7 @@ def _score(mixture: Mixture, X: np.ndarray, device: torch.device) -> float:
     scaling = Scaling.identity(X.shape[1])
     table = Table(X, scaling=scaling, device=device, dtype=torch.float32)
     moved = mixture.to(device)
-    LocalEngine(table.subset(np.arange(1))).concat(moved.class_log_joint, moved.density)
+    LocalEngine(table.take(np.arange(1))).concat(moved.class_log_joint, moved.density)
     began = time.perf_counter()
     LocalEngine(table).concat(moved.class_log_joint, moved.density)
     return time.perf_counter() - began
