@@ -21,7 +21,7 @@ from mixtura.densities.base import (
     own_products,
     randn,
 )
-from mixtura.densities.patterns import Parts, given, marginal
+from mixtura.densities.patterns import Parts, by_holes, given, in_order, marginal
 from mixtura.numerics import (
     LOG_2PI,
     above,
@@ -80,20 +80,11 @@ class Gaussian(VectorDensity):
         masked: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
         """(n, ...) what one function says of rows without holes, and the other of the others."""
-        if batch.observed is None:
-            return complete(batch.x)
-        whole = batch.observed.all(1)
-        if not whole.any():
-            return masked(batch.x, batch.observed)
-        full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
-        known = complete(batch.x[full])
-        if not len(holes):
-            return known
-        marginal = masked(batch.x[holes], batch.observed[holes])
-        return (
-            known.new_zeros(len(batch), *known.shape[1:])
-            .index_copy(0, full, known)
-            .index_copy(0, holes, marginal)
+        return in_order(
+            [
+                (rows, complete(x) if observed is None else masked(x, observed))
+                for rows, x, observed in by_holes(batch)
+            ]
         )
 
     @abstractmethod
@@ -122,22 +113,16 @@ class Gaussian(VectorDensity):
     ) -> Statistics:
         """Moments; what is not observed scatters with occupancies (n, K) of its own, if given."""
         scatter = occupancy if scatter is None else scatter
-        if batch.observed is None:
-            return self._statistics_complete(batch.x, occupancy, scatter)
-        complete = batch.observed.all(1)
-        holes = ~complete
-        parts = []
-        if complete.any():
-            known = batch.x[complete], occupancy[complete], scatter[complete]
-            parts.append(self._statistics_complete(*known))
-        if holes.any():
-            rows = batch.x[holes], batch.observed[holes], occupancy[holes], scatter[holes]
-            parts.append(self._statistics_masked(*rows))
-        return add_statistics(*parts)
+        return add_statistics(
+            *(
+                self._statistics_complete(x, occupancy[rows])
+                if observed is None
+                else self._statistics_masked(x, observed, occupancy[rows], scatter[rows])
+                for rows, x, observed in by_holes(batch)
+            )
+        )
 
-    def _statistics_complete(
-        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
-    ) -> Statistics:
+    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         raise self._no_closed_form()
 
     def _statistics_masked(
@@ -257,9 +242,7 @@ class DiagonalGaussian(Gaussian):
         constant = -0.5 * (self.mean * scaled_mean + self.variance.log() + LOG_2PI)
         return precision, scaled_mean, constant
 
-    def _statistics_complete(
-        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
-    ) -> Statistics:
+    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         return {
             "mass": occupancy.sum(0),
             "first": (x.mT @ occupancy).mT,
@@ -403,9 +386,7 @@ class FullGaussian(Gaussian):
     def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         return marginal(self._parts(x.dtype), x, observed)
 
-    def _statistics_complete(
-        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
-    ) -> Statistics:
+    def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         return {
             "mass": occupancy.sum(0),
             "first": occupancy.mT @ x,

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities.gaussian import Gaussian
-from mixtura.densities.patterns import of_equal_size
+from mixtura.densities.patterns import in_order, of_equal_size
 from mixtura.numerics import (
     above,
     above_inverse,
@@ -123,14 +123,11 @@ class LowRankForm(Gaussian):
 
     def _sums(
         self, x: Tensor, observed: Tensor
-    ) -> Iterator[tuple[Tensor | None, Tensor, Tensor, Tensor]]:
-        """Rows (m,), and of these B (m, K, R, R), u (m, K, R, 1), the sum of weight r^2 (m, K).
-
-        None stands for all rows.
-        """
+    ) -> Iterator[tuple[Tensor | slice, Tensor, Tensor, Tensor]]:
+        """Rows (m,), and of these B (m, K, R, R), u (m, K, R, 1), the sum of weight r^2 (m, K)."""
         if self._product_is_better(x):
             gram, projected, squares = self._sums_by_product(x, observed)
-            yield None, gram, projected[..., None], squares
+            yield slice(None), gram, projected[..., None], squares
             return
         size = observed.sum(1)
         share = 0.5 if self._table_is_large else _FEW[x.dtype]
@@ -276,13 +273,6 @@ class LowRankForm(Gaussian):
             "nkr,kdr->nkd", latent, self._response.to(dtype)
         )
         return torch.where(batch.observed[:, None], batch.x[:, None], filled)
-
-
-def in_order(parts: list[tuple[Tensor | None, Tensor]], dim: int = 0) -> Tensor:
-    """Values of all rows, in order: each part has some rows (m,) and theirs along `dim`."""
-    rows = [rows for rows, _ in parts if rows is not None]
-    values = torch.cat([values for _, values in parts], dim) if rows else parts[0][1]
-    return values.index_select(dim, torch.cat(rows).argsort()) if rows else values
 
 
 def _padded(x: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
 from mixtura.densities.gaussian import FullGaussian, weight_per_row
-from mixtura.densities.low_rank import LowRankForm, in_order, leading_eigenpairs
+from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
+from mixtura.densities.patterns import by_holes, in_order
 from mixtura.numerics import (
     LOG_2PI,
     Context,
@@ -108,35 +109,30 @@ class LowRankGaussian(LowRankForm):
         constant = (moment * self.mean - weight.log() + LOG_2PI).sum(1) + log_det_lower(factor)
         return weight.mT, moment.mT, -0.5 * constant, whitening.flatten(0, 1).mT, offset
 
-    def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
-        """Latent factors, their covariances and determinants serve both."""
-        if batch.observed is None:
-            return self._expectation_complete(batch.x)
-        whole = batch.observed.all(1)
-        if not whole.any():
-            return self._expectation_masked(batch.x, batch.observed)
-        full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
-        known, of_known = self._expectation_complete(batch.x[full])
-        if not len(holes):
-            return known, of_known
-        marginal, of_marginal = self._expectation_masked(batch.x[holes], batch.observed[holes])
-        log_prob = known.new_empty(len(batch), self.n_components)
-        log_prob[full], log_prob[holes] = known, marginal
-        return log_prob, lambda share: add_statistics(
-            of_known(share[full]), of_marginal(share[holes])
-        )
+    def statistics(
+        self, batch: Batch, occupancy: Tensor, scatter: Tensor | None = None
+    ) -> Statistics:
+        return self.expectation(batch)[1](occupancy, scatter)
 
-    def _expectation_complete(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+    def expectation(self, batch: Batch) -> tuple[Tensor, Callable[..., Statistics]]:
+        """Latent factors, their covariances and determinants serve both."""
+        parts = [
+            (rows, *self._expectation_masked(x, observed))
+            if observed is not None
+            else (rows, *self._expectation_complete(x))
+            for rows, x, observed in by_holes(batch)
+        ]
+
+        def statistics(share: Tensor, scatter: Tensor | None = None) -> Statistics:
+            scatter = share if scatter is None else scatter
+            return add_statistics(*(sums(share[rows], scatter[rows]) for rows, _, sums in parts))
+
+        return in_order([(rows, log_prob) for rows, log_prob, _ in parts]), statistics
+
+    def _expectation_complete(self, x: Tensor) -> tuple[Tensor, Callable[..., Statistics]]:
         parts = self.loading.to(x.dtype), self._weight.to(x.dtype), self.mean.to(x.dtype)
         log_prob, (squares, _, covariance, latent) = _complete_log_prob(*parts, x)
         return log_prob, partial(self._complete_sums, x, squares, covariance, latent)
-
-    def _statistics_complete(
-        self, x: Tensor, occupancy: Tensor, scatter: Tensor | None = None
-    ) -> Statistics:
-        covariance = torch.linalg.inv(self._gram_all).to(x.dtype)
-        latent = stack_product(covariance, self._projected(x, None))
-        return self._complete_sums(x, x.square(), covariance, latent, occupancy, scatter)
 
     def _complete_sums(
         self,
@@ -145,13 +141,12 @@ class LowRankGaussian(LowRankForm):
         covariance: Tensor,
         latent: Tensor,
         occupancy: Tensor,
-        scatter: Tensor | None = None,
+        scatter: Tensor,
     ) -> Statistics:
         """Statistics of complete rows: latent factors (K, R, n) of covariance (K, R, R)."""
         share = occupancy.mT
         weighted, mass = latent * share[:, None], share.sum(1)
-        spread = mass if scatter is None else scatter.sum(0)
-        second = stack_product(weighted, latent.mT) + spread[:, None, None] * covariance
+        second = stack_product(weighted, latent.mT) + scatter.sum(0)[:, None, None] * covariance
         return {
             "mass": mass,
             "first": share @ x,
@@ -163,35 +158,20 @@ class LowRankGaussian(LowRankForm):
 
     def _expectation_masked(
         self, x: Tensor, observed: Tensor
-    ) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
-        covariance, latent, squared, log_det = self._latent(x, observed)
-        seen = observed.to(x.dtype)
-        constant = self._log_det_masked(seen, log_det) + LOG_2PI * seen.sum(1, keepdim=True)
-        return -0.5 * (squared + constant), partial(self._masked_sums, x, seen, covariance, latent)
-
-    def _statistics_masked(
-        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
-    ) -> Statistics:
-        covariance, latent, _, _ = self._latent(x, observed)
-        seen = observed.to(x.dtype)
-        return self._masked_sums(x, seen, covariance, latent, occupancy, scatter)
-
-    def _latent(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Covariances (n, K, R, R) and means (n, K, R) of the latent factors of rows with holes.
-
-        And squared distances (n, K), and log det B (n, K).
-        """
+    ) -> tuple[Tensor, Callable[..., Statistics]]:
         rows, grams, parts, squares = zip(*self._sums(x, observed), strict=True)
 
         def ordered(values: tuple[Tensor, ...]) -> Tensor:
             return in_order(list(zip(rows, values, strict=True)))
 
         factor, projected = torch.linalg.cholesky_ex(ordered(grams)).L, ordered(parts)
-        half = lower_inverse(factor)
-        covariance = stack_product(half.mT, half)
+        half, seen = lower_inverse(factor), observed.to(x.dtype)
+        covariance = stack_product(half.mT, half)  # of the latent factors, (n, K, R, R)
         latent = covariance @ projected
         squared = ordered(squares) - (projected * latent).sum((2, 3))
-        return covariance, latent[..., 0], squared, log_det_lower(factor)
+        log_det = self._log_det_masked(seen, log_det_lower(factor))
+        log_prob = -0.5 * (squared + log_det + LOG_2PI * seen.sum(1, keepdim=True))
+        return log_prob, partial(self._masked_sums, x, seen, covariance, latent[..., 0])
 
     def _masked_sums(
         self,
@@ -200,10 +180,9 @@ class LowRankGaussian(LowRankForm):
         covariance: Tensor,
         latent: Tensor,
         occupancy: Tensor,
-        scatter: Tensor | None = None,
+        scatter: Tensor,
     ) -> Statistics:
         """Statistics of rows with holes, by their latent factors."""
-        scatter = occupancy if scatter is None else scatter
         weighted = occupancy[..., None] * latent
         weighted_second = weighted[..., :, None] * latent[..., None, :]
         weighted_second = weighted_second + scatter[..., None, None] * covariance

@@ -24,6 +24,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from mixtura.data import Batch
 from mixtura.numerics import Context, log_det_lower, lower_inverse, stack_product
 
 #: Columns whose pattern a float64 holds exactly, as the bits of one number.
@@ -33,6 +34,26 @@ _BITS = 52
 _STEP, _STACK = 4, 256
 #: Features up to which nothing is gained by taking submatrices out of matrices.
 _WHOLE = 12
+
+
+def by_holes(batch: Batch) -> list[tuple[Tensor | slice, Tensor, Tensor | None]]:
+    """Rows without holes, and rows with some: which they are, x, what is observed if not all."""
+    x, observed = batch.x, batch.observed
+    if observed is None or (whole := observed.all(1)).all():
+        return [(slice(None), x, None)]
+    if not whole.any():
+        return [(slice(None), x, observed)]
+    full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
+    return [(full, x[full], None), (holes, x[holes], observed[holes])]
+
+
+def in_order(parts: list[tuple[Tensor | slice, Tensor]], dim: int = 0) -> Tensor:
+    """Values of all rows, in order: each part has some rows (m,), or all; theirs along `dim`."""
+    rows = [rows for rows, _ in parts if isinstance(rows, Tensor)]
+    if not rows:
+        return parts[0][1]
+    values = torch.cat([values for _, values in parts], dim)
+    return values.index_select(dim, torch.cat(rows).argsort())
 
 
 def distinct_patterns(observed: Tensor) -> tuple[Tensor, Tensor]:
