@@ -303,13 +303,6 @@ def test_rows_without_any_label_are_everyones():
     assert [sorted(group) for group in seen_by(*groups.part([0, 1]))] == [list(range(6))] * 2
 
 
-def test_portions_have_every_class_once():
-    """However few rows are worked on together; and what comes of it is the same."""
-    engine = engine_of(np.arange(9.0)[:, None], Y)
-    groups = Groups.by_class(engine, 3, Folds(NUMBER, [0, 1]))
-    assert groups.portions([0, 1, 2]) == [[0, 1, 2]]
-
-
 def test_groups_are_fitted_one_by_one_or_together(flowers, monkeypatch):
     """One component per class and trial: the mean and covariance of its rows, by NumPy."""
     X, y = flowers
@@ -318,7 +311,7 @@ def test_groups_are_fitted_one_by_one_or_together(flowers, monkeypatch):
     found = []
     for most in (1, 10**9):
         monkeypatch.setattr("mixtura.training.groups._TOGETHER", {False: most, True: most})
-        assert len(groups.portions([0, 1, 2])) == (3 if most == 1 else 1)
+        assert groups.portions([0, 1, 2]) == ([[0], [1], [2]] if most == 1 else [[0, 1, 2]])
         recipe, random = Recipe(Full(floor=1e-6), EM(3)), torch.Generator().manual_seed(0)
         found.append(fit_groups(groups, [1, 1, 1], recipe, random, Progress()).results)
     for trial, label in np.ndindex(4, 3):

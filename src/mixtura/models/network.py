@@ -152,13 +152,13 @@ class Network(OneProblem):
         moved = replace(self, mixture=self.mixture.to(device, dtype))
         return moved.with_read_out(*(part.to(device, dtype).contiguous() for part in read_out))
 
-    def embed(self, batch: Batch, log_joint: Tensor | None = None) -> Tensor:
+    def embed(self, batch: Batch) -> Tensor:
         """(n, K) what the components make of each row.
 
         Posteriors are those given what is observed. Densities of rows with different holes cannot
         be compared: of such rows it is the mean over draws of what is missing.
         """
-        log_joint = self.mixture.log_joint(batch) if log_joint is None else log_joint
+        log_joint = self.mixture.log_joint(batch)
         if self.embedding in RELATIVE:
             return self._embed_complete(log_joint)
         return self._over_draws(batch, log_joint, lambda embedded: embedded, _mean)

@@ -313,11 +313,11 @@ class _Rows:
         weight[order[light]] = 0.0
         return self._engine.weighted(weight.to(self._engine.weight))
 
-    def added(self, joint: Tensor, addition: Mixture, share: float = _GLIMPSE) -> Stage:
-        """A classifier added with a given share."""
+    def added(self, joint: Tensor, addition: Mixture) -> Stage:
+        """A classifier added with a small share, for comparison with others."""
         alone = self.joint(addition)
-        blended = _blended(joint, alone, torch.tensor(share, dtype=torch.float64).logit())
-        return Stage(addition, share, blended, self.own(alone), self.value(blended))
+        blended = _blended(joint, alone, torch.tensor(_GLIMPSE, dtype=torch.float64).logit())
+        return Stage(addition, _GLIMPSE, blended, self.own(alone), self.value(blended))
 
     def best_share(self, joint: Tensor, addition: Mixture) -> Stage:
         """The line search: the share of a classifier under which the objective is largest."""
