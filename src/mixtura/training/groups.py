@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mixtura.densities import Structure, VectorDensity, numeric_part, with_numeric_part
+from mixtura.densities import Density, Structure, VectorDensity, numeric_part, with_numeric_part
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import Assignment, MixtureStack
@@ -234,7 +234,7 @@ def fit_groups(
             found |= training.fit([c for c in classes if counts[c] == count], count)
     by_class = [found[label] for label in classes]
     trials = [list(each) for each in zip(*by_class, strict=True)]
-    return recipe.finish(Start(trials, training.priors()))
+    return recipe.finish(Start(trials, training.priors))
 
 
 class _Training:
@@ -244,33 +244,24 @@ class _Training:
         self, groups: Groups, recipe: Recipe, generator: torch.Generator, progress: Progress
     ) -> None:
         self._groups, self._recipe, self._generator = groups, recipe, generator
-        self._progress, self._reference = progress, None
-        if recipe.prior_rows != 0:
-            self._rows, self._reference = self._pooled()
+        self._progress = progress
+        self.priors = self._pooled() if recipe.prior_rows != 0 else None
 
-    def priors(self) -> list[SpreadPrior] | None:
-        """That of each trial."""
-        if self._reference is None:
-            return None
-        return [SpreadPrior(self._rows, reference) for reference in self._reference]
-
-    def _pooled(self) -> tuple[float, Tensor]:
-        """Imagined rows, and (T, ...) the spread that one component per group shows on average."""
+    def _pooled(self) -> list[SpreadPrior]:
+        """Of each trial, with the spread that one component per group shows on average."""
         em, silent = EM(_PRIOR_ITERATIONS, self._recipe.em.tol), self._progress.part(_PRIOR_TIME)
-        groups, classes = self._groups, range(self._groups.sees.shape[1])
-        spreads, shares = [], []
-        for portion in groups.portions(classes):
-            rows, assignment = groups.part(portion)
+        n_trials, n_classes = self._groups.sees.shape[:2]
+        densities: list[list[Density]] = [[] for _ in range(n_trials)]
+        shares = []
+        for portion in self._groups.portions(range(n_classes)):
+            rows, assignment = self._groups.part(portion)
             stack = self._recipe.stack_start(rows, assignment, 1, self._generator)
             stack = em.run(stack, Likelihood(), rows, silent).model
-            shape = len(groups.sees), len(portion)
-            spreads.append(stack.density.spread.unflatten(0, shape))
-            shares.append(stack.total_weight(rows.y, rows.weight).view(shape))
-        spread, share = torch.cat(spreads, 1), torch.cat(shares, 1)
-        share = (share / share.sum(1, keepdim=True)).to(spread)
-        given = self._recipe.prior_rows
-        count = stack.density.prior_rows if given is None else given
-        return count, torch.einsum("tc,tc...->t...", share, spread)
+            shares.append(stack.total_weight(rows.y, rows.weight).view(n_trials, -1))
+            for place in range(len(stack)):
+                densities[place // len(portion)].append(stack[place].density)
+        trials = zip(densities, torch.cat(shares, 1), strict=True)
+        return [SpreadPrior.pooled(*each, self._recipe.prior_rows) for each in trials]
 
     def fit(self, classes: Sequence[int], count: int) -> dict[int, _Fits]:
         """Mixtures of so many components, of some classes."""
@@ -281,10 +272,8 @@ class _Training:
 
     def _fit_portion(self, classes: list[int], count: int) -> dict[int, _Fits]:
         rows, assignment = self._groups.part(classes)
-        prior = None
-        if self._reference is not None:
-            each = self._reference.repeat_interleave(len(classes) * count, 0)
-            prior = SpreadPrior(self._rows, each)
+        priors = [prior for prior in self.priors or () for _ in classes]
+        prior = SpreadPrior.stacked(priors, count)
         attempts = []
         for _ in range(self._recipe.em.n_init if count > 1 else 1):
             start = self._recipe.stack_start(rows, assignment, count, self._generator)
