@@ -186,7 +186,7 @@ class MixtureHead(nn.Module):
     def kl(self) -> Tensor:
         """Divergence of the weights from their log-uniform prior, summed; zero in a dense head.
 
-        `0.63576 sigmoid(-1.8732 - 1.48695 log alpha) + log(1 + 1 / alpha) / 2` a weight, which is
+        `0.63576 sigmoid(-1.8732 - 1.48695 log alpha) + log(1 + 1 / alpha) / 2` per weight, which is
         within 0.01 of the exact value (Molchanov et al. 2017, section 4.2).
         """
         if not self.sparse:

@@ -245,7 +245,7 @@ def _from_array(array: np.ndarray, channels_first: bool) -> Sequences:
     if array.ndim == 2:
         raise InvalidInputError(
             f"X is a matrix of the shape {array.shape}, which may mean two things: pass "
-            "X[:, :, None] for one series of one channel a row, or [X] for one sequence."
+            "X[:, :, None] for one series of one channel per row, or [X] for one sequence."
         )
     if array.ndim > 3:
         raise InvalidInputError(

@@ -81,7 +81,7 @@ class Categorical(Density[Batch]):
         return _slots(self.levels, self.log_chance.device)
 
     def by_column(self, values: Tensor) -> tuple[Tensor, ...]:
-        """(..., S) as one tensor a column."""
+        """(..., S) as one tensor per column."""
         return values.split(list(self.levels), -1)
 
     def _places(self, batch: Batch) -> Tensor:

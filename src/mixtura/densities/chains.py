@@ -81,7 +81,7 @@ class Forward(Protocol):
         """(n, K) log-likelihood of every sequence under every chain."""
 
     def log_filtered(self) -> Tensor:
-        """(K, F, S) log p(state | frames so far), up to a constant a frame."""
+        """(K, F, S) log p(state | frames so far), up to a constant per frame."""
 
     def posterior(self, weight: Tensor) -> Posterior:
         """The backward pass; each sequence counts with its weight (n, K), of any sign."""

@@ -125,10 +125,10 @@ class FitResult(Generic[AnyModel]):
 
 def unstacked(result: FitResult[MixtureStack]) -> list[FitResult[Mixture]]:
     """The mixtures of a stack, each with its own loss."""
-    losses = [] if result.losses is None else result.losses.tolist()
+    assert result.losses is not None  # a stack has one per problem
     return [
         FitResult(result.model[place], loss, result.n_iter, result.converged)
-        for place, loss in enumerate(losses)
+        for place, loss in enumerate(result.losses.tolist())
     ]
 
 
