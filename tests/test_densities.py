@@ -9,7 +9,7 @@ import torch
 from scipy.stats import logistic
 
 from mixtura.data import Batch
-from mixtura.densities import LowRankGaussian, LowRankPrecision, VectorDensity, add_statistics
+from mixtura.densities import LowRankGaussian, LowRankPrecision, VectorDensity
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
@@ -235,20 +235,6 @@ def test_spherical_shares_one_variance(generator):
     updated, _ = density.maximize(density.statistics(batch, share))
     for variance in (density.variance, updated.variance):
         assert torch.equal(variance, variance[:, :1].expand_as(variance))
-
-
-@pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
-def test_statistics_are_additive(structure, generator):
-    """Statistics of two halves add up to those of the whole."""
-    density = make_density(*structure, generator)
-    batch = make_batch(density, 20, generator, holes=True)
-    share = torch.randn(20, 3, dtype=torch.float64, generator=generator)
-    whole = density.statistics(batch, share)
-    halves = [
-        density.statistics(batch.take(part), share[part]) for part in (slice(7), slice(7, 20))
-    ]
-    for name, value in add_statistics(*halves).items():
-        np.testing.assert_allclose(value, whole[name], 1e-9, 1e-9)
 
 
 def test_latent_statistics_of_factor_analysers(generator):

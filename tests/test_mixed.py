@@ -13,7 +13,7 @@ from sklearn.base import clone
 import mixtura.densities.categorical as categorical
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureDensity, load
 from mixtura.data import Batch, Scaling, Table
-from mixtura.densities import Categorical, Product, add_statistics
+from mixtura.densities import Categorical, Product
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.fitted import typicality
@@ -126,18 +126,6 @@ def test_memory_is_as_promised(task, generator):
         else:
             getattr(density, task)(batch, share)
     assert seen.most <= 2000 * density.row_cost(missing=True)
-
-
-def test_statistics_are_additive(generator):
-    """Statistics of two halves add up to those of the whole."""
-    density = make_mixed(generator, informative=True)
-    batch = make_batch(density, 20, generator, holes=True)
-    share = torch.randn(20, 2, dtype=torch.float64, generator=generator)
-    halves = [
-        density.statistics(batch.take(part), share[part]) for part in (slice(7), slice(7, 20))
-    ]
-    for name, value in density.statistics(batch, share).items():
-        np.testing.assert_allclose(add_statistics(*halves)[name], value, 1e-9, 1e-9)
 
 
 def test_updates_respect_the_floor(generator):

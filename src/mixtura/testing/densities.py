@@ -235,6 +235,19 @@ def check_own_statistics(density: VectorDensity, generator: torch.Generator) -> 
         np.testing.assert_allclose(again.tensors()[name], value, EXACT, EXACT)
 
 
+def check_additive(density: VectorDensity, generator: torch.Generator) -> None:
+    """Statistics of two halves add up to those of the whole, which come with its log densities."""
+    if not density.closed_form:
+        return
+    batch = make_batch(density, 20, generator, holes=True)
+    share = randn(generator, 20, density.n_components)
+    log_prob, whole = density.expectation(batch)
+    np.testing.assert_allclose(log_prob, density.log_prob(batch), EXACT, EXACT)
+    halves = [density.statistics(batch.take(p), share[p]) for p in (slice(7), slice(7, 20))]
+    for name, value in whole(share).items():
+        np.testing.assert_allclose(add_statistics(*halves)[name], value, EXACT, EXACT)
+
+
 def check_updates(density: VectorDensity, generator: torch.Generator) -> None:
     """Statistics agree with gradients: rows that pull a density nowhere do not move it.
 
@@ -346,6 +359,7 @@ DENSITY_CHECKS: tuple[Callable[[VectorDensity, torch.Generator], None], ...] = (
     check_gradient,
     check_slope,
     check_own_statistics,
+    check_additive,
     check_updates,
     check_sample,
     check_expected,

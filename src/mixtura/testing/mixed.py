@@ -14,6 +14,7 @@ from mixtura.data import Batch
 from mixtura.densities import Categorical, Density, HolePattern, Product, VectorDensity
 from mixtura.models.mixture import Mixture
 from mixtura.testing.densities import (
+    check_additive,
     check_gradient,
     check_moments,
     check_single_precision,
@@ -416,6 +417,7 @@ MIXED_CHECKS: tuple[Callable[..., None], ...] = (
     check_gradient,
     check_slope,
     check_mixed_own_statistics,
+    check_additive,
     check_mixed_statistics,
     check_mixed_prior,
     check_mixed_fill,
