@@ -246,6 +246,7 @@ def _cosine(one: Free, other: Free) -> Tensor:
     return torch.cosine_similarity(flat, to, dim=1)
 
 
+@torch.no_grad()
 def _accumulate(
     mixture: Mixture, objective: Objective, batch: Batch, *, netted: bool
 ) -> Statistics:
@@ -254,17 +255,13 @@ def _accumulate(
     `netted`: what is positive once both terms of a row and component are added up. Otherwise the
     whole of the positive term, as published: the two may overlap in a row's own class.
     """
-    with torch.no_grad():
-        log_joint = mixture.log_joint(batch)
+    log_prob, statistics = mixture.density.expectation(batch)
+    log_joint = mixture.weighted(log_prob)
     losses, occupancy = objective.occupancy(mixture, log_joint, batch.y, batch.weight)
     positive = (
         occupancy.clamp_min(0.0) if netted else _numerator(mixture, objective, log_joint, batch)
     )
-    return {
-        **mixture.density.statistics(batch, occupancy),
-        "loss": losses.sum(),
-        "positive": positive.sum(0),
-    }
+    return {**statistics(occupancy), "loss": losses.sum(), "positive": positive.sum(0)}
 
 
 def _numerator(mixture: Mixture, objective: Objective, log_joint: Tensor, batch: Batch) -> Tensor:

@@ -238,16 +238,17 @@ class _Course:
         guesses = self.specialize > 0.0 and bool((engine.y < 0).any())
         return self.settings.link > 0.0 or self.settings.annihilate or guesses
 
+    @torch.no_grad()
     def _accumulate(self, network: Network, batch: Batch) -> Statistics:
         """Responsibilities within every class's mixture, and what they sum to."""
         mixture = network.mixture
-        with torch.no_grad():
-            log_joint = mixture.log_joint(batch)
-            by_class = mixture.by_class(log_joint)
-            share = self._attention(network, batch, log_joint) * batch.weight[:, None]
-            occupancy = (log_joint - by_class[:, mixture.owner]).exp() * share[:, mixture.owner]
-            statistics = mixture.density.statistics(batch, occupancy)
-        return {**statistics, "loss": -(share * (by_class - mixture.log_prior)).sum()}
+        log_prob, statistics = mixture.density.expectation(batch)
+        log_joint = mixture.weighted(log_prob)
+        by_class = mixture.by_class(log_joint)
+        share = self._attention(network, batch, log_joint) * batch.weight[:, None]
+        occupancy = (log_joint - by_class[:, mixture.owner]).exp() * share[:, mixture.owner]
+        loss = -(share * (by_class - mixture.log_prior)).sum()
+        return {**statistics(occupancy), "loss": loss}
 
     def _attention(self, network: Network, batch: Batch, log_joint: Tensor) -> Tensor:
         """(n, C) how much each class's mixture looks at each row."""
