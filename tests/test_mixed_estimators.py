@@ -417,9 +417,28 @@ def test_columns_without_any_value():
     filled = made.impute(empty)
     assert filled["color"].isna().all()
     assert filled["size"].notna().all()
+    for later in (FRAME["size"].to_numpy(), "large"):
+        with pytest.warns(DegenerateDataWarning, match="values that the training rows do not"):
+            found = made.predict_proba(empty.assign(size=later))
+        np.testing.assert_array_equal(found, made.predict_proba(empty))
     rows, _ = made.sample(3, random_state=0)
     assert set(rows[:, 0]) == {None}
     np.testing.assert_allclose(made.category_proba(empty, "color"), 1.0)
+
+
+def test_a_column_of_a_matrix_that_fills_after_training():
+    """It tells nothing; a stream learns from it."""
+    X = np.random.default_rng(0).normal(size=(60, 3)) + 3.0 * np.arange(2).repeat(30)[:, None]
+    y, later = np.arange(2).repeat(30), X.copy()
+    later[:, 1] = 1e3 * (1 - y)
+    X[:, 1] = np.nan
+    made = MixtureClassifier(1, **QUICK).fit(X, y)
+    with pytest.warns(DegenerateDataWarning, match="column 1: 0.0, 1000.0"):
+        found = made.score_samples(later)
+    np.testing.assert_array_equal(found, made.score_samples(X))
+    nothing_else = np.where(np.arange(3) == 1, later, np.nan)
+    for stream in (made, MixtureClassifier(1, **QUICK).partial_fit(X, y, classes=[0, 1])):
+        assert stream.partial_fit(later, y).score(nothing_else, y) == 1.0
 
 
 def test_rows_without_any_value(model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
@@ -33,6 +33,8 @@ _MANY_CATEGORIES = 1_000
 _SHOWN = 5
 #: Tables of more rows are checked by scikit-learn, in little memory.
 _SOME_ROWS = 1_000
+#: Rows that are looked at together for a column without a value.
+_SCAN_ROWS = 16_384
 #: Sparse matrices become dense arrays of so many bytes at most.
 _DENSE_BYTES = 2**32
 
@@ -48,10 +50,13 @@ class Schema:
         neither text nor a whole number goes by its text.
     categories : for each column its sorted categories, or None if it holds numbers; None
         altogether when no column is categorical.
+    empty : positions of the columns in which nothing was observed. What they hold later, numbers or
+        text, counts as missing, like categories that were not in the training rows.
     """
 
     names: tuple[object, ...] | None = None
     categories: tuple[np.ndarray | None, ...] | None = None
+    empty: tuple[int, ...] = ()
 
     @classmethod
     def learn(cls, X: ArrayLike, categorical_features: ArrayLike = None) -> Schema:
@@ -72,6 +77,15 @@ class Schema:
                     categories[place], observed[place] = distinct(kind, values, label)
         _warn_about_identifiers(names, categories, observed)
         return cls(names, None if all(c is None for c in categories) else tuple(categories))
+
+    def with_empty(self, values: np.ndarray) -> Schema:
+        """The same, knowing which columns of the training rows (n, D) are all NaN."""
+        empty = np.ones(values.shape[1], dtype=bool)
+        for start in range(0, len(values), _SCAN_ROWS):
+            empty &= np.isnan(values[start : start + _SCAN_ROWS]).all(0)
+            if not empty.any():
+                return self
+        return replace(self, empty=tuple(np.flatnonzero(empty).tolist()))
 
     def of_numbers(self) -> Schema:
         """The same for a model that takes numbers alone: text is refused."""
@@ -128,7 +142,7 @@ class Schema:
                 f"X has {width} features, but the model was fitted with {expected}."
             )
         places = self._places(names, width)
-        if self.categories is None and numeric and None not in places:
+        if self._of_numbers_alone and numeric and None not in places:
             return X if places == list(range(width)) else _columns(X, places)
         return self._matrix(table, places, unexpected)
 
@@ -144,7 +158,7 @@ class Schema:
             names = None
         else:
             return None
-        if self.categories is not None or names != self.names or not 0 < len(X) <= _SOME_ROWS:
+        if not self._of_numbers_alone or names != self.names or not 0 < len(X) <= _SOME_ROWS:
             return None
         values = np.asarray(X, order="C")
         values = values.astype(np.float64) if values.dtype.kind in "iu" else values
@@ -188,6 +202,10 @@ class Schema:
             frame.isetitem(at, column)
         return frame if None not in places else frame.set_axis(labels, axis=1)
 
+    @property
+    def _of_numbers_alone(self) -> bool:
+        return self.categories is None and not self.empty
+
     def _of(self, at: int) -> np.ndarray | None:
         return self.categories[at] if self.categories else None
 
@@ -213,13 +231,15 @@ class Schema:
         unseen = []
         for at, place in enumerate(places):
             if place is not None:
-                label, categories = _label(self.names, at), self._of(at)
+                label = _label(self.names, at)
+                categories = np.empty(0) if at in self.empty else self._of(at)
                 kind, values = read_column(_column(table, place), label)
                 check_kind(kind, kind_of(categories), label)
                 matrix[:, at], untold[:, at], strange = codes_of(kind, values, categories, label)
                 unseen += [f"{label}: {_some(strange)}"] if strange else []
         if unseen:
-            message = f"X holds categories that the training rows do not ({'; '.join(unseen)})"
+            what = "values" if self.empty else "categories"
+            message = f"X holds {what} that the training rows do not ({'; '.join(unseen)})"
             if unexpected == "error":
                 raise InvalidInputError(f"{message}: put None in their place, or train with them.")
             warn(f"{message}; they count as missing.", DegenerateDataWarning)

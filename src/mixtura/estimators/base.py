@@ -199,9 +199,11 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
 
     def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
         """Checked rows, and what their columns are; they are learned if that is not known."""
-        reset = schema is None
-        schema = Schema.learn(as_table(X), self.categorical_features) if schema is None else schema
-        return read_table(self, X, schema, self.unexpected, reset=reset), schema
+        if schema is not None:
+            return read_table(self, X, schema, self.unexpected, reset=False), schema
+        schema = Schema.learn(as_table(X), self.categorical_features)
+        rows = read_table(self, X, schema, self.unexpected, reset=True)
+        return rows, schema.with_empty(rows.values)
 
     def _rows(self, X: ArrayLike) -> Observations:
         return self._read(X, self._fitted.schema)[0]

@@ -259,10 +259,10 @@ class MixtureClassifier(DensityClassifier):
         resumes = hasattr(self, "model_")
         known = read_stream_classes(self, classes, self.classes_ if resumes else None)
         with self._all_or_nothing(X):
-            rows, schema = self._read_labeled(
-                X, y, sample_weight, self.schema_ if resumes else None, known
-            )
-            return self._update(rows) if resumes else self._fit_rows(rows, schema)
+            before = replace(self.schema_, empty=()) if resumes else None
+            rows, schema = self._read_labeled(X, y, sample_weight, before, known)
+            schema = replace(schema, empty=())  # what is empty so far may fill later
+            return self._update(rows, schema) if resumes else self._fit_rows(rows, schema)
 
     def _fit_rows(self, rows: Rows, schema: Schema) -> Self:
         resumes = self.warm_start and hasattr(self, "model_")
@@ -405,17 +405,17 @@ class MixtureClassifier(DensityClassifier):
                 ConvergenceWarning,
             )
 
-    def _update(self, rows: Rows) -> Self:
+    def _update(self, rows: Rows, schema: Schema) -> Self:
         """One step from the present model on the rows of one call."""
         rows, weight = used_rows(self, rows)
         if not len(rows.y):
             return self
         with self._progress() as progress:
             step = next_step(self, rows, self._generator(), progress)
-        model, plan = self.model_, step.plan
-        calibration, classes, typical = model.calibration, self.classes_, step.typical
+        calibration, plan = self.model_.calibration, step.plan
+        classes, typical = self.classes_, step.typical
         self._publish(
-            step.result, plan, step.engine, model.schema, classes, calibration, progress, typical
+            step.result, plan, step.engine, schema, classes, calibration, progress, typical
         )
         self.unlabeled_weight_ = plan.unlabeled_weight if weight is None else weight
         self.class_count_ = step.class_count
