@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp, softmax
+from sklearn.exceptions import ConvergenceWarning
 
+from mixtura import MixtureClassifier
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import OBJECTIVES as OBJECTIVES_BY_NAME
 from mixtura.objectives import (
@@ -14,12 +16,14 @@ from mixtura.objectives import (
     Hybrid,
     Likelihood,
     Margin,
+    Objective,
     SmoothMargin,
     beside_likelihood,
     likelihood_share,
     log_margin,
     tradeoff_of_share,
 )
+from mixtura.solvers import EBW, LBFGS
 from mixtura.testing import check_objective, make_density, make_mixture
 
 COUNTS = [2, 1, 3]
@@ -247,3 +251,20 @@ def test_extreme_joints_stay_finite(name):
 def test_each_objective_has_a_margin_of_its_own():
     """The hinge asks for more than the smooth hinge, whose loss is flat a few margins away."""
     assert (Margin().margin, SmoothMargin().margin) == (20.0, 1.0)
+
+
+class Undefined(Conditional):
+    """Divides zero by zero."""
+
+    def loss(self, class_log_joint, y):
+        return 0.0 * super().loss(class_log_joint, y) / 0.0
+
+    loss_and_slope = Objective.loss_and_slope
+
+
+@pytest.mark.parametrize("solver", [LBFGS(1), EBW(1)])
+def test_a_loss_that_is_never_finite_is_told(solver, rng):
+    """Nothing was learned from it, and the fit must not look like a success."""
+    model = MixtureClassifier(1, density="diag", objective=Undefined(), tradeoff=0.5, solver=solver)
+    with pytest.warns(ConvergenceWarning, match="Undefined was not finite .* Remedy"):
+        model.fit(rng.normal(size=(20, 2)), np.arange(2).repeat(10))

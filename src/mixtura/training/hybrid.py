@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from mixtura.engines import Engine, PunchedEngine
+from mixtura.exceptions import warn
 from mixtura.models.fitted import run_over
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
@@ -179,6 +182,13 @@ class Plan:
             held_out=held_out,
             prior=start.prior,
         )
+        if not math.isfinite(result.objective):
+            warn(
+                f"{type(self.term).__name__} was not finite in any iteration of "
+                f"{type(self.solver).__name__}: the model is the one that training began with. "
+                "Remedy: a loss that is finite wherever the class log-joints are.",
+                ConvergenceWarning,
+            )
         return replace(result, prior=start.prior)
 
     def epoch(
