@@ -247,6 +247,33 @@ def test_a_polars_series_is_not_a_table():
     with pytest.raises(InvalidInputError, match="X is a Series"):
         model.predict(frame["size"])
     assert len(model.predict(frame[0:1])) == 1
+    with pytest.raises(InvalidInputError, match=r"lazy.*X\.collect\(\)"):
+        model.predict(frame.lazy())
+
+
+# -- masked arrays -----------------------------------------------------------------------------
+
+
+def test_what_is_masked_is_missing():
+    """Whatever stands under the mask; so it is for labels and targets."""
+    values, hidden = NUMBERS.to_numpy(), np.random.default_rng(0).random(NUMBERS.shape) < 0.2
+    unknown = np.arange(len(Y)) % 5 == 0
+    masked = np.ma.masked_array(np.where(hidden, -9999.0, values), hidden)
+    holes = np.where(hidden, np.nan, values)
+    codes = np.unique(Y, return_inverse=True)[1]
+    labels = np.ma.masked_array(codes, unknown), np.where(unknown, np.nan, codes)
+    for model in (CLASSIFIER, MixtureNetworkRegressor(3, **NETWORK)):
+        one, other = (
+            recorded(clone(model).fit, X, y)[0].predict(X)
+            for X, y in zip((masked, holes), labels, strict=True)
+        )
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(InvalidInputError, match="contains NaN"):
+        clone(SPARSE).fit(masked, Y)
+    text = np.ma.masked_array(FRAME[["color"]].to_numpy(), hidden[:, :1])
+    found = clone(CLASSIFIER).fit(text, Y).predict_proba(text)
+    row = found[hidden[:, 0]][0]
+    np.testing.assert_allclose(found[hidden[:, 0]], np.broadcast_to(row, (hidden[:, 0].sum(), 2)))
 
 
 # -- sparse matrices ---------------------------------------------------------------------------

@@ -88,6 +88,10 @@ FORMS = {
         {},
     ),
     "torch": ([torch.tensor(part, requires_grad=True) for part in parts()], {}),
+    "masked": (
+        [np.ma.masked_array(np.nan_to_num(part, nan=-9999.0), np.isnan(part)) for part in parts()],
+        {},
+    ),
     "data frames": ([pd.DataFrame(part) for part in parts()], {}),
     "Fortran": ([np.asfortranarray(part) for part in parts()], {}),
     "aeon's list": ([part.T for part in parts()], {"channels_first": True}),

@@ -32,6 +32,15 @@ def is_missing(value: object) -> bool:
     return type(value).__name__ in _MISSING or bool(value != value)
 
 
+def unmasked(given: ArrayLike) -> ArrayLike:
+    """What is given; of NumPy's masked arrays, an array with NaN where they are masked."""
+    if not isinstance(given, np.ma.MaskedArray) or not np.ma.is_masked(given):
+        return given
+    numeric = given.dtype.kind in "biuf"
+    dtype = np.result_type(given.dtype, np.float32) if numeric else np.dtype(object)
+    return np.ma.filled(given.astype(dtype), np.nan)
+
+
 def name_of_type(dtype: object) -> str:
     """What the name of a type begins with, in small letters."""
     return re.split("[^a-z_]", str(getattr(dtype, "name", dtype)).lower())[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import column_or_1d
 
-from mixtura.data.columns import is_missing
+from mixtura.data.columns import is_missing, unmasked
 from mixtura.data.given import ArrayLike
 from mixtura.data.tables import UNLABELED
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
@@ -15,7 +15,7 @@ def read_labels(y: ArrayLike) -> np.ndarray:
     """(n,) labels as they are: what stands beside text in a list does not become text."""
     if isinstance(y, list | tuple) and 0 < sum(isinstance(label, str) for label in y) < len(y):
         y = np.array(y, dtype=object)
-    return column_or_1d(y, warn=True)
+    return column_or_1d(unmasked(y), warn=True)
 
 
 def read_labels_of(y: ArrayLike, n_rows: int) -> np.ndarray:

@@ -23,6 +23,7 @@ from mixtura.data.columns import (
     name_of_type,
     read_column,
     restored,
+    unmasked,
 )
 from mixtura.data.given import ArrayLike
 from mixtura.data.tables import Matrix
@@ -250,9 +251,14 @@ class Schema:
 
 
 def as_table(X: ArrayLike) -> ArrayLike:
-    """X itself; a sparse matrix becomes dense; a Series or an empty frame is refused."""
+    """X itself; a sparse matrix becomes dense, what is masked NaN.
+
+    A Series, an empty frame or one that has not been read yet is refused.
+    """
     if issparse(X):
         return _dense(X)
+    if hasattr(X, "collect_schema") and hasattr(X, "collect"):
+        raise InvalidInputError("X is a lazy data frame, without rows yet: pass X.collect().")
     if _is_frame(X) and not len(X.columns):
         raise InvalidInputError("X is a data frame without columns: pass one with at least one.")
     if hasattr(X, "to_frame") and not hasattr(X, "columns"):
@@ -260,7 +266,7 @@ def as_table(X: ArrayLike) -> ArrayLike:
             "X is a Series, which may be a row or a column: pass a data frame, such as "
             "frame.iloc[[i]] of pandas or frame[i : i + 1] of polars for one row."
         )
-    return X
+    return unmasked(X)
 
 
 def _dense(X: ArrayLike) -> np.ndarray:

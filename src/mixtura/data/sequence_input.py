@@ -10,6 +10,7 @@ import torch
 from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, column_or_1d
 
+from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike
 from mixtura.data.sequences import SequenceTable
 from mixtura.data.tables import Scaling
@@ -170,7 +171,7 @@ def _numbers(value: ArrayLike, name: str) -> np.ndarray:
             value = value.detach().cpu()
             exact = value.dtype == torch.float32 or not value.is_floating_point()
             value = (value if exact else value.double()).numpy()
-        array = np.asarray(value)
+        array = np.asarray(unmasked(value))
         if array.dtype == object and array.ndim:
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
+from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
 from mixtura.densities import Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
@@ -145,7 +146,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y "
                 "is None."
             )
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(unmasked(y), warn=True)
         try:
             y = y.astype(np.float64)
         except (TypeError, ValueError) as error:
