@@ -249,6 +249,18 @@ def test_a_column_without_values_has_no_categories_and_one_level():
     np.testing.assert_array_equal(Schema.learn(empty, [0]).decode(empty), empty)
 
 
+def test_what_was_empty_and_still_is_stays_as_it_is():
+    """A matrix of numbers is not copied (it may be a file) as long as there is nothing to tell."""
+    X = np.array([[1.0, NAN], [NAN, NAN]], dtype=np.float32)
+    schema = Schema.learn(X).with_empty(X)
+    assert schema.empty == (1,)
+    assert schema.encode(X) is X
+    with pytest.warns(DegenerateDataWarning, match="column 1: 2.0"):
+        found = schema.encode(np.array([[1.0, 2.0]]))
+    np.testing.assert_array_equal(found.values, [[1.0, NAN]])
+    np.testing.assert_array_equal(found.untold, [[False, True]])
+
+
 def test_no_rows(frame):
     schema, none = Schema.learn(frame), frame[:0]
     assert encoded(schema, none).shape == (0, 4)

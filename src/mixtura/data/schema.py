@@ -143,7 +143,7 @@ class Schema:
                 f"X has {width} features, but the model was fitted with {expected}."
             )
         places = self._places(names, width)
-        if self._of_numbers_alone and numeric and None not in places:
+        if numeric and None not in places and self._nothing_to_do(table, places):
             return X if places == list(range(width)) else _columns(X, places)
         return self._matrix(table, places, unexpected)
 
@@ -159,7 +159,8 @@ class Schema:
             names = None
         else:
             return None
-        if not self._of_numbers_alone or names != self.names or not 0 < len(X) <= _SOME_ROWS:
+        told = self.categories is not None or self.empty
+        if told or names != self.names or not 0 < len(X) <= _SOME_ROWS:
             return None
         values = np.asarray(X, order="C")
         values = values.astype(np.float64) if values.dtype.kind in "iu" else values
@@ -203,9 +204,11 @@ class Schema:
             frame.isetitem(at, column)
         return frame if None not in places else frame.set_axis(labels, axis=1)
 
-    @property
-    def _of_numbers_alone(self) -> bool:
-        return self.categories is None and not self.empty
+    def _nothing_to_do(self, table: ArrayLike, places: list[int | None]) -> bool:
+        """Whether numbers may stay as they are: no codes, and what was empty still is."""
+        empty = [place for at, place in enumerate(places) if place is not None and at in self.empty]
+        later = (np.asarray(_column(table, place), dtype=np.float64) for place in empty)
+        return self.categories is None and all(np.isnan(values).all() for values in later)
 
     def _of(self, at: int) -> np.ndarray | None:
         return self.categories[at] if self.categories else None

@@ -122,10 +122,11 @@ class MixtureClassifier(DensityClassifier):
         (None and "from_dtype": these alone): text, categories and booleans in data frames and
         object arrays.
     unexpected : "missing", "ignore" or "error"
-        What becomes of a category that was not in the training rows, and of a column that a data
-        frame lacks at prediction: it counts as missing, with a warning (and tells nothing even
-        where holes do), or, with "error", is refused, as are columns in another order. Columns
-        that training did not have are refused, or, with "ignore", left aside with a warning.
+        What becomes of a category that was not in the training rows, of a value in a column that
+        was empty there, and of a column that a data frame lacks at prediction: it counts as
+        missing, with a warning (and tells nothing even where holes do), or, with "error", is
+        refused, as are columns in another order. Columns that training did not have are refused,
+        or, with "ignore", left aside with a warning. In a stream, an empty column may fill later.
     missingness : "auto", "ignore" or "informative"
         Whether holes mean something. "ignore" marginalizes them, which is right where entries are
         missing at random; "informative" also models, for every component, how often it lacks each
