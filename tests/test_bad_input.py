@@ -105,6 +105,7 @@ BAD_PARAMETERS = {
     "categorical_features": ["by dtype", 3],
     "unexpected": ["drop", None],
     "missingness": ["at random", True],
+    "marginals": ["log", None],
     "n_components": [0, -1, 1.5, "many", None],
     "density": ["round", None, Full],
     "objective": ["hinge", None, Margin],

@@ -391,7 +391,7 @@ def of_choice(model, **chosen):
     """The rows of `choice_` that were chosen; all are found sound, and the last is as told."""
     assert all(np.isfinite(row["loss"]) for row in model.choice_ if row["rows"] > 0)
     assert all(row["loss"] is None for row in model.choice_ if row["rows"] == 0)
-    found = [row for row in model.choice_ if row["chosen"]]
+    found = [row for row in model.choice_ if row["chosen"] and row["question"] != "marginals"]
     assert len({row["question"] for row in found}) == len(found)
     told = {name: found[-1][name] for name in chosen}
     assert told == chosen
@@ -411,14 +411,17 @@ def flowers_with_holes(holey_iris):
 
 @UNSETTLED
 def test_what_a_classifier_compared(flowers_with_holes):
-    """Structures, trade-offs and holes in one comparison, unlabeled rows in another."""
+    """Structures, trade-offs, holes and curves in one comparison, unlabeled rows in another."""
     brief = {"solver": LBFGS(2), "init": EM(2), "prior_rows": 0.0, "random_state": 0}
     model = MixtureClassifier(1, **brief).fit(*flowers_with_holes)
     kept = {"tradeoff": model.tradeoff_, "missingness": model.missingness_}
     kept["density"] = repr(model.density_)
     *_, first, second = of_choice(model, unlabeled_weight=model.unlabeled_weight_, **kept)
     assert {name: first[name] for name in kept} == kept
-    *candidates, without, beside = model.choice_
+    *candidates, power, ranks, without, beside = model.choice_
+    assert [row["marginals"] for row in (power, ranks)] == ["power", "ranks"]
+    assert power["chosen"]
+    assert ranks["chosen"]
     assert len({row["density"] for row in candidates}) > 1
     assert {row["tradeoff"] for row in candidates} == {0.9, 0.5}
     assert [row["missingness"] for row in candidates[-2:]] == ["ignore", "informative"]

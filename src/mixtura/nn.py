@@ -238,7 +238,7 @@ class MixtureHead(nn.Module):
         Parameters
         ----------
         model : a `Mixture`, or a fitted estimator, whose units the head then takes. What calibrates
-            an estimator's probabilities is not part of its mixture.
+            an estimator's probabilities, and models beside its first, are not part of its mixture.
         sparse : whether the weights get a noise, small beside each, for training on; the output in
             evaluation mode is the same.
         """
@@ -255,6 +255,11 @@ class MixtureHead(nn.Module):
                 "missingness='ignore'."
             )
         mixture, scaling = mixture.to(dtype=torch.float64), getattr(model, "scaling_", None)
+        if scaling is not None and scaling.curves is not None:
+            raise UnsupportedError(
+                "a head scales its features, and this model maps them by curves: fit it with "
+                "marginals='linear'."
+            )
         density = mixture.density
         head = _blank(
             in_features=density.n_features,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.curves import Curves
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.parts import storable
 
@@ -80,10 +81,10 @@ class Batch:
         return (~self.observed).double().mean(1)
 
     def sum_observed(self, values: Tensor) -> Tensor:
-        """(n,) sums of values (D,) over the observed features of each row."""
+        """(n,) sums of values, (D,) or (n, D), over the observed features of each row."""
         if self.observed is None:
-            return values.sum().expand(len(self))
-        return self.observed.to(values) @ values
+            return values.sum(-1).expand(len(self))
+        return (self.observed * values).sum(1)
 
     def with_punched(self, share: float, generator: torch.Generator) -> Batch:
         """The rows and, beside each, a copy with random holes; the two share its weight.
@@ -105,19 +106,22 @@ class Batch:
 @storable
 @dataclass(frozen=True)
 class Scaling:
-    """Affine map between the user's units and units in which every feature has variance one.
+    """Map between the user's units and units in which every feature has variance one.
 
-    Codes of categories stay as they are.
+    It is affine, or goes on along one increasing curve per column. Codes of categories stay as they
+    are.
 
     Attributes
     ----------
     location, scale : (D,).
     levels : (D,) number of categories of each column, 0 for numbers.
+    curves : of the values in units of variance one; None for straight lines.
     """
 
     location: np.ndarray
     scale: np.ndarray
     levels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    curves: Curves | None = None
 
     def __post_init__(self) -> None:
         if not len(self.levels):
@@ -155,12 +159,22 @@ class Scaling:
     def apply(self, X: np.ndarray) -> np.ndarray:
         """Into the model's units, in float64 so that offsets do not eat the digits."""
         with np.errstate(over="ignore"):  # tables clamp what is infinite
-            return (X - self.location) / self.scale
+            values = (X - self.location) / self.scale
+        return values if self.curves is None else self.curves.apply(values)
 
     def invert(self, X: np.ndarray) -> np.ndarray:
         """Back into the user's units; what lies beyond the largest number becomes it."""
+        values = X if self.curves is None else self.curves.invert(X)
         with np.errstate(over="ignore"):
-            return np.clip(X * self.scale + self.location, -_LARGEST, _LARGEST)
+            return np.clip(values * self.scale + self.location, -_LARGEST, _LARGEST)
+
+    def log_scale(self, x: Tensor) -> Tensor:
+        """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it."""
+        plain = torch.from_numpy(np.log(self.scale)).to(x.device)
+        if self.curves is None:
+            return plain
+        slope = self.curves.log_slope(x.double().cpu().numpy())
+        return plain - torch.from_numpy(slope).to(x.device)
 
 
 def _weighted_nanmean(
@@ -323,6 +337,16 @@ class Table:
         part = copy(self)
         part.y = self.y if y is None else y
         part.weight = self.weight if weight is None else weight
+        return part
+
+    def under(self, scaling: Scaling) -> Self:
+        """The same rows in other units."""
+        part = copy(self)
+        part.scaling = scaling
+        if self._mapped is None:
+            values = scaling.apply(self.scaling.invert(self._x.double().cpu().numpy()))
+            x = torch.from_numpy(values).to(self._x)
+            part._x = x if self._observed is None else x.masked_fill(~self._observed, 0.0)
         return part
 
     def cast(self, dtype: torch.dtype) -> Self:

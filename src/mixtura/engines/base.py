@@ -98,6 +98,10 @@ class Engine(ABC, Generic[AnyBatch]):
         """The same rows with other labels or weights, (n,)."""
 
     @abstractmethod
+    def under(self, scaling: Scaling) -> Self:
+        """The same rows in other units."""
+
+    @abstractmethod
     def cast(self, dtype: torch.dtype) -> Self:
         """The same rows in another floating type."""
 

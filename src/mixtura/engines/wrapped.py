@@ -79,6 +79,9 @@ class Wrapped(Engine[AnyBatch]):
     def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
         return self._around(self._inner.with_answers(y, weight))
 
+    def under(self, scaling: Scaling) -> Self:
+        return self._around(self._inner.under(scaling))
+
     def cast(self, dtype: torch.dtype) -> Self:
         return self._around(self._inner.cast(dtype))
 

@@ -237,9 +237,13 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
 
     @property
     def covariances_(self) -> np.ndarray:
-        """Dense covariances of the components (and states) in the user's units, (K, ..., D, D)."""
-        scale = self.scaling_.scale
-        return self.mixture_.density.covariances().numpy() * scale[:, None] * scale[None, :]
+        """Dense covariances of the components (and states) in the user's units, (K, ..., D, D).
+
+        Where columns are mapped by curves, they are those of straight lines through the means.
+        """
+        density = self.mixture_.density
+        scale = self.scaling_.log_scale(density.location).exp().numpy()
+        return density.covariances().numpy() * scale[..., :, None] * scale[..., None, :]
 
     @property
     def missingness_(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -15,11 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Scaling
+from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema
-from mixtura.densities import DENSITIES, Structure
+from mixtura.densities import DENSITIES, Auto, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, training_engine
+from mixtura.estimators.blending import Company, Mapped, best_of, curved
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.plan import (
     Decision,
@@ -29,6 +31,7 @@ from mixtura.estimators.plan import (
     previous_fit,
     resized,
     resumed,
+    ways_beside,
 )
 from mixtura.estimators.rows import Rows, component_counts
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
@@ -38,6 +41,7 @@ from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
 from mixtura.objectives import OBJECTIVES, LogMargin, Objective
+from mixtura.parts import resolve
 from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.chooser import MOST
@@ -111,6 +115,16 @@ class MixtureClassifier(DensityClassifier):
     prior_rows : "auto" or float
         Imagined rows per component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
+    marginals : "auto", "linear", "power" or "ranks"
+        How columns of numbers are mapped before components, which are Gaussian, are fitted to them;
+        densities, draws and imputations stay in the units of X. "linear" leaves them as they are;
+        "power" takes for each column the power (of Yeo and Johnson) under which its values look
+        most like Gaussian draws; "ranks" the normal scores of smoothed ranks. Each is one model.
+        "auto" trains all three and averages their class probabilities, by weights under which
+        held-out labels are best predicted; all other answers are those of the "linear" model. Of
+        more than 3,000 rows it trains one: that which predicts held-out labels surely better, or
+        else "linear". So it does where a density is named, where training goes on (`warm_start`,
+        `partial_fit`), and for the likelihood objective.
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.
@@ -158,6 +172,7 @@ class MixtureClassifier(DensityClassifier):
         by, the share of a plain guess mixed in, and how fast the temperature falls with the share
         of missing features
     density_, tradeoff_, missingness_ : what "auto" chose
+    marginals_ : kinds of maps of the models whose class probabilities are averaged
     unlabeled_weight_ : likewise; None if all rows had labels
     schema_ : names and categories of the columns
     margin_bound_ : upper bound of the number of training errors
@@ -193,6 +208,7 @@ class MixtureClassifier(DensityClassifier):
         "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
         "class_weight": [None, dict, StrOptions({"balanced"})],
         "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
+        "marginals": [StrOptions({"auto", "linear", *KINDS})],
         "standardize": ["boolean"],
         "calibrate": ["boolean"],
         **TABLE_CONSTRAINTS,
@@ -213,6 +229,7 @@ class MixtureClassifier(DensityClassifier):
     class_weight: ClassWeight = None
     max_time: float | None = None
     prior_rows: float | str = "auto"
+    marginals: str = "auto"
     standardize: bool = True
     calibrate: bool = True
     categorical_features: ArrayLike = None
@@ -254,7 +271,8 @@ class MixtureClassifier(DensityClassifier):
         theirs, where they have none or the objective is not the likelihood. With the likelihood,
         one full or diagonal component per class, `prior_rows=0` and complete rows, the stream ends
         where `fit` on all rows would, unless a part has less variance than the floor in some
-        direction: what is raised to it there stays so. With the default floor and prior the two
+        direction: what is raised to it there stays so. After a `fit` that averaged several models
+        (see `marginals`) the first of them goes on alone. With the default floor and prior the two
         are close (iris in three parts: within 0.07).
         """
         resumes = hasattr(self, "model_")
@@ -263,9 +281,9 @@ class MixtureClassifier(DensityClassifier):
             before = replace(self.schema_, empty=()) if resumes else None
             rows, schema = self._read_labeled(X, y, sample_weight, before, known)
             schema = replace(schema, empty=())  # what is empty so far may fill later
-            return self._update(rows, schema) if resumes else self._fit_rows(rows, schema)
+            return self._update(rows, schema) if resumes else self._fit_rows(rows, schema, ())
 
-    def _fit_rows(self, rows: Rows, schema: Schema) -> Self:
+    def _fit_rows(self, rows: Rows, schema: Schema, kinds: Sequence[str] = KINDS) -> Self:
         resumes = self.warm_start and hasattr(self, "model_")
         if resumes and not schema.equals(self.schema_):
             raise InvalidInputError(
@@ -275,11 +293,21 @@ class MixtureClassifier(DensityClassifier):
         generator = self._generator()
         with self._progress() as progress:
             found = self._decide(rows, schema, spawn(generator), progress)
+            company = None
+            if kinds and self._maps(found):
+                others = [Mapped.tried(found, way) for way in ways_beside(self, found, kinds)]
+                if found.saw_all or found.engine.total_weight <= MOST:
+                    company = Company.train(found, others, spawn(generator), progress)
+                else:
+                    found = best_of(found, others)
             outcome = self._train(found, generator, progress)
         trained, engine, plan = outcome.model, found.engine, found.plan
         calibration = self._calibration(found, trained, generator)
         self._publish(trained.result, plan, engine, schema, rows.classes, calibration, progress)
-        self.choice_ = list(found.choice)
+        if company is not None:
+            self.model_ = company.beside(self.model_, self.calibrate)
+            self.marginals_ = (plan.marginals, *kinds)
+        self.choice_ = found.choice
         aside = len(rows.y) - len(engine)
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine), aside)
         self.class_count_ = class_counts(engine, self.class_prior_)
@@ -291,13 +319,20 @@ class MixtureClassifier(DensityClassifier):
         """By what models said of rows they had not seen, or as is typical."""
         if not self.calibrate or found.plan.generative:
             return Calibration()
-        held_out, term = found.held_out, found.plan.term
+        held_out = found.held_out
         if trained.held_out is not None:
             some = trained.held_out.subsample(MOST, spawn(generator))
             held_out = Answers.of(trained.result.model, some, spawn(generator))
         if isinstance(held_out, Answers):
             return held_out.calibration
+        term = found.plan.term
         return Calibration.typical(term.margin) if isinstance(term, LogMargin) else Calibration()
+
+    def _maps(self, found: Decision) -> bool:
+        """Whether curves are to be tried: who names a density names it for X as it is."""
+        left_open = isinstance(resolve(self.density, DENSITIES), Auto) and not self.warm_start
+        asked = self.marginals == "auto" and left_open
+        return asked and not found.plan.generative and found.engine.n_numbers > 0
 
     def _decide(
         self, rows: Rows, schema: Schema, generator: torch.Generator, progress: Progress
@@ -319,13 +354,13 @@ class MixtureClassifier(DensityClassifier):
         engine = self._training_engine(rows, schema, self.scaling_ if without.previous else None)
         plain = without.plan.shortened()
         ways = plain, replace(plain, unlabeled_weight=EVEN)
-        best, table = prefer_unlabeled(ways, rows, engine, generator, progress, answers)
-        choice = (*without.choice, *table)
+        best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, answers)
         if best is None:
-            return replace(without, choice=choice)
+            return replace(without, also=chooser)
         plan = resized(self, replace(without.plan, unlabeled_weight=EVEN), engine)
         held_out = None if without.held_out is None else best.held_out()
-        return Decision(plan, engine, without.previous, held_out, choice)
+        previous, also = without.previous, without.chooser
+        return Decision(plan, engine, chooser, best, previous, held_out, also=also)
 
     def _decide_on(
         self, rows: Rows, schema: Schema, generator: torch.Generator, progress: Progress
@@ -344,8 +379,11 @@ class MixtureClassifier(DensityClassifier):
     def _training_engine(
         self, rows: Rows, schema: Schema, scaling: Scaling | None = None
     ) -> Engine:
-        scaling = scaling or self._scaled(rows.X, rows.weight, schema)
-        return training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
+        known = scaling or self._scaled(rows.X, rows.weight, schema)
+        engine = training_engine(rows.X, rows.y, rows.weight, known, self.device)
+        if scaling is None and self.marginals in KINDS:
+            engine = engine.under(curved(engine, self.marginals))
+        return engine
 
     def _train(
         self, found: Decision, generator: torch.Generator, progress: Progress
@@ -395,7 +433,7 @@ class MixtureClassifier(DensityClassifier):
         self.prior_rows_ = 0.0 if prior is None else prior.rows
         self.prior_spread_ = None if prior is None else prior.reference.cpu().numpy()
         self.density_, self.tradeoff_ = plan.recipe.structure, plan.tradeoff
-        self.unlabeled_weight_ = plan.unlabeled_weight
+        self.unlabeled_weight_, self.marginals_ = plan.unlabeled_weight, (plan.marginals,)
         self.history_, self.n_iter_ = progress.history, result.n_iter
         self.converged_ = result.converged
         self.margin_bound_ = margin_bound(mixture, plan.term, engine)

@@ -48,24 +48,24 @@ def prefer_unlabeled(
     generator: torch.Generator,
     progress: Progress,
     judge: Judge[AnyTrained],
-) -> tuple[Contender[AnyWay, AnyTrained] | None, list[dict[str, object]]]:
+) -> tuple[Contender[AnyWay, AnyTrained] | None, Chooser[AnyWay, AnyTrained]]:
     """The second of two ways, if it does surely better by also learning from unlabeled rows.
 
-    None, and a warning that says why, if not; and what was compared.
+    None, and a warning that says why, if not; and the chooser.
     """
     some = engine.merged().sample(MOST, spawn(generator)).fewer_unlabeled(engine, _TRIED)
-    if too_few(some, _FEWEST_LABELS):
-        warn_of_rows_set_aside(rows, _TOO_FEW)
-        return None, []
     chooser = Chooser[AnyWay, AnyTrained](
         some, judge, spawn(generator), progress, n_ways=2, until=_UNTIL, fewest=_FEWEST_LABELS
     )
+    if too_few(some, _FEWEST_LABELS):
+        warn_of_rows_set_aside(rows, _TOO_FEW)
+        return None, chooser
     without = chooser.race(ways[:1], "unlabeled rows")
     best = chooser.challenge(without, ways[1:], Answers.surely_beats, "unlabeled rows")
     if best is without:
         warn_of_rows_set_aside(rows, _NO_TIME if chooser.cut_short else _NO_GAIN)
-        return None, chooser.table()
-    return best, chooser.table()
+        return None, chooser
+    return best, chooser
 
 
 class ModelClassifier(ClassifierMixin, ModelEstimator):
@@ -100,8 +100,7 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each row."""
-        engine = self._to_classify(X)
-        return self.classes_[self._fitted.class_log_joint(engine).argmax(1)]
+        return self.classes_[self.predict_log_proba(X).argmax(1)]
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """The share of the labeled rows, by weight, whose class is predicted.

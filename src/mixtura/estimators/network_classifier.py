@@ -293,8 +293,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         """The same with unlabeled rows, if networks that also learn from them do surely better."""
         engine = self._ready(rows, schema)[1]
         ways = found[0], replace(found[0], unlabeled_weight=EVEN)
-        best, table = prefer_unlabeled(ways, rows, engine, generator, progress, Answers.of)
-        table = [*found[3], *table]
+        best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, Answers.of)
+        table = [*found[3], *chooser.table()]
         if best is None:
             return *found[:3], table
         return best.way, engine, best.held_out(), table

@@ -5,6 +5,7 @@ Contradictions are refused here, before any work is done.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from mixtura.data.curves import KINDS
 from mixtura.data.given import Numbers
 from mixtura.densities import DENSITIES, Auto, Structure
 from mixtura.engines import Engine
@@ -25,7 +27,7 @@ from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Likelihood, Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
-from mixtura.selection.chooser import MOST, Chooser
+from mixtura.selection.chooser import MOST, Chooser, Contender
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
 from mixtura.training.groups import Recipe
@@ -48,13 +50,28 @@ _NEVER = 1e-100
 
 @dataclass(frozen=True)
 class Decision:
-    """What to train on which rows, from where on, and what such models said of held-out rows."""
+    """What to train on which rows, from where on, and what such models said of held-out rows.
+
+    Attributes
+    ----------
+    chooser : what decided, and `trial` what it decided for.
+    saw_all : whether it has all rows, not a sample of them.
+    also : what decided that unlabeled rows are set aside, or all else before them.
+    """
 
     plan: Plan
     engine: Engine
+    chooser: Chooser[Plan, Trained]
+    trial: Contender[Plan, Trained]
     previous: FitResult[Mixture] | None = None
     held_out: HeldOut | None = None
-    choice: tuple[dict[str, object], ...] = ()
+    saw_all: bool = False
+    also: Chooser[Plan, Trained] | None = None
+
+    @property
+    def choice(self) -> list[dict[str, object]]:
+        """What was compared."""
+        return [*self.chooser.table(), *([] if self.also is None else self.also.table())]
 
 
 def make_plans(
@@ -97,6 +114,7 @@ def make_plans(
         learn_prior=isinstance(estimator.class_prior, str) and estimator.class_prior == "empirical",
         dtype=working_type(rows.X.values.dtype, n_numbers, float(structures[0].floor)),
         holes=estimator.holes,
+        marginals=estimator.marginals if estimator.marginals in KINDS else "linear",
         unlabeled_weight=weight if rows.has_unlabeled else None,
     )
     if generative:
@@ -144,7 +162,9 @@ def choose(
     asks = estimator.missingness == "auto" and engine.has_holes and not settled
     calibrates = estimator.calibrate and not plan.generative and not plan.solver.held_out_share
     several = len(plans) > 1
-    n_ways = len(plans) + several + len(tradeoffs) + asks  # the best of several is tried twice
+    maps = len(KINDS) if several and estimator.marginals == "auto" else 0
+    # The best of several is tried twice.
+    n_ways = len(plans) + several + len(tradeoffs) + asks + maps
     some = None
     if n_ways > 1 or calibrates:
         some = engine.merged().sample(MOST, spawn(generator))
@@ -160,7 +180,24 @@ def choose(
     others = [best.way.informative()] if asks else []
     best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
     chosen = replace(best.way, solver=plan.solver, begin=())
-    return Decision(chosen, engine, previous, best.held_out(), tuple(chooser.table()))
+    saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
+    return Decision(chosen, engine, chooser, best, previous, best.held_out(), saw_all)
+
+
+def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[str]) -> list[Plan]:
+    """Plans of models beside the one that was decided on, one per kind of marginals.
+
+    Structures and numbers of components are those of the comparison. The first of them gets the
+    second best structure: models that differ err on different rows.
+    """
+    best, second = found.trial, found.chooser.runner_up("density") or found.trial
+    ways = []
+    for kind, trial in zip(kinds, [second, *[best] * (len(kinds) - 1)], strict=True):
+        counts = [*trial.models[0].model.layout.counts] if trial.models else found.plan.counts
+        recipe = replace(found.plan.recipe, structure=trial.way.recipe.structure)
+        way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
+        ways.append(_quick(estimator, way, _GLIMPSE + _REST))
+    return ways
 
 
 def answers(trained: Trained, held_out: Engine, generator: torch.Generator) -> Answers:

@@ -94,6 +94,36 @@ def typicality(mixture: Mixture, batch: Batch | SequenceBatch) -> Tensor:
 
 @storable
 @dataclass(frozen=True)
+class Blend:
+    """Models whose class probabilities are averaged with those of a first one.
+
+    Attributes
+    ----------
+    members : the others.
+    weights : (1 + M,) of all, that of the first one first; they sum to one.
+    calibration : of the averages.
+    """
+
+    members: tuple[Fitted, ...]
+    weights: np.ndarray
+    calibration: Calibration
+
+    def log_proba(self, first: Tensor, engine: Engine) -> Tensor:
+        """(n, C) log p(c | x), given those of the first model and the rows in its units."""
+        others = [each._log_proba(engine.under(each.scaling)) for each in self.members]
+        average = log_average(torch.stack([first, *others]), self.weights)
+        missing = engine.concat(lambda batch: batch.missing_share(), self.members[0].model)
+        found = self.calibration.log_proba(average, missing)
+        return torch.where(missing[:, None] == 1.0, first, found)
+
+
+def log_average(log_proba: Tensor, weights: np.ndarray) -> Tensor:
+    """(n, C) logs of the averages, by weights (M,), of probabilities whose logs are (M, n, C)."""
+    return (log_proba + torch.from_numpy(weights).log()[:, None, None]).logsumexp(0)
+
+
+@storable
+@dataclass(frozen=True)
 class Fitted:
     """A model, the units and columns of its rows, and what its answers mean.
 
@@ -109,6 +139,7 @@ class Fitted:
     calibration : of class probabilities.
     typical : (1001,) quantiles of `typicality` over rows like those of training.
     target : location and scale of the numbers that a network predicts.
+    blend : models beside this one, whose class probabilities are averaged with its own.
     """
 
     model: AnyModel
@@ -119,6 +150,7 @@ class Fitted:
     calibration: Calibration = field(default_factory=Calibration)
     typical: np.ndarray | None = None
     target: tuple[float, float] = (0.0, 1.0)
+    blend: Blend | None = None
 
     @property
     def mixture(self) -> Mixture:
@@ -158,6 +190,11 @@ class Fitted:
 
     def log_proba(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
+        own = self._log_proba(engine)
+        return (own if self.blend is None else self.blend.log_proba(own, engine)).numpy()
+
+    def _log_proba(self, engine: Engine) -> Tensor:
+        """(n, C) what the model itself says."""
 
         def calibrated(model: AnyModel, batch: Batch) -> Tensor:
             joint = model.class_log_joint(batch).double()
@@ -167,7 +204,7 @@ class Fitted:
             found = self.calibration.log_proba(joint, missing)
             return torch.where(missing[:, None] == 1.0, joint.log_softmax(1), found)
 
-        return run_over(self.model, engine, calibrated).numpy()
+        return run_over(self.model, engine, calibrated)
 
     def class_log_density(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(x | c), in the user's units."""
@@ -196,9 +233,9 @@ class Fitted:
         function: Callable[[AnyMovable, AnyBatch], Tensor],
     ) -> np.ndarray:
         """Log densities (n, k), less the logs of the scales of what is observed."""
-        log_scale = torch.from_numpy(np.log(self.scaling.scale)).to(engine.device)
 
         def moved(model: AnyMovable, batch: AnyBatch) -> Tensor:
+            log_scale = self.scaling.log_scale(batch.x)
             return function(model, batch).double() - batch.sum_observed(log_scale)[:, None]
 
         return run_over(model, engine, moved).numpy()

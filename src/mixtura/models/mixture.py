@@ -18,6 +18,8 @@ from mixtura.densities import Density, Statistics
 from mixtura.numerics import logsumexp
 from mixtura.parts import storable
 
+_MOST_COMPONENTS = 10_000_000
+
 
 def padded_slots(counts: Sequence[int]) -> Tensor | None:
     """(C, largest class) component of each slot, K for the empty ones; None where none is empty."""
@@ -34,6 +36,8 @@ class Layout:
     def __init__(self, counts: Sequence[int], device: torch.device | str = "cpu") -> None:
         self.counts = tuple(int(count) for count in counts)
         self.n_classes, self.n_components = len(self.counts), sum(self.counts)
+        if self.n_components > _MOST_COMPONENTS:  # no model has so many; a forged file may say so
+            raise ValueError(f"{self.n_components} components are more than a model may have")
         labels = torch.arange(self.n_classes)
         self.owner = labels.repeat_interleave(torch.tensor(self.counts)).to(device)
         membership = torch.nn.functional.one_hot(self.owner, self.n_classes)

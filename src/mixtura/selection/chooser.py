@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 
+from mixtura.data import Scaling
 from mixtura.engines import Engine
 from mixtura.numerics import one_thread, spawn
 from mixtura.progress import Progress
 from mixtura.selection.held_out import HeldOut
-from mixtura.training.groups import Folds
+from mixtura.training.groups import NOTHING, Folds
 
 #: Parts that rows are held out in, by turns.
 FOLDS = 4
@@ -71,19 +73,21 @@ Judge = Callable[[AnyTrained, Engine, torch.Generator], HeldOut]
 class Contender(Generic[AnyWay, AnyTrained]):
     """A way to train, and what its models make of held-out rows, fold by fold, stage by stage.
 
-    `models` are those of the last stage, one per fold.
+    `models` are those of the last stage, one per fold; `whole` is one of all rows, where it was
+    trained beside them.
     """
 
     way: AnyWay
     question: str = ""
     won: bool = False
     models: list[AnyTrained] = field(default_factory=list)
+    whole: AnyTrained | None = None
     parts: list[list[HeldOut]] = field(default_factory=list)
     _pooled: dict[tuple[int, int], HeldOut] = field(default_factory=dict)
 
     def restart(self, way: AnyWay) -> None:
         """Another way; what the models of the former one said is forgotten."""
-        self.way, self.models, self.parts, self._pooled = way, [], [], {}
+        self.way, self.models, self.parts, self._pooled, self.whole = way, [], [], {}, None
 
     def _at(self, stage: int, n_folds: int) -> HeldOut:
         """All rows of the first folds at a stage; pooled once, for calibrating them takes time."""
@@ -152,6 +156,27 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         self._entered: list[Contender[AnyWay, AnyTrained]] = []
         self.cut_short = False
 
+    def under(self, scaling: Scaling) -> Self:
+        """This chooser, with its rows in other units: same folds, same seeds, one table."""
+        other = copy(self)
+        other._engine = None if self._engine is None else self._engine.under(scaling)
+        return other
+
+    def try_out(self, way: AnyWay, question: str = "") -> Contender[AnyWay, AnyTrained]:
+        """A way that is not in question; where folds are met together, all rows are one of them."""
+        contender, folds = self._enter(way, question), self._decisive()
+        for part in self._parts([way], folds):
+            if not self._in_time():
+                break
+            self._meet(contender, part, whole=len(part) == len(folds))
+        contender.won = True
+        return contender
+
+    def _decisive(self) -> range:
+        """The folds whose rows are enough to settle a race."""
+        enough = [sum(self._sizes[:number]) < _ENOUGH for number in range(len(self._sizes))]
+        return range(sum(enough))
+
     def race(self, ways: Sequence[AnyWay], question: str = "") -> Contender[AnyWay, AnyTrained]:
         """The best: all meet the first fold, two of them the second, one what is left.
 
@@ -159,8 +184,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         together.
         """
         left = [self._enter(way, question) for way in ways]
-        enough = [sum(self._sizes[:number]) < _ENOUGH for number in range(len(self._sizes))]
-        for part in self._parts(ways, range(sum(enough))):
+        for part in self._parts(ways, self._decisive()):
             if not self._in_time():
                 break
             for contender in left:
@@ -199,6 +223,12 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         for part in self._parts([way], met):
             self._meet(contender, part)
 
+    def runner_up(self, question: str) -> Contender[AnyWay, AnyTrained] | None:
+        """The best of those that did not win, where several were compared."""
+        asked = (each for each in self._entered if each.question == question and each.parts)
+        behind = [each for each in asked if not each.won]
+        return min(behind, key=Contender.loss) if behind else None
+
     def table(self) -> list[dict[str, object]]:
         """What was compared, on how many rows, with which loss, and which of it was chosen.
 
@@ -236,8 +266,16 @@ class Chooser(Generic[AnyWay, AnyTrained]):
             return [numbers]
         return [[number] for number in numbers]
 
-    def _meet(self, contender: Contender[AnyWay, AnyTrained], numbers: Sequence[int]) -> None:
-        """Train on all folds but one, judge that one; for each of these folds."""
+    def _meet(
+        self,
+        contender: Contender[AnyWay, AnyTrained],
+        numbers: Sequence[int],
+        whole: bool = False,
+    ) -> None:
+        """Train on all folds but one, judge that one; for each of these folds.
+
+        `whole`: train on all rows beside.
+        """
         assert self._engine is not None
         way, seeds = contender.way, [self._seeds[number] for number in numbers]
         parts = [self._engine.split(self._number == number) for number in numbers]
@@ -245,8 +283,11 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         own = torch.Generator().manual_seed(seeds[0])
         with one_thread(len(self._engine) * self._engine.n_features):
             if isinstance(way, StackedWay):
-                folds = Folds(self._number.to(self._engine.device), numbers)
-                found = [[model] for model in way.trials(self._engine, folds, own, clock)]
+                without = [*numbers, NOTHING] if whole else numbers
+                folds = Folds(self._number.to(self._engine.device), without)
+                trained = way.trials(self._engine, folds, own, clock)
+                contender.whole = trained[-1] if whole else None
+                found = [[model] for model in trained[: len(numbers)]]
             elif isinstance(way, StagedWay):
                 found = [list(way.stages(parts[0][0], own, clock))]
         for models, (_, held_out), seed in zip(found, parts, seeds, strict=True):

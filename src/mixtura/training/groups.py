@@ -162,6 +162,10 @@ class Groups:
         return weight * torch.tensor(share, dtype=weight.dtype, device=weight.device)
 
 
+#: A trial that holds this out learns from all rows.
+NOTHING = -2
+
+
 @dataclass(frozen=True)
 class Folds:
     """Trials, each of which learns from the rows of all folds but one.
@@ -178,7 +182,7 @@ class Folds:
     @classmethod
     def none(cls, engine: Engine) -> Folds:
         """One trial, that learns from all rows."""
-        return cls(torch.full_like(engine.y, -1), [0])
+        return cls(torch.full_like(engine.y, -1), [NOTHING])
 
     def only(self, mask: Tensor) -> Folds:
         """Those of some rows."""

@@ -54,6 +54,7 @@ class Plan:
     unlabeled_weight : weight of unlabeled rows in the likelihood, the labeled ones get the rest; 0
         sets them aside, None says that there are none.
     begin : what trials begin with, one mixture per fold; nothing is an EM of their own.
+    marginals : what columns of numbers are mapped by.
     """
 
     solver: Solver
@@ -67,6 +68,7 @@ class Plan:
     holes: float = 0.0
     unlabeled_weight: float | None = None
     begin: Sequence[Trained] = ()
+    marginals: str = "linear"
 
     @property
     def generative(self) -> bool:
@@ -79,6 +81,7 @@ class Plan:
         return {
             "density": self.recipe.structure,
             "tradeoff": self.tradeoff,
+            "marginals": self.marginals,
             "missingness": self.recipe.missingness,
             "unlabeled_weight": self.unlabeled_weight,
         }

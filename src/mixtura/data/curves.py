@@ -1,0 +1,162 @@
+"""Increasing maps of single columns, under which their values look more like Gaussian draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.special import ndtr, ndtri
+
+from mixtura.parts import storable
+
+#: Kinds of curves.
+KINDS = ("power", "ranks")
+#: Points that stand for the values of a column; knots of a curve through ranks, at most and per
+#: root of the number of rows.
+_POINTS, _KNOTS, _KNOTS_PER_ROOT = 100, 50, 2.0
+#: Exponents that are compared, and what one other than 1 has to gain, in nats.
+_EXPONENTS, _CLEAR = np.linspace(-2.0, 3.0, 26), 3.0
+#: Share of a column's values over which the slope beyond its end is measured.
+_END = 0.1
+
+_Curve = tuple[np.ndarray, np.ndarray]
+_LINE: _Curve = np.array([0.0, 1.0]), np.array([0.0, 1.0])
+
+
+@storable
+@dataclass(frozen=True)
+class Curves:
+    """One increasing, piecewise linear map per column; its ends go on as straight lines.
+
+    Attributes
+    ----------
+    at : (D, Q) knots, increasing.
+    to : (D, Q) what they become, increasing.
+    """
+
+    at: np.ndarray
+    to: np.ndarray
+
+    @classmethod
+    def learn(cls, kind: str, X: np.ndarray, weight: np.ndarray, levels: np.ndarray) -> Curves:
+        """Curves of a kind for the columns of X that hold numbers, (n, D) in units near one.
+
+        "power": the power of Yeo and Johnson, from the median or an end of the values on, under
+        which they are most probable as draws of a Gaussian. "ranks": the normal scores of ranks, by
+        straight lines between some of the values. Mapped values have mean zero and variance one.
+        """
+        curves = [
+            _LINE if level else _curve(kind, *_told(column, weight))
+            for column, level in zip(X.T, levels, strict=True)
+        ]
+        longest = max(len(at) for at, _ in curves)
+        at, to = (
+            np.stack([_lengthened(knots, longest) for knots in each])
+            for each in zip(*curves, strict=True)
+        )
+        return cls(at, to)
+
+    def apply(self, X: np.ndarray) -> np.ndarray:
+        """(n, D) mapped values; NaN stays NaN."""
+        return _interpolated(X, self.at, self.to)
+
+    def invert(self, values: np.ndarray) -> np.ndarray:
+        """(n, D) what is mapped to these values."""
+        return _interpolated(values, self.to, self.at)
+
+    def log_slope(self, values: np.ndarray) -> np.ndarray:
+        """(n, D) logs of the derivatives of the map, at mapped values."""
+        slope = np.log(np.diff(self.to)) - np.log(np.diff(self.at))
+        return np.take_along_axis(slope, _segments(values, self.to), 1).T
+
+
+def _segments(values: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """(D, n) the line of each curve that each value (n, D) lies on."""
+    columns = torch.from_numpy(np.ascontiguousarray(values.T))
+    place = torch.searchsorted(torch.from_numpy(knots), columns).sub_(1)
+    return place.clamp_(0, knots.shape[1] - 2).numpy()
+
+
+def _interpolated(X: np.ndarray, at: np.ndarray, to: np.ndarray) -> np.ndarray:
+    place = _segments(X, at)
+    slope = np.diff(to) / np.diff(at)
+    begin, height, slope = (np.take_along_axis(v, place, 1) for v in (at, to, slope))
+    with np.errstate(over="ignore"):  # tables clamp what is infinite
+        return (height + slope * (X.T - begin)).T
+
+
+def _lengthened(knots: np.ndarray, count: int) -> np.ndarray:
+    """So many knots: further ones continue the last line."""
+    further = np.arange(1, count - len(knots) + 1) * (knots[-1] - knots[-2])
+    return np.concatenate([knots, knots[-1] + further])
+
+
+def _told(column: np.ndarray, weight: np.ndarray) -> _Curve:
+    """The different values of a column, in order, and their weights, which sum to one."""
+    seen = ~np.isnan(column) & (weight > 0)
+    values, place = np.unique(column[seen], return_inverse=True)
+    total = np.bincount(place, weight[seen], minlength=len(values))
+    return values, total / max(total.sum(), 1e-300)
+
+
+def _quantiles(values: np.ndarray, weight: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """The values that have so large a share of all below them."""
+    return values[np.searchsorted(np.cumsum(weight), share).clip(max=len(values) - 1)]
+
+
+def _curve(kind: str, values: np.ndarray, weight: np.ndarray) -> _Curve:
+    """The curve of one column; of two values that is a line."""
+    count = min(_POINTS, len(values))
+    points = _quantiles(values, weight, (np.arange(count) + 0.5) / max(count, 1))
+    if len(np.unique(points)) < 3:
+        return _LINE
+    curve = _power(points, len(values)) if kind == "power" else _ranks(values, weight)
+    at, to = curve
+    mapped = np.interp(points, at, to)
+    return at, (to - mapped.mean()) / mapped.std()
+
+
+def _power(points: np.ndarray, n_rows: int) -> _Curve:
+    """The power under which points are most probable as Gaussian draws; 1 unless one is clearly."""
+    to, log_slope = points, np.zeros_like(points)
+    best = -0.5 * np.log(points.var()) + _CLEAR / n_rows
+    for origin, side in ((np.median(points), 1.0), (points[0], 1.0), (points[-1], -1.0)):
+        unit = np.abs(points - origin).mean()
+        mapped, slopes = _yeo_johnson(side * (points - origin) / unit)
+        slopes = slopes - np.log(unit)
+        gain = slopes.mean(1) - 0.5 * np.log(mapped.var(1))
+        if gain.max() > best:
+            place = gain.argmax()
+            best, to, log_slope = gain[place], side * mapped[place], slopes[place]
+    knots, place = np.unique(points, return_index=True)
+    return _with_ends(knots, to[place], *np.exp(log_slope[[0, -1]]))
+
+
+def _yeo_johnson(u: np.ndarray) -> _Curve:
+    """(E, n) values under every exponent, and the logs of the slopes."""
+    exponent, size = _EXPONENTS[:, None], np.log1p(np.abs(u))
+    power = np.where(u >= 0, exponent, 2.0 - exponent)
+    flat = np.abs(power) < 1e-9
+    value = np.where(flat, size, np.expm1(power * size) / np.where(flat, 1.0, power))
+    return np.sign(u) * value, (power - 1.0) * size
+
+
+def _ranks(values: np.ndarray, weight: np.ndarray) -> _Curve:
+    """Normal scores of ranks, ties in the middle of theirs, by lines between values."""
+    middle = np.cumsum(weight) - 0.5 * weight
+    most = int(min(_KNOTS, 2 + _KNOTS_PER_ROOT * np.sqrt(len(values))))
+    first, last = ndtri(middle[[0, -1]])
+    wanted = ndtr(np.linspace(first, last, most))
+    knots = np.unique(_quantiles(values, weight, wanted))
+    rank = middle[np.searchsorted(values, knots)]
+    to, count = ndtri(rank), len(knots)
+    inner = np.searchsorted(rank, [_END, 1.0 - _END]).clip([1, 0], [count - 1, count - 2])
+    slopes = (to[inner] - to[[0, -1]]) / (knots[inner] - knots[[0, -1]])
+    return _with_ends(knots, to, *slopes)
+
+
+def _with_ends(at: np.ndarray, to: np.ndarray, first: float, last: float) -> _Curve:
+    """A knot more at either end, where the curve has these slopes."""
+    at = np.concatenate([[at[0] - 1.0], at, [at[-1] + 1.0]])
+    return at, np.concatenate([[to[0] - first], to, [to[-1] + last]])

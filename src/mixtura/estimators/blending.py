@@ -1,0 +1,121 @@
+"""The same plan for columns that are mapped by curves: instead of the plain one, or beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from mixtura.data import Scaling
+from mixtura.data.curves import Curves
+from mixtura.engines import Engine
+from mixtura.estimators.plan import Decision
+from mixtura.models.calibration import Calibration
+from mixtura.models.fitted import Blend, Fitted
+from mixtura.models.mixture import Mixture
+from mixtura.numerics import spawn
+from mixtura.progress import Progress
+from mixtura.selection.blend import blend_answers
+from mixtura.selection.chooser import Contender
+from mixtura.selection.held_out import Answers
+from mixtura.training.hybrid import Plan, Trained
+
+#: Rows that curves are learned from, at most; share of the time left that one model may take.
+_CURVE_ROWS, _TIME = 20_000, 0.2
+
+
+def curved(engine: Engine, kind: str) -> Scaling:
+    """The affine units of rows, and on along curves that are learned from them."""
+    step = -(-len(engine) // _CURVE_ROWS)
+    batch = engine.take(np.arange(0, len(engine), step)).all_rows()
+    x = batch.x if batch.observed is None else batch.x.where(batch.observed, torch.nan)
+    values, weight = x.double().cpu().numpy(), batch.weight.double().cpu().numpy()
+    curves = Curves.learn(kind, values, weight, engine.scaling.levels)
+    return replace(engine.scaling, curves=curves)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A way to train in other units, and what its models make of held-out rows."""
+
+    way: Plan
+    scaling: Scaling
+    trial: Contender[Plan, Trained]
+
+    @classmethod
+    def tried(cls, found: Decision, way: Plan) -> Mapped:
+        """On the rows that what was found was tried on."""
+        scaling = curved(found.engine, way.marginals)
+        return cls(way, scaling, found.chooser.under(scaling).try_out(way, "marginals"))
+
+    def decision(self, found: Decision) -> Decision:
+        """To train this on all rows."""
+        plan, engine = replace(self.way, solver=found.plan.solver), found.engine.under(self.scaling)
+        return replace(found, plan=plan, engine=engine, held_out=self.trial.held_out())
+
+
+def best_of(found: Decision, others: Sequence[Mapped]) -> Decision:
+    """What was found, unless in other units held-out labels are surely better predicted."""
+    for each in others:
+        told = each.trial.held_out()
+        each.trial.won = False
+        if told is not None and found.held_out is not None and told.surely_beats(found.held_out):
+            each.trial.won, found = True, each.decision(found)
+    return found
+
+
+@dataclass(frozen=True)
+class Company:
+    """Mixtures that are to stand beside a first one, and how much say each has.
+
+    Attributes
+    ----------
+    mixtures, scalings, calibrations : of the others, M each; None for the calibration of the first.
+    weights : (1 + M,) of all, that of the first one first.
+    calibration : of the averages.
+    """
+
+    mixtures: Sequence[Mixture]
+    scalings: Sequence[Scaling]
+    calibrations: Sequence[Calibration | None]
+    weights: np.ndarray
+    calibration: Calibration
+
+    @classmethod
+    def train(
+        cls,
+        found: Decision,
+        others: Sequence[Mapped],
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> Company:
+        """All are weighed by what they say of held-out rows; where there are none, all the same."""
+        answers = [found.held_out, *(each.trial.held_out() for each in others)]
+        told = [each for each in answers if isinstance(each, Answers)]
+        weights, calibration = np.full(len(answers), 1.0 / len(answers)), Calibration()
+        calibrations: list[Calibration | None] = [None] * len(others)
+        if len(told) == len(answers):
+            weights, calibration = blend_answers(told)
+            calibrations = [each.calibration for each in told[1:]]
+        mixtures = []
+        for each in others:
+            trained = each.trial.whole if found.saw_all else None
+            if trained is None:
+                wanted, own = each.decision(found), spawn(generator)
+                trained = wanted.plan.train(wanted.engine, own, progress.part(_TIME))
+            mixtures.append(trained.model.to("cpu", torch.float64))
+        scalings = [each.scaling for each in others]
+        return cls(mixtures, scalings, calibrations, weights, calibration)
+
+    def beside(self, first: Fitted, calibrate: bool) -> Fitted:
+        """The first model, and these beside it."""
+        alike, own = replace(first, typical=None), first.calibration
+        each = zip(self.mixtures, self.scalings, self.calibrations, strict=True)
+        members = [
+            replace(alike, model=m, scaling=s, calibration=(calibrate and c) or own)
+            for m, s, c in each
+        ]
+        calibration = self.calibration if calibrate else Calibration()
+        return replace(first, blend=Blend(tuple(members), self.weights, calibration))

@@ -1,0 +1,47 @@
+"""How much each of several models has a say, by what they said of held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from mixtura.models.calibration import Calibration
+from mixtura.models.fitted import log_average
+from mixtura.selection.held_out import Answers
+
+#: Rows of evidence for weights that are all the same; steps of EM that find the best ones.
+_EVEN_ROWS, _STEPS = 20.0, 100
+
+
+def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Calibration]:
+    """(M,) weights under which the averages of M models predict labels best, and their calibration.
+
+    The models answered for the same rows.
+    """
+    first = answers[0]
+    missing = torch.from_numpy(first.missing)
+    log_proba = torch.stack(
+        [
+            each.calibration.log_proba(torch.from_numpy(each.class_log_joint), missing)
+            for each in answers
+        ]
+    )
+    weights = _weights(log_proba[:, np.arange(len(first)), first.y].exp().numpy(), first.weight)
+    average = replace(first, class_log_joint=log_average(log_proba, weights).numpy())
+    return weights, average.calibration
+
+
+def _weights(own: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """(M,) by EM: own (M, n) are the probabilities that models gave to the labels."""
+    rows = 0.5 * len(weight)  # every row stands here twice, whole and with holes
+    share, even = weight / weight.sum() * rows, np.full(len(own), 1.0 / len(own))
+    found = even
+    for _ in range(_STEPS):
+        joint = found[:, None] * own
+        occupancy = joint / np.maximum(joint.sum(0), 1e-300)
+        found = (occupancy @ share + _EVEN_ROWS * even) / (rows + _EVEN_ROWS)
+        found = found / found.sum()
+    return found

@@ -1,0 +1,246 @@
+"""Curves of columns, and models whose class probabilities are averaged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, optimize, stats
+
+from mixtura import MixtureClassifier, load
+from mixtura.data.curves import KINDS, Curves
+from mixtura.densities import Diagonal
+from mixtura.exceptions import UnsupportedError
+from mixtura.nn import MixtureHead
+from mixtura.selection.blend import _EVEN_ROWS, _weights
+
+SHAPES = {
+    "lognormal": lambda rng, n: np.exp(1.5 * rng.normal(size=n)),
+    "mirrored": lambda rng, n: -np.exp(rng.normal(size=n)),
+    "zeros": lambda rng, n: np.maximum(rng.normal(size=n), 0.0),
+    "counts": lambda rng, n: rng.poisson(2.0, n).astype(float),
+    "heavy": lambda rng, n: rng.standard_t(2.0, n),
+}
+
+
+def standardized(values):
+    return (values - np.nanmean(values)) / np.nanstd(values)
+
+
+def learned(kind, columns, weight=None, levels=None):
+    X = np.column_stack(columns)
+    weight = np.ones(len(X)) if weight is None else weight
+    return Curves.learn(kind, X, weight, np.zeros(X.shape[1]) if levels is None else levels), X
+
+
+@pytest.fixture(scope="module")
+def skewed():
+    """Two classes of 200 rows, apart in the logs of two columns."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=400)
+    logs = rng.normal(size=(400, 2)) @ [[1.5, 0.8], [0.0, 1.0]] + 1.6 * y[:, None] * [1, -1]
+    return np.exp(logs), y
+
+
+@pytest.fixture(scope="module")
+def blended(skewed):
+    X, y = skewed
+    return MixtureClassifier(random_state=0).fit(X[:200], y[:200])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_curves_increase_and_go_back(kind, rng):
+    """Also beyond the ends, for columns of every shape, and with entries missing."""
+    columns = [standardized(shape(rng, 300)) for shape in SHAPES.values()]
+    columns[0][:20] = np.nan
+    curves, X = learned(kind, columns)
+    assert (np.diff(curves.at) > 0).all()
+    assert (np.diff(curves.to) > 0).all()
+    wide = np.linspace(-30, 30, 200)[:, None] + np.zeros(X.shape[1])
+    np.testing.assert_allclose(curves.invert(curves.apply(wide)), wide, rtol=0, atol=1e-9)
+    mapped = curves.apply(X)
+    assert np.isnan(mapped[:20, 0]).all()
+    low, high = np.nanquantile(mapped, [0.1, 0.9], axis=0)
+    assert ((high - low > 1.2) & (high - low < 3.5)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_slopes_are_derivatives(kind, rng):
+    curves, _ = learned(kind, [standardized(shape(rng, 300)) for shape in SHAPES.values()])
+    at = rng.uniform(-4, 4, (50, len(SHAPES)))
+    step = 1e-7
+    numeric = (curves.apply(at + step) - curves.apply(at - step)) / (2 * step)
+    found = np.exp(curves.log_slope(curves.apply(at)))
+    assert np.mean(np.isclose(found, numeric, rtol=1e-4)) > 0.98  # but for steps across a knot
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("power", 0.5), ("ranks", 0.2)])
+def test_values_become_more_gaussian(kind, bound, rng):
+    """Skewness is all but gone where it was large."""
+    columns = [standardized(SHAPES[name](rng, 500)) for name in ("lognormal", "mirrored")]
+    curves, X = learned(kind, columns)
+    assert (np.abs(stats.skew(X)) > 2).all()
+    assert (np.abs(stats.skew(curves.apply(X))) < bound).all()
+
+
+def test_power_leaves_gaussian_columns_alone(rng):
+    curves, _ = learned("power", [standardized(rng.normal(size=400))])
+    slopes = np.diff(curves.to) / np.diff(curves.at)
+    np.testing.assert_allclose(slopes, slopes[0, 0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_repetitions(kind, rng):
+    values, weight = standardized(rng.gamma(1.0, size=60)), rng.integers(0, 4, 60)
+    weighed, _ = learned(kind, [values], weight.astype(float))
+    repeated, _ = learned(kind, [np.repeat(values, weight)])
+    np.testing.assert_allclose(weighed.at, repeated.at, atol=1e-12)
+    np.testing.assert_allclose(weighed.to, repeated.to, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_categories_constants_and_nothing_stay(kind):
+    columns = [np.arange(9.0) % 3, np.full(9, 7.0), np.full(9, np.nan), np.arange(9.0) % 2]
+    curves, X = learned(kind, columns, levels=np.array([3, 0, 0, 0]))
+    np.testing.assert_array_equal(curves.apply(X), X)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_densities_integrate_to_one(kind, skewed):
+    """In the units of X; those of a row with a hole over what is left."""
+    X, y = skewed
+    model = MixtureClassifier(2, density="full", marginals=kind, random_state=0).fit(X, y)
+    assert model.marginals_ == (kind,)
+
+    def density(*point):
+        return float(np.exp(model.score_samples(np.array([point]))[0]))
+
+    logs = np.linspace(-18, 18, 20_001)
+    grid = np.concatenate([-np.exp(logs[::-1]), np.exp(logs)])
+    rows = np.column_stack([grid, np.full(len(grid), np.nan)])
+    total = integrate.trapezoid(np.exp(model.score_samples(rows)), grid)
+    assert total == pytest.approx(1.0, abs=2e-3)
+    inner = np.column_stack([np.full(len(grid), 2.0), grid])
+    marginal = integrate.trapezoid(np.exp(model.score_samples(inner)), grid)
+    assert marginal == pytest.approx(density(2.0, np.nan), rel=5e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_follow_the_rows(kind, skewed):
+    """Quantiles of draws are those of the rows, by a test that Gaussians in X fail."""
+    X, y = skewed
+    settings = {"n_components": 1, "density": "full", "objective": "likelihood", "random_state": 0}
+    curved = MixtureClassifier(marginals=kind, **settings).fit(X, y).sample(400)[0]
+    plain = MixtureClassifier(**settings).fit(X, y).sample(400)[0]
+    assert stats.ks_2samp(curved[:, 0], X[:, 0]).pvalue > 0.01
+    assert stats.ks_2samp(plain[:, 0], X[:, 0]).pvalue < 1e-6
+    filled = MixtureClassifier(marginals=kind, **settings).fit(X, y).impute([[np.nan, 1.0]])
+    assert X[:, 0].min() < filled[0, 0] < X[:, 0].max()
+
+
+def test_covariances_are_linearized_at_the_means(skewed):
+    X, y = skewed
+    model = MixtureClassifier(1, density=Diagonal(), marginals="power", random_state=0).fit(X, y)
+    scaling, step = model.scaling_, 1e-6
+    at = model.mixture_.density.location.numpy()
+    slope = (scaling.invert(at + step) - scaling.invert(at - step)) / (2 * step)
+    inner = model.mixture_.density.covariances().numpy()
+    expected = inner * slope[:, :, None] * slope[:, None, :]
+    np.testing.assert_allclose(model.covariances_, expected, rtol=1e-4)
+
+
+def test_a_head_takes_no_curves(skewed):
+    X, y = skewed
+    settings = {"density": "full", "missingness": "ignore", "random_state": 0}
+    with pytest.raises(UnsupportedError, match="marginals='linear'"):
+        MixtureHead.from_mixture(MixtureClassifier(1, marginals="ranks", **settings).fit(X, y))
+
+
+def test_weights_predict_best(rng):
+    """Against a general minimizer of the same sum, over the simplex."""
+    own, weight = rng.uniform(0.01, 1.0, (3, 80)), rng.uniform(0.5, 2.0, 80)
+    own[1] *= 1.3
+    share = weight / weight.sum() * 40
+
+    def loss(point):
+        found = np.exp(point - np.logaddexp.reduce(point))
+        return -share @ np.log(found @ own) - _EVEN_ROWS / 3 * np.log(found).sum()
+
+    best = optimize.minimize(loss, np.zeros(3), tol=1e-12).x
+    best = np.exp(best - np.logaddexp.reduce(best))
+    np.testing.assert_allclose(_weights(own, weight), best, atol=1e-4)
+
+
+def test_class_probabilities_are_averages(blended, skewed):
+    """Of what the members say, by their weights, and then calibrated; rows of nothing get the
+    prior."""
+    X, _ = skewed
+    rows = np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
+    model, blend = blended.model_, blended.model_.blend
+    assert blended.marginals_ == ("linear", "power", "ranks")
+    assert blend.weights.sum() == pytest.approx(1.0)
+    joint, missing = 0.0, torch.from_numpy(np.isnan(rows).mean(1))
+    for member, weight in zip((model, *blend.members), blend.weights, strict=True):
+        matrix = blended._rows(rows)
+        own = torch.from_numpy(member.class_log_joint(member.engine(matrix, "cpu")))
+        joint = joint + weight * member.calibration.log_proba(own, missing).exp()
+    expected = blend.calibration.log_proba(joint.log(), missing).exp().numpy()
+    seen = ~np.isnan(rows).all(1)
+    np.testing.assert_allclose(blended.predict_proba(rows)[seen], expected[seen], atol=1e-9)
+    nothing = np.full((1, 2), np.nan)
+    np.testing.assert_allclose(blended.predict_proba(nothing)[0], blended.class_prior_)
+
+
+def test_what_was_averaged_comes_back_from_a_file(blended, skewed, tmp_path):
+    blended.save(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(skewed[0]), blended.predict_proba(skewed[0]))
+    assert again.marginals_ == blended.marginals_
+
+
+def test_curves_help_where_columns_are_skewed(blended, skewed):
+    """And what is not a class probability is left as it is without them."""
+    X, y = skewed
+    plain = MixtureClassifier(marginals="linear", random_state=0).fit(X[:200], y[:200])
+    losses = [
+        -np.log(each.predict_proba(X[200:])[np.arange(200), y[200:]]).mean()
+        for each in (plain, blended)
+    ]
+    assert losses[1] < losses[0] - 0.02
+    np.testing.assert_array_equal(plain.score_samples(X), blended.score_samples(X))
+    np.testing.assert_array_equal(plain.means_, blended.means_)
+
+
+def test_calibration_may_be_left_out(skewed):
+    X, y = skewed
+    model = MixtureClassifier(calibrate=False, random_state=0).fit(X[:100], y[:100])
+    members = (model.model_, *model.model_.blend.members)
+    assert {each.calibration.temperature for each in members} == {1.0}
+    assert model.model_.blend.calibration.temperature == 1.0
+
+
+def test_few_labels_have_equal_weights(skewed):
+    """Held-out rows decide nothing there."""
+    X, y = skewed
+    model = MixtureClassifier(random_state=0).fit(X[:12], y[:12])
+    np.testing.assert_allclose(model.model_.blend.weights, 1 / 3)
+
+
+def test_training_that_goes_on_is_one_model(skewed):
+    X, y = skewed
+    stream = MixtureClassifier(random_state=0).partial_fit(X[:60], y[:60], classes=[0, 1])
+    assert stream.marginals_ == ("linear",)
+    assert stream.model_.blend is None
+    warm = MixtureClassifier(warm_start=True, random_state=0).fit(X[:60], y[:60])
+    assert warm.model_.blend is None
+
+
+def test_many_rows_get_one_model():
+    """The one whose curves predict held-out labels surely better, where there is one."""
+    rng = np.random.default_rng(0)
+    y = np.arange(4000) % 2
+    logs = 1.5 * rng.normal(size=(4000, 2)) + 1.2 * y[:, None]
+    for X, kinds in ((np.exp(logs), {"power", "ranks"}), (logs, {"linear"})):
+        model = MixtureClassifier(1, solver="lbfgs", random_state=0).fit(X, y)
+        assert model.model_.blend is None
+        assert set(model.marginals_) <= kinds
