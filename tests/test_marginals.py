@@ -244,3 +244,16 @@ def test_many_rows_get_one_model():
         model = MixtureClassifier(1, solver="lbfgs", random_state=0).fit(X, y)
         assert model.model_.blend is None
         assert set(model.marginals_) <= kinds
+
+
+def test_a_model_beside_has_more_components():
+    """Where a ring lies around a class, one component per class is too few for both."""
+    rng = np.random.default_rng(0)
+    y = np.arange(80) % 2
+    angle, far = rng.uniform(0, 2 * np.pi, 80), 0.3 * rng.normal(size=80) + 2.0 * y
+    X = np.column_stack([far * np.cos(angle), far * np.sin(angle)])
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    more, other = (each.mixture.n_components for each in model.model_.blend.members)
+    assert more > max(other, model.mixture_.n_components)
+    named = MixtureClassifier(2, random_state=0).fit(X, y)
+    assert {each.mixture.layout.counts for each in named.model_.blend.members} == {(2, 2)}

@@ -42,6 +42,8 @@ _TRADEOFFS = (0.9, 0.5)
 #: Iterations that tell which of several candidates is best, those that are left for it, and those
 #: that lead from one trained mixture to another one nearby.
 _GLIMPSE, _REST, _FURTHER = 12, 28, 20
+#: How many times the components of a class a model beside the first has, and rows that each needs.
+_MORE, _ROWS_PER_COMPONENT = 3, 7
 #: A start has settled when a row gains so little per number (of ten at least).
 _TOL = 1e-3
 #: The prior of a class that a stream has not shown yet.
@@ -187,17 +189,27 @@ def choose(
 def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[str]) -> list[Plan]:
     """Plans of models beside the one that was decided on, one per kind of marginals.
 
-    Structures and numbers of components are those of the comparison. The first of them gets the
-    second best structure: models that differ err on different rows.
+    Models that differ err on different rows: the first of them gets the second best structure, and
+    more components than a criterion of each class's likelihood asks for.
     """
     best, second = found.trial, found.chooser.runner_up("density") or found.trial
-    ways = []
+    ways: list[Plan] = []
     for kind, trial in zip(kinds, [second, *[best] * (len(kinds) - 1)], strict=True):
         counts = [*trial.models[0].model.layout.counts] if trial.models else found.plan.counts
+        if estimator.n_components == "auto" and counts is not None and not ways:
+            counts = _more(counts, found.engine)
         recipe = replace(found.plan.recipe, structure=trial.way.recipe.structure)
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
         ways.append(_quick(estimator, way, _GLIMPSE + _REST))
     return ways
+
+
+def _more(counts: list[int], engine: Engine) -> list[int]:
+    """More components per class, where its rows allow."""
+    known = engine.labeled
+    rows = torch.bincount(engine.y[known], engine.weight[known], minlength=len(counts))
+    allowed = (rows / _ROWS_PER_COMPONENT).int().tolist()
+    return [max(n, min(_MORE * n, most)) for n, most in zip(counts, allowed, strict=True)]
 
 
 def answers(trained: Trained, held_out: Engine, generator: torch.Generator) -> Answers:
