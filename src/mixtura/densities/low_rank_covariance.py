@@ -28,6 +28,9 @@ from mixtura.numerics import (
     stack_product,
 )
 
+#: Features, and numbers in all clusters, up to which covariances are factored as one stack.
+_FEW_FEATURES, _FEW_NUMBERS = 64, 2_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class LowRankGaussian(LowRankForm):
@@ -51,12 +54,13 @@ class LowRankGaussian(LowRankForm):
         mass = membership.sum(0)[:, None]
         mean = membership.mT @ x / mass
         variance = membership.mT @ x.square() / mass - mean.square()
-        loading = torch.stack(
-            [
-                _leading_directions((x - center) * (share / total).sqrt()[:, None], rank, generator)
-                for center, share, total in zip(mean, membership.mT, mass, strict=True)
-            ]
-        )
+        share = membership / membership.sum(0)
+        if rank <= x.shape[1] <= _FEW_FEATURES and share.shape[1] * x.numel() <= _FEW_NUMBERS:
+            scatter = (share.mT[:, None] * x.mT) @ x
+            loading = leading_eigenpairs(scatter - mean[:, :, None] * mean[:, None], rank)
+        else:
+            centered = ((x - c) * s.sqrt()[:, None] for c, s in zip(mean, share.mT, strict=True))
+            loading = torch.stack([_leading_directions(r, rank, generator) for r in centered])
         rest = variance - loading.square().sum(2)
         # Leave the features some variance of their own, or EM could never move it again.
         diagonal = rest.maximum(1e-2 * variance).clamp_min(floor)
