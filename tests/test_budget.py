@@ -106,9 +106,10 @@ def test_a_limit_costs_no_accuracy_against_a_smaller_sample(name, rows, clock):
 def test_a_limit_of_the_density(rows, clock):
     """The density of a sample, not one iteration over all rows."""
     X, _, X_test, _ = rows
-    sample = MixtureDensity(6, random_state=1).fit(X[:3000])
+    full = {"density": "full", "random_state": 1}
+    sample = MixtureDensity(6, **full).fit(X[:3000])
     allowed = 3.0 * sample.history_[-1]["seconds"]
-    model, messages = fit(MixtureDensity(6, max_time=allowed, random_state=1), X)
+    model, messages = fit(MixtureDensity(6, max_time=allowed, **full), X)
     assert model.score(X_test) > sample.score(X_test) - 0.01
     assert len(messages) == 1
     assert not model.converged_

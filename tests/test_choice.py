@@ -483,10 +483,11 @@ def test_what_a_network_regressor_compared(holey_iris):
 
 @UNSETTLED
 def test_what_a_density_compared(holey_iris):
-    """Whether holes tell something; it needs no labels."""
+    """Structures, and whether holes tell something; it needs no labels."""
     model = MixtureDensity(2, solver=EM(5), random_state=0).fit(holey_iris[0])
-    (found,) = of_choice(model, missingness=model.missingness_)
-    assert [row["missingness"] for row in model.choice_] == ["ignore", "informative"]
+    *_, found = of_choice(model, missingness=model.missingness_, density=repr(model.density_))
+    assert [row["missingness"] for row in model.choice_] == [*["ignore"] * 4, "informative"]
+    assert len({row["density"] for row in model.choice_}) == 4
     assert found["rows"] == 150
 
 

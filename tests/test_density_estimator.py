@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureDensity
-from mixtura.densities import LowRank
+from mixtura.densities import Diagonal, LowRank
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 from mixtura.solvers import EM
 
@@ -20,7 +20,8 @@ COVARIANCES = ["auto", "full", "diag", "spherical", "low_rank"]
 @pytest.fixture(scope="module")
 def model(iris):
     """Three components of iris."""
-    return MixtureDensity(3, random_state=0, solver=EM(500, 1e-6)).fit(iris[0])
+    model = MixtureDensity(3, density="full", random_state=0, solver=EM(500, 1e-6))
+    return model.fit(iris[0])
 
 
 def mixture_log_density(model, X):
@@ -46,7 +47,7 @@ def test_scores_are_log_densities_of_the_published_parameters(density, iris):
 def test_one_component_has_the_moments_of_the_rows(iris):
     """Mean and maximum-likelihood covariance."""
     X = iris[0]
-    model = MixtureDensity(1).fit(X)
+    model = MixtureDensity(1, density="full").fit(X)
     np.testing.assert_allclose(model.means_[0], X.mean(0), 1e-9)
     np.testing.assert_allclose(model.covariances_[0], np.cov(X.T, bias=True), 1e-5, 1e-6)
 
@@ -55,6 +56,20 @@ def test_as_likely_as_sklearn(model, iris):
     """The fit is no worse than scikit-learn's, up to where EM stops."""
     theirs = GaussianMixture(3, random_state=0, tol=1e-6, max_iter=500).fit(iris[0])
     assert model.score(iris[0]) > theirs.score(iris[0]) - 0.05
+
+
+def test_auto_is_good_for_rows_it_has_not_seen():
+    """Forty rows have too few numbers for full covariances of 20 features; held-out rows say so."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(240, 3)) @ rng.normal(size=(3, 20)) + rng.normal(size=(240, 20))
+    scores = [
+        MixtureDensity(density=density, random_state=0).fit(X[:40]).score(X[40:])
+        for density in ("auto", "full")
+    ]
+    assert scores[0] > scores[1] + 5.0
+    model = MixtureDensity(random_state=0).fit(X[:40])
+    assert isinstance(model.density_, LowRank | Diagonal)
+    assert {row["question"] for row in model.choice_} == {"density"}
 
 
 def test_information_criteria(model, iris):

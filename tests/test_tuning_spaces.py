@@ -273,6 +273,7 @@ CLASSIFIER = SHARED | {
     "init__n_init": [1, 2],
     "prior_rows": ["auto", 1.0],
     "calibrate": [True, False],
+    "marginals": ["linear", "ranks"],
     "unlabeled": [-1, None],
     "holes": [0.0, 0.3],
     "max_time": [None, 10.0],

@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
-from mixtura.densities import DENSITIES, HolePattern, Structure
+from mixtura.densities import DENSITIES, Diagonal, Full, HolePattern, LowRank, Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.estimators.base import (
     FIT_CONSTRAINTS,
@@ -43,9 +43,11 @@ from mixtura.solvers import EM, FitResult
 from mixtura.solvers.gradients import evaluate
 from mixtura.training.groups import Groups, Recipe, fit_groups
 
-#: What names are shorthand for: where nothing discriminates, a lower floor is safe.
+#: Floors that are compared: where nothing discriminates, a low one is safe if rows are many.
+_FLOORS = 1e-5, 0.01
+#: What names are shorthand for.
 _DENSITIES: dict[str, Callable[[], Structure]] = {
-    name: partial(kind, floor=1e-5)  # type: ignore[call-arg]
+    name: partial(kind, floor=_FLOORS[0])  # type: ignore[call-arg]
     for name, kind in DENSITIES.items()
 }
 
@@ -55,14 +57,14 @@ _Model = tuple[Mixture, HolePattern | None]
 
 @dataclass(frozen=True)
 class _Way:
-    """A recipe, as one of two ways to train: with holes that mean something, and without."""
+    """A recipe, as one of several ways to train."""
 
     recipe: Recipe
     fit: Callable[[Engine, Recipe, torch.Generator, Progress], FitResult[Mixture]]
 
     @property
     def settings(self) -> dict[str, object]:
-        return {"missingness": self.recipe.missingness}
+        return {"density": self.recipe.structure, "missingness": self.recipe.missingness}
 
     def stages(
         self, engine: Engine, generator: torch.Generator, progress: Progress
@@ -102,9 +104,10 @@ class MixtureDensity(DensityMixin, DensityEstimator):
     ----------
     n_components : "auto" or int
         "auto" grows the number while the information criterion falls.
-    density : "full", "auto", "diag", "spherical", "low_rank", "student", or a `Structure`
+    density : "auto", "full", "diag", "spherical", "low_rank", "student", or a `Structure`
         What components are in the columns that hold numbers; a name is shorthand for an object of
-        `mixtura.densities` with `floor=1e-5`.
+        `mixtura.densities` with `floor=1e-5`. "auto" compares full covariances with that floor and
+        with one of 0.01, low rank and variances alone, by the likelihood of held-out rows.
     solver : "em", or an `EM`
         "em" is `EM(max_iter=100, tol=1e-3, n_init=1)`.
     missingness : "auto", "ignore" or "informative"
@@ -145,7 +148,7 @@ class MixtureDensity(DensityMixin, DensityEstimator):
 
     n_components: int | str = "auto"
     _: KW_ONLY
-    density: str | Structure = "full"
+    density: str | Structure = "auto"
     solver: str | EM = "em"
     max_time: float | None = None
     standardize: bool = True
@@ -229,11 +232,12 @@ class MixtureDensity(DensityMixin, DensityEstimator):
     ) -> Outcome[FitResult[Mixture]]:
         """Train on all rows, or on as many as time allows."""
         em, generator = resolve(self.solver, {"em": EM}), self._generator()
-        structure = resolve(self.density, _DENSITIES).candidates(engine.n_numbers)[0]
-        recipe = Recipe(structure, em, informative=self.missingness == "informative")
-        self.choice_, self.density_ = [], structure
+        informative = self.missingness == "informative"
+        recipes = [Recipe(each, em, informative=informative) for each in self._structures(engine)]
+        recipe, self.choice_ = recipes[0], []
         if previous is None:
-            recipe = self._choose(engine, recipe, spawn(generator), progress)
+            recipe = self._choose(engine, recipes, spawn(generator), progress)
+            self.density_ = recipe.structure
 
         first = spawn(generator)
 
@@ -261,19 +265,34 @@ class MixtureDensity(DensityMixin, DensityEstimator):
             return found
         return recipe.em.run(found.model, Likelihood(), engine, progress)
 
-    def _choose(
-        self, engine: Engine, recipe: Recipe, generator: torch.Generator, progress: Progress
-    ) -> Recipe:
-        """Whether components are to differ in which entries are absent.
+    def _structures(self, engine: Engine) -> list[Structure]:
+        """What components may be, the first choice first."""
+        structure = resolve(self.density, _DENSITIES)
+        if self.density != "auto" or not engine.n_numbers:
+            return structure.candidates(engine.n_numbers)[:1]
+        found: list[Structure] = [Full(_FLOORS[0]), Full(_FLOORS[1])]
+        if engine.n_numbers > 1:
+            low_rank = LowRank(floor=_FLOORS[1]).candidates(engine.n_numbers)[0]
+            found += [low_rank, Diagonal(_FLOORS[1])]
+        return found
 
-        "auto": if held-out rows, with their holes, are clearly likelier then than with holes that
+    def _choose(
+        self, engine: Engine, recipes: list[Recipe], generator: torch.Generator, progress: Progress
+    ) -> Recipe:
+        """What components are to be, and whether they differ in which entries are absent.
+
+        They do if held-out rows, with their holes, are clearly likelier then than with holes that
         come independently of everything, and no less likely with further holes at random.
         """
         asks = self.missingness == "auto" and engine.has_holes
-        some = engine.merged().sample(MOST, spawn(generator)) if asks else None
-        chooser = Chooser[_Way, _Model](some, _judged, spawn(generator), progress, n_ways=2)
-        best = chooser.race([_Way(recipe, self._fit_recipe)], "missingness")
-        others = [_Way(replace(recipe, informative=True), self._fit_recipe)] if asks else []
+        several = len(recipes) > 1
+        some = engine.merged().sample(MOST, spawn(generator)) if asks or several else None
+        n_ways = len(recipes) + asks
+        chooser = Chooser[_Way, _Model](some, _judged, spawn(generator), progress, n_ways=n_ways)
+        ways = [_Way(recipe, self._fit_recipe) for recipe in recipes]
+        best = chooser.race(ways, "density" if several else "missingness")
+        informative = replace(best.way.recipe, informative=True)
+        others = [_Way(informative, self._fit_recipe)] if asks else []
         best = chooser.challenge(best, others, Losses.clearly_beats, "missingness")
         self.choice_ = chooser.table()
         return best.way.recipe
