@@ -280,3 +280,18 @@ def test_they_are_short():
     assert len(Path(inspect.getfile(example("density"))).read_text().splitlines()) <= 120
     assert len(inspect.getsource(example("objective")).splitlines()) <= 10
     assert len(inspect.getsource(example("solver").run).splitlines()) <= 30
+
+
+@pytest.mark.parametrize("name", ["clinic", "failing_sensors", "half_filled_form"])
+def test_stories_run_and_are_drawn(name, monkeypatch, tmp_path, capsys):
+    """With a model that is soon fitted, the same for all."""
+    pytest.importorskip("matplotlib").use("agg")
+    story = importlib.import_module(name)
+
+    def quick(*settings, **more):
+        return MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+
+    monkeypatch.setattr(story, "MixtureClassifier", quick)
+    story.main(tmp_path / "picture.png", *([8] if name == "clinic" else []))
+    assert (tmp_path / "picture.png").stat().st_size > 5_000
+    assert len(capsys.readouterr().out.splitlines()) >= 3

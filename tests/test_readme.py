@@ -27,6 +27,7 @@ from mixtura.estimators import (
     classifier,
     density,
     fisher,
+    imputer,
     network_classifier,
     network_regressor,
     sequence,
@@ -131,7 +132,7 @@ ESTIMATORS = [
     *(PairwiseClassifier, FisherScores),
 ]
 SHOWN = [
-    *(boosted, classifier, density, fisher),
+    *(boosted, classifier, density, fisher, imputer),
     *(network_classifier, network_regressor, sequence, sparse),
 ]
 

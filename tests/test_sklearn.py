@@ -13,6 +13,7 @@ from mixtura import (
     FisherScores,
     MixtureClassifier,
     MixtureDensity,
+    MixtureImputer,
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
     PairwiseClassifier,
@@ -91,7 +92,7 @@ CLASSIFIERS = [
     MixtureNetworkClassifier(),
     Moments(),
 ]
-OTHERS = [MixtureDensity(), MixtureNetworkRegressor()]
+OTHERS = [MixtureDensity(), MixtureNetworkRegressor(), MixtureImputer(1, density="diag")]
 
 
 def name_of(check):

@@ -19,7 +19,7 @@ X, y = np.eye(2), [0, 1]
 model = MixtureClassifier(n_components=1).set_params(solver="em").fit(X, y)
 model.predict_proba(X)
 model.predict_probability(X)  # attr-defined
-model.predict(X, y)  # call-arg
+model.predict_log_proba(X, y)  # call-arg
 SequenceMixtureClassifier().fit([X], y).impute([X], n_draws="one")  # arg-type
 
 

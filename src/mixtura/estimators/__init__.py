@@ -4,6 +4,7 @@ from mixtura.estimators.boosted import BoostedMixtureClassifier
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import MixtureDensity
 from mixtura.estimators.fisher import FisherScores
+from mixtura.estimators.imputer import MixtureImputer
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.estimators.network_regressor import MixtureNetworkRegressor
 from mixtura.estimators.pairwise import PairwiseClassifier
@@ -15,6 +16,7 @@ __all__ = [
     "FisherScores",
     "MixtureClassifier",
     "MixtureDensity",
+    "MixtureImputer",
     "MixtureNetworkClassifier",
     "MixtureNetworkRegressor",
     "PairwiseClassifier",

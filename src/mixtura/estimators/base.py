@@ -23,12 +23,15 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from mixtura.answers import METHODS, OUTPUTS, Condition, Given, Groups, explain
 from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of, resolve_device
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState, Setting
 from mixtura.data.schema import Schema, as_table
 from mixtura.data.sequence_input import Sequences
+from mixtura.densities import HiddenMarkov
 from mixtura.engines import Engine, LocalEngine
-from mixtura.exceptions import InvalidInputError, warning_once
+from mixtura.estimators.conditioned import ConditionedModel
+from mixtura.exceptions import InvalidInputError, UnsupportedError, warning_once
 from mixtura.models.fitted import Fitted, Observations
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
@@ -309,10 +312,23 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         come back to the bit; of categories, the likeliest is filled in. Means are those of the
         model: a discriminative objective may have moved them far from the data.
         """
-        rows, model = self._rows(X), self._fitted
+        rows = self._rows(X)
+        codes = self._codes(self._by_row(y, X), len(rows))
+        return self._filled(rows, X, codes, n_draws, random_state)
+
+    def _filled(
+        self,
+        rows: Observations,
+        X: ArrayLike,
+        y: np.ndarray | None,
+        n_draws: int | None,
+        random_state: RandomState,
+    ) -> ArrayLike:
+        """Checked rows with their holes filled, given class indices (n,), in the form of X."""
+        model = self._fitted
         if y is not None and isinstance(model.model, Network):
             raise InvalidInputError("a network has no density per class: leave y out.")
-        engine = model.engine(rows, self.device, self._codes(self._by_row(y, X), len(rows)))
+        engine = model.engine(rows, self.device, y)
         if n_draws is None:
             return self._like(model.imputed(engine, rows.values), rows, X)
         generator = self._generator(random_state)
@@ -366,6 +382,105 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         if not 0.0 <= share <= 1.0:
             raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
         return model.is_outlier(self._engine(X), share)
+
+    def condition(self, given: Given) -> ConditionedModel:
+        """The model given some columns: it scores, samples, imputes and predicts.
+
+        Parameters
+        ----------
+        given : values by column, which goes by its name or position.
+        """
+        return ConditionedModel(self, self._condition(given))
+
+    def _condition(self, given: Given | Condition) -> Condition:
+        if isinstance(given, Condition):
+            return given
+        if isinstance(self._fitted.mixture.density, HiddenMarkov):
+            raise UnsupportedError("conditions are for tables: frames of sequences have none.")
+        return Condition.of(self._fitted, self.n_features_in_, given, self.device)
+
+    def _draw_given(
+        self, condition: Condition, n_samples: int, random_state: RandomState
+    ) -> np.ndarray:
+        """(n_samples, D) rows, in the user's units and categories."""
+        drawn = condition.draw(check_count(n_samples), None, self._generator(random_state))
+        return self.schema_.decode(drawn.values)
+
+    def _table(self, X: ArrayLike) -> Matrix:
+        """Checked rows of a table; sequences are refused."""
+        rows = self._rows(X)
+        if not isinstance(rows, Matrix):
+            raise UnsupportedError("this is an answer for tables, and X holds sequences.")
+        return rows
+
+    def explain(
+        self,
+        X: ArrayLike,
+        output: str | None = None,
+        *,
+        method: str = "auto",
+        groups: Groups = None,
+        max_time: float | None = 60.0,
+        random_state: RandomState = None,
+    ) -> ArrayLike:
+        """Why the model answers as it does: Shapley values of the columns of each row.
+
+        The value of some columns is the model's answer to the row with the others missing, that is,
+        integrated out. So the values of a row sum to its answer less the answer to a row with
+        nothing observed, columns that say the same share what they say, and missing entries get
+        zero. Probabilities are those of `predict_proba`, whose calibration depends on how much is
+        missing. Where `missingness_` is "informative", what the row lacks is part of what is known
+        from the start: its evidence stands in the base value.
+
+        Parameters
+        ----------
+        X : rows, or sequences, whose channels are explained.
+        output : "probability", "log_odds" (of each class against the others) or "log_density", by
+            which the most negative values say why a row is an outlier; they are in units in which
+            columns compare, and the base values make the sum `score_samples`. None is
+            "probability" where there are classes, and "log_density" elsewhere.
+        method : "exact" looks at all subsets of at most 20 columns that a row has, "permutation" at
+            64 random orders; "auto" is "exact" for up to 13 columns, and wherever one order tells
+            all: where columns are independent given one component per class, for the log odds of
+            two classes (that have not been calibrated) and for the log density.
+        groups : columns that come and go together, by name or position: a list of lists, or a dict
+            of lists by the names of the groups. Other columns stand alone.
+        max_time : seconds after which no more orders are drawn, with a warning; each takes the time
+            of a factorization per component, and there are four at least. `verbose` of the
+            estimator shows how far it is.
+
+        Returns
+        -------
+        A `shap.Explanation` where shap is installed, which its plots take; else an object with the
+        same fields: `values` (n, P, C), or (n, P) of a log density, for P columns and groups,
+        `base_values`, `data`, `display_data`, `feature_names`, `output_names`, and `error_std`,
+        standard errors that are zero where values are exact.
+        """
+        rows, model = self._rows(X), self._fitted
+        known = () if model.classes is None else model.classes
+        output = output or ("probability" if len(known) else "log_density")
+        if output not in OUTPUTS or method not in METHODS:
+            raise InvalidInputError(
+                f"output={output!r} and method={method!r}: output is one of {OUTPUTS}, and method "
+                f"one of {METHODS}."
+            )
+        if output != "log_density" and len(known) < 1 + (output == "log_odds"):
+            raise InvalidInputError(
+                f"output={output!r} needs classes, and the model knows {len(known)}: use "
+                "output='log_density'."
+            )
+        with Progress((), self.verbose, max_time) as progress:
+            found = explain(
+                model,
+                rows,
+                output,
+                method,
+                groups,
+                generator=self._generator(random_state),
+                progress=progress,
+                device=self.device,
+            )
+        return found.for_shap()
 
 
 def training_engine(

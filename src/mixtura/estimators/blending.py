@@ -53,7 +53,8 @@ class Mapped:
     def decision(self, found: Decision) -> Decision:
         """To train this on all rows."""
         plan, engine = replace(self.way, solver=found.plan.solver), found.engine.under(self.scaling)
-        return replace(found, plan=plan, engine=engine, held_out=self.trial.held_out())
+        told = self.trial.held_out()
+        return replace(found, plan=plan, engine=engine, trial=self.trial, held_out=told)
 
 
 def best_of(found: Decision, others: Sequence[Mapped]) -> Decision:

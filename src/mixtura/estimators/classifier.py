@@ -27,6 +27,7 @@ from mixtura.estimators.plan import (
     Decision,
     answers,
     choose,
+    held_back,
     make_plans,
     previous_fit,
     resized,
@@ -46,7 +47,7 @@ from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.chooser import MOST
 from mixtura.selection.held_out import Answers
-from mixtura.selection.typical import typical_quantiles
+from mixtura.selection.typical import held_back_rows, typical_quantiles
 from mixtura.solvers import EM, SOLVERS, FitResult, Solver
 from mixtura.solvers.gradients import evaluate
 from mixtura.training.hybrid import Plan, class_counts, margin_bound
@@ -293,11 +294,12 @@ class MixtureClassifier(DensityClassifier):
         generator = self._generator()
         with self._progress() as progress:
             found = self._decide(rows, schema, spawn(generator), progress)
-            company = None
+            company, beside = None, []
             if kinds and self._maps(found):
                 others = [Mapped.tried(found, way) for way in ways_beside(self, found, kinds)]
                 if found.saw_all or found.engine.total_weight <= MOST:
                     company = Company.train(found, others, spawn(generator), progress)
+                    beside = [each.trial for each in others]
                 else:
                     found = best_of(found, others)
             outcome = self._train(found, generator, progress)
@@ -307,6 +309,10 @@ class MixtureClassifier(DensityClassifier):
         if company is not None:
             self.model_ = company.beside(self.model_, self.calibrate)
             self.marginals_ = (plan.marginals, *kinds)
+        shown = held_back(found, beside)
+        if shown is None and plan.generative:
+            shown = held_back_rows(trained.result.model, engine, trained.result.prior)
+        self.model_ = replace(self.model_, held_back=shown)
         self.choice_ = found.choice
         aside = len(rows.y) - len(engine)
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine), aside)

@@ -7,13 +7,29 @@ import torch
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
+from mixtura.answers import (
+    Condition,
+    Cost,
+    Given,
+    draw_by_chance,
+    next_feature,
+    predict_set,
+    unit_costs,
+)
 from mixtura.data import encode_labels
 from mixtura.data.given import ArrayLike, ClassWeight, RandomState
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.base import DensityEstimator, ModelEstimator, check_count
 from mixtura.estimators.rows import Rows, labeled_score, read_rows
-from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, NoLabelsError, warn
+from mixtura.exceptions import (
+    AmbiguousDataWarning,
+    InvalidInputError,
+    NoLabelsError,
+    UnsupportedError,
+    warn,
+)
+from mixtura.models.held_back import HeldBack
 from mixtura.numerics import spawn
 from mixtura.objectives import log_margin
 from mixtura.progress import Progress
@@ -83,12 +99,15 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
 
     def _to_classify(self, X: ArrayLike) -> Engine:
         """Rows to answer for; an error where no classes are known."""
+        self._check_classes()
+        return self._engine(X)
+
+    def _check_classes(self) -> None:
         if not len(self.classes_):
             raise NoLabelsError(
                 "the model was fitted without labels and knows no classes: use cluster, transform "
                 "or score_samples, or fit it with some labels."
             )
-        return self._engine(X)
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
@@ -150,6 +169,94 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         """How fast the temperature falls with the share of missing features."""
         return self._fitted.calibration.fade
 
+    def predict(
+        self, X: ArrayLike, *, reject: float | None = None, unknown: object = None
+    ) -> np.ndarray:
+        """The most probable class of each row.
+
+        Parameters
+        ----------
+        reject : rows that `is_outlier` flags at this share get the label `unknown` instead: the
+            model has never seen the like. None rejects nothing.
+        unknown : None, or a label.
+        """
+        found = super().predict(X)
+        if reject is None:
+            return found
+        labels = found.astype(object)
+        labels[self.is_outlier(X, reject)] = unknown
+        alike = np.asarray(unknown).dtype.kind == found.dtype.kind
+        return np.asarray(labels.tolist()) if alike else labels
+
+    def predict_set(
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        *,
+        calibration: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> np.ndarray:
+        """Sets of classes, of which a share `coverage` hold the true one, whatever is missing.
+
+        A class is in the set of a row unless held-back rows, masked as this row is, hardly ever
+        gave their own class so low a probability. Rows of training are held back by folds: those of
+        each fold are judged by a model that was trained without them. Coverage is over all rows
+        that lack the same entries, by their weights in training, not over those of each class. A
+        set may be empty, where even the most probable class is stranger than promised; it has all
+        classes where held-back rows are fewer than `coverage / (1 - coverage)`, and where
+        `coverage` is 1.
+
+        Parameters
+        ----------
+        coverage : from 0 to 1.
+        calibration : rows and labels that the model has not seen, to go by instead.
+
+        Returns
+        -------
+        (n, C) bool, classes in the order of `classes_`.
+        """
+        if not 0.0 <= coverage <= 1.0:
+            raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
+        self._check_classes()
+        rows, model = self._table(X), self._fitted
+        held_back = model.held_back if calibration is None else self._unseen(*calibration)
+        if held_back is None:
+            raise UnsupportedError(
+                "this model holds no rows back (MixtureClassifier does, where it has enough of "
+                "them): pass rows that it has not seen, calibration=(X, y)."
+            )
+        return predict_set(model, held_back, rows, coverage, self.device)
+
+    def next_feature(
+        self, X: ArrayLike, cost: Cost = None, *, random_state: RandomState = None
+    ) -> np.ndarray:
+        """Which missing entry of each row to measure next.
+
+        Parameters
+        ----------
+        cost : of measuring each column, (D,), or a dict by name or position, where others cost one.
+
+        Returns
+        -------
+        (n, D) nats that each missing entry is expected to tell about the class, by its cost: its
+        mutual information with the class given what is observed. Zero where an entry is observed.
+        Of categories it is a sum over these; of numbers a quadrature, whose nodes come from draws
+        (of `random_state`).
+        """
+        self._check_classes()
+        rows, generator = self._table(X), self._generator(random_state)
+        costs = unit_costs(self.schema_, rows.values.shape[1], cost)
+        return next_feature(self._fitted, rows, generator, self.device) / costs
+
+    def _unseen(self, X: ArrayLike, y: ArrayLike) -> HeldBack:
+        """Rows that the model has not seen; those without a label are left out."""
+        values = self._rows(X).values
+        codes = self._codes(self._by_row(y, X), len(values))
+        if codes is None or not (codes >= 0).any():
+            raise InvalidInputError("calibration=(X, y) needs labels of rows.")
+        known = codes >= 0
+        count = int(known.sum())
+        return HeldBack(values[known], codes[known], np.ones(count), np.zeros(count, dtype=int))
+
     def class_log_density(self, X: ArrayLike) -> np.ndarray:
         """log p(x | class) over the observed features of each row, (n, C), in the units of X.
 
@@ -168,23 +275,44 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         return log_margin(torch.from_numpy(class_log_joint), torch.from_numpy(labels)).numpy()
 
     def sample(
-        self, n_samples: int = 1, y: ArrayLike = None, *, random_state: RandomState = None
+        self,
+        n_samples: int = 1,
+        y: ArrayLike = None,
+        *,
+        given: Given | Condition | None = None,
+        random_state: RandomState = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the model.
 
         Parameters
         ----------
         n_samples : number of rows.
-        y : a class label, or one label per row; None draws them from the class prior.
+        y : a class label, or one label per row; None draws them as they are in the model.
+        given : values by column, as of `condition`, that all rows are to have.
 
         Returns
         -------
         X (n_samples, D) and y (n_samples,).
         """
         mixture, generator = self._fitted.mixture, self._generator(random_state)
+        if given is not None:
+            return self._sample_given(given, check_count(n_samples), y, generator)
         labels = self._labels_to_draw(check_count(n_samples), y, generator)
         rows = self._fitted.decoded(mixture.sample(labels, generator))
         return rows, self.classes_[labels.numpy()]
+
+    def _sample_given(
+        self, given: Given | Condition, count: int, y: ArrayLike, generator: torch.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of which some columns are given, and labels: as told, or as the model has them."""
+        model, condition, labels = self._fitted, self._condition(given), None
+        if y is not None:
+            labels = self._labels_to_draw(count, y, generator).numpy()
+        drawn = condition.draw(count, labels, generator)
+        if labels is None:
+            joint = model.class_log_joint(model.engine(drawn, self.device))
+            labels = draw_by_chance(joint, generator)
+        return model.schema.decode(drawn.values), self.classes_[labels]
 
     def _labels_to_draw(self, n_samples: int, y: ArrayLike, generator: torch.Generator) -> Tensor:
         """Class indices of draws: as asked for, or from the class prior."""

@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from mixtura.answers import Condition, Given, draw_by_chance
 from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Diagonal, Full, HolePattern, LowRank, Structure
@@ -320,10 +321,21 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         return float(-2.0 * scores.sum() + 2.0 * self.mixture_.n_parameters)
 
     def sample(
-        self, n_samples: int = 1, *, random_state: RandomState = None
+        self,
+        n_samples: int = 1,
+        *,
+        given: Given | Condition | None = None,
+        random_state: RandomState = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows, and the component each came from."""
+        """Draw rows, and the component each came from.
+
+        All rows have the values that are `given` by column, as of `condition`.
+        """
         mixture, generator = self.mixture_, self._generator(random_state)
+        if given is not None:
+            drawn = self._condition(given).draw(check_count(n_samples), None, generator)
+            chance = self._fitted.responsibilities(self._fitted.engine(drawn, self.device))
+            return self.schema_.decode(drawn.values), draw_by_chance(np.log(chance), generator)
         component = torch.multinomial(
             mixture.log_weight.exp(), check_count(n_samples), replacement=True, generator=generator
         )

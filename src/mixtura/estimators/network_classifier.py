@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
+from mixtura.answers import Condition, Given
 from mixtura.data import UNLABELED, Batch, labeled_mask, read_labels
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema
@@ -30,7 +31,7 @@ from mixtura.estimators.base import (
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.rows import Rows, read_counts
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.network import EMBEDDINGS, Network
 from mixtura.numerics import spawn
@@ -300,9 +301,16 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         return best.way, engine, best.held_out(), table
 
     def sample(
-        self, n_samples: int = 1, y: ArrayLike = None, *, random_state: RandomState = None
+        self,
+        n_samples: int = 1,
+        y: ArrayLike = None,
+        *,
+        given: Given | Condition | None = None,
+        random_state: RandomState = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the mixtures, and labels from what the network makes of them.
+
+        All rows have the values that are `given` by column, as of `condition`; not with `y`.
 
         With `y` (a label, or one per row) draws are accepted with the probability that the network
         gives to their label, until there are enough. Where a class is too rare for that, the
@@ -310,6 +318,10 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         """
         model, mixture, classes = self._fitted, self.mixture_, self.classes_
         generator, count = self._generator(random_state), check_count(n_samples)
+        if given is not None:
+            if y is not None:
+                raise UnsupportedError("a network has no density per class: leave y or given out.")
+            return self._sample_given(given, count, None, generator)
         if y is not None:
             wanted = self._labels_to_draw(count, y, generator)
             rows = torch.zeros(count, self.n_features_in_, dtype=torch.float64)

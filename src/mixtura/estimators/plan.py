@@ -22,6 +22,7 @@ from mixtura.estimators.classifying import EVEN
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import working_type
+from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Likelihood, Objective
@@ -184,6 +185,16 @@ def choose(
     chosen = replace(best.way, solver=plan.solver, begin=())
     saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
     return Decision(chosen, engine, chooser, best, previous, best.held_out(), saw_all)
+
+
+def held_back(found: Decision, beside: Sequence[Contender[Plan, Trained]] = ()) -> HeldBack | None:
+    """Rows of the comparison, with the models that were tried without them; None if none was."""
+    rows, number = found.chooser.rows, found.chooser.fold_numbers
+    models = list(zip(*(trial.models for trial in (found.trial, *beside)), strict=False))
+    if rows is None or not models:
+        return None
+    number = number.where(number < len(models), -1)
+    return HeldBack.of(rows, number, [[each.model for each in fold] for fold in models])
 
 
 def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[str]) -> list[Plan]:

@@ -408,10 +408,12 @@ class SequenceMixtureClassifier(DensityClassifier):
         sequences, _ = self._read(X, self.pairwise_schema_)
         return self.pairwise_.predict_log_proba(sequences.split())
 
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """The most probable class of each sequence."""
-        if "pairwise_" not in vars(self):
-            return super().predict(X)
+    def predict(
+        self, X: ArrayLike, *, reject: float | None = None, unknown: object = None
+    ) -> np.ndarray:
+        """The most probable class of each sequence; `unknown` where `is_outlier` flags it."""
+        if "pairwise_" not in vars(self) or reject is not None:
+            return super().predict(X, reject=reject, unknown=unknown)
         return self.classes_[self.predict_log_proba(X).argmax(1)]
 
     # -- what a fitted model answers -------------------------------------------------------

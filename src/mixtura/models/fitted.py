@@ -21,6 +21,7 @@ from mixtura.engines import Engine, LocalEngine
 from mixtura.engines.base import HasRowCost
 from mixtura.exceptions import InvalidInputError, NoDensityError
 from mixtura.models.calibration import Calibration
+from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.models.sparse import SparseModel
@@ -111,10 +112,13 @@ class Blend:
     def log_proba(self, first: Tensor, engine: Engine) -> Tensor:
         """(n, C) log p(c | x), given those of the first model and the rows in its units."""
         others = [each._log_proba(engine.under(each.scaling)) for each in self.members]
-        average = log_average(torch.stack([first, *others]), self.weights)
         missing = engine.concat(lambda batch: batch.missing_share(), self.members[0].model)
-        found = self.calibration.log_proba(average, missing)
-        return torch.where(missing[:, None] == 1.0, first, found)
+        return self.averaged(torch.stack([first, *others]), missing)
+
+    def averaged(self, log_proba: Tensor, missing: Tensor) -> Tensor:
+        """(n, C) log p(c | x) of rows that lack a share (n,), from what all say (1 + M, n, C)."""
+        found = self.calibration.log_proba(log_average(log_proba, self.weights), missing)
+        return torch.where(missing[:, None] == 1.0, log_proba[0], found)
 
 
 def log_average(log_proba: Tensor, weights: np.ndarray) -> Tensor:
@@ -140,6 +144,7 @@ class Fitted:
     typical : (1001,) quantiles of `typicality` over rows like those of training.
     target : location and scale of the numbers that a network predicts.
     blend : models beside this one, whose class probabilities are averaged with its own.
+    held_back : rows that prediction sets go by.
     """
 
     model: AnyModel
@@ -151,6 +156,7 @@ class Fitted:
     typical: np.ndarray | None = None
     target: tuple[float, float] = (0.0, 1.0)
     blend: Blend | None = None
+    held_back: HeldBack | None = None
 
     @property
     def mixture(self) -> Mixture:
@@ -200,11 +206,15 @@ class Fitted:
             joint = model.class_log_joint(batch).double()
             if not engine.may_have_missing:
                 return self.calibration.log_proba(joint)
-            missing = batch.missing_share()
-            found = self.calibration.log_proba(joint, missing)
-            return torch.where(missing[:, None] == 1.0, joint.log_softmax(1), found)
+            return self.calibrated(joint, batch.missing_share())
 
         return run_over(self.model, engine, calibrated)
+
+    def calibrated(self, class_log_joint: Tensor, missing: Tensor) -> Tensor:
+        """(n, C) log p(c | x) of rows that lack a share (n,) of their features."""
+        found, blank = self.calibration.log_proba(class_log_joint, missing), missing == 1.0
+        found[blank] = class_log_joint[blank].log_softmax(1)
+        return found
 
     def class_log_density(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(x | c), in the user's units."""

@@ -156,6 +156,16 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         self._entered: list[Contender[AnyWay, AnyTrained]] = []
         self.cut_short = False
 
+    @property
+    def rows(self) -> Engine | None:
+        """What is compared on."""
+        return self._engine
+
+    @property
+    def fold_numbers(self) -> torch.Tensor:
+        """(n,) the fold that each row is held out in, -1 for none; empty where nothing is tried."""
+        return self._number
+
     def under(self, scaling: Scaling) -> Self:
         """This chooser, with its rows in other units: same folds, same seeds, one table."""
         other = copy(self)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,13 +13,14 @@ from mixtura.data import Batch
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.fitted import SHARES, run_over, typicality
+from mixtura.models.held_back import MOST, HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.progress import Progress
 from mixtura.solvers import SpreadPrior
 from mixtura.solvers.em import em_update
 
-#: Parts of the rows that are left out in turn.
-_FOLDS = 10
+#: Parts of the rows that are left out in turn; fewer where the models without them are kept.
+_FOLDS, _FEW_FOLDS = 10, 4
 #: A component that would lose all but this share of its mass loses nothing.
 _LOST = 1e-6
 #: So many different rows are scored at most, and so many where time is short.
@@ -72,11 +74,9 @@ def held_out_scores(
 ) -> Tensor:
     """(n,) scores of training rows in random order, as of a model that was fitted without them.
 
-    Statistics are additive, so a step of EM without a tenth of the rows costs little more than
-    summing theirs. What leaving a row out costs it there is taken off its score under the mixture,
-    which may have been trained for another objective. Each row of a sample stands for several
-    rows of training, of which one is left out. Densities without closed-form updates are scored
-    as they are: their thresholds are in-sample.
+    What leaving a row out costs it after a step of EM is taken off its score under the mixture,
+    which may have been trained for another objective. Densities without closed-form updates are
+    scored as they are: their thresholds are in-sample.
     """
     mixture = mixture.to(engine.device)
     if not mixture.density.closed_form:
@@ -86,13 +86,54 @@ def held_out_scores(
         *(_statistics(mixture, engine.take(index), score) for index in folds), strict=True
     )
     scores = torch.cat(found)[np.argsort(np.concatenate(folds))]
+    whole, *without = _steps(mixture, parts, prior, stand_for)
+    lost = -run_over(whole, engine, score)
+    for index, model in zip(folds, without, strict=True):
+        lost[index] += run_over(model, engine.take(index), score)
+    return scores + lost.clamp_max(0.0).nan_to_num(0.0, neginf=0.0)
+
+
+def held_back_rows(mixture: Mixture, engine: Engine, prior: SpreadPrior | None) -> HeldBack | None:
+    """Rows of training that a step of EM can do without; None where densities have no such step."""
+    if not mixture.density.closed_form:
+        return None
+    rows = engine.only(engine.labeled).merged(MOST)
+    held_back = HeldBack.of(rows, torch.arange(len(rows)) % _FEW_FOLDS, [])
+    assert held_back is not None
+    known = None if prior is None else (prior.rows, prior.reference.cpu())
+    return replace(held_back, total_weight=engine.total_weight, prior=known)
+
+
+def models_without(mixture: Mixture, engine: Engine, held_back: HeldBack) -> list[Mixture]:
+    """What a step of EM without each fold of these rows makes of the mixture."""
+    mixture = mixture.to(engine.device)
+    weight = torch.from_numpy(held_back.weight).to(engine.weight)
+    engine = engine.with_answers(weight=weight)
+    folds = [np.flatnonzero(held_back.fold == fold) for fold in np.unique(held_back.fold)]
+    parts = [
+        _statistics(mixture, engine.take(index), lambda _, batch: batch.weight)[0]
+        for index in folds
+    ]
+    prior = None
+    if held_back.prior is not None:
+        rows, spread = held_back.prior
+        prior = SpreadPrior(rows, spread.to(engine.device))
+    return _steps(mixture, parts, prior, held_back.total_weight / engine.total_weight)[1:]
+
+
+def _steps(
+    mixture: Mixture, parts: Sequence[Statistics], prior: SpreadPrior | None, stand_for: float
+) -> list[Mixture]:
+    """A step of EM with all rows, and one without each part of them.
+
+    Statistics are additive, so that a step without some rows costs little more than summing theirs.
+    Each row of a sample stands for several rows of training, of which one is left out.
+    """
     whole = add_statistics(*parts)
     whole = scale_statistics(whole, torch.full_like(whole["mass"], stand_for))
-    lost = -run_over(em_update(mixture, whole, prior), engine, score)
-    for index, part in zip(folds, parts, strict=True):
-        without = em_update(mixture, _without(whole, part), prior)
-        lost[index] += run_over(without, engine.take(index), score)
-    return scores + lost.clamp_max(0.0).nan_to_num(0.0, neginf=0.0)
+    return [
+        em_update(mixture, left, prior) for left in (whole, *(_without(whole, p) for p in parts))
+    ]
 
 
 def _statistics(

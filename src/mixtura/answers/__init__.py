@@ -1,0 +1,21 @@
+"""What a fitted model answers beyond predictions: why, how sure, what next, what if."""
+
+from mixtura.answers.condition import Condition, Given, draw_by_chance
+from mixtura.answers.explain import METHODS, OUTPUTS, Explanation, Groups, explain
+from mixtura.answers.next_feature import Cost, next_feature, unit_costs
+from mixtura.answers.sets import predict_set
+
+__all__ = [
+    "METHODS",
+    "OUTPUTS",
+    "Condition",
+    "Cost",
+    "Explanation",
+    "Given",
+    "Groups",
+    "draw_by_chance",
+    "explain",
+    "next_feature",
+    "predict_set",
+    "unit_costs",
+]

@@ -1,0 +1,48 @@
+"""A fitted estimator given some columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mixtura.answers import Condition
+from mixtura.data import Matrix
+from mixtura.data.given import ArrayLike, RandomState
+
+if TYPE_CHECKING:
+    from mixtura.estimators.base import DensityEstimator
+
+
+@dataclass(frozen=True)
+class ConditionedModel:
+    """What `condition` gives: the model of rows some columns of which are given.
+
+    Rows have the columns of the training rows; what they hold in the given ones does not count.
+    """
+
+    estimator: DensityEstimator
+    condition: Condition
+
+    def _rows(self, X: ArrayLike) -> Matrix:
+        return self.condition.rows(self.estimator._table(X))
+
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
+        """(n,) log density of what is observed of the other columns, given these."""
+        return self.condition.log_density(self._rows(X))
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """p(class | x), (n, C)."""
+        model = self.condition.model
+        return np.exp(model.log_proba(model.engine(self._rows(X), self.condition.device)))
+
+    def impute(
+        self, X: ArrayLike, *, n_draws: int | None = None, random_state: RandomState = None
+    ) -> ArrayLike:
+        """Rows with the given values, and what else is missing filled in, as by `impute`."""
+        return self.estimator._filled(self._rows(X), X, None, n_draws, random_state)
+
+    def sample(self, n_samples: int = 1, *, random_state: RandomState = None) -> np.ndarray:
+        """(n_samples, D) rows with the given values; `sample(given=...)` has labels beside them."""
+        return self.estimator._draw_given(self.condition, n_samples, random_state)

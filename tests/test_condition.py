@@ -1,0 +1,139 @@
+"""The model given some columns, against SciPy's conditional Gaussians."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import kstest, multivariate_normal
+
+from mixtura import (
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureNetworkClassifier,
+    SequenceMixtureClassifier,
+)
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
+
+PLAIN = {"objective": "likelihood", "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def one(iris):
+    """A single Gaussian."""
+    return MixtureDensity(1, random_state=0).fit(iris[0])
+
+
+@pytest.fixture(scope="module")
+def three(iris):
+    return MixtureClassifier(1, density="full", **PLAIN).fit(*iris)
+
+
+def conditional(model, place, value):
+    """Mean and covariance of the other columns of a Gaussian."""
+    mean, covariance = model.means_[0], model.covariances_[0]
+    rest = [column for column in range(4) if column != place]
+    slope = covariance[rest, place] / covariance[place, place]
+    inner = covariance[np.ix_(rest, rest)] - np.outer(slope, covariance[place, rest])
+    return rest, mean[rest] + slope * (value - mean[place]), inner
+
+
+def test_scores_are_conditional_densities(one, iris):
+    rest, mean, covariance = conditional(one, 2, 4.0)
+    found = one.condition({2: 4.0}).score_samples(iris[0][:5])
+    by_hand = multivariate_normal(mean, covariance).logpdf(iris[0][:5][:, rest])
+    np.testing.assert_allclose(found, by_hand, rtol=1e-9)
+
+
+def test_draws_are_conditional_draws(one):
+    rest, mean, covariance = conditional(one, 2, 4.0)
+    drawn = one.condition({2: 4.0}).sample(2_000, random_state=0)
+    assert (drawn[:, 2] == 4.0).all()
+    white = np.linalg.solve(np.linalg.cholesky(covariance), (drawn[:, rest] - mean).T)
+    assert min(kstest(row, "norm").pvalue for row in white) > 1e-3
+    np.testing.assert_allclose(np.cov(white), np.eye(3), atol=0.12)
+
+
+def test_what_is_missing_is_filled_in(one):
+    rest, mean, _ = conditional(one, 2, 4.0)
+    found = one.condition({2: 4.0}).impute(np.full((2, 4), np.nan))
+    np.testing.assert_allclose(found[:, rest], [mean, mean], rtol=1e-9)
+    draws = one.condition({2: 4.0}).impute(np.full((1, 4), np.nan), n_draws=3, random_state=0)
+    assert draws.shape == (3, 1, 4)
+
+
+def test_labels_of_draws_are_as_probable_as_they_should_be(three):
+    drawn, labels = three.sample(4_000, given={2: 4.9}, random_state=0)
+    chance = three.predict_proba(np.array([[np.nan, np.nan, 4.9, np.nan]]))[0]
+    found = np.bincount(labels, minlength=3) / 4_000
+    np.testing.assert_allclose(found, chance, atol=4 * np.sqrt(chance.max() / 4_000))
+    assert (drawn[:, 2] == 4.9).all()
+
+
+def test_draws_of_a_class_are_of_it(three):
+    """Rows of one class and value are Gaussian, though that class is improbable there."""
+    drawn, labels = three.sample(1_500, y=2, given={2: 3.5}, random_state=0)
+    assert (labels == 2).all()
+    mean, covariance = three.means_[2], three.covariances_[2]
+    slope = covariance[3, 2] / covariance[2, 2]
+    center = mean[3] + slope * (3.5 - mean[2])
+    spread = np.sqrt(covariance[3, 3] - slope * covariance[2, 3])
+    assert kstest(drawn[:, 3], "norm", (center, spread)).pvalue > 1e-3
+
+
+def test_conditions_go_by_name_and_category(iris):
+    X, y = iris
+    size = np.where(X[:, 2] > 4, "large", "small")
+    frame = pd.DataFrame({"width": X[:, 3], "size": size})
+    model = MixtureClassifier(1, **PLAIN).fit(frame, y)
+    large = model.condition({"size": "large"})
+    blank = pd.DataFrame({"width": [np.nan], "size": [None]}).astype(frame.dtypes)
+    asked = pd.DataFrame({"width": [np.nan], "size": ["large"]}).astype(frame.dtypes)
+    np.testing.assert_allclose(large.predict_proba(blank), model.predict_proba(asked))
+    assert large.impute(blank).loc[0, "size"] == "large"
+    assert set(large.sample(5)[:, 1]) == {"large"}
+    rows, components = MixtureDensity(2, random_state=0).fit(frame).sample(5, given={"width": 1.0})
+    assert rows.shape == (5, 2)
+    assert set(components) <= {0, 1}
+    with pytest.raises(InvalidInputError, match="categories that the training rows do not"):
+        model.condition({"size": "huge"})
+
+
+def test_networks_draw_given_columns(iris):
+    model = MixtureNetworkClassifier(1, embedding="log_density", calibrate=False, random_state=0)
+    model.fit(*iris)
+    rows, labels = model.sample(5, given={0: 5.0})
+    assert (rows[:, 0] == 5.0).all()
+    assert len(labels) == 5
+    with pytest.raises(UnsupportedError, match="leave y or given out"):
+        model.sample(5, y=1, given={0: 5.0})
+
+
+def test_sequences_have_no_columns_to_give(rng):
+    X = [rng.normal(size=(4, 2)) for _ in range(8)]
+    model = SequenceMixtureClassifier(n_states=1, method="ml", random_state=0)
+    with pytest.raises(UnsupportedError, match="for tables"):
+        model.fit(X, [0, 1] * 4).condition({0: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "one at least"),
+        ([1.0], "must be a dict"),
+        ({4: 1.0}, "no column 4"),
+        ({"petal": 1.0}, "no column 'petal'"),
+        ({0: np.nan}, "leave it out"),
+        ({0: None}, "leave it out"),
+        ({0: np.inf}, "infinite"),
+        ({0: "long"}, "column 0"),
+    ],
+)
+def test_conditions_that_make_no_sense_are_refused(one, given, message):
+    with pytest.raises(InvalidInputError, match=message):
+        one.condition(given)
+
+
+def test_conditions_outside_the_data_are_warned_of(one, iris):
+    with pytest.warns(DegenerateDataWarning, match="extrapolation"):
+        far = one.condition({0: 1e6})
+    assert np.isfinite(far.score_samples(iris[0])).all()
+    assert np.isfinite(far.sample(3)).all()

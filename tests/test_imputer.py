@@ -1,0 +1,95 @@
+"""MixtureImputer in pipelines."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from mixtura import MixtureClassifier, MixtureImputer, load
+from mixtura.exceptions import InvalidInputError
+
+PLAIN = {"random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def holes(iris):
+    """Flowers of which a third is missing."""
+    X, y = iris
+    return np.where(np.random.default_rng(0).random(X.shape) < 0.3, np.nan, X), y
+
+
+def test_it_fills_in_conditional_means(rng):
+    """Of one Gaussian they are a regression, that of scikit-learn here."""
+    X = rng.multivariate_normal([1.0, 2.0, 3.0], [[1, 0.8, 0], [0.8, 1, 0.5], [0, 0.5, 1]], 400)
+    holes = X[:100].copy()
+    holes[:, 1] = np.nan
+    found = MixtureImputer(1, prior_rows=0, **PLAIN).fit(X).transform(holes)[:, 1]
+    by_hand = LinearRegression().fit(X[:, [0, 2]], X[:, 1]).predict(holes[:, [0, 2]])
+    np.testing.assert_allclose(found, by_hand, rtol=1e-6)
+
+
+def test_labels_make_it_a_mixture_per_class(holes):
+    X, y = holes
+    found = MixtureImputer(1, use_labels=True, **PLAIN).fit(X, y)
+    classifier = MixtureClassifier(
+        1, density="full", objective="likelihood", missingness="ignore", **PLAIN
+    )
+    np.testing.assert_allclose(found.transform(X), classifier.fit(X, y).impute(X))
+    with pytest.raises(InvalidInputError, match="needs labels"):
+        found.fit(X)
+
+
+def test_it_is_nearer_the_truth_than_means(holes, iris):
+    hidden = np.isnan(holes[0])
+    errors = [
+        np.square(imputer.fit_transform(holes[0]) - iris[0])[hidden].mean()
+        for imputer in (MixtureImputer(3, **PLAIN), SimpleImputer())
+    ]
+    assert errors[0] < 0.4 * errors[1]
+
+
+def test_draws_have_the_spread_of_the_data(holes, iris):
+    drawn = MixtureImputer(3, strategy="draw", **PLAIN).fit(holes[0])
+    found = drawn.transform(holes[0])
+    np.testing.assert_array_equal(found, drawn.transform(holes[0]))
+    np.testing.assert_allclose(found.std(0), iris[0].std(0), rtol=0.1)
+
+
+def test_indicators_are_those_of_scikit_learn(holes):
+    X = holes[0].copy()
+    X[:, 1] = 1.0 + np.arange(150) % 7
+    found = MixtureImputer(1, add_indicator=True, **PLAIN).fit(X)
+    shown = found.transform(X)[:, 4:]
+    np.testing.assert_array_equal(shown, MissingIndicator().fit_transform(X))
+    names = found.get_feature_names_out()
+    assert names.tolist() == [
+        "x0",
+        "x1",
+        "x2",
+        "x3",
+        *(f"missingindicator_x{c}" for c in (0, 2, 3)),
+    ]
+
+
+def test_a_pipeline_takes_it(holes):
+    X, y = holes
+    pipeline = make_pipeline(MixtureImputer(2, **PLAIN), LogisticRegression(max_iter=500))
+    assert clone(pipeline).fit(X, y).score(X, y) > 0.85
+
+
+def test_data_frames_stay_data_frames(holes, tmp_path):
+    X, _ = holes
+    kind = np.where(np.isnan(X[:, 1]), None, np.where(X[:, 1] > 3, "wide", "narrow"))
+    frame = pd.DataFrame({"length": X[:, 0], "kind": kind, "petal": X[:, 2]})
+    imputer = MixtureImputer(2, add_indicator=True, **PLAIN).fit(frame)
+    found = imputer.transform(frame)
+    assert not found.isna().any(axis=None)
+    assert set(found["kind"]) == {"wide", "narrow"}
+    assert list(found.columns) == list(imputer.get_feature_names_out())
+    known = frame["kind"].notna()
+    assert (found["kind"][known] == frame["kind"][known]).all()
+    imputer.save(tmp_path / "imputer")
+    pd.testing.assert_frame_equal(load(tmp_path / "imputer").transform(frame), found)

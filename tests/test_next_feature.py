@@ -1,0 +1,95 @@
+"""Which entry to measure next: against integrals by SciPy, and sums by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from mixtura import MixtureClassifier
+from mixtura.exceptions import InvalidInputError
+
+PLAIN = {"objective": "likelihood", "random_state": 0}
+
+
+def information(model, column):
+    """Of one column with the class, nothing else being observed."""
+    prior, mean = model.class_prior_, model.means_[:, column]
+    deviation = np.sqrt(model.covariances_[:, column, column])
+
+    def integrand(value):
+        density = norm.pdf(value, mean, deviation)
+        return np.sum(
+            prior * density * (norm.logpdf(value, mean, deviation) - np.log(prior @ density))
+        )
+
+    low, high = (mean - 8 * deviation).min(), (mean + 8 * deviation).max()
+    return quad(integrand, low, high, limit=200, points=mean)[0]
+
+
+@pytest.fixture(scope="module")
+def model(iris):
+    return MixtureClassifier(1, density="full", **PLAIN).fit(*iris)
+
+
+def test_quadrature_is_that_of_scipy(model):
+    found = model.next_feature(np.full((1, 4), np.nan))[0]
+    by_hand = [information(model, column) for column in range(4)]
+    np.testing.assert_allclose(found, by_hand, rtol=0.01)
+
+
+def test_what_is_observed_has_nothing_to_tell(model, iris):
+    X = np.where([False, True, False, True], np.nan, iris[0][48:55])
+    found = model.next_feature(X)
+    assert (found[:, [0, 2]] == 0).all()
+    assert (found[:, [1, 3]] >= 0).all()
+    assert (model.next_feature(iris[0][:3]) == 0).all()
+
+
+def test_more_is_told_where_more_is_open(model):
+    """Between two kinds of flowers the width of the petal says most; far from both, nothing."""
+    between, clear = model.next_feature(
+        np.array([[np.nan, np.nan, 4.9, np.nan], [np.nan, np.nan, 1.4, np.nan]])
+    )
+    assert between.argmax() == 3
+    assert between[3] > 0.2 > 1e-3 > clear.max()
+
+
+def test_it_cannot_exceed_what_is_open(model, iris, rng):
+    X = np.where(rng.random((40, 4)) < 0.6, np.nan, iris[0][5:125:3])
+    proba = model.predict_proba(X)
+    entropy = -(proba * np.log(np.maximum(proba, 1e-300))).sum(1)
+    assert (model.next_feature(X).max(1) <= entropy + 1e-3).all()
+
+
+def test_categories_are_summed(rng):
+    y = rng.integers(2, size=400)
+    kind = np.where(rng.random(400) < 0.2 + 0.5 * y, "a", np.where(rng.random(400) < 0.5, "b", "c"))
+    frame = pd.DataFrame({"kind": kind, "x": rng.normal(size=400)})
+    model = MixtureClassifier(1, **PLAIN).fit(frame, y)
+    blank = pd.DataFrame({"kind": [None], "x": [0.3]}).astype(frame.dtypes)
+    each = pd.DataFrame({"kind": ["a", "b", "c"], "x": 0.3}).astype(frame.dtypes)
+    prior, given = model.predict_proba(blank)[0], model.predict_proba(each)
+    chance = model.category_proba(blank, "kind")[0]
+    by_hand = np.sum(chance[:, None] * given * np.log(given / prior))
+    assert model.next_feature(blank)[0, 0] == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_information_is_per_unit_of_cost(model):
+    X = np.full((2, 4), np.nan)
+    plain = model.next_feature(X)
+    np.testing.assert_allclose(model.next_feature(X, [1, 2, 4, 8]), plain / [1, 2, 4, 8])
+    np.testing.assert_allclose(model.next_feature(X, {2: 4.0}), plain / [1, 1, 4, 1])
+
+
+@pytest.mark.parametrize("cost", [0.0, [1, 1, 0, 1], [1, 2], {0: -1.0}, {1: np.nan}, np.inf])
+def test_costs_that_make_no_sense_are_refused(model, cost):
+    with pytest.raises(InvalidInputError, match="above zero"):
+        model.next_feature(np.full((1, 4), np.nan), cost)
+    with pytest.raises(InvalidInputError, match="no column 7"):
+        model.next_feature(np.full((1, 4), np.nan), {7: 1.0})
+
+
+def test_one_class_leaves_nothing_open(iris):
+    model = MixtureClassifier(1, density="full", **PLAIN).fit(iris[0], np.zeros(150))
+    assert (model.next_feature(np.full((2, 4), np.nan)) < 1e-9).all()
