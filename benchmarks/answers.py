@@ -1,6 +1,8 @@
 """What the answers are worth: sets that cover, features bought one at a time, imputation, time.
 
-    MIXTURA_DATA=... python benchmarks/answers.py sets|features|imputers|explain [--seeds 5]
+    MIXTURA_DATA=... python benchmarks/answers.py sets [--seeds 3] [--tables iris ...]
+
+and so for `features`, `imputers` and `explain`.
 
 Each prints a table of docs/results/answers.md. `sets` compares with MAPIE where it is installed
 (pip install mapie lightgbm), and leaves out what is not.
@@ -11,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 
@@ -97,7 +99,7 @@ def by_mixtura(rows: Bunch, seed: int, seen: bool = False) -> Callable:
     return lambda rows: model.predict_set(rows, COVERAGE, calibration=calibration)
 
 
-def sets(seeds: int) -> None:
+def sets(seeds: int, tables: Sequence[str]) -> None:
     """Coverage and mean size of sets, as features of the test rows go missing."""
     ways = {"mixtura": by_mixtura, "mixtura, rows it has seen": partial(by_mixtura, seen=True)}
     for name, make in rivals().items():
@@ -105,10 +107,11 @@ def sets(seeds: int) -> None:
 
     def lines() -> Iterator[tuple[str, Cells]]:
         total = {way: {k: [] for k in product(SHARES, ("covers", "size"))} for way in ways}
-        for name, (way, make) in product((*NUMBERS, *MIXED), ways.items()):
+        for name, (way, make) in product(tables, ways.items()):
             cells = {key: [] for key in product(SHARES, ("covers", "size"))}
             for seed in range(seeds):
                 rows = load_table(name, seed)
+                rows.test, rows.truth = rows.test[:MOST_TEST], rows.truth[:MOST_TEST]
                 found = make(rows, seed)
                 for share in SHARES:
                     shown = found(punch(rows.test, share, seed))
@@ -140,12 +143,12 @@ def orders(model: MixtureClassifier, rows: Bunch, seed: int) -> dict[str, Callab
     }
 
 
-def features(seeds: int) -> None:
+def features(seeds: int, tables: Sequence[str]) -> None:
     """Error against the number of features bought, beginning with none."""
 
     def lines() -> Iterator[tuple[str, Cells]]:
         total: dict[str, Cells] = {}
-        for name in (*NUMBERS, "hepatitis"):
+        for name in tables:
             cells: dict[str, Cells] = {}
             for seed in range(seeds):
                 rows = load_table(name, seed)
@@ -203,14 +206,14 @@ def draws_of(imputer: BaseEstimator, holes: Bunch, seed: int) -> np.ndarray:
     return np.zeros((0, *holes.test.shape))
 
 
-def imputers(seeds: int, share: float = 0.3) -> None:
+def imputers(seeds: int, tables: Sequence[str], share: float = 0.3) -> None:
     """Thirty in a hundred entries of training and test rows are hidden, and told again."""
     names = ("MixtureImputer", "IterativeImputer", "IterativeImputer, trees", "KNNImputer")
     heads = ["RMSE", "wrong categories", "90 % intervals cover", "seconds"]
 
     def lines() -> Iterator[tuple[str, Cells]]:
         total: dict[str, Cells] = {name: {head: [] for head in heads} for name in names}
-        for table, name in product((*NUMBERS, *MIXED), names):
+        for table, name in product(tables, names):
             cells: Cells = {head: [] for head in heads}
             for seed in range(seeds):
                 rows = load_table(table, seed)
@@ -245,11 +248,11 @@ def imputers(seeds: int, share: float = 0.3) -> None:
 # -- explanations ------------------------------------------------------------------------------
 
 
-def explain(seeds: int) -> None:
+def explain(seeds: int, tables: Sequence[str]) -> None:
     """Milliseconds per row: all subsets together, one prediction per subset, random orders."""
     heads = ["table", "columns", "subsets", "together", "one by one, in one call", "random orders"]
     print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
-    for name in ("iris", "pima", "glass", "wine", "wdbc"):
+    for name in tables:
         rows = load_table(name, 0)
         model = MixtureClassifier(random_state=0).fit(rows.train, rows.y)
         X, width = rows.test[:20], rows.test.shape[1]
@@ -276,7 +279,8 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["sets", "features", "imputers", "explain"])
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tables", nargs="+", default=[*NUMBERS, *MIXED])
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    globals()[given.what](given.seeds)
+    globals()[given.what](given.seeds, given.tables)

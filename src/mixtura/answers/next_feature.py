@@ -6,7 +6,8 @@ That is the mutual information of class and entry, given what is observed:
     p(v) = sum over c of q(c) p(v | c),
 
 with q the calibrated probabilities of the classes, and p(v | c) the density of the entry given what
-is observed. v goes through the categories of a column, or through nodes of a quadrature.
+is observed (where models are averaged, that of the first: it has the density). v goes through the
+categories of a column, or through nodes of a quadrature.
 """
 
 from __future__ import annotations
