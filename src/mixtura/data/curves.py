@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -59,16 +60,33 @@ class Curves:
 
     def apply(self, X: np.ndarray) -> np.ndarray:
         """(n, D) mapped values; NaN stays NaN."""
-        return _interpolated(X, self.at, self.to)
+        return self._along(X, self.at, self.to, self._slope)
 
     def invert(self, values: np.ndarray) -> np.ndarray:
         """(n, D) what is mapped to these values."""
-        return _interpolated(values, self.to, self.at)
+        return self._along(values, self.to, self.at, 1.0 / self._slope)
 
     def log_slope(self, values: np.ndarray) -> np.ndarray:
         """(n, D) logs of the derivatives of the map, at mapped values."""
-        slope = np.log(np.diff(self.to)) - np.log(np.diff(self.at))
-        return np.take_along_axis(slope, _segments(values, self.to), 1).T
+        return np.log(self._slope)[self._rows, _segments(values, self.to)].T
+
+    @cached_property
+    def _slope(self) -> np.ndarray:
+        """(D, Q - 1) of the lines between knots."""
+        return np.diff(self.to) / np.diff(self.at)
+
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        """(D, 1) numbers of the columns."""
+        return np.arange(len(self.at))[:, None]
+
+    def _along(
+        self, X: np.ndarray, at: np.ndarray, to: np.ndarray, slope: np.ndarray
+    ) -> np.ndarray:
+        """Values on lines that begin at knots, have so large a value there, and these slopes."""
+        place = self._rows, _segments(X, at)
+        with np.errstate(over="ignore"):  # tables clamp what is infinite
+            return (to[place] + slope[place] * (X.T - at[place])).T
 
 
 def _segments(values: np.ndarray, knots: np.ndarray) -> np.ndarray:
@@ -76,14 +94,6 @@ def _segments(values: np.ndarray, knots: np.ndarray) -> np.ndarray:
     columns = torch.from_numpy(np.ascontiguousarray(values.T))
     place = torch.searchsorted(torch.from_numpy(knots), columns).sub_(1)
     return place.clamp_(0, knots.shape[1] - 2).numpy()
-
-
-def _interpolated(X: np.ndarray, at: np.ndarray, to: np.ndarray) -> np.ndarray:
-    place = _segments(X, at)
-    slope = np.diff(to) / np.diff(at)
-    begin, height, slope = (np.take_along_axis(v, place, 1) for v in (at, to, slope))
-    with np.errstate(over="ignore"):  # tables clamp what is infinite
-        return (height + slope * (X.T - begin)).T
 
 
 def _lengthened(knots: np.ndarray, count: int) -> np.ndarray:

@@ -168,6 +168,13 @@ class Scaling:
         with np.errstate(over="ignore"):
             return np.clip(values * self.scale + self.location, -_LARGEST, _LARGEST)
 
+    def moved(self, values: np.ndarray, before: Scaling) -> np.ndarray:
+        """Values in the units of another map, in these; by curves alone where that is enough."""
+        pairs = (self.location, before.location), (self.scale, before.scale)
+        if before.curves is None and all(np.array_equal(*pair) for pair in pairs):
+            return values if self.curves is None else self.curves.apply(values)
+        return self.apply(before.invert(values))
+
     def log_scale(self, x: Tensor) -> Tensor:
         """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it."""
         plain = torch.from_numpy(np.log(self.scale)).to(x.device)
@@ -344,7 +351,7 @@ class Table:
         part = copy(self)
         part.scaling = scaling
         if self._mapped is None:
-            values = scaling.apply(self.scaling.invert(self._x.double().cpu().numpy()))
+            values = scaling.moved(self._x.double().cpu().numpy(), self.scaling)
             x = torch.from_numpy(values).to(self._x)
             part._x = x if self._observed is None else x.masked_fill(~self._observed, 0.0)
         return part
