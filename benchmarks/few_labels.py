@@ -1,6 +1,6 @@
 """Few labels: what an estimator gains or loses by the unlabeled rows, on many open tables.
 
-    MIXTURA_DATA=... python benchmarks/few_labels.py [--draws 3] [--jobs 2] [--folder few_labels]
+    MIXTURA_DATA=... python -m benchmarks.few_labels [--draws 3] [--jobs 2] [--folder few_labels]
 
 Of 70 % of the rows (2,000 rows of a table at most) a share of each class is labeled, the others
 are not; the rest is test rows. Every estimator is fitted to all rows and to the labeled ones
@@ -21,25 +21,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
-from sklearn.datasets import make_blobs, make_moons
-from sklearn.utils import Bunch
 from threadpoolctl import threadpool_limits
 
+from benchmarks.tables import load_table
 from mixtura import MixtureClassifier, MixtureNetworkClassifier
-from mixtura.datasets import load_dataset
 from mixtura.papers.tables import halves, hide_labels
 
-MOST_ROWS, TEST_SHARE = 2_000, 0.3
+TEST_SHARE = 0.3
 SHARES = (0.05, 0.1, 0.25)
-#: Every so many-th feature of the spectra.
-THINNED = {"jasper_ridge": 4, "phoneme_esl": 4}
-SEQUENCES = ("japanese_vowels", "free_spoken_digits")
-FIXED_LENGTH = ("synthetic_control", "italy_power_demand")
 TABLES = (
     *("iris", "wine", "wdbc", "digits", "glass", "sonar", "pima", "peterson_barney", "banana"),
     *("waveform", "titanic", "ripley_synth", "jasper_ridge", "phoneme_esl", "hepatitis"),
     *("breast_cancer_wisconsin", "breast_cancer_ljubljana", "horse_colic", "annealing"),
-    *("mammographic", "mushroom", "moons", "blobs", *SEQUENCES, *FIXED_LENGTH),
+    *("mammographic", "mushroom", "moons", "blobs", "japanese_vowels", "free_spoken_digits"),
+    *("synthetic_control", "italy_power_demand"),
 )
 MODELS: dict[str, Callable[..., Any]] = {
     "default": MixtureClassifier,
@@ -71,39 +66,13 @@ class Result(NamedTuple):
     seconds: float
 
 
-def load_table(name: str) -> Bunch:
-    """Rows, labels and which columns hold categories; sequences become one row each."""
-    if name in ("moons", "blobs"):
-        data, target = (
-            make_moons(1000, noise=0.15, random_state=0)
-            if name == "moons"
-            else make_blobs(1000, n_features=10, centers=5, cluster_std=3.0, random_state=0)
-        )
-        return Bunch(data=data, target=target, categorical=[])
-    table = load_dataset(name)
-    rows = table.data
-    if name in (*SEQUENCES, *FIXED_LENGTH):
-        rows = np.array([_features(row, name) for row in rows])
-    rows = np.asarray(rows, dtype=float)[:, :: THINNED.get(name, 1)]
-    some = np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS]
-    return Bunch(data=rows[some], target=table.target[some], categorical=table.get("categorical"))
-
-
-def _features(frames: np.ndarray, name: str) -> np.ndarray:
-    """All values of a sequence of fixed length, or the moments of one of any length."""
-    if name in FIXED_LENGTH:
-        return frames.ravel()
-    return np.concatenate([frames.mean(0), frames.std(0)])
-
-
 def run(job: Job) -> Result:
     """Fit to all rows, and to the labeled ones alone where that is another model."""
     table = load_table(job.table)
     ((train, test),) = halves(table.target, 1, job.draw, TEST_SHARE)
     rows, labels = table.data[train], hide_labels(table.target[train], job.share, job.draw)
     known = labels >= 0
-    columns = table.categorical if np.any(table.categorical) else None
-    settings = {"random_state": job.draw, "categorical_features": columns}
+    settings = {"random_state": job.draw, "categorical_features": table.categorical}
 
     def error(model: Any) -> float:
         return 100.0 * float(np.mean(model.predict(table.data[test]) != table.target[test]))

@@ -1,7 +1,7 @@
 """Missing not at random: what `missingness` gains, and what it costs where other holes are met.
 
-    MIXTURA_DATA=... python benchmarks/holes.py sweep [--splits 4] [--jobs 2] [--tables labor ...]
-    MIXTURA_DATA=... python benchmarks/holes.py chance [--draws 50] [--jobs 2]
+    MIXTURA_DATA=... python -m benchmarks.holes sweep [--splits 4] [--jobs 2] [--tables labor ...]
+    MIXTURA_DATA=... python -m benchmarks.holes chance [--draws 50] [--jobs 2]
 
 `sweep` trains on tables whose holes may mean something; at prediction 0, 30 or 60 % more entries
 are missing at random. `chance` trains on tables with 20 % of the entries missing at random and
@@ -25,13 +25,14 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils import Bunch
 from threadpoolctl import threadpool_limits
 
+from benchmarks.tables import load_table
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureNetworkClassifier
-from mixtura.datasets import load_dataset
+from mixtura.papers.tables import punch_at_random
 
 SHARES = (0.0, 0.3, 0.6)
 CHOICES = ("ignore", "informative", "auto")
 MIXED = ("annealing", "horse_colic", "hepatitis", "mammographic", "labor", "adult")
-MOST_ROWS, TEST_SIZE, BY_CHANCE = 2_000, 0.3, 0.2
+TEST_SIZE, BY_CHANCE = 0.3, 0.2
 MODELS = {
     "mixture": MixtureClassifier,
     "network": MixtureNetworkClassifier,
@@ -41,15 +42,12 @@ STRUCTURES = ("auto", "full", "diag", "low_rank")
 Line = dict[str, Any]
 
 
-def load_table(name: str) -> Bunch:
-    """A table, of which at most `MOST_ROWS` rows; "digits, blocks" has holes of our making."""
-    rows = load_dataset(name.partition(",")[0])
-    some = np.random.default_rng(0).permutation(len(rows.target))[:MOST_ROWS]
-    y = np.unique(rows.target, return_inverse=True)[1][some]
-    X, categorical = rows.data[some], rows.get("categorical")
+def load(name: str) -> Bunch:
+    """A table; "digits, blocks" has holes of our making."""
+    rows = load_table(name.partition(",")[0])
     if name.endswith("blocks"):
-        X = with_blocks(X, y)
-    return Bunch(data=X, target=y, categorical=categorical)
+        rows.data = with_blocks(rows.data, rows.target)
+    return rows
 
 
 def with_blocks(X: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -62,14 +60,9 @@ def with_blocks(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     return X
 
 
-def punch(X: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Every entry is lost with the same probability."""
-    return np.where(np.random.default_rng(seed).random(X.shape) < share, np.nan, X)
-
-
 def sweep(name: str, model: str, choice: str, seed: int) -> list[Line]:
     """One model on one split: a line per share of further holes."""
-    rows = load_table(name)
+    rows = load(name)
     splitter = StratifiedShuffleSplit(1, test_size=TEST_SIZE, random_state=seed)
     ((train, test),) = splitter.split(rows.data, rows.target)
     made = MODELS[model](
@@ -78,7 +71,7 @@ def sweep(name: str, model: str, choice: str, seed: int) -> list[Line]:
     fitted = _fit(made, rows.data[train], rows.target[train])
     lines = []
     for share in SHARES:
-        given = fitted.predict_proba(punch(rows.data[test], share, seed))
+        given = fitted.predict_proba(punch_at_random(rows.data[test], share, seed))
         own = given[np.arange(len(test)), np.searchsorted(fitted.classes_, rows.target[test])]
         wrong = fitted.classes_[given.argmax(1)] != rows.target[test]
         lines.append(
@@ -93,8 +86,8 @@ def sweep(name: str, model: str, choice: str, seed: int) -> list[Line]:
 
 def chance(name: str, structure: str, seed: int) -> list[Line]:
     """Holes at random: whether they were taken for more, and what an empty row then gets."""
-    rows = load_table(name)
-    X = punch(rows.data, BY_CHANCE, seed)
+    rows = load(name)
+    X = punch_at_random(rows.data, BY_CHANCE, seed)
     made = MixtureClassifier(density=structure, random_state=seed)
     fitted = _fit(made, X, rows.target)
     empty = fitted.predict_proba(np.full((1, X.shape[1]), np.nan))[0]

@@ -28,6 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 OUTPUT = Path("docs/results/speed.md")
+#: Open tables of numbers.
+TABLES = (
+    *("iris", "wine", "wdbc", "digits", "glass", "sonar", "pima", "pima_ripley", "peterson_barney"),
+    *("banana", "waveform", "titanic", "ripley_synth", "jasper_ridge", "phoneme_esl"),
+    *("breast_cancer_wisconsin", "japanese_vowels", "free_spoken_digits", "synthetic_control"),
+    *("italy_power_demand", "gunpoint", "arrowhead", "coffee"),
+)
 #: Rows, features and classes of tables beside the open ones.
 SYNTHETIC = ((150, 5, 2), (170, 13, 3), (528, 10, 11), (1300, 18, 2), (2000, 16, 10))
 OURS = ("Mixture", "MixtureNetwork", "BoostedMixture", "SparseMixture")
@@ -119,9 +126,13 @@ def named(name: str) -> Any:
 
 def fit_table(table: str | tuple[int, int, int], most: int, names: tuple[str, ...]) -> dict:
     """Seconds to fit by name."""
-    from benchmarks.defaults import load_table
+    from benchmarks.tables import load_table
 
-    X, y = load_table(table) if isinstance(table, str) else make_table(*table)
+    if isinstance(table, str):
+        rows = load_table(table, thinned=False)
+        X, y = rows.data, rows.target
+    else:
+        X, y = make_table(*table)
     return {name: fastest(lambda n=name: named(n).fit(X[:most], y[:most]), 2) for name in names}
 
 
@@ -137,8 +148,6 @@ def others(quick: bool) -> Iterator[Figure]:
 
 def beside_svm(quick: bool, ours: tuple[str, ...]) -> Iterator[Figure]:
     """Seconds to fit, by those of the support vector machine; the first of ours by name."""
-    from benchmarks.defaults import TABLES
-
     lightgbm = ("LightGBM",) if find_spec("lightgbm") else ()
     names = (*ours, "SVM", "HistGradientBoosting", *lightgbm)
     asked = (*TABLES[:2], SYNTHETIC[0]) if quick else (*TABLES, *SYNTHETIC)
