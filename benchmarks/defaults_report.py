@@ -98,10 +98,9 @@ def section(condition: str, found: Figures) -> Iterator[str]:
 def columns(part: Figures) -> list[list[str]]:
     """Per model: error and its deviation over splits, log-loss, calibration error, rank."""
     error, loss, gap = (part.scores[key].mean(1) for key in SCORES[:3])
-    spread = error.std(1, ddof=1) if error.shape[1] > 1 else np.full(len(error), np.nan)
     means = [error.mean(1), loss.mean(1), gap.mean(1), part.ranks()]
     texts = [
-        [f"{mean:.2f} ± {std:.2f}" for mean, std in zip(means[0], spread, strict=True)],
+        [_with_deviation(each) for each in error],
         *(
             [f"{mean:.{digits}f}" for mean in each]
             for each, digits in zip(means[1:], (3, 3, 2), strict=True)
@@ -110,6 +109,11 @@ def columns(part: Figures) -> list[list[str]]:
     for each, text in zip(means, texts, strict=True):
         text[each.argmin()] = f"**{text[each.argmin()]}**"
     return [list(row) for row in zip(*texts, strict=True)]
+
+
+def _with_deviation(error: np.ndarray) -> str:
+    """The mean over splits, and its deviation where there are several."""
+    return f"{error.mean():.2f}" + (f" ± {error.std(ddof=1):.2f}" if len(error) > 1 else "")
 
 
 def worst(name: str, part: Figures) -> str:
