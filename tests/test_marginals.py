@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy import integrate, optimize, stats
 
 from mixtura import MixtureClassifier, load
+from mixtura.data import Matrix, Scaling
 from mixtura.data.curves import KINDS, Curves
 from mixtura.densities import Diagonal
 from mixtura.exceptions import UnsupportedError
@@ -62,6 +65,26 @@ def test_curves_increase_and_go_back(kind, rng):
     assert np.isnan(mapped[:20, 0]).all()
     low, high = np.nanquantile(mapped, [0.1, 0.9], axis=0)
     assert ((high - low > 1.2) & (high - low < 3.5)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_that_rounding_parts_are_one_knot(kind, rng):
+    x = np.exp(2.0 * rng.standard_normal(60))
+    twins = np.concatenate([x, np.nextafter(x, np.inf)])
+    X = ((twins - twins.mean()) / twins.std())[:, None]
+    curves = Curves.learn(kind, X, np.ones(len(X)), np.array([0]))
+    assert (np.diff(curves.to) > 0).all()
+    values = curves.apply(X)
+    np.testing.assert_allclose(curves.invert(values), X, rtol=1e-9, atol=1e-12)
+    assert np.abs(curves.log_slope(values)).max() < 15.0
+
+
+def test_ranks_of_values_that_hardly_weigh(rng):
+    X = rng.standard_normal((17, 1))
+    weight = np.where(X[:, 0] == X.max(), 1e-20, 1.0)
+    curves = Curves.learn("ranks", X, weight, np.array([0]))
+    assert np.isfinite(curves.to).all()
+    assert (np.diff(curves.to) > 0).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -257,3 +280,22 @@ def test_a_model_beside_has_more_components():
     assert more > max(other, model.mixture_.n_components)
     named = MixtureClassifier(2, random_state=0).fit(X, y)
     assert {each.mixture.layout.counts for each in named.model_.blend.members} == {(2, 2)}
+
+
+def test_averages_in_float32_see_past_an_outlier(rng):
+    """In float32 and straight units the outlier leaves other values no digits; ranks see them."""
+    X = rng.standard_normal((100, 1)).astype(np.float32)
+    y = (X[:, 0] > 0).astype(int)
+    X[0] = 1e12
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    log_proba = [model.predict_log_proba(X.astype(dtype)) for dtype in (np.float32, np.float64)]
+    np.testing.assert_allclose(*log_proba, rtol=0, atol=1e-3)
+
+
+def test_other_units_stay_finite():
+    scaling = Scaling(np.zeros(1), np.ones(1))
+    steep = Curves(np.array([[0.0, 1.0]]), np.array([[0.0, 1e30]]))
+    X = np.array([[1.0], [1e9], [-1e9]])
+    table = Matrix(X).table(scaling=scaling, device=torch.device("cpu"), dtype=torch.float32)
+    x = table.under(replace(scaling, curves=steep)).batch(slice(3)).x
+    assert torch.isfinite(x.square()).all()

@@ -20,6 +20,9 @@ _POINTS, _KNOTS, _KNOTS_PER_ROOT = 100, 50, 2.0
 _EXPONENTS, _CLEAR = np.linspace(-2.0, 3.0, 26), 3.0
 #: Share of a column's values over which the slope beyond its end is measured.
 _END = 0.1
+#: Values, and what they become (of their range), that lie no farther apart are rounded alike; no
+#: rank is so near to none or all.
+_SAME_AT, _SAME_TO, _OUTERMOST = 1e-15, 1e-9, 1e-9
 
 _Curve = tuple[np.ndarray, np.ndarray]
 _LINE: _Curve = np.array([0.0, 1.0]), np.array([0.0, 1.0])
@@ -119,7 +122,7 @@ def _curve(kind: str, values: np.ndarray, weight: np.ndarray) -> _Curve:
     """The curve of one column; of two values that is a line."""
     count = min(_POINTS, len(values))
     points = _quantiles(values, weight, (np.arange(count) + 0.5) / max(count, 1))
-    if len(np.unique(points)) < 3:
+    if (np.diff(points) > _SAME_AT).sum() < 2:
         return _LINE
     curve = _power(points, len(values)) if kind == "power" else _ranks(values, weight)
     at, to = curve
@@ -140,7 +143,7 @@ def _power(points: np.ndarray, n_rows: int) -> _Curve:
             place = gain.argmax()
             best, to, log_slope = gain[place], side * mapped[place], slopes[place]
     knots, place = np.unique(points, return_index=True)
-    return _with_ends(knots, to[place], *np.exp(log_slope[[0, -1]]))
+    return _with_ends(*_apart(knots, to[place]), *np.exp(log_slope[[0, -1]]))
 
 
 def _yeo_johnson(u: np.ndarray) -> _Curve:
@@ -154,16 +157,21 @@ def _yeo_johnson(u: np.ndarray) -> _Curve:
 
 def _ranks(values: np.ndarray, weight: np.ndarray) -> _Curve:
     """Normal scores of ranks, ties in the middle of theirs, by lines between values."""
-    middle = np.cumsum(weight) - 0.5 * weight
+    middle = (np.cumsum(weight) - 0.5 * weight).clip(_OUTERMOST, 1.0 - _OUTERMOST)
     most = int(min(_KNOTS, 2 + _KNOTS_PER_ROOT * np.sqrt(len(values))))
     first, last = ndtri(middle[[0, -1]])
     wanted = ndtr(np.linspace(first, last, most))
     knots = np.unique(_quantiles(values, weight, wanted))
-    rank = middle[np.searchsorted(values, knots)]
-    to, count = ndtri(rank), len(knots)
-    inner = np.searchsorted(rank, [_END, 1.0 - _END]).clip([1, 0], [count - 1, count - 2])
+    knots, to = _apart(knots, ndtri(middle[np.searchsorted(values, knots)]))
+    inner = np.searchsorted(to, ndtri([_END, 1.0 - _END])).clip([1, 0], [len(to) - 1, len(to) - 2])
     slopes = (to[inner] - to[[0, -1]]) / (knots[inner] - knots[[0, -1]])
     return _with_ends(knots, to, *slopes)
+
+
+def _apart(at: np.ndarray, to: np.ndarray) -> _Curve:
+    """Knots without those that are the one before them but for rounding."""
+    apart = (np.diff(at) > _SAME_AT) & (np.diff(to) > _SAME_TO * (to[-1] - to[0]))
+    return at[np.append(True, apart)], to[np.append(True, apart)]
 
 
 def _with_ends(at: np.ndarray, to: np.ndarray, first: float, last: float) -> _Curve:

@@ -285,10 +285,15 @@ class Table:
         starts = range(0, len(mapped), _SCAN_ROWS)
         return any(np.isnan(mapped[start : start + _SCAN_ROWS]).any() for start in starts)
 
+    @property
+    def _farthest(self) -> float:
+        """The largest value: squares and their sums stay finite."""
+        return float(torch.finfo(self.dtype).max ** 0.25)
+
     def _convert(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
         values = self.scaling.apply(X)
         x = torch.from_numpy(values)
-        farthest = torch.finfo(self.dtype).max ** 0.25  # squares and their sums stay finite
+        farthest = self._farthest
         if -farthest <= values.min(initial=0.0) and values.max(initial=0.0) <= farthest:  # no NaN
             return x.to(self.device, self.dtype), None
         missing = x.isnan()
@@ -352,7 +357,7 @@ class Table:
         part.scaling = scaling
         if self._mapped is None:
             values = scaling.moved(self._x.double().cpu().numpy(), self.scaling)
-            x = torch.from_numpy(values).to(self._x)
+            x = torch.from_numpy(values).clamp(-self._farthest, self._farthest).to(self._x)
             part._x = x if self._observed is None else x.masked_fill(~self._observed, 0.0)
         return part
 

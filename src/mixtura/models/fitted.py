@@ -182,7 +182,8 @@ class Fitted:
         return LocalEngine(rows.table(y, scaling=self.scaling, device=place, dtype=dtype))
 
     def _working_type(self, given: np.dtype) -> torch.dtype:
-        if isinstance(self.model, Votes | SparseModel):
+        # Values that a curve tells apart may be one number in float32 and in the first's units.
+        if self.blend is not None or isinstance(self.model, Votes | SparseModel):
             return torch.float64
         part = numeric_part(self.mixture.density)
         promised = 0.0 if isinstance(part, VectorDensity) else math.inf
