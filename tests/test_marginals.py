@@ -16,6 +16,7 @@ from mixtura.densities import Diagonal
 from mixtura.exceptions import UnsupportedError
 from mixtura.nn import MixtureHead
 from mixtura.selection.blend import _EVEN_ROWS, _weights
+from mixtura.selection.chooser import Chooser
 
 SHAPES = {
     "lognormal": lambda rng, n: np.exp(1.5 * rng.normal(size=n)),
@@ -299,3 +300,27 @@ def test_other_units_stay_finite():
     table = Matrix(X).table(scaling=scaling, device=torch.device("cpu"), dtype=torch.float32)
     x = table.under(replace(scaling, curves=steep)).batch(slice(3)).x
     assert torch.isfinite(x.square()).all()
+
+
+def test_models_that_were_not_tried_have_no_say(skewed):
+    """Time is up at once: there is no evidence for them."""
+    X, y = skewed
+    model = MixtureClassifier(max_time=1e-6, random_state=0).fit(X[:60], y[:60])
+    assert model.marginals_ == ("linear",)
+
+
+def test_models_that_met_too_few_rows_have_no_say(skewed, monkeypatch):
+    """Time is up once they have met the first fold: the first model has met all."""
+
+    def in_time(chooser):
+        latest = chooser._entered[-1]
+        return latest.question != "marginals" or not latest.parts
+
+    monkeypatch.setattr(Chooser, "in_time", in_time)
+    monkeypatch.setattr("mixtura.selection.chooser._SMALL", 0)
+    X, y = skewed
+    model = MixtureClassifier(n_components=1, random_state=0).fit(X[:24, :1], y[:24])
+    assert model.marginals_ == ("linear",)
+    tried = [row for row in model.choice_ if row["question"] == "marginals"]
+    assert tried
+    assert not any(row["chosen"] for row in tried)

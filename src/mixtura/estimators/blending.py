@@ -45,8 +45,13 @@ class Mapped:
     trial: Contender[Plan, Trained]
 
     @classmethod
-    def tried(cls, found: Decision, way: Plan) -> Mapped:
-        """On the rows that what was found was tried on."""
+    def tried(cls, found: Decision, ways: Sequence[Plan]) -> list[Mapped]:
+        """Those that time allows to try on all rows that what was found was tried on."""
+        tried = [cls._of(found, way) for way in ways if found.chooser.in_time()]
+        return [each for each in tried if each.trial.won]
+
+    @classmethod
+    def _of(cls, found: Decision, way: Plan) -> Mapped:
         scaling = curved(found.engine, way.marginals)
         return cls(way, scaling, found.chooser.under(scaling).try_out(way, "marginals"))
 

@@ -122,10 +122,11 @@ class MixtureClassifier(DensityClassifier):
         "power" takes for each column the power (of Yeo and Johnson) under which its values look
         most like Gaussian draws; "ranks" the normal scores of smoothed ranks. Each is one model.
         "auto" trains all three and averages their class probabilities, by weights under which
-        held-out labels are best predicted; all other answers are those of the "linear" model. Of
-        more than 3,000 rows it trains one: that which predicts held-out labels surely better, or
-        else "linear". So it does where a density is named, where training goes on (`warm_start`,
-        `partial_fit`), and for the likelihood objective.
+        held-out labels are best predicted (two or one, where `max_time` is too short to try them);
+        all other answers are those of the "linear" model. Of more than 3,000 rows it trains one:
+        that which predicts held-out labels surely better, or else "linear". Where a density is
+        named, where training goes on (`warm_start`, `partial_fit`), and for the likelihood
+        objective it is "linear".
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.
@@ -294,22 +295,21 @@ class MixtureClassifier(DensityClassifier):
         generator = self._generator()
         with self._progress() as progress:
             found = self._decide(rows, schema, spawn(generator), progress)
-            company, beside = None, []
+            company, others = None, list[Mapped]()
             if kinds and self._maps(found):
-                others = [Mapped.tried(found, way) for way in ways_beside(self, found, kinds)]
-                if found.saw_all or found.engine.total_weight <= MOST:
+                others = Mapped.tried(found, ways_beside(self, found, kinds))
+                if not found.saw_all and found.engine.total_weight > MOST:
+                    found, others = best_of(found, others), []
+                elif others:
                     company = Company.train(found, others, spawn(generator), progress)
-                    beside = [each.trial for each in others]
-                else:
-                    found = best_of(found, others)
             outcome = self._train(found, generator, progress)
         trained, engine, plan = outcome.model, found.engine, found.plan
         calibration = self._calibration(found, trained, generator)
         self._publish(trained.result, plan, engine, schema, rows.classes, calibration, progress)
         if company is not None:
             self.model_ = company.beside(self.model_, self.calibrate)
-            self.marginals_ = (plan.marginals, *kinds)
-        shown = held_back(found, beside)
+            self.marginals_ = (plan.marginals, *(each.way.marginals for each in others))
+        shown = held_back(found, [each.trial for each in others])
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
         self.model_ = replace(self.model_, held_back=shown)

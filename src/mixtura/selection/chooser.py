@@ -172,14 +172,23 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         other._engine = None if self._engine is None else self._engine.under(scaling)
         return other
 
+    def in_time(self) -> bool:
+        """Whether a trial may begin."""
+        in_time = self._progress.leaves_time(self._until)
+        self.cut_short |= not in_time
+        return in_time
+
     def try_out(self, way: AnyWay, question: str = "") -> Contender[AnyWay, AnyTrained]:
-        """A way that is not in question; where folds are met together, all rows are one of them."""
+        """A way that is not in question; where folds are met together, all rows are one of them.
+
+        It has won if time allowed for all folds.
+        """
         contender, folds = self._enter(way, question), self._decisive()
         for part in self._parts([way], folds):
-            if not self._in_time():
+            if not self.in_time():
                 break
             self._meet(contender, part, whole=len(part) == len(folds))
-        contender.won = True
+        contender.won = len(contender.parts) == len(folds)
         return contender
 
     def _decisive(self) -> range:
@@ -195,7 +204,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         """
         left = [self._enter(way, question) for way in ways]
         for part in self._parts(ways, self._decisive()):
-            if not self._in_time():
+            if not self.in_time():
                 break
             for contender in left:
                 self._meet(contender, part)
@@ -216,7 +225,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
             challenger = self._enter(way, question)
             for part in self._parts([way], range(len(champion.parts))):
                 behind = part[0] == _GLIMPSE and challenger.loss() >= champion.loss(_GLIMPSE)
-                if behind or not self._in_time():
+                if behind or not self.in_time():
                     break
                 self._meet(challenger, part)
             both = challenger.held_out(), champion.held_out()
@@ -260,11 +269,6 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         contender: Contender[AnyWay, AnyTrained] = Contender(way, question)
         self._entered.append(contender)
         return contender
-
-    def _in_time(self) -> bool:
-        in_time = self._progress.leaves_time(self._until)
-        self.cut_short |= not in_time
-        return in_time
 
     def _parts(self, ways: Sequence[Way], numbers: range) -> Sequence[Sequence[int]]:
         """Folds that are met together: all where that costs little, else one after another."""
