@@ -79,6 +79,14 @@ def test_draws_of_a_class_are_of_it(three):
     assert kstest(drawn[:, 3], "norm", (center, spread)).pvalue > 1e-3
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_components_of_draws_given_what_only_one_explains(rng):
+    X = rng.standard_normal((40, 2)) + [0, 1e4] * (np.arange(40)[:, None] % 2)
+    model = MixtureDensity(2, density="diag", random_state=0).fit(X)
+    component = model.sample(20, given={1: 1e4}, random_state=0)[1]
+    assert (component == model.means_[:, 1].argmax()).all()
+
+
 def test_conditions_go_by_name_and_category(iris):
     X, y = iris
     size = np.where(X[:, 2] > 4, "large", "small")

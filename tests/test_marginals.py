@@ -13,7 +13,7 @@ from mixtura import MixtureClassifier, load
 from mixtura.data import Matrix, Scaling
 from mixtura.data.curves import KINDS, Curves
 from mixtura.densities import Diagonal
-from mixtura.exceptions import UnsupportedError
+from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
 from mixtura.selection.blend import _EVEN_ROWS, _weights
 from mixtura.selection.chooser import Chooser
@@ -257,6 +257,17 @@ def test_training_that_goes_on_is_one_model(skewed):
     assert stream.model_.blend is None
     warm = MixtureClassifier(warm_start=True, random_state=0).fit(X[:60], y[:60])
     assert warm.model_.blend is None
+
+
+def test_training_goes_on_under_the_curves_it_began_with(skewed):
+    X, y = skewed
+    model = MixtureClassifier(1, objective="likelihood", marginals="ranks", density=Diagonal())
+    model.fit(X[:60], y[:60]).set_params(marginals="auto", warm_start=True).fit(X[:60], y[:60])
+    assert model.marginals_ == ("ranks",)
+    assert model.partial_fit(X[:60], y[:60]).marginals_ == ("ranks",)
+    assert model.scaling_.curves is not None
+    with pytest.raises(InvalidInputError, match="marginals of the previous fit"):
+        model.set_params(marginals="power").fit(X[:60], y[:60])
 
 
 def test_many_rows_get_one_model():

@@ -77,7 +77,6 @@ class Condition:
         return Matrix(self.model.drawn(engine, many.values, generator))
 
 
-def draw_by_chance(log_joint: np.ndarray, generator: torch.Generator) -> np.ndarray:
-    """(n,) one of the columns for each row of log chances (n, k)."""
-    chance = torch.from_numpy(log_joint).softmax(1)
-    return torch.multinomial(chance, 1, generator=generator).flatten().numpy()
+def draw_by_chance(chance: np.ndarray, generator: torch.Generator) -> np.ndarray:
+    """(n,) one of the columns for each row of chances (n, k)."""
+    return torch.multinomial(torch.from_numpy(chance), 1, generator=generator).flatten().numpy()

@@ -303,7 +303,8 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         ----------
         X : (n, D), NaN where missing.
         y : labels to condition on, where they are known and classes have densities.
-        n_draws : None fills in the conditional mean; a number gives so many random completions.
+        n_draws : None fills in the conditional mean (of mapped values, where curves map columns: in
+            the units of X that is nearer to a median); a number gives so many random completions.
 
         Returns
         -------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
@@ -311,7 +312,7 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         drawn = condition.draw(count, labels, generator)
         if labels is None:
             joint = model.class_log_joint(model.engine(drawn, self.device))
-            labels = draw_by_chance(joint, generator)
+            labels = draw_by_chance(softmax(joint, axis=1), generator)
         return model.schema.decode(drawn.values), self.classes_[labels]
 
     def _labels_to_draw(self, n_samples: int, y: ArrayLike, generator: torch.Generator) -> Tensor:

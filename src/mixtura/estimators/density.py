@@ -335,7 +335,7 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         if given is not None:
             drawn = self._condition(given).draw(check_count(n_samples), None, generator)
             chance = self._fitted.responsibilities(self._fitted.engine(drawn, self.device))
-            return self.schema_.decode(drawn.values), draw_by_chance(np.log(chance), generator)
+            return self.schema_.decode(drawn.values), draw_by_chance(chance, generator)
         component = torch.multinomial(
             mixture.log_weight.exp(), check_count(n_samples), replacement=True, generator=generator
         )

@@ -242,11 +242,12 @@ def previous_fit(estimator: MixtureClassifier, rows: Rows, plans: list[Plan]) ->
         and plans[0].counts in (None, estimator.n_components_)
         and estimator.density_ in [plan.recipe.structure for plan in plans]
         and estimator.missingness in ("auto", estimator.missingness_)
+        and estimator.marginals in ("auto", estimator.marginals_[0])
     )
     if not same:
         raise InvalidInputError(
-            "warm_start=True needs the classes, features, components and density of the "
-            "previous fit; set warm_start=False to start anew."
+            "warm_start=True needs the classes, features, components, density and marginals "
+            "of the previous fit; set warm_start=False to start anew."
         )
     return FitResult(previous, float("nan"), 0, True, spread_prior(estimator))
 
@@ -257,7 +258,7 @@ def resumed(estimator: MixtureClassifier, plan: Plan) -> Plan:
     recipe = replace(plan.recipe, structure=estimator.density_, informative=informative)
     chosen = estimator.tradeoff == "auto" and estimator.tradeoff_ < 1.0
     tradeoff = estimator.tradeoff_ if chosen else plan.tradeoff
-    return replace(plan, recipe=recipe, tradeoff=tradeoff)
+    return replace(plan, recipe=recipe, tradeoff=tradeoff, marginals=estimator.marginals_[0])
 
 
 def spread_prior(estimator: MixtureClassifier) -> SpreadPrior | None:
