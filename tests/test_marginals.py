@@ -17,6 +17,7 @@ from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
 from mixtura.selection.blend import _EVEN_ROWS, _weights
 from mixtura.selection.chooser import Chooser
+from mixtura.solvers import LBFGS
 
 SHAPES = {
     "lognormal": lambda rng, n: np.exp(1.5 * rng.normal(size=n)),
@@ -330,7 +331,8 @@ def test_models_that_met_too_few_rows_have_no_say(skewed, monkeypatch):
     monkeypatch.setattr(Chooser, "in_time", in_time)
     monkeypatch.setattr("mixtura.selection.chooser._SMALL", 0)
     X, y = skewed
-    model = MixtureClassifier(n_components=1, random_state=0).fit(X[:24, :1], y[:24])
+    model = MixtureClassifier(1, solver=LBFGS(max_iter=3), random_state=0)
+    model.fit(X[:24, :1], y[:24])
     assert model.marginals_ == ("linear",)
     tried = [row for row in model.choice_ if row["question"] == "marginals"]
     assert tried
