@@ -238,7 +238,8 @@ def test_curves_help_where_columns_are_skewed(blended, skewed):
 
 def test_calibration_may_be_left_out(skewed):
     X, y = skewed
-    model = MixtureClassifier(calibrate=False, random_state=0).fit(X[:100], y[:100])
+    settings = {"calibrate": False, "solver": LBFGS(3), "random_state": 0}
+    model = MixtureClassifier(**settings).fit(X[:100], y[:100])
     members = (model.model_, *model.model_.blend.members)
     assert {each.calibration.temperature for each in members} == {1.0}
     assert model.model_.blend.calibration.temperature == 1.0
@@ -253,10 +254,11 @@ def test_few_labels_have_equal_weights(skewed):
 
 def test_training_that_goes_on_is_one_model(skewed):
     X, y = skewed
-    stream = MixtureClassifier(random_state=0).partial_fit(X[:60], y[:60], classes=[0, 1])
+    brief = {"solver": LBFGS(3), "random_state": 0}
+    stream = MixtureClassifier(**brief).partial_fit(X[:60], y[:60], classes=[0, 1])
     assert stream.marginals_ == ("linear",)
     assert stream.model_.blend is None
-    warm = MixtureClassifier(warm_start=True, random_state=0).fit(X[:60], y[:60])
+    warm = MixtureClassifier(warm_start=True, **brief).fit(X[:60], y[:60])
     assert warm.model_.blend is None
 
 
@@ -277,7 +279,7 @@ def test_many_rows_get_one_model():
     y = np.arange(4000) % 2
     logs = 1.5 * rng.normal(size=(4000, 2)) + 1.2 * y[:, None]
     for X, kinds in ((np.exp(logs), {"power", "ranks"}), (logs, {"linear"})):
-        model = MixtureClassifier(1, solver="lbfgs", random_state=0).fit(X, y)
+        model = MixtureClassifier(1, solver=LBFGS(3), random_state=0).fit(X, y)
         assert model.model_.blend is None
         assert set(model.marginals_) <= kinds
 
@@ -288,10 +290,10 @@ def test_a_model_beside_has_more_components():
     y = np.arange(80) % 2
     angle, far = rng.uniform(0, 2 * np.pi, 80), 0.3 * rng.normal(size=80) + 2.0 * y
     X = np.column_stack([far * np.cos(angle), far * np.sin(angle)])
-    model = MixtureClassifier(random_state=0).fit(X, y)
+    model = MixtureClassifier(solver=LBFGS(3), random_state=0).fit(X, y)
     more, other = (each.mixture.n_components for each in model.model_.blend.members)
     assert more > max(other, model.mixture_.n_components)
-    named = MixtureClassifier(2, random_state=0).fit(X, y)
+    named = MixtureClassifier(2, solver=LBFGS(3), random_state=0).fit(X, y)
     assert {each.mixture.layout.counts for each in named.model_.blend.members} == {(2, 2)}
 
 
