@@ -10,12 +10,15 @@ from sklearn.datasets import make_blobs
 
 from mixtura.data import Scaling, Table
 from mixtura.densities import Diagonal, Full, LowRank, Student
-from mixtura.engines import LocalEngine
+from mixtura.engines import LocalEngine, PreparedEngine
+from mixtura.models.mixture import Mixture
+from mixtura.models.network import Network, NetworkStack, RegressionNetwork
 from mixtura.models.stack import Assignment, MixtureStack
-from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
+from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, Regression
 from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior
-from mixtura.solvers.lbfgs import explicit_sums, traced_sums
+from mixtura.solvers.elastic_net import ElasticNet, NetworkPrior
+from mixtura.solvers.lbfgs import explicit_sums, read_out_sums, traced_sums
 from mixtura.testing import (
     KINDS,
     make_categorical,
@@ -118,6 +121,81 @@ def test_one_mixture_or_a_stack_of_it(name, generator):
         for model, each in ((start, engine), (stack, rows))
     )
     close({k: v.view(one[k].shape) for k, v in other.items()}, one)
+
+
+# -- networks ----------------------------------------------------------------------------------
+
+
+def networks(embedding, name, count, holes, generator, kind=Network):
+    """Networks with random read-outs, rows, trials, and penalties."""
+    starts, engine, folds = problems(name, count, generator, holes)
+    if kind is RegressionNetwork:
+        starts = [replace(Mixture.single(each.density), learn_prior=True) for each in starts]
+
+    def draw(like):
+        return torch.randn(like.shape, dtype=like.dtype, generator=generator)
+
+    found = [
+        replace(kind.blank(each, embedding), n_draws=4).with_read_out(
+            draw(each.log_weight),
+            draw(each.log_prior),
+            draw(each.log_weight),
+            draw(each.log_weight).exp(),
+        )
+        for each in starts
+    ]
+    spreads = [SpreadPrior(5.0, 2.0 * each.density.typical_spread) for each in starts]
+    return found, engine, folds, spreads
+
+
+def as_met(model, engine):
+    """The rows beside draws of what is missing."""
+    return PreparedEngine(engine, model.completed) if engine.may_have_missing else engine
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("kind", [Network, RegressionNetwork])
+@pytest.mark.parametrize("embedding", ["posterior", "log_density"])
+@pytest.mark.parametrize("name", ["low_rank covariance", "mixed, informative"])
+def test_derivatives_of_networks_by_statistics_are_those_of_autograd(
+    name, embedding, kind, holes, generator
+):
+    """Of mixtures, priors and read-out; draws of what is missing stay, and rows follow them."""
+    (network,), engine, _, (spread,) = networks(embedding, name, 1, holes, generator, kind)
+    objective, rows = OBJECTIVES["hybrid"], as_met(network, engine)
+    if kind is RegressionNetwork:
+        objective, rows = Regression(0.3), as_met(network, engine.with_answers(y=engine.weight))
+    prior = NetworkPrior(ElasticNet(0.1, 0.2), torch.tensor([7.0]).double(), spread)
+    next(rows.chunks(10**9))  # what completes the rows is not what is asked
+    moved = {name: value + 0.1 for name, value in network.free().items()}
+    explicit, traced = (
+        sums(network, {k: v.clone() for k, v in moved.items()}, objective, rows, prior)
+        for sums in (read_out_sums, traced_sums)
+    )
+    close(explicit, {name: value.detach() for name, value in traced.items()}, 1e-8)
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("embedding", ["posterior", "log_density"])
+def test_networks_of_a_stack_are_those_alone(embedding, holes, generator):
+    """Each has the loss and slopes that it has on the rows of its trial, with its own draws."""
+    found, engine, folds, spreads = networks(embedding, "low_rank covariance", 3, holes, generator)
+    kind, assignment = folds.assignment(engine.y, len(COUNTS))
+    stack, rows = NetworkStack.of(found, assignment), engine.with_answers(y=kind)
+    weight, net = torch.arange(1.0, 4.0).double(), ElasticNet(0.1, 0.2)
+    prior = NetworkPrior(net, weight, SpreadPrior.stacked(spreads, sum(COUNTS)))
+    objective = OBJECTIVES["hybrid"]
+    together = read_out_sums(stack, stack.free(), objective, as_met(stack, rows), prior)
+    for place, network in enumerate(found):
+        own = NetworkPrior(net, weight[place : place + 1], spreads[place])
+        shown = as_met(network, without(engine, folds, place))
+        alone = read_out_sums(network, network.free(), objective, shown, own)
+        close(
+            {k: v.reshape(3, -1)[place] for k, v in together.items()},
+            {k: v.reshape(-1) for k, v in alone.items()},
+        )
+    back = stack.networks()
+    assert all(torch.equal(each.weight, one.weight) for each, one in zip(back, found, strict=True))
 
 
 # -- training ----------------------------------------------------------------------------------

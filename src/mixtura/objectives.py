@@ -145,6 +145,12 @@ class Conditional(Objective):
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
         return (logsumexp(class_log_joint, 1) - _own(class_log_joint, y)) * (y >= 0)
 
+    def loss_and_slope(self, class_log_joint: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        log_chance, labeled = class_log_joint.log_softmax(1), (y >= 0).to(class_log_joint)
+        own = y.clamp_min(0)[:, None]
+        slope = log_chance.exp().scatter_(1, own, -1.0, reduce="add").mul_(labeled[:, None])
+        return -log_chance.gather(1, own)[:, 0] * labeled, slope
+
     def numerator(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
         """One for the own class; the posterior that is taken off it is of the negative term."""
         return (y[:, None] == torch.arange(class_log_joint.shape[1], device=y.device)).to(

@@ -153,6 +153,14 @@ class Gaussian(VectorDensity):
     def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         raise self._no_closed_form()
 
+    def own_expected(self, batch: Batch, component: Tensor) -> Tensor:
+        """Conditional mean (n, D) of every row under its own component (n,)."""
+        found = torch.zeros_like(batch.x)
+        for k in component.unique():
+            mine = (component == k).nonzero().flatten()
+            found[mine] = self.select(k[None]).expected(batch.take(mine))[:, 0]
+        return found
+
     def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
         """Each draw, shifted by the regression of what it missed of the observed part.
 
@@ -164,7 +172,7 @@ class Gaussian(VectorDensity):
         missed = replace(batch, x=torch.where(batch.observed, batch.x - drawn, 0.0))
         centered = self.at(torch.zeros_like(self.mean))
         return torch.where(
-            batch.observed, batch.x, drawn + own_expected(centered, missed, component)
+            batch.observed, batch.x, drawn + centered.own_expected(missed, component)
         )
 
 
@@ -176,15 +184,6 @@ def weight_per_row(statistics: Statistics) -> Tensor:
     """
     mass = statistics["mass"][:, None]
     return mass / statistics["rows"][:, None] if "rows" in statistics else torch.ones_like(mass)
-
-
-def own_expected(density: VectorDensity, batch: Batch, component: Tensor) -> Tensor:
-    """Conditional mean (n, D) of every row under its own component (n,)."""
-    found = torch.zeros_like(batch.x)
-    for k in component.unique():
-        mine = (component == k).nonzero().flatten()
-        found[mine] = density.select(k[None]).expected(batch.take(mine))[:, 0]
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,8 @@ _FEW = {torch.float64: 0.35, torch.float32: 0.15}
 _SMALL, _STEP = 100_000, 8
 #: Numbers of the table that such products need, up to which a density keeps it (64 MB).
 _KEPT = 8_000_000
+#: Numbers of loadings up to which each row gets a copy of those of its own component.
+_OWN = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +275,16 @@ class LowRankForm(Gaussian):
             "nkr,kdr->nkd", latent, self._response.to(dtype)
         )
         return torch.where(batch.observed[:, None], batch.x[:, None], filled)
+
+    def own_expected(self, batch: Batch, component: Tensor) -> Tensor:
+        if batch.observed is None or len(component) * self.loading[0].numel() > _OWN:
+            return super().own_expected(batch, component)
+        own, seen = self.select(component).to(dtype=batch.x.dtype), batch.observed[..., None]
+        side = seen if self._over_observed else ~seen
+        gram = own.loading.mT @ (own._scaled * side) + own._eye
+        away = (batch.x - own.mean)[..., None] * seen
+        latent = solve_posdef(gram, own._projection.mT @ away)
+        return torch.where(batch.observed, batch.x, own.mean + (own._response @ latent)[..., 0])
 
 
 def _padded(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, VectorDensity, rand
-from mixtura.densities.gaussian import FullGaussian, Gaussian, own_expected
+from mixtura.densities.gaussian import FullGaussian, Gaussian
 
 #: Degrees of freedom: enough for a covariance to exist, and so many that a Gaussian is no better.
 LEAST, MOST = 2.1, 1000.0
@@ -197,7 +197,7 @@ class StudentT(VectorDensity):
             (self.dof.to(drawn) + self._distances(rows)[0])[each, component, None]
             for rows in (batch, other)
         )
-        around, mine = (own_expected(self.scale, rows, component) for rows in (batch, other))
+        around, mine = (self.scale.own_expected(rows, component) for rows in (batch, other))
         return torch.where(batch.observed, batch.x, around + (reach / own).sqrt() * (drawn - mine))
 
 

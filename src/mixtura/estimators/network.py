@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +25,7 @@ from mixtura.objectives import Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, warn_if_cut_short
+from mixtura.selection.chooser import Chooser, Contender
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM, LinkedEM
 from mixtura.solvers.gradients import evaluate
@@ -116,9 +118,31 @@ class NetworkEstimator(DensityEstimator):
                 term=term,
                 tradeoff=self.tradeoff,
                 unlabeled_weight=unlabeled_weight,
+                together=n_classes > 1,
             )
             for embedding in (_COMPARED if self.embedding == "auto" else [self.embedding])
         ]
+
+    @staticmethod
+    def _best(
+        chooser: Chooser[NetworkPlan, LinkedResult],
+        plans: list[NetworkPlan],
+        asks: bool,
+        clearly_beats: Callable[..., bool],
+    ) -> tuple[Contender[NetworkPlan, LinkedResult], LinkedResult | None]:
+        """The best embedding by short trials, trained further; and whether holes mean something.
+
+        Beside it its short trial on all rows, where there was any.
+        """
+        several = len(plans) > 1
+        ways = [each.shortened() for each in plans] if several else plans
+        best = chooser.race(ways, "embedding", whole=several)
+        others = [best.way.informative()] if asks else []
+        best = chooser.challenge(best, others, clearly_beats, "missingness")
+        whole = best.whole
+        if several and best.models:
+            chooser.deepen(best, best.way.resumed(dict(enumerate(best.models))))
+        return best, whole
 
     def _train(
         self,

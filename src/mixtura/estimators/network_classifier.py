@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -33,7 +34,7 @@ from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.calibration import Calibration
-from mixtura.models.network import EMBEDDINGS, Network
+from mixtura.models.network import EMBEDDINGS
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 from mixtura.parts import resolve
@@ -41,6 +42,8 @@ from mixtura.progress import Callback, Progress
 from mixtura.selection.chooser import MOST, Chooser
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers import EM, LinkedEM
+from mixtura.solvers.linked import LinkedResult
+from mixtura.training.groups import NOTHING
 from mixtura.training.networks import NetworkPlan
 
 #: What names are shorthand for. Scores of a read-out are no log densities: a smaller margin than
@@ -117,7 +120,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     temperature_, doubt_, fade_ : calibration, as in `MixtureClassifier`
     choice_ : what was compared on held-out rows, as in `MixtureClassifier`
     history_
-    n_iter_, converged_ : of linked EM; end to end, the number of iterations is fixed
+    n_iter_, converged_ : of linked EM, or of EM where that is enough; those of gradients are fixed
 
     Examples
     --------
@@ -275,13 +278,15 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         compares = plans[0].n_classes > 1 and (len(plans) > 1 or self.calibrate or asks)
         some = engine.merged().sample(MOST, spawn(generator)) if compares else None
         n_ways = len(plans) + asks
-        chooser = Chooser[NetworkPlan, Network](
-            some, Answers.of, spawn(generator), progress, n_ways=n_ways
+        chooser = Chooser[NetworkPlan, LinkedResult](
+            some, _answers, spawn(generator), progress, n_ways=n_ways
         )
-        best = chooser.race(plans, "embedding")
-        others = [best.way.informative()] if asks else []
-        best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
-        return best.way, engine, best.held_out(), chooser.table()
+        best, trial = self._best(chooser, plans, asks, Answers.clearly_beats)
+        plan = best.way.whole()
+        saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
+        if trial is not None and saw_all and not progress.limited:
+            plan = plan.resumed({NOTHING: trial})
+        return plan, engine, best.held_out(), chooser.table()
 
     def _with_unlabeled(
         self,
@@ -293,8 +298,9 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     ) -> _Decision:
         """The same with unlabeled rows, if networks that also learn from them do surely better."""
         engine = self._ready(rows, schema)[1]
-        ways = found[0], replace(found[0], unlabeled_weight=EVEN)
-        best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, Answers.of)
+        plain = found[0].whole()
+        ways = plain, replace(plain, unlabeled_weight=EVEN)
+        best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, _answers)
         table = [*found[3], *chooser.table()]
         if best is None:
             return *found[:3], table
@@ -365,3 +371,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             chance, rows = map(torch.cat, zip(*spare, strict=True))
             taken.append(rows[chance.topk(missing).indices])
         return torch.cat(taken)
+
+
+def _answers(trained: LinkedResult, held_out: Engine, generator: torch.Generator) -> Answers:
+    """What a trained network says of held-out rows."""
+    return Answers.of(trained.network, held_out, generator)

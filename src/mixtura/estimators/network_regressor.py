@@ -24,12 +24,12 @@ from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import run_over
-from mixtura.models.network import Network
 from mixtura.numerics import spawn
 from mixtura.progress import Callback, Progress
 from mixtura.selection.chooser import MOST, Chooser
 from mixtura.selection.held_out import HOLES, Losses
 from mixtura.solvers import EM, LinkedEM
+from mixtura.solvers.linked import LinkedResult
 from mixtura.training.networks import NetworkPlan
 
 
@@ -63,7 +63,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
     embedding_, missingness_ : what "auto" chose
     choice_ : what was compared on held-out rows, as in `MixtureClassifier`
     history_
-    n_iter_, converged_ : of linked EM; end to end, the number of iterations is fixed
+    n_iter_, converged_ : of linked EM, or of EM where that is enough; those of gradients are fixed
 
     Examples
     --------
@@ -178,14 +178,12 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         asks = self.missingness == "auto" and engine.has_holes
         compares = len(plans) > 1 or asks
         some = engine.merged().sample(MOST, spawn(generator)) if compares else None
-        chooser = Chooser[NetworkPlan, Network](
+        chooser = Chooser[NetworkPlan, LinkedResult](
             some, _squares, spawn(generator), progress, n_ways=len(plans) + asks
         )
-        best = chooser.race(plans, "embedding")
-        others = [best.way.informative()] if asks else []
-        best = chooser.challenge(best, others, Losses.clearly_beats, "missingness")
+        best, _ = self._best(chooser, plans, asks, Losses.clearly_beats)
         self.choice_ = chooser.table()
-        return best.way
+        return best.way.whole()
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The expected target of each row."""
@@ -210,9 +208,9 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         return self._fitted.decoded(batch.x), self._fitted.predicted(found)
 
 
-def _squares(network: Network, held_out: Engine, generator: torch.Generator) -> Losses:
+def _squares(trained: LinkedResult, held_out: Engine, generator: torch.Generator) -> Losses:
     """Squared errors of rows as they are, and with random holes."""
-    moved, engine = network.to(held_out.device), PunchedEngine(held_out, HOLES, generator)
+    moved, engine = trained.network.to(held_out.device), PunchedEngine(held_out, HOLES, generator)
     parts = []
     for batch in engine.chunks(engine.chunk_rows(moved)):
         with torch.no_grad():

@@ -58,6 +58,12 @@ class Layout:
         padded = torch.nn.functional.pad(values, (0, 1), value=-torch.inf)
         return logsumexp(padded[:, self._slots.flatten()].view(-1, *self._slots.shape), 2)
 
+    def softmax(self, values: Tensor) -> Tensor:
+        """Shares within each class of what values (n, K) are the logs of."""
+        if self._slots is None:
+            return values.view(len(values), self.n_classes, -1).softmax(2).view_as(values)
+        return (values - self.by_component(self.logsumexp(values))).exp()
+
     def sum(self, values: Tensor) -> Tensor:
         """Sums within each class: (..., K) -> (..., C)."""
         return values @ self._membership[values.dtype]

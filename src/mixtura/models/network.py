@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -13,27 +14,35 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Device
 from mixtura.densities import Density, Even, Product
-from mixtura.models.mixture import Mixture, OneProblem
+from mixtura.models.mixture import Mixture, Weighted
+from mixtura.models.stack import Assignment, MixtureStack
 from mixtura.parts import storable
 
 
-def _posterior(mixture: Mixture, log_joint: Tensor) -> Tensor:
+def _row_by_row(log_joint: Tensor, like: Tensor) -> Tensor:
+    """Values (n, K), or those of P networks (n * P, K), as (n, ...) beside parameters (..., K)."""
+    return log_joint.view(-1, *like.shape)
+
+
+def _posterior(mixture: Weighted, log_joint: Tensor) -> Tensor:
     """p(component | x, class): each class's sum to one."""
-    return (log_joint - mixture.by_class(log_joint)[:, mixture.owner]).exp()
+    return mixture.layout.softmax(log_joint)
 
 
-def _log_density(mixture: Mixture, log_joint: Tensor) -> Tensor:
+def _log_density(mixture: Weighted, log_joint: Tensor) -> Tensor:
     """log of weight times density, without the class prior."""
-    return log_joint - mixture.layout.by_component(mixture.log_prior).to(log_joint.dtype)
+    prior = mixture.layout.by_component(mixture.log_prior).to(log_joint.dtype)
+    return (_row_by_row(log_joint, prior) - prior).view_as(log_joint)
 
 
-def _density(mixture: Mixture, log_joint: Tensor) -> Tensor:
+def _density(mixture: Weighted, log_joint: Tensor) -> Tensor:
     """Density as a share of the component's highest, which is a radial basis function."""
-    peak = mixture.density.log_peak() + mixture.log_weight
-    return (_log_density(mixture, log_joint) - peak.to(log_joint.dtype)).exp()
+    peak = mixture.density.log_peak().view_as(mixture.log_weight) + mixture.log_weight
+    log_density = _row_by_row(_log_density(mixture, log_joint), peak)
+    return (log_density - peak.to(log_joint.dtype)).exp().view_as(log_joint)
 
 
-def _simplex(mixture: Mixture, log_joint: Tensor) -> Tensor:
+def _simplex(mixture: Weighted, log_joint: Tensor) -> Tensor:
     """The point of each class's simplex nearest to the log-joints: posteriors with true zeros."""
     parts = log_joint.split(list(mixture.layout.counts), 1)
     return torch.cat([_nearest_on_simplex(part) for part in parts], 1)
@@ -51,18 +60,21 @@ def _nearest_on_simplex(values: Tensor) -> Tensor:
 
 
 #: What components make of a row, from their log-joints (n, K).
-EMBEDDINGS: dict[str, Callable[[Mixture, Tensor], Tensor]] = {
+EMBEDDINGS: dict[str, Callable[[Weighted, Tensor], Tensor]] = {
     "posterior": _posterior,
     "density": _density,
     "log_density": _log_density,
     "simplex": _simplex,
 }
+#: Derivatives by log-joints (n, K), and by parameters.
+Slopes = tuple[Tensor, dict[str, Tensor]]
 #: Embeddings that compare the components of a class; the others take each by itself.
 RELATIVE = ("posterior", "simplex")
 #: Draws of what is missing in a row that its answer is the mean of, and the seed of all draws.
 N_DRAWS, _SEED = 128, 0
-#: Draws from all components that the classes' shares are measured by, and the fewest of each.
-_FOR_CHANCES, _LEAST_CHANCES = 16_384, 4
+#: Draws from all components that the classes' shares are measured by, for each draw of what is
+#: missing; and the fewest of a component.
+_FOR_CHANCES, _LEAST_CHANCES = 128, 4
 #: Numbers that draws of several rows may hold at a time.
 _NUMBERS = 20_000_000
 
@@ -72,22 +84,17 @@ def _mean(values: Tensor, log_ratio: Tensor) -> Tensor:
     return (values * log_ratio.softmax(0)[..., None]).sum(0)
 
 
-def _log_mean(values: Tensor, log_ratio: Tensor) -> Tensor:
-    """The same, in logs."""
-    return (values + log_ratio.log_softmax(0)[..., None]).logsumexp(0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Completed(Batch):
     """Rows beside draws of what is missing in them, which stay while a network is trained.
 
     Attributes
     ----------
-    drawn : the rows with holes, completed; all of them for each draw.
-    log_chance : (draws * rows with holes,) log p(x) of these under the network that drew them.
+    drawn : the rows with holes, completed; all of them for each draw. One batch per network.
+    log_chance : (draws * rows with holes * networks,) log p(x) of these under what drew them.
     """
 
-    drawn: Batch
+    drawn: tuple[Batch, ...]
     log_chance: Tensor
 
 
@@ -98,9 +105,152 @@ def _with_holes(batch: Batch) -> Tensor:
     return ~batch.observed.all(1)
 
 
+@dataclass(frozen=True)
+class ReadOut(ABC):
+    """Scores of classes, log-linear in what components make of a row: of a network, or of several.
+
+    Leading dimensions of all parameters go over networks, if there are several; to mixtures and
+    scores each row is then as many rows.
+    """
+
+    mixture: Mixture | MixtureStack
+    weight: Tensor
+    bias: Tensor
+    embedding: str
+    shift: Tensor
+    scale: Tensor
+    n_draws: int = N_DRAWS
+
+    @property
+    def density(self) -> Density:
+        return self.mixture.density
+
+    @property
+    def n_classes(self) -> int:
+        return self.mixture.n_classes
+
+    @property
+    def n_problems(self) -> int:
+        return self.mixture.n_problems
+
+    def asked(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Labels and weights of the rows; of each for every network, if there are several."""
+        return self.mixture.asked(batch)
+
+    def total_weight(self, y: Tensor, weight: Tensor) -> Tensor:
+        """(P,) what all rows weigh for each network."""
+        return self.mixture.total_weight(y, weight)
+
+    @property
+    @abstractmethod
+    def mixtures(self) -> list[Mixture]:
+        """The mixtures of every network."""
+
+    @property
+    def explicit(self) -> bool:
+        """Whether derivatives go by the statistics of rows, not by autograd through densities."""
+        return self.density.explicit and self.embedding in ("posterior", "log_density")
+
+    def row_cost(self, missing: bool) -> int:
+        """Numbers held for one row while gradients are followed."""
+        return self.density.row_cost(missing)
+
+    def outputs_of(self, log_joint: Tensor) -> Tensor:
+        """What objectives look at, (n, C), of complete rows."""
+        answer = self._answer(self.scores(self._embed_complete(log_joint)))
+        return self._output(log_joint.logsumexp(1, keepdim=True), answer)
+
+    def outputs_over(self, log_joint: Tensor, drawn_joint: Tensor, batch: Completed) -> Tensor:
+        """The same of rows of which some have holes, by the log-joints of their draws."""
+        lacking = _with_holes(batch).repeat_interleave(self.n_problems)
+        log_chance = drawn_joint.logsumexp(1) - batch.log_chance
+        parts = self._answer(self.scores(self._embed_complete(drawn_joint))), log_chance
+        found = self._average(*(part.unflatten(0, (-1, int(lacking.sum()))) for part in parts))
+        known = self._answer(self.scores(self._embed_complete(log_joint)))
+        answer = known.masked_scatter(lacking[:, None], found)
+        return self._output(log_joint.logsumexp(1, keepdim=True), answer)
+
+    def _answer(self, scores: Tensor) -> Tensor:
+        """log p(c | x), (n, C)."""
+        return scores.log_softmax(1)
+
+    def _average(self, answers: Tensor, log_ratio: Tensor) -> Tensor:
+        """Over draws, weighted by importance: (draws, n, C), (draws, n) -> (n, C)."""
+        return (answers + log_ratio.log_softmax(0)[..., None]).logsumexp(0)
+
+    def _output(self, log_density: Tensor, answer: Tensor) -> Tensor:
+        """log p(x) + log p(c | x), (n, C)."""
+        return log_density + answer
+
+    def _slopes(self, scores: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        """Derivatives by log p(x) (n, 1) and by scores, of those by outputs (n, C)."""
+        total = slope.sum(1, keepdim=True)
+        return total, slope - scores.softmax(1) * total
+
+    def read(self, log_joint: Tensor) -> tuple[Tensor, Callable[[Tensor], Slopes]]:
+        """The outputs of complete rows, and what derivatives (n, C) by them are by all else.
+
+        By log-joints (n, K), beside those by read-out and class priors: embeddings may leave out
+        what log-joints hold of the latter.
+        """
+        embedded, share = self._embed_complete(log_joint), log_joint.softmax(1)
+        scores, layout = self.scores(embedded), self.mixture.layout
+        log_density = log_joint.amax(1, keepdim=True) - share.amax(1, keepdim=True).log()
+
+        def slopes(slope: Tensor) -> Slopes:
+            by_density, by_score = self._slopes(scores, slope)
+            pull = layout.by_component(by_score)
+            by_weight = _row_by_row(pull * embedded, self.weight).sum(0)
+            by_joint = (_row_by_row(pull, self.weight) * (self.weight / self.scale)).view_as(pull)
+            by_prior = torch.zeros_like(self.mixture.log_prior)
+            if self.embedding == "posterior":  # f_k (g_k - sum over the class of f_j g_j)
+                found = _row_by_row(embedded, self.weight) * self.scale + self.shift
+                own = found.view_as(pull) * by_joint
+                by_joint = own - found.view_as(pull) * layout.by_component(layout.sum(own))
+            else:
+                by_prior = -layout.sum(_row_by_row(by_joint, self.weight).sum(0))
+            by_joint = torch.addcmul(by_joint, by_density, share)
+            by_bias = _row_by_row(by_score, self.bias).sum(0)
+            return by_joint, {"weight": by_weight, "bias": by_bias, "log_prior": by_prior}
+
+        return self._output(log_density, self._answer(scores)), slopes
+
+    def _embed_complete(self, log_joint: Tensor) -> Tensor:
+        found = EMBEDDINGS[self.embedding](self.mixture, log_joint)
+        shift, scale = self.shift.to(found.dtype), self.scale.to(found.dtype)
+        return ((_row_by_row(found, shift) - shift) / scale).view_as(found)
+
+    def scores(self, embedded: Tensor) -> Tensor:
+        """(n, C) before the softmax."""
+        weight, bias = self.weight.to(embedded.dtype), self.bias.to(embedded.dtype)
+        found = self.mixture.layout.sum(_row_by_row(embedded, weight) * weight) + bias
+        return found.view(-1, bias.shape[-1])
+
+    def free(self) -> dict[str, Tensor]:
+        """Unconstrained parameters of mixtures and read-out."""
+        free = {f"mixture.{name}": value for name, value in self.mixture.free().items()}
+        return {**free, "weight": self.weight, "bias": self.bias}
+
+    def from_free(self, free: dict[str, Tensor]) -> Self:
+        prefix = "mixture."
+        inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
+        mixture = self.mixture.from_free(inner)
+        return replace(self, mixture=mixture, weight=free["weight"], bias=free["bias"])
+
+    def with_read_out(self, weight: Tensor, bias: Tensor, shift: Tensor, scale: Tensor) -> Self:
+        """The network with another read-out, of an embedding in other units."""
+        return replace(self, weight=weight, bias=bias, shift=shift, scale=scale)
+
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Another device or floating type."""
+        read_out = (self.weight, self.bias, self.shift, self.scale)
+        moved = replace(self, mixture=self.mixture.to(device, dtype))
+        return moved.with_read_out(*(part.to(device, dtype).contiguous() for part in read_out))
+
+
 @storable
 @dataclass(frozen=True)
-class Network(OneProblem):
+class Network(ReadOut):
     """One mixture per class embeds a row; the score of a class reads its own embedding.
 
     p(c | x) = softmax_c(bias_c + sum over the components k of class c of weight_k * f_k(x)), and
@@ -119,12 +269,6 @@ class Network(OneProblem):
     """
 
     mixture: Mixture
-    weight: Tensor
-    bias: Tensor
-    embedding: str
-    shift: Tensor
-    scale: Tensor
-    n_draws: int = N_DRAWS
 
     @classmethod
     def blank(cls, mixture: Mixture, embedding: str) -> Self:
@@ -134,23 +278,14 @@ class Network(OneProblem):
         return cls(mixture, zero, bias, embedding, zero, torch.ones_like(zero))
 
     @property
-    def density(self) -> Density:
-        return self.mixture.density
-
-    @property
-    def n_classes(self) -> int:
-        return self.mixture.n_classes
+    def mixtures(self) -> list[Mixture]:
+        """The mixtures of every network: of one."""
+        return [self.mixture]
 
     @property
     def fewest(self) -> int:
         """Components of a class that its embedding needs to tell rows apart."""
         return 2 if self.embedding in RELATIVE else 1
-
-    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Self:
-        """Another device or floating type."""
-        read_out = (self.weight, self.bias, self.shift, self.scale)
-        moved = replace(self, mixture=self.mixture.to(device, dtype))
-        return moved.with_read_out(*(part.to(device, dtype).contiguous() for part in read_out))
 
     def embed(self, batch: Batch) -> Tensor:
         """(n, K) what the components make of each row.
@@ -162,10 +297,6 @@ class Network(OneProblem):
         if self.embedding in RELATIVE:
             return self._embed_complete(log_joint)
         return self._over_draws(batch, log_joint, lambda embedded: embedded, _mean)
-
-    def _embed_complete(self, log_joint: Tensor) -> Tensor:
-        found = EMBEDDINGS[self.embedding](self.mixture, log_joint)
-        return (found - self.shift.to(found.dtype)) / self.scale.to(found.dtype)
 
     def _over_draws(
         self,
@@ -180,7 +311,7 @@ class Network(OneProblem):
             return function(self._embed_complete(log_joint))
         full, holes = (~lacking).nonzero().flatten(), lacking.nonzero().flatten()
         if isinstance(batch, Completed):
-            pairs = [self._reduced(batch.drawn, function, batch.log_chance)]
+            pairs = [self._reduced(batch.drawn[0], function, batch.log_chance)]
         else:
             completions = self._completions(batch.take(holes), log_joint[holes])
             pairs = [self._reduced(drawn, function) for drawn in completions]
@@ -219,7 +350,7 @@ class Network(OneProblem):
         )
         drawn = Batch(x, None, y, weight, lacks)
         log_chance = self.mixture.log_joint(drawn).logsumexp(1)
-        return Completed(**vars(batch), drawn=drawn, log_chance=log_chance)
+        return Completed(**vars(batch), drawn=(drawn,), log_chance=log_chance)
 
     @torch.no_grad()
     def _completions(self, batch: Batch, log_joint: Tensor) -> Iterator[Batch]:
@@ -243,19 +374,29 @@ class Network(OneProblem):
             yield replace(many, x=whole, observed=None)
 
     @torch.no_grad()
-    def class_chances(self) -> Tensor:
-        """(K, C) the mean of p(c | x) over the rows of each component; holes tell nothing."""
+    def own_log_prob(self) -> Tensor:
+        """(K * draws, K) log densities of rows drawn from each component; holes tell nothing."""
         affordable = _NUMBERS // self.density.row_cost(False)
-        each = max(_LEAST_CHANCES, min(_FOR_CHANCES, affordable) // self.density.n_components)
-        rows = replace(self, n_draws=each)._draws.flatten(0, 1)
+        each = min(_FOR_CHANCES * self.n_draws, affordable) // self.density.n_components
+        rows = replace(self, n_draws=max(_LEAST_CHANCES, each))._draws.flatten(0, 1)
         untold = torch.full(rows.shape, -1, dtype=torch.int8, device=rows.device)
         drawn = Batch(rows, None, untold[:, 0].long(), torch.ones_like(rows[:, 0]), untold)
-        size = max(1, _NUMBERS // self.density.row_cost(False))
+        size = max(1, affordable)
         parts = [
-            self.class_log_joint(drawn.take(slice(start, start + size))).softmax(1)
+            self.density.log_prob(drawn.take(slice(start, start + size)))
             for start in range(0, len(rows), size)
         ]
-        return torch.cat(parts).unflatten(0, (-1, each)).mean(1)
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def class_chances(self, own_log_prob: Tensor | None = None) -> Tensor:
+        """(K, C) the mean of p(c | x) over the rows of each component.
+
+        Networks that differ in weights alone may share the log densities of these rows.
+        """
+        log_prob = self.own_log_prob() if own_log_prob is None else own_log_prob
+        chances = self.outputs_of(self.mixture.weighted(log_prob)).softmax(1)
+        return chances.unflatten(0, (self.density.n_components, -1)).mean(1)
 
     def class_shares(self) -> Tensor:
         """(C,) the mean of p(c | x) over all rows: the class prior of the joint model."""
@@ -283,11 +424,6 @@ class Network(OneProblem):
         drawn = self.density.sample(component.repeat_interleave(self.n_draws), even)
         return drawn.unflatten(0, (-1, self.n_draws))
 
-    def scores(self, embedded: Tensor) -> Tensor:
-        """(n, C) before the softmax."""
-        weight, bias = self.weight.to(embedded.dtype), self.bias.to(embedded.dtype)
-        return self.mixture.layout.sum(embedded * weight) + bias
-
     def class_log_joint(self, batch: Batch) -> Tensor:
         """log p(x) + log p(c | x), (n, C)."""
         log_joint = self.mixture.log_joint(batch)
@@ -300,7 +436,7 @@ class Network(OneProblem):
     def class_log_proba(self, batch: Batch, log_joint: Tensor) -> Tensor:
         """log p(c | x), (n, C); rows of which nothing is known get the classes' shares."""
         found = self._over_draws(
-            batch, log_joint, lambda embedded: self.scores(embedded).log_softmax(1), _log_mean
+            batch, log_joint, lambda embedded: self._answer(self.scores(embedded)), self._average
         )
         blank = self._blank_rows(batch)
         if not blank.any():
@@ -316,7 +452,7 @@ class Network(OneProblem):
 
     def row_cost(self, missing: bool) -> int:
         """Numbers held for one row while gradients are followed."""
-        own = self.density.row_cost(missing)
+        own = super().row_cost(missing)
         return own + self.n_draws * self._draw_cost if missing else own
 
     @property
@@ -324,21 +460,6 @@ class Network(OneProblem):
         """Numbers held for one draw of what is missing: it agrees with one component's rest."""
         partly = self.density.row_cost(True) // self.density.n_components
         return self.density.row_cost(False) + partly
-
-    def free(self) -> dict[str, Tensor]:
-        """Unconstrained parameters of mixtures and read-out."""
-        free = {f"mixture.{name}": value for name, value in self.mixture.free().items()}
-        return {**free, "weight": self.weight, "bias": self.bias}
-
-    def from_free(self, free: dict[str, Tensor]) -> Self:
-        prefix = "mixture."
-        inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
-        mixture = self.mixture.from_free(inner)
-        return replace(self, mixture=mixture, weight=free["weight"], bias=free["bias"])
-
-    def with_read_out(self, weight: Tensor, bias: Tensor, shift: Tensor, scale: Tensor) -> Self:
-        """The network with another read-out, of an embedding in other units."""
-        return replace(self, weight=weight, bias=bias, shift=shift, scale=scale)
 
     def select(self, keep: Tensor) -> Self:
         """The network of the components at `keep`, ascending; every class keeps one at least."""
@@ -350,8 +471,73 @@ class Network(OneProblem):
 class RegressionNetwork(Network):
     """One mixture, and a prediction instead of scores: the target is Gaussian around it."""
 
+    def _answer(self, scores: Tensor) -> Tensor:
+        return scores
+
+    def _average(self, answers: Tensor, log_ratio: Tensor) -> Tensor:
+        return _mean(answers, log_ratio)
+
+    def _output(self, log_density: Tensor, answer: Tensor) -> Tensor:
+        return torch.cat([log_density, answer], 1)
+
+    def _slopes(self, scores: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        return slope[:, :1], slope[:, 1:]
+
     def outputs(self, batch: Batch) -> Tensor:
         """What objectives look at: log p(x) and the prediction, (n, 2)."""
         log_joint = self.mixture.log_joint(batch)
-        prediction = self._over_draws(batch, log_joint, self.scores, _mean)
+        prediction = self._over_draws(batch, log_joint, self.scores, self._average)
         return torch.cat([log_joint.logsumexp(1, keepdim=True), prediction], 1)
+
+
+@dataclass(frozen=True)
+class NetworkStack(ReadOut):
+    """P networks of one layout, trained side by side on complete rows that they share."""
+
+    mixture: MixtureStack
+
+    @classmethod
+    def of(cls, networks: Sequence[Network], assignment: Assignment) -> NetworkStack:
+        """Networks of one layout and embedding."""
+        mixture = MixtureStack.of([each.mixture for each in networks], assignment)
+
+        def stacked(name: str) -> Tensor:
+            return torch.stack([getattr(each, name) for each in networks])
+
+        units, first = (stacked("shift"), stacked("scale")), networks[0]
+        read_out = stacked("weight"), stacked("bias"), first.embedding
+        return cls(mixture, *read_out, *units, n_draws=first.n_draws)
+
+    def networks(self) -> list[Network]:
+        """The networks of the stack."""
+        return [
+            Network(
+                mixture,
+                self.weight[place],
+                self.bias[place],
+                self.embedding,
+                self.shift[place],
+                self.scale[place],
+                self.n_draws,
+            )
+            for place, mixture in enumerate(self.mixtures)
+        ]
+
+    @property
+    def mixtures(self) -> list[Mixture]:
+        """The mixtures of every network."""
+        return [self.mixture[place] for place in range(self.n_problems)]
+
+    def completed(self, batch: Batch) -> Batch:
+        """The rows beside draws of what is missing, by each network."""
+        parts = [each.completed(batch) for each in self.networks()]
+        known = [part for part in parts if isinstance(part, Completed)]
+        if not known:
+            return batch
+        drawn = tuple(part.drawn[0] for part in known)
+        log_chance = torch.stack([part.log_chance for part in known], 1).flatten()
+        return replace(known[0], drawn=drawn, log_chance=log_chance)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """What objectives look at, (n * P, C)."""
+        return self.outputs_of(self.mixture.log_joint(batch))

@@ -196,18 +196,21 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         enough = [sum(self._sizes[:number]) < _ENOUGH for number in range(len(self._sizes))]
         return range(sum(enough))
 
-    def race(self, ways: Sequence[AnyWay], question: str = "") -> Contender[AnyWay, AnyTrained]:
+    def race(
+        self, ways: Sequence[AnyWay], question: str = "", *, whole: bool = False
+    ) -> Contender[AnyWay, AnyTrained]:
         """The best: all meet the first fold, two of them the second, one what is left.
 
         Once enough rows have been judged, it ends. Folds that cost little more than one are met
-        together.
+        together, and all rows are one of them, if `whole` asks for that.
         """
         left = [self._enter(way, question) for way in ways]
         for part in self._parts(ways, self._decisive()):
             if not self.in_time():
                 break
             for contender in left:
-                self._meet(contender, part)
+                if contender is left[0] or self.in_time():
+                    self._meet(contender, part, whole and len(part) > 1)
             if len(left) > 1:
                 left = sorted(left, key=Contender.loss)[: 2 if list(part) == [0] else 1]
         left[0].won = True
@@ -236,7 +239,9 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         return champion
 
     def deepen(self, contender: Contender[AnyWay, AnyTrained], way: AnyWay) -> None:
-        """Let another way, that goes on from where the contender is, take its place."""
+        """Let another way, that goes on from where the contender is, take its place, in time."""
+        if not self.in_time():
+            return
         met = range(len(contender.parts))
         contender.restart(way)
         for part in self._parts([way], met):

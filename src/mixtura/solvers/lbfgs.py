@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from types import NoneType
@@ -11,11 +11,13 @@ from types import NoneType
 import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval
+from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities import add_statistics
-from mixtura.engines import Engine
+from mixtura.densities import Statistics, add_statistics
+from mixtura.engines import Engine, PreparedEngine
 from mixtura.models.mixture import Mixture
+from mixtura.models.network import Completed, ReadOut
 from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
 from mixtura.progress import Progress, Record
@@ -28,6 +30,7 @@ from mixtura.solvers.base import (
     SpreadPrior,
     expected,
 )
+from mixtura.solvers.elastic_net import NetworkPrior
 from mixtura.solvers.gradients import Best, Free, Function, Packed
 
 #: Steps that curvature is remembered of.
@@ -91,6 +94,13 @@ class LBFGS(Solver):
             and isinstance(prior, SpreadPrior | NoneType)
         ):
             sums = partial(explicit_sums, model, objective=objective, engine=engine, prior=prior)
+        elif (
+            isinstance(model, ReadOut)
+            and model.explicit
+            and isinstance(prior, NetworkPrior)
+            and (isinstance(engine, PreparedEngine) or not engine.may_have_missing)
+        ):
+            sums = partial(read_out_sums, model, objective=objective, engine=engine, prior=prior)
         function = packed.mean(sums, model.total_weight(engine.y, engine.weight))
         search = Minimization(function, packed.pack(model.free()), self.max_iter, self.tol)
         while not search.settled.all():
@@ -132,6 +142,80 @@ def explicit_sums(
         sums = add_statistics(sums, prior.statistics(density, density.location))
     slope = current.slope(sums, mass)
     return {"loss": loss.view(-1), **{name: -slope[name] for name in free}}
+
+
+@torch.no_grad()
+def read_out_sums(
+    model: ReadOut, free: Free, objective: Objective, engine: Engine, prior: NetworkPrior
+) -> Free:
+    """The same for networks that meet complete rows, or draws of what is missing that stay."""
+    current = model.from_free(free)
+    sums = engine.sum(partial(_read, current, objective), model)
+    read = {name: sums.pop(name) for name in ("loss", "weight", "bias", "log_prior")}
+    mixture, density, mass = current.mixture, current.density, sums["mass"]
+    if prior.spread is not None:
+        sums = add_statistics(sums, prior.spread.statistics(density, density.location))
+    slope = mixture.slope(sums, mass)
+    by_prior = read["log_prior"]
+    slope["log_prior"] -= by_prior - by_prior.sum(-1, keepdim=True) * mixture.log_prior.exp()
+    rows = prior.rows if mixture.n_problems > 1 else prior.rows[0]
+    by_weight = read["weight"] + rows[..., None] * prior.net.slope(current.weight)
+    found = {f"mixture.{name}": -value for name, value in slope.items()}
+    found |= {"weight": by_weight, "bias": read["bias"]}
+    loss = read["loss"] + prior.penalty(current)
+    return {"loss": loss, **{name: found[name] for name in free}}
+
+
+def _read(model: ReadOut, objective: Objective, batch: Batch) -> Free:
+    """Statistics of a chunk, `loss` (P,), and its derivatives by the read-out and class priors.
+
+    The latter are those of embeddings, which may leave out what log-joints hold of them.
+    """
+    log_prob, statistics = model.density.expectation(batch)
+    log_joint, (y, weight) = model.mixture.weighted(log_prob), model.asked(batch)
+
+    def loss_and_slope(outputs: Tensor) -> tuple[Free, Tensor]:
+        losses, slope = objective.loss_and_slope(outputs.detach(), y)
+        loss = (losses * weight).view(-1, model.n_problems).sum(0)
+        return {"loss": loss}, slope * weight[:, None]
+
+    if isinstance(batch, Completed):
+        return _read_draws(model, batch, log_joint, statistics, loss_and_slope)
+    outputs, slopes = model.read(log_joint)
+    loss, slope = loss_and_slope(outputs)
+    by_joint, by_parameter = slopes(slope)
+    return {**statistics(-by_joint.view(len(batch), -1)), **loss, **by_parameter}
+
+
+def _read_draws(
+    model: ReadOut,
+    batch: Completed,
+    log_joint: Tensor,
+    statistics: Callable[[Tensor], Statistics],
+    loss_and_slope: Callable[[Tensor], tuple[Free, Tensor]],
+) -> Free:
+    """The same where rows have holes: autograd goes through the read-out of rows and draws.
+
+    Each network meets its own draws, which are rows like any other to its mixtures.
+    """
+    drawn = [
+        (each, *each.density.expectation(rows))
+        for each, rows in zip(model.mixtures, batch.drawn, strict=True)
+    ]
+    joints = torch.stack([each.weighted(log_prob) for each, log_prob, _ in drawn], 1)
+    given = log_joint, joints, model.weight, model.bias, model.mixture.log_prior
+    leaves = [each.detach().requires_grad_() for each in given]
+    with torch.enable_grad():
+        mixture = replace(model.mixture, log_prior=leaves[4])
+        current = replace(model, mixture=mixture, weight=leaves[2], bias=leaves[3])
+        outputs = current.outputs_over(leaves[0], leaves[1].flatten(0, 1), batch)
+    loss, slope = loss_and_slope(outputs)
+    by_joint, by_draws, *rest = torch.autograd.grad(outputs, leaves, slope, materialize_grads=True)
+    shares = (-by_draws).unbind(1)
+    parts = [sums(share) for (_, _, sums), share in zip(drawn, shares, strict=True)]
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    found = add_statistics(statistics(-by_joint.view(len(batch), -1)), joined)
+    return {**found, **loss, **dict(zip(("weight", "bias", "log_prior"), rest, strict=True))}
 
 
 def traced_sums(
@@ -181,6 +265,7 @@ class Minimization:
         self.n_iter = np.zeros(len(start), dtype=int)
         self.settled = ~np.isfinite(self.loss) | (abs(self.slope).max(1) <= _FLAT)
         self._moves = self._turns = np.zeros((len(start), 0, start.shape[1]))
+        self._products = self._squares = np.zeros((len(start), 0, 0))
         self._direction = -self.slope
         self._length = 1.0 / np.linalg.norm(self.slope, axis=1).clip(1.0)
         self._low, self._high = np.zeros(len(start)), np.full(len(start), np.inf)
@@ -225,27 +310,41 @@ class Minimization:
     def _remember(self, taken: np.ndarray, move: np.ndarray, turn: np.ndarray) -> None:
         """The last moves and what they did to the slope, (P, m, d), the latest last.
 
+        Their products (P, m, m) are kept, moves by turns and turns by turns: only the last are new.
         Problems that have taken fewer steps than others begin with moves of zero.
         """
         curved = (move * turn).sum(1) > 1e-10 * (turn * turn).sum(1)
-        keep = (taken & curved)[:, None, None]
+        keep = taken & curved
         if not keep.any():
             return
 
         def pushed(kept: np.ndarray, new: np.ndarray) -> np.ndarray:
             if kept.shape[1] < _MEMORY:
                 kept = np.concatenate([np.zeros_like(new)[:, None], kept], 1)
-            return np.where(keep, np.concatenate([kept[:, 1:], new[:, None]], 1), kept)
+            found = np.concatenate([kept[:, 1:], new[:, None]], 1)
+            found[~keep] = kept[~keep]
+            return found
+
+        def bordered(kept: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+            if kept.shape[1] < row.shape[1]:
+                kept = np.pad(kept, ((0, 0), (1, 0), (1, 0)))
+            found = np.concatenate([kept[:, 1:, 1:], row[:, None, :-1]], 1)
+            found = np.concatenate([found, column[..., None]], 2)
+            found[~keep] = kept[~keep]
+            return found
 
         self._moves, self._turns = pushed(self._moves, move), pushed(self._turns, turn)
+        by_move, by_turn = ((self._turns @ each[..., None])[..., 0] for each in (move, turn))
+        column = (self._moves @ turn[..., None])[..., 0]
+        self._products = bordered(self._products, by_move, column)
+        self._squares = bordered(self._squares, by_turn, by_turn)
 
     def _newton(self) -> np.ndarray:
         """Minus the inverse curvature times the slope, (P, d)."""
         moves, turns, slope = self._moves, self._turns, self.slope[..., None]
         if not moves.shape[1]:
             return -self.slope
-        back = turns.transpose(0, 2, 1)
-        products, squares = moves @ back, turns @ back  # (P, m, m)
+        back, products, squares = turns.transpose(0, 2, 1), self._products, self._squares
         diagonal = np.einsum("pmm->pm", products)
         blank = diagonal == 0.0
         upper = np.triu(products) + blank[..., None] * np.eye(moves.shape[1])

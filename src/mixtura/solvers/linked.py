@@ -7,7 +7,6 @@ component that it does not use may be erased.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -15,7 +14,7 @@ from numbers import Integral, Real
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from scipy.special import log_softmax, logsumexp
+from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
@@ -34,101 +33,13 @@ from mixtura.models.network import Network, RegressionNetwork
 from mixtura.parts import Part
 from mixtura.progress import Progress, Record
 from mixtura.solvers.base import SpreadPrior, penalty
+from mixtura.solvers.elastic_net import ElasticNet, cross_entropy, squared_error
 from mixtura.solvers.em import em_update
 
-#: Losses (n,) of scores (n, C), and their derivatives by them.
-Loss = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 #: Smallest deviation that an embedding is divided by.
 _LEAST_SCALE = 1e-9
-#: Rounds the corner of |w| where a gradient is followed.
-_CORNER = 1e-3
 #: Rounds of giving the classes their shares, how near is near enough, and how stiff the search is.
 _ROUNDS, _NEAR, _STIFF = 5, 2e-3, 1e-4
-
-
-@dataclass(frozen=True)
-class ElasticNet:
-    """Penalties of the read-out's weights, beside the mean loss of the rows."""
-
-    l1: float = 1e-3
-    l2: float = 1e-3
-
-    def fit(
-        self,
-        embedded: np.ndarray,
-        owner: np.ndarray,
-        loss: Loss,
-        share: np.ndarray,
-        start: tuple[np.ndarray, np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Weights (K,) and biases (C,): L-BFGS-B on the positive and negative parts of weights.
-
-        Parameters
-        ----------
-        embedded : (n, K).
-        owner : (K,) the score that each weight belongs to.
-        share : (n,) of each row in the mean.
-        start : weights and biases to begin with.
-        """
-        size, n_scores = len(owner), len(start[1])
-        place = np.arange(size)
-
-        def value_and_slope(point: np.ndarray) -> tuple[float, np.ndarray]:
-            parts, bias = point[: 2 * size], point[2 * size :]
-            weight = parts[:size] - parts[size:]
-            read = np.zeros((size, n_scores))
-            read[place, owner] = weight
-            losses, slopes = loss(embedded @ read + bias)
-            slopes = slopes * share[:, None]
-            slope = (slopes.T @ embedded)[owner, place]
-            value = share @ losses + self.l1 * parts.sum() + 0.5 * self.l2 * parts @ parts
-            by_part = np.concatenate([slope, -slope]) + self.l1 + self.l2 * parts
-            return float(value), np.concatenate([by_part, slopes.sum(0)])
-
-        weight, bias = start
-        found = minimize(
-            value_and_slope,
-            np.concatenate([weight.clip(min=0.0), (-weight).clip(min=0.0), bias]),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(0.0, None)] * (2 * size) + [(None, None)] * n_scores,
-            options={"maxiter": 500, "ftol": 1e-9, "gtol": 1e-6, "maxcor": 20},
-        ).x
-        return found[:size] - found[size : 2 * size], found[2 * size :]
-
-    def penalty(self, weight: Tensor) -> Tensor:
-        """What the weights cost; |w| is rounded at zero, so that gradients can be followed."""
-        absolute = (weight.square() + _CORNER**2).sqrt() - _CORNER
-        return self.l1 * absolute.sum() + 0.5 * self.l2 * weight.square().sum()
-
-
-@dataclass(frozen=True)
-class NetworkPrior:
-    """Penalties of a network that is trained by gradient."""
-
-    net: ElasticNet
-    rows: float
-    spread: SpreadPrior | None
-
-    def penalty(self, network: Network) -> Tensor:
-        """As much as `rows` losses weigh."""
-        total = self.rows * self.net.penalty(network.weight)
-        return total if self.spread is None else total + self.spread.penalty(network.mixture)
-
-
-def cross_entropy(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """-log softmax of the own class."""
-    rows = np.arange(len(labels))
-    logs = log_softmax(scores, axis=1)
-    slope = np.exp(logs)
-    slope[rows, labels] -= 1.0
-    return -logs[rows, labels], slope
-
-
-def squared_error(target: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Half the squared difference."""
-    off = scores - target[:, None]
-    return 0.5 * off[:, 0] ** 2, off
 
 
 @dataclass(frozen=True)
@@ -187,6 +98,7 @@ class LinkedEM(Part):
         specialize: float = 0.0,
         net: ElasticNet | None = None,
         prior: SpreadPrior | None = None,
+        fitted: bool = False,
     ) -> LinkedResult:
         """A trained network.
 
@@ -197,10 +109,13 @@ class LinkedEM(Part):
             them).
         net : penalties of the read-out; None: as the settings say.
         prior : of the spread of components.
+        fitted : whether EM has fitted the mixtures to all rows, or to those of their classes, and
+            gradients follow. Where no more than EM is to be done, the read-out alone is fitted.
         """
-        return _Course(self, net or ElasticNet(self.l1, self.l2), specialize, prior).run(
-            network, engine, progress
-        )
+        course = _Course(self, net or ElasticNet(self.l1, self.l2), specialize, prior)
+        if fitted and course.is_em(engine):
+            return course.only_read(network, engine)
+        return course.run(network, engine, progress)
 
 
 @dataclass(frozen=True)
@@ -232,6 +147,16 @@ class _Course:
             settled = _change(before.mixture, network.mixture) < settings.tol
         network = network if used else self._read_out(network, taught)
         return LinkedResult(network, iteration, settled and not stop, self.prior)
+
+    def only_read(self, network: Network, engine: Engine) -> LinkedResult:
+        """The mixtures as they are."""
+        taught = _rows_with_answers(network, engine)
+        return LinkedResult(self._read_out(network, taught), 0, True, self.prior)
+
+    def is_em(self, engine: Engine) -> bool:
+        """Whether it does what EM does, each mixture on all rows or on its own."""
+        whole = self.specialize in (0.0, 1.0) and not self.settings.equal_covariances
+        return whole and not self._uses_read_outs(engine)
 
     def _uses_read_outs(self, engine: Engine) -> bool:
         """Whether a read-out changes the next EM step; if not, only the last one is of use."""
@@ -316,7 +241,8 @@ def with_class_shares(network: Network, shares: np.ndarray, progress: Progress) 
     """
     if progress.stopped:
         return network
-    share, chances = 1.0, network.class_chances()
+    log_prob = network.own_log_prob()
+    share, chances = 1.0, network.class_chances(log_prob)
     distance = _distance(network, chances, shares)
     for _ in range(_ROUNDS):
         if distance < _NEAR or progress.time_spent >= 1.0:
@@ -325,7 +251,7 @@ def with_class_shares(network: Network, shares: np.ndarray, progress: Progress) 
         tilt = share * _tilt(log_weight.cpu().numpy(), chances.cpu().numpy(), shares)
         tilted = log_weight + chances @ torch.from_numpy(tilt).to(chances)
         changed = network.with_joint_weight(tilted - tilted.logsumexp(0))
-        found = changed.class_chances()
+        found = changed.class_chances(log_prob)
         nearer = _distance(changed, found, shares)
         if nearer < distance:
             network, chances, distance = changed, found, nearer

@@ -109,10 +109,12 @@ class Groups:
     label: Tensor
 
     @classmethod
-    def everyone(cls, engine: Engine, n_groups: int = 1) -> Groups:
-        """So many groups of all rows."""
-        all_rows = Assignment.everyone(n_groups, engine.device)
-        return cls(engine.single_class(), all_rows.sees[None], all_rows.label)
+    def everyone(cls, engine: Engine, n_groups: int = 1, folds: Folds | None = None) -> Groups:
+        """So many groups of all rows; in each trial, of those of the other folds."""
+        folds = folds or Folds.none(engine)
+        kind, label, shown = folds.kinds(torch.full_like(folds.number, -1), 0)
+        sees = shown[:, None].expand(-1, n_groups, -1)
+        return cls(engine.with_answers(y=kind.to(engine.device)), sees, label.clamp_min(0))
 
     @classmethod
     def by_class(cls, engine: Engine, n_classes: int, folds: Folds) -> Groups:
@@ -182,11 +184,16 @@ class Folds:
     @classmethod
     def none(cls, engine: Engine) -> Folds:
         """One trial, that learns from all rows."""
-        return cls(torch.full_like(engine.y, -1), [NOTHING])
+        return cls(torch.full_like(engine.y, -1, dtype=torch.long), [NOTHING])
 
     def only(self, mask: Tensor) -> Folds:
         """Those of some rows."""
         return replace(self, number=self.number[mask.to(self.number.device)])
+
+    def shown(self, engine: Engine, trial: int) -> Engine:
+        """The rows that a trial learns from."""
+        held_out = self.held_out[trial]
+        return engine if held_out == NOTHING else engine.only(self.number != held_out)
 
     def kinds(self, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
         """(n,) the kind of each row; (M,) its class; (T, M) whether a trial learns from it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,12 +13,19 @@ import torch
 from mixtura.engines import Engine, PreparedEngine
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.models.mixture import Mixture
-from mixtura.models.network import N_DRAWS, RELATIVE, Network, RegressionNetwork
+from mixtura.models.network import (
+    N_DRAWS,
+    RELATIVE,
+    Network,
+    NetworkStack,
+    RegressionNetwork,
+)
 from mixtura.objectives import Objective, Regression, beside_likelihood, likelihood_share
 from mixtura.progress import Progress
-from mixtura.solvers import LBFGS, Adam, LinkedEM, Solver, SpreadPrior
-from mixtura.solvers.linked import ElasticNet, LinkedResult, NetworkPrior, with_class_shares
-from mixtura.training.groups import Folds, Groups, Recipe, effective_rows, fit_groups
+from mixtura.solvers import LBFGS, Adam, FitResult, LinkedEM, Solver, SpreadPrior
+from mixtura.solvers.elastic_net import ElasticNet, NetworkPrior
+from mixtura.solvers.linked import LinkedResult, with_class_shares
+from mixtura.training.groups import NOTHING, Folds, Groups, Recipe, effective_rows, fit_groups
 
 #: Up to so many rows L-BFGS trains end to end, with an iteration for every twenty of them; few rows
 #: would be learned by heart, and many need the time to find what tells rare classes.
@@ -28,6 +37,10 @@ _MOST_CHANCES = 40_000
 _TRAINING_DRAWS, _TRIAL_DRAWS, _ROUNDS = 8, 32, 4
 #: Penalties of the read-out are lessened so far at most where classes are rare.
 _LEAST_RARITY = 0.1
+#: Iterations that tell which of several candidates is best.
+_GLIMPSE = 12
+
+AnyNetwork = TypeVar("AnyNetwork", Network, NetworkStack)
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,9 @@ class NetworkPlan:
     term : discriminative term of the objective; None is the squared error of a number.
     tradeoff : share of the likelihood per observed value beside it.
     unlabeled_weight : of unlabeled rows in the likelihood, where they take part; 0 sets them aside.
+    together : whether trials on several folds are trained side by side.
+    short : whether trials have just a glimpse of the iterations of gradients.
+    begin : what it begins with, the results of short trials by the fold that they held out.
     """
 
     n_classes: int
@@ -54,6 +70,9 @@ class NetworkPlan:
     term: Objective | None
     tradeoff: float
     unlabeled_weight: float = 0.5
+    together: bool = False
+    short: bool = False
+    begin: Mapping[int, LinkedResult] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -68,11 +87,31 @@ class NetworkPlan:
         """The same, with components that also differ in which entries are absent."""
         return replace(self, recipe=replace(self.recipe, informative=True))
 
-    def stages(
-        self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> list[Network]:
-        """The network of a trial."""
-        return [self.for_trials(self.train(engine, generator, progress).network)]
+    def whole(self) -> NetworkPlan:
+        """The same, from the beginning to the end."""
+        return replace(self, short=False, begin={})
+
+    def shortened(self) -> NetworkPlan:
+        """The same, with so few iterations of gradients as tell candidates apart."""
+        return replace(self, short=True)
+
+    def resumed(self, begin: Mapping[int, LinkedResult]) -> NetworkPlan:
+        """The same, with the iterations that short trials have left."""
+        return replace(self, short=False, begin=begin)
+
+    def trials(
+        self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
+    ) -> list[LinkedResult]:
+        """The networks of trials; each learns from the rows of the other folds."""
+        begin = [self.begin[number] for number in folds.held_out if self.begin]
+        if len(folds.held_out) == 1:
+            engine = folds.shown(engine, 0)
+            folds = Folds.none(engine)
+        found = self._trained(engine, folds, generator, progress, begin)
+        if self.short:
+            return found
+        found = [self._with_shares(each, engine, progress) for each in found]
+        return [replace(each, network=self.for_trials(each.network)) for each in found]
 
     @staticmethod
     def for_trials(network: Network) -> Network:
@@ -81,40 +120,138 @@ class NetworkPlan:
 
     def train(self, engine: Engine, generator: torch.Generator, progress: Progress) -> LinkedResult:
         """A network of the rows."""
+        begin = [self.begin[NOTHING]] if self.begin else []
+        (found,) = self._trained(engine, Folds.none(engine), generator, progress, begin)
+        many = replace(found, network=replace(found.network, n_draws=N_DRAWS))
+        return self._with_shares(many, engine, progress)
+
+    def _trained(
+        self,
+        engine: Engine,
+        folds: Folds,
+        generator: torch.Generator,
+        progress: Progress,
+        begin: Sequence[LinkedResult],
+    ) -> list[LinkedResult]:
+        """One network per trial, begun anew or with others."""
         if self.unlabeled_weight == 0.0:
-            engine = engine.only(engine.labeled)
-        mixture, prior = self._start(engine, generator, progress)
-        rarity = self._rarity(engine)
-        net = ElasticNet(self.linked.l1 * rarity, self.linked.l2 * rarity)
+            folds, engine = folds.only(engine.labeled), engine.only(engine.labeled)
+        begun = begin or self._begun(engine, folds, generator, progress)
+        networks = [replace(each.network, n_draws=_TRAINING_DRAWS) for each in begun]
+        if any(self.follows_gradients(each, engine) for each in networks):
+            priors = [each.prior for each in begun]
+            networks = self._descended(networks, priors, engine, folds, generator, progress)
+        return [
+            replace(each, network=network) for each, network in zip(begun, networks, strict=True)
+        ]
+
+    def _with_shares(
+        self, result: LinkedResult, engine: Engine, progress: Progress
+    ) -> LinkedResult:
+        """Trained end to end, the network whose p(x) gives the classes their shares."""
+        if self.n_classes < 2 or not self.linked.end_to_end:
+            return result
+        shares = self._shares(engine)
+        return replace(result, network=with_class_shares(result.network, shares, progress))
+
+    def _begun(
+        self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
+    ) -> list[LinkedResult]:
+        """EM, and linked EM where that does more; what a read-out makes of it."""
         kind = RegressionNetwork if self.term is None else Network
-        found = self.linked.run(
-            replace(kind.blank(mixture, self.embedding), n_draws=_TRAINING_DRAWS),
-            engine,
-            progress,
-            specialize=self.specialize,
-            net=net,
-            prior=prior,
+        found = []
+        for trial, start in enumerate(self._start(engine, folds, generator, progress)):
+            result = self.linked.run(
+                replace(kind.blank(start.model, self.embedding), n_draws=_TRAINING_DRAWS),
+                folds.shown(engine, trial),
+                progress,
+                specialize=self.specialize,
+                net=self._net(engine),
+                prior=start.prior,
+                fitted=self._descends(engine),
+            )
+            if result.n_iter == 0:
+                result = replace(result, n_iter=start.n_iter, converged=start.converged)
+            found.append(result)
+        return found
+
+    def _descended(
+        self,
+        networks: list[Network],
+        priors: list[SpreadPrior | None],
+        engine: Engine,
+        folds: Folds,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> list[Network]:
+        """Mixtures and read-out trained together by gradients, those of several trials at once.
+
+        Where draws of what is missing need autograd through densities, one after another.
+        """
+        if len(networks) > 1 and engine.may_have_missing and not networks[0].explicit:
+            shown = (folds.shown(engine, trial) for trial in range(len(networks)))
+            alone = zip(networks, priors, shown, strict=True)
+            return [
+                self._descended([each], [prior], rows, Folds.none(rows), generator, progress)[0]
+                for each, prior, rows in alone
+            ]
+        count = networks[0].mixture.n_components
+        taught = [self.supervision(folds.shown(engine, trial)) for trial in range(len(networks))]
+        penalties = NetworkPrior(
+            self._net(engine),
+            torch.tensor(taught, dtype=torch.float64, device=engine.device),
+            SpreadPrior.stacked(priors, count) if len(priors) > 1 else priors[0],
         )
-        network = found.network
-        if self.follows_gradients(network, engine):
-            penalties = NetworkPrior(net, self.supervision(engine), prior)
-            for solver in _gradient_solvers(engine):
-                if progress.stopped:
-                    break
-                stay = engine.may_have_missing and isinstance(solver, LBFGS)
-                rows = PreparedEngine(engine, network.completed) if stay else engine
-                network = solver.run(
-                    network,
-                    self.objective(engine),
-                    rows,
-                    progress,
-                    generator=generator,
-                    prior=penalties,
-                ).model
-        network = replace(network, n_draws=N_DRAWS)
-        if self.n_classes > 1 and self.linked.end_to_end:
-            network = with_class_shares(network, self._shares(engine), progress)
-        return replace(found, network=network)
+        solve = partial(
+            self._solve,
+            objective=self.objective(engine),
+            generator=generator,
+            progress=progress,
+            prior=penalties,
+        )
+        if len(networks) == 1:
+            return [solve(networks[0], engine)]
+        kind, assignment = folds.assignment(engine.y, self.n_classes)
+        rows = engine.with_answers(y=kind)
+        return solve(NetworkStack.of(networks, assignment), rows).networks()
+
+    def _solve(
+        self,
+        model: AnyNetwork,
+        engine: Engine,
+        objective: Objective,
+        generator: torch.Generator,
+        progress: Progress,
+        prior: NetworkPrior,
+    ) -> AnyNetwork:
+        """One solver after the other.
+
+        Draws of what is missing stay the same within a run of L-BFGS, or every step would be one of
+        another function; several runs keep them from being learned by heart.
+        """
+        for solver in self._solvers(engine):
+            if progress.stopped:
+                break
+            rows = engine
+            if engine.may_have_missing and isinstance(solver, LBFGS):
+                rows = PreparedEngine(engine, model.completed)
+            result = solver.run(model, objective, rows, progress, generator=generator, prior=prior)
+            model = result.model
+        return model
+
+    def _solvers(self, engine: Engine) -> list[Solver]:
+        if len(engine) > _SMALL:
+            return [Adam()]
+        iterations = int(np.clip(len(engine) / _ROWS_EACH, *_ITERATIONS))
+        if self.short or self.begin:
+            iterations = _GLIMPSE if self.short else iterations - _GLIMPSE
+        rounds = _ROUNDS if engine.may_have_missing and not self.short else 1
+        return [LBFGS(iterations // rounds)] * rounds
+
+    def _net(self, engine: Engine) -> ElasticNet:
+        """Penalties of the read-out."""
+        rarity = self._rarity(engine)
+        return ElasticNet(self.linked.l1 * rarity, self.linked.l2 * rarity)
 
     def objective(self, engine: Engine) -> Objective:
         """What gradients minimize over the rows."""
@@ -140,8 +277,10 @@ class NetworkPlan:
 
     def follows_gradients(self, network: Network, engine: Engine) -> bool:
         """Whether mixtures and read-out are trained together, after linked EM."""
-        taught = self.supervision(engine) > 0 and bool(network.weight.any())
-        return self.linked.end_to_end and taught
+        return self._descends(engine) and bool(network.weight.any())
+
+    def _descends(self, engine: Engine) -> bool:
+        return self.linked.end_to_end and self.supervision(engine) > 0
 
     def _shares(self, engine: Engine) -> np.ndarray:
         """(C,) shares of the classes in the weight of the labeled rows."""
@@ -161,29 +300,43 @@ class NetworkPlan:
         return max(_LEAST_RARITY, self.n_classes * float(found.min())) if len(found) else 1.0
 
     def _start(
-        self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> tuple[Mixture, SpreadPrior | None]:
-        """EM on all rows, once for all classes; or on the rows of each, where that is its share."""
-        n_mixtures, everyone = max(1, self.n_classes), engine.single_class()
+        self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
+    ) -> list[FitResult[Mixture]]:
+        """EM on all rows, once for all classes; or on the rows of each, where that is its share.
+
+        The numbers of components are those of the rows that the last trial sees.
+        """
+        n_mixtures, shown = max(1, self.n_classes), folds.shown(engine, -1)
         own = self.specialize > 0.5 and n_mixtures > 1
-        engines: list[Engine] = [everyone] * n_mixtures
+        engines: list[Engine] = [shown] * n_mixtures
         if own:
-            parts = (engine.labeled_as(label) for label in range(n_mixtures))
-            engines = [rows.single_class() if len(rows) else everyone for rows in parts]
+            parts = (shown.labeled_as(label) for label in range(n_mixtures))
+            engines = [rows if len(rows) else shown for rows in parts]
         counts = self._components(engines)
         alike = not own and len(set(counts or [0])) == 1
         fitted = 1 if alike else n_mixtures
         counts = None if counts is None else counts[:fitted]
         groups = (
-            Groups.by_class(engine, fitted, Folds.none(engine))
+            Groups.by_class(engine, fitted, folds)
             if own
-            else Groups.everyone(engine, fitted)
+            else Groups.everyone(engine, fitted, folds)
         )
         start = fit_groups(groups, counts, self.recipe, generator, progress)
-        found = [result.model for result in start.results[0]]
-        mixtures = found * (n_mixtures if alike else 1)
-        even = mixtures[0].log_weight.new_full((n_mixtures,), 1.0 / n_mixtures).log()
-        return Mixture.join(mixtures, even, learn_prior=True), start.prior()
+        even = torch.full((n_mixtures,), 1.0 / n_mixtures, dtype=torch.float64).log()
+        return [
+            FitResult(
+                Mixture.join(
+                    [each.model for each in results] * (n_mixtures // fitted),
+                    even.to(results[0].model.log_weight),
+                    learn_prior=True,
+                ),
+                float("nan"),
+                max(each.n_iter for each in results),
+                all(each.converged for each in results),
+                start.prior(trial),
+            )
+            for trial, results in enumerate(start.results)
+        ]
 
     def _components(self, engines: Sequence[Engine]) -> list[int] | None:
         """Components of each mixture, no more than its rows; None lets a criterion decide.
@@ -214,16 +367,3 @@ class NetworkPlan:
                 DegenerateDataWarning,
             )
         return counts.tolist()
-
-
-def _gradient_solvers(engine: Engine) -> list[Solver]:
-    """One after the other.
-
-    Draws of what is missing stay the same within a run of L-BFGS, or every step would be one of
-    another function; several runs keep them from being learned by heart.
-    """
-    if len(engine) > _SMALL:
-        return [Adam()]
-    rounds = _ROUNDS if engine.may_have_missing else 1
-    iterations = int(np.clip(len(engine) / _ROWS_EACH, *_ITERATIONS))
-    return [LBFGS(iterations // rounds)] * rounds
