@@ -40,11 +40,12 @@ if TYPE_CHECKING:
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
-#: Iterations that tell which of several candidates is best, those that are left for it, and those
-#: that lead from one trained mixture to another one nearby.
-_GLIMPSE, _REST, _FURTHER = 12, 28, 20
-#: How many times the components of a class a model beside the first has, and rows that each needs.
-_MORE, _ROWS_PER_COMPONENT = 3, 7
+#: Iterations that tell which of several candidates is best, those that are left for it, those that
+#: lead from one trained mixture to another one nearby, and those of a model beside the first.
+_GLIMPSE, _REST, _FURTHER, _BESIDE = 12, 28, 20, 25
+#: How many times the components of a class a model beside the first has; rows that each needs, at
+#: least and for so many features.
+_MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
 #: A start has settled when a row gains so little per number (of ten at least).
 _TOL = 1e-3
 #: The prior of a class that a stream has not shown yet.
@@ -211,7 +212,7 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
             counts = _more(counts, found.engine)
         recipe = replace(found.plan.recipe, structure=trial.way.recipe.structure)
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
-        ways.append(_quick(estimator, way, _GLIMPSE + _REST))
+        ways.append(_quick(estimator, way, _BESIDE))
     return ways
 
 
@@ -219,7 +220,8 @@ def _more(counts: list[int], engine: Engine) -> list[int]:
     """More components per class, where its rows allow."""
     known = engine.labeled
     rows = torch.bincount(engine.y[known], engine.weight[known], minlength=len(counts))
-    allowed = (rows / _ROWS_PER_COMPONENT).int().tolist()
+    needed = max(_ROWS_PER_COMPONENT, engine.n_features / _FEATURES_PER_ROW)
+    allowed = (rows / needed).int().tolist()
     return [max(n, min(_MORE * n, most)) for n, most in zip(counts, allowed, strict=True)]
 
 
