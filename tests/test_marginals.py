@@ -339,3 +339,14 @@ def test_models_that_met_too_few_rows_have_no_say(skewed, monkeypatch):
     tried = [row for row in model.choice_ if row["question"] == "marginals"]
     assert tried
     assert not any(row["chosen"] for row in tried)
+
+
+def test_units_and_names_do_not_matter(skewed):
+    """Averages of three models see the same rows in other units, and classes by other names."""
+    X, y = skewed[0][:100], skewed[1][:100]
+    brief = {"solver": LBFGS(3), "random_state": 0}
+    plain = MixtureClassifier(**brief).fit(X, y).predict_proba(X)
+    other = X * [1e-6, 1e4] + [1e-7, 3.0]
+    named = MixtureClassifier(**brief).fit(other, np.array(["no", "yes"])[y])
+    assert len(named.marginals_) == 3
+    np.testing.assert_allclose(named.predict_proba(other), plain, atol=1e-8)

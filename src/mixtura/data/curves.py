@@ -48,7 +48,8 @@ class Curves:
 
         "power": the power of Yeo and Johnson, from the median or an end of the values on, under
         which they are most probable as draws of a Gaussian. "ranks": the normal scores of ranks, by
-        straight lines between some of the values. Mapped values have mean zero and variance one.
+        straight lines between some of the values. Mapped values have about mean zero and variance
+        one, by their quantiles, which outliers do not move.
         """
         curves = [
             _LINE if level else _curve(kind, *_told(column, weight))
@@ -130,10 +131,10 @@ def _curve(kind: str, values: np.ndarray, weight: np.ndarray) -> _Curve:
     return at, (to - mapped.mean()) / mapped.std()
 
 
-def _power(points: np.ndarray, n_rows: int) -> _Curve:
+def _power(points: np.ndarray, n_values: int) -> _Curve:
     """The power under which points are most probable as Gaussian draws; 1 unless one is clearly."""
     to, log_slope = points, np.zeros_like(points)
-    best = -0.5 * np.log(points.var()) + _CLEAR / n_rows
+    best = -0.5 * np.log(points.var()) + _CLEAR / n_values
     for origin, side in ((np.median(points), 1.0), (points[0], 1.0), (points[-1], -1.0)):
         unit = np.abs(points - origin).mean()
         mapped, slopes = _yeo_johnson(side * (points - origin) / unit)

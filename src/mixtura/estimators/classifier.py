@@ -18,7 +18,7 @@ from mixtura.data import Scaling
 from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema
-from mixtura.densities import DENSITIES, Auto, Structure
+from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, training_engine
 from mixtura.estimators.blending import Company, Mapped, best_of, curved
@@ -28,6 +28,7 @@ from mixtura.estimators.plan import (
     answers,
     choose,
     held_back,
+    leaves_density_open,
     make_plans,
     previous_fit,
     resized,
@@ -42,7 +43,6 @@ from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
 from mixtura.objectives import OBJECTIVES, LogMargin, Objective
-from mixtura.parts import resolve
 from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.chooser import MOST
@@ -335,9 +335,8 @@ class MixtureClassifier(DensityClassifier):
         return Calibration.typical(term.margin) if isinstance(term, LogMargin) else Calibration()
 
     def _maps(self, found: Decision) -> bool:
-        """Whether curves are to be tried: who names a density names it for X as it is."""
-        left_open = isinstance(resolve(self.density, DENSITIES), Auto) and not self.warm_start
-        asked = self.marginals == "auto" and left_open
+        """Whether curves are to be tried."""
+        asked = self.marginals == "auto" and leaves_density_open(self) and not self.warm_start
         return asked and not found.plan.generative and found.engine.n_numbers > 0
 
     def _decide(

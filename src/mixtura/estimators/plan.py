@@ -142,12 +142,16 @@ def resized(estimator: MixtureClassifier, plan: Plan, engine: Engine) -> Plan:
     return replace(plan, solver=choose_solver(estimator.solver, engine.total_weight, False))
 
 
+def leaves_density_open(estimator: MixtureClassifier) -> bool:
+    """Whether no density is named: who names one has chosen, for X as it is."""
+    return isinstance(resolve(estimator.density, DENSITIES), Auto)
+
+
 def other_tradeoffs(
     estimator: MixtureClassifier, plan: Plan, begin: Sequence[Trained] = ()
 ) -> list[Plan]:
     """The plan with the other trade-offs that "auto" leaves open, from trained mixtures on."""
-    left_open = isinstance(resolve(estimator.density, DENSITIES), Auto)
-    if plan.generative or estimator.tradeoff != "auto" or not left_open:
+    if plan.generative or estimator.tradeoff != "auto" or not leaves_density_open(estimator):
         return []
     return [replace(plan, tradeoff=tradeoff, begin=begin) for tradeoff in _TRADEOFFS[1:]]
 
