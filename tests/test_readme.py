@@ -41,8 +41,9 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_readme_snippets(tmp_path, monkeypatch):
     """Every Python block, in order, in one session."""
-    for package in ("pandas", "optuna"):
+    for package in ("matplotlib", "pandas", "optuna"):
         pytest.importorskip(package)
+    monkeypatch.setenv("MPLBACKEND", "agg")
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len(blocks) >= 4
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mixtura import exceptions as exceptions
     from mixtura import nn as nn
     from mixtura import objectives as objectives
+    from mixtura import plotting as plotting
     from mixtura import solvers as solvers
     from mixtura.estimators import (
         BoostedMixtureClassifier,
@@ -45,7 +46,7 @@ __all__ = [
     "load",
 ]
 #: Modules that are attributes of the package without an import of their own.
-_MODULES = ("datasets", "densities", "exceptions", "nn", "objectives", "solvers")
+_MODULES = ("datasets", "densities", "exceptions", "nn", "objectives", "plotting", "solvers")
 
 
 def __getattr__(name: str) -> object:

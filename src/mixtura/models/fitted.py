@@ -251,6 +251,10 @@ class Fitted:
 
         return run_over(model, engine, moved).numpy()
 
+    def component_log_joint(self, engine: Engine) -> np.ndarray:
+        """(n, K) log p(x, class, component), in the user's units."""
+        return self._in_users_units(self.mixture, engine, lambda m, b: m.log_joint(b))
+
     def responsibilities(self, engine: Engine) -> np.ndarray:
         """(n, K) p(component | x)."""
         return run_over(self.mixture, engine, lambda m, b: m.posterior(b)).numpy()
