@@ -1,6 +1,7 @@
 """The demonstration and the command that runs it."""
 
 import builtins
+import re
 import sys
 
 import pytest
@@ -33,14 +34,17 @@ def test_demo_prints_a_table_and_saves_pictures(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("_command")
-def test_demo_refuses_a_folder_before_any_work(tmp_path, monkeypatch):
+def test_demo_refuses_a_folder_before_any_work(tmp_path, monkeypatch, capsys):
     """One line, no traceback, and no training for nothing."""
     taken = tmp_path / "taken"
     taken.write_text("not a folder")
     monkeypatch.setattr(demo, "compare", lambda seed: pytest.fail("training began"))
     monkeypatch.setattr(sys, "argv", ["mixtura", "demo", "--output", str(taken)])
-    with pytest.raises(SystemExit, match=r"error: .*taken.*Choose another folder"):
+    with pytest.raises(SystemExit) as ended:
         cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1
+    assert re.match(r"error: .*taken.*Choose another folder", line)
 
 
 def test_command_names_what_is_missing(monkeypatch):

@@ -1,6 +1,7 @@
 """What every experiment relies on: finding it, its report, and the command that runs it."""
 
 import csv
+import re
 import sys
 
 import pytest
@@ -89,11 +90,13 @@ def test_command_lists_the_experiments(monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("_command")
-def test_command_explains_an_unknown_name(monkeypatch):
+def test_command_explains_an_unknown_name(monkeypatch, capsys):
     """One line, no traceback."""
     monkeypatch.setattr(sys, "argv", ["mixtura", "reproduce", "hybrid-tabel1"])
-    with pytest.raises(SystemExit, match=r"error: .*Did you mean 'hybrid-table1'"):
+    with pytest.raises(SystemExit) as ended:
         cli.main()
+    assert ended.value.code == 1
+    assert re.fullmatch(r"error: .*Did you mean 'hybrid-table1'.*\n", capsys.readouterr().err)
 
 
 @pytest.mark.usefixtures("_command")

@@ -18,6 +18,8 @@ Device: TypeAlias = str | torch.device
 #: What one parameter of an estimator may be, and parameters by name.
 Setting: TypeAlias = Any
 Parameters: TypeAlias = dict[str, Setting]
+#: A fitted estimator from a file: what it can answer is asked of it.
+Loaded: TypeAlias = Any
 
 
 class Fittable(Protocol):

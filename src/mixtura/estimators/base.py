@@ -77,6 +77,8 @@ class Estimator(BaseEstimator):
     random_state: RandomState
     verbose: int
     max_time: float | None
+    #: Of the column that is predicted, where `mixtura fit` has read it.
+    target_name_: str | None
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""

@@ -10,6 +10,7 @@ class InputTags:
     allow_nan: bool
 
 class Tags:
+    estimator_type: str | None
     input_tags: InputTags
 
 class Bunch(dict[str, Any]):

@@ -1,0 +1,126 @@
+"""Commands that ask a model: predict, evaluate, explain, impute, sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mixtura.cli.options import AsJson, Data, Kept, Missing, Model, Seed, TableOut
+from mixtura.cli.output import notes, show, working
+
+
+def predict(
+    model: Model,
+    data: Data,
+    out: TableOut = Path("predictions.csv"),
+    id: Kept = None,
+    coverage: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="add sets that hold the true class")
+    ] = None,
+    outliers: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="mark this share of usual rows as odd")
+    ] = None,
+    missing: Missing = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the rows of a file; classes come with their probabilities."""
+    with notes():
+        from mixtura.cli.asking import Asked
+
+        asked = Asked.read(model, data, missing, "predict", out, id)
+        with working(f"predicting {len(asked.X):,} rows"):
+            found = asked.predictions(coverage, outliers)
+        asked.write(found, out)
+        show({"rows": len(asked.X), **asked.summary(found), "wrote": out}, as_json)
+
+
+def evaluate(
+    model: Model,
+    data: Data,
+    target: Annotated[
+        str | None, typer.Option(help="the column with the truth; that of training if left out")
+    ] = None,
+    missing: Missing = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare with the truth: error, log-loss, calibration error, confusion."""
+    with notes():
+        from mixtura.cli.asking import Asked
+
+        asked = Asked.read(model, data, missing)
+        truth = asked.truth(target)
+        with working(f"predicting {len(asked.X):,} rows"):
+            found = asked.scores(truth)
+        show({"rows": len(asked.X), **found}, as_json)
+
+
+def explain(
+    model: Model,
+    data: Data,
+    out: TableOut = Path("explanations.csv"),
+    id: Kept = None,
+    output: Annotated[str | None, typer.Option(help="probability, log_odds or log_density")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="so many rows at most, the first ones")] = 1000,
+    time: Annotated[float, typer.Option(help="seconds it may take where it has to draw")] = 60.0,
+    missing: Missing = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Say why: what each column adds to the answer for each row (Shapley values)."""
+    with notes():
+        from mixtura.cli.asking import Asked
+
+        asked = Asked.read(model, data, missing, "explain", out, id).first(rows)
+        with working(f"explaining {len(asked.X):,} rows"):
+            found, importance = asked.explanations(output, time, seed)
+        asked.write(found, out)
+        show({"rows": len(asked.X), "importance": importance, "wrote": out}, as_json)
+
+
+def impute(
+    model: Model,
+    data: Data,
+    out: TableOut = Path("imputed.csv"),
+    draw: Annotated[
+        bool, typer.Option("--draw", help="random draws instead of conditional means")
+    ] = False,
+    missing: Missing = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Fill what is missing from what is there."""
+    with notes():
+        from mixtura.cli.asking import Asked
+
+        asked = Asked.read(model, data, missing, "impute", out)
+        with working(f"filling {len(asked.X):,} rows"):
+            filled = asked.filled(draw, seed)
+        asked.write(filled, out)
+        holes = {str(name): int(n) for name, n in asked.X.isna().sum().items() if n}
+        show({"rows": len(asked.X), "filled": holes, "wrote": out}, as_json)
+
+
+def sample(
+    model: Model,
+    n: Annotated[int, typer.Option("--rows", "-n", min=1, help="how many rows")] = 100,
+    out: TableOut = Path("sample.csv"),
+    label: Annotated[
+        str | None, typer.Option("--class", help="draw rows of this class alone")
+    ] = None,
+    given: Annotated[
+        list[str] | None, typer.Option(help="COLUMN=VALUE that all rows have; may be repeated")
+    ] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Draw rows from a model."""
+    with notes():
+        from mixtura.cli.asking import draw, load_model
+        from mixtura.files import check_table_place, write_frame
+
+        check_table_place(out)
+        drawn = draw(load_model(model, "sample"), n, label, given or [], seed)
+        write_frame(drawn, out)
+        show({"rows": n, "columns": drawn.shape[1], "wrote": out}, as_json)

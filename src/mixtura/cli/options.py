@@ -1,0 +1,35 @@
+"""Arguments and options that commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[Path, typer.Argument(help="a model file, as `mixtura fit` writes them")]
+Data = Annotated[Path, typer.Argument(help="CSV, Parquet, Arrow (Feather) or Excel")]
+Target = Annotated[
+    str | None, typer.Option(help="the column to predict; without one, a density of the rows")
+]
+ModelOut = Annotated[Path, typer.Option(help="the model file to write")]
+TableOut = Annotated[Path, typer.Option(help="the table to write; its suffix says which format")]
+Drop = Annotated[list[str] | None, typer.Option(help="a column to leave out; may be repeated")]
+Id = Annotated[list[str] | None, typer.Option(help="a column that names rows; likewise left out")]
+Kept = Annotated[
+    list[str] | None,
+    typer.Option("--id", help="a column to keep in the output; without any, all are kept"),
+]
+Categorical = Annotated[
+    list[str] | None, typer.Option(help="a column of numbers that are categories; may be repeated")
+]
+Missing = Annotated[
+    list[str] | None, typer.Option(help="what marks missing values, such as '?'; may be repeated")
+]
+Regression = Annotated[bool, typer.Option("--regression", help="predict a number, not a class")]
+TestSize = Annotated[float, typer.Option(min=0.0, max=0.9, help="share of the rows to test on")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="a parameter, such as density=diag; may be repeated"),
+]
+Share = Annotated[float | None, typer.Option(min=0.0, max=1.0)]
+Seed = Annotated[int, typer.Option(min=0, help="of all that is random")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]

@@ -1,0 +1,69 @@
+"""How good the answers of a model are, for rows whose answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import (
+    confusion_matrix,
+    log_loss,
+    mean_absolute_error,
+    r2_score,
+    root_mean_squared_error,
+)
+
+from mixtura.cli.output import Facts
+from mixtura.data import encode_labels
+from mixtura.data.given import Loaded
+from mixtura.exceptions import InvalidInputError
+
+#: Bins of the calibration error, and classes of which a confusion matrix is shown.
+_BINS, _MOST_CLASSES = 10, 20
+
+
+def scores(model: Loaded, X: pd.DataFrame, y: np.ndarray | None) -> Facts:
+    """Of a classifier, of a regressor, or of a density."""
+    if y is None:
+        return {"mean_log_density": float(model.score_samples(X).mean())}
+    known = ~pd.isna(y)
+    if not known.any():
+        raise InvalidInputError("the target is empty in every row: there is nothing to compare.")
+    X, y = X[known], np.array(y[known].tolist())
+    if hasattr(model, "classes_"):
+        return _of_classes(model, X, y)
+    return _of_numbers(y, model.predict(X))
+
+
+def _of_numbers(y: np.ndarray, predicted: np.ndarray) -> Facts:
+    return {
+        "root_mean_squared_error": float(root_mean_squared_error(y, predicted)),
+        "mean_absolute_error": float(mean_absolute_error(y, predicted)),
+        "r2": float(r2_score(y, predicted)) if len(y) > 1 else None,
+    }
+
+
+def _of_classes(model: Loaded, X: pd.DataFrame, y: np.ndarray) -> Facts:
+    codes, proba = encode_labels(y, model.classes_, None), model.predict_proba(X)
+    guess, labels = proba.argmax(1), np.arange(len(model.classes_))
+    facts: dict[str, object] = {
+        "error": float(np.mean(guess != codes)),
+        "log_loss": float(log_loss(codes, proba, labels=labels)),
+        "calibration_error": calibration_error(proba.max(1), guess == codes),
+    }
+    if len(labels) <= _MOST_CLASSES:
+        names, counts = (
+            [str(c) for c in model.classes_],
+            confusion_matrix(codes, guess, labels=labels),
+        )
+        facts["confusion"] = [
+            {"true \\ predicted": name, **dict(zip(names, row.tolist(), strict=True))}
+            for name, row in zip(names, counts, strict=True)
+        ]
+    return facts
+
+
+def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
+    """Mean distance of confidence (n,) and the share that is right (n,), over ten even bins."""
+    place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    gap = np.bincount(place, confidence - right, minlength=_BINS)
+    return float(np.abs(gap).sum() / len(right))

@@ -1,0 +1,185 @@
+"""What `fit` and `tune` do: rows and a target from a file, an estimator for them, a model file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.model_selection import train_test_split
+
+from mixtura import MixtureClassifier, MixtureDensity, MixtureNetworkRegressor
+from mixtura.cli.columns import check_columns, classes, numbers, usable
+from mixtura.cli.output import Facts
+from mixtura.cli.scores import scores
+from mixtura.exceptions import InvalidInputError
+from mixtura.files import check_place, read_frame
+from mixtura.progress import Record
+
+AnyModel = MixtureClassifier | MixtureDensity | MixtureNetworkRegressor
+#: What an estimator has chosen.
+_CHOICES = ("density_", "tradeoff_", "n_components_", "marginals_", "missingness_")
+#: Rows, and what they are to be predicted as; None where nothing is.
+Rows = tuple[pd.DataFrame, np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, and what its columns are for."""
+
+    data: Path
+    target: str | None
+    drop: list[str] | None
+    id: list[str] | None
+    categorical: list[str] | None
+    missing: list[str] | None
+    regression: bool
+
+    def rows(self) -> Rows:
+        """The columns to learn from, and the target."""
+        categorical = self.categorical or []
+        frame = read_frame(self.data, self.missing or (), categorical)
+        target = [] if self.target is None else [self.target]
+        named = {"--target": target, "--drop": self.drop or [], "--id": self.id or []}
+        for option, names in {**named, "--categorical": categorical}.items():
+            check_columns(frame, names, option)
+        y = None if self.target is None else self._target(frame[self.target])
+        left_out = {name for names in named.values() for name in names}
+        return usable(frame.drop(columns=list(left_out)), categorical), y
+
+    def _target(self, column: pd.Series) -> np.ndarray:
+        if self.regression:
+            return numbers(column)
+        return classes(column, chosen=column.name in (self.categorical or ()))
+
+
+@dataclass
+class Task:
+    """Rows to learn from, rows to test on if any, the estimator, and where it goes."""
+
+    model: AnyModel
+    X: pd.DataFrame
+    y: np.ndarray | None
+    test: Rows | None
+    target: str | None
+    seed: int
+    out: Path
+    _seconds: float = 0.0
+
+    @classmethod
+    def read(
+        cls, source: Source, out: Path, test_size: float, settings: list[str] | None, seed: int
+    ) -> Task:
+        """All is checked before any work."""
+        check_place(out)
+        model = _estimator(source, settings or [], seed)
+        X, y = source.rows()
+        if source.categorical:
+            kept = [name for name in source.categorical if name in X.columns]
+            model.set_params(categorical_features=kept or None)
+        rows, test = ((X, y), None) if not test_size else _split(X, y, test_size, seed)
+        return cls(model, *rows, test, source.target, seed, out)
+
+    @property
+    def name(self) -> str:
+        """That of the estimator."""
+        return type(self.model).__name__
+
+    def fit(self, max_time: float | None, step: Callable[[Record], None]) -> None:
+        """Fit the estimator to the rows."""
+        began = time.perf_counter()
+        self.model.set_params(max_time=max_time, callbacks=[step]).fit(self.X, self.y)
+        self.model.set_params(max_time=None, callbacks=None)
+        self._seconds = time.perf_counter() - began
+
+    def tune(self, trials: int, folds: int, timeout: float | None, storage: Path | None) -> Facts:
+        """Search for the best settings, and keep the estimator that has them."""
+        from mixtura.tuning import tune
+
+        began = time.perf_counter()
+        self.model, study = tune(
+            self.model,
+            self.X,
+            self.y,
+            n_trials=trials,
+            cv=folds,
+            timeout=timeout,
+            storage=storage,
+            random_state=self.seed,
+        )
+        self._seconds = time.perf_counter() - began
+        return {
+            "trials": len(study.trials),
+            "score_as_given": study.trials[0].value,
+            "best_score": study.best_value,
+            "best_settings": {name: str(value) for name, value in study.best_params.items()},
+        }
+
+    def facts(self) -> Facts:
+        """What was learned from."""
+        counts = {} if self.y is None else {"without_target": int(pd.isna(self.y).sum())}
+        return {
+            "model": self.name,
+            "rows": len(self.X),
+            **counts,
+            "columns": self.X.shape[1],
+            "missing_cells": int(self.X.isna().sum().sum()),
+            "seconds": self._seconds,
+        }
+
+    def chosen(self) -> Facts:
+        """What was left to the estimator to choose."""
+        found = {name[:-1]: getattr(self.model, name, None) for name in _CHOICES}
+        return {name: str(value) for name, value in found.items() if value is not None}
+
+    def tested(self) -> Facts:
+        """How good the model is on rows that it has not seen."""
+        if self.test is None:
+            return {}
+        return {"test_rows": len(self.test[0]), **scores(self.model, *self.test)}
+
+    def save(self) -> Path:
+        """Write the model file; it knows the name of its target."""
+        self.model.target_name_ = self.target
+        self.model.save(self.out)
+        return self.out
+
+
+def _estimator(source: Source, settings: list[str], seed: int) -> AnyModel:
+    if source.regression and source.target is None:
+        raise InvalidInputError("--regression needs a --target, the column of numbers to predict.")
+    kind = MixtureNetworkRegressor if source.regression else MixtureClassifier
+    model = (MixtureDensity if source.target is None else kind)(random_state=seed)
+    known = model.get_params(deep=False)
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or name not in known:
+            raise InvalidInputError(
+                f"--set {setting}: write NAME=VALUE, where NAME is one of {', '.join(known)}."
+            )
+        model.set_params(**{name: _value(value)})
+    return model.set_params(unexpected="ignore")
+
+
+def _value(text: str) -> object:
+    """A number, a list, true, false or null; or else the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _split(X: pd.DataFrame, y: np.ndarray | None, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Rows to learn from and rows to test on; those without a target are learned from."""
+    places = np.arange(len(X)) if y is None else np.flatnonzero(pd.notna(y))
+    by = None if y is None or y.dtype.kind == "f" else y[places].astype(str)
+    if by is not None and np.unique(by, return_counts=True)[1].min() < 2:
+        by = None
+    test = train_test_split(places, test_size=share, random_state=seed, stratify=by)[1]
+    learned = np.setdiff1d(np.arange(len(X)), test)
+    parts = [(X.iloc[at], None if y is None else y[at]) for at in (learned, test)]
+    return parts[0], parts[1]

@@ -1,0 +1,317 @@
+"""Tables as files: read into data frames of pandas, and written whole or not at all."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import os
+import re
+import uuid
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from mixtura.exceptions import AmbiguousDataWarning, FileFormatError, InvalidInputError, warn
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+#: What a file is, by how its name ends; all else is read as text.
+_KINDS = {
+    **dict.fromkeys([".parquet", ".pq"], "parquet"),
+    **dict.fromkeys([".arrow", ".feather", ".ipc"], "arrow"),
+    **dict.fromkeys([".xlsx", ".xlsm", ".xls"], "excel"),
+    **dict.fromkeys([".csv", ".tsv", ".txt"], "text"),
+}
+#: Packages that a kind needs beside pandas.
+_NEEDS = {"parquet": ("pyarrow",), "arrow": ("pyarrow",), "excel": ("openpyxl",)}
+_DELIMITERS = ",;\t|"
+#: Bytes that are looked at for delimiters, lines of them, and bytes that are decoded at a time.
+_SAMPLE, _LINES, _BLOCK = 2**18, 100, 2**20
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_COMMA_NUMBER, _POINT_NUMBER = re.compile(r"-?\d+,\d+"), re.compile(r"-?\d+\.\d+")
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A name beside `path` to write to; that file takes its place when the block ends well."""
+    target = Path(path)
+    check_place(target)
+    fresh = target.with_name(f".{uuid.uuid4().hex}.{target.name}")
+    try:
+        yield fresh
+        with fresh.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(fresh, target)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a name under which no file can be written."""
+    if path.is_dir():
+        raise InvalidInputError(f"{path} is a folder: give the name of a file.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in.")
+
+
+def check_table_place(path: Path) -> None:
+    """Refuse a name under which no table can be written, before any work is done."""
+    check_place(path)
+    if path.suffix.lower() not in _KINDS:
+        raise InvalidInputError(
+            f"{path}: what is to be written there? Let the name end in {', '.join(_KINDS)}."
+        )
+    _check_packages(_KINDS[path.suffix.lower()])
+
+
+def write_frame(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table in the format that the name asks for."""
+    kind = _KINDS[path.suffix.lower()]
+    with replacing(path) as fresh:
+        if kind == "parquet":
+            frame.to_parquet(fresh, index=False)
+        elif kind == "arrow":
+            frame.reset_index(drop=True).to_feather(fresh)
+        elif kind == "excel":
+            frame.to_excel(fresh, index=False)
+        else:
+            frame.to_csv(fresh, index=False, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+
+
+def read_frame(
+    path: Path, missing: Collection[str] = (), text: Collection[object] = ()
+) -> pd.DataFrame:
+    """Read a table.
+
+    Parameters
+    ----------
+    path : delimited text, whose encoding and delimiter are found out (also compressed, .gz),
+        Parquet, Arrow (Feather), or the first sheet of an Excel file.
+    missing : what marks missing values beside empty fields and pandas' usual marks.
+    text : columns whose cells are text even where they look like numbers.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}.")
+    kind = _KINDS.get(path.suffix.lower(), "text")
+    _check_packages(kind)
+    if kind == "text":
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            return read_text(stream, path.name, missing, text)  # type: ignore[arg-type]
+    try:
+        frame = _read_excel(path) if kind == "excel" else _read_arrow(path, kind)
+    except (InvalidInputError, FileFormatError):
+        raise
+    except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
+        raise FileFormatError(f"{path.name} is damaged or no {kind} file ({error}).") from error
+    frame = frame.replace(list(missing), None) if missing else frame
+    for name in set(text) & set(frame.columns):
+        frame[name] = _as_text(frame[name])
+    return _checked(frame, path.name)
+
+
+def read_text(
+    stream: BinaryIO, label: str, missing: Collection[str] = (), text: Collection[object] = ()
+) -> pd.DataFrame:
+    """The same for delimited text; `label` is what messages call it."""
+    import pandas as pd
+
+    try:
+        encoding = _encoding(stream, label)
+        lines = _first_lines(stream, encoding)
+        delimiter, rows = _dialect(lines)
+        if not rows:
+            raise FileFormatError(f"{label} is empty: it needs a line of names, and rows.")
+        names = _names_of(rows[0], label)
+        stream.seek(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                stream,
+                sep=delimiter,
+                encoding=encoding,
+                header=0,
+                names=names,
+                index_col=False,
+                skipinitialspace=True,
+                na_values=list(missing),
+                dtype=dict.fromkeys(set(text) & set(names), str),
+                decimal=_decimal(rows[1:], delimiter),
+                low_memory=False,
+            )
+    except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error, EOFError) as error:
+        raise FileFormatError(
+            f"{label} is no table with a delimiter of {_DELIMITERS!r} ({_first_line(error)}): "
+            "every line needs as many fields as the first."
+        ) from error
+    except (gzip.BadGzipFile, UnicodeError) as error:
+        raise FileFormatError(f"{label} is damaged ({error}).") from error
+    return _checked(frame, label)
+
+
+def _check_packages(kind: str) -> None:
+    for package in ("pandas", *_NEEDS.get(kind, ())):
+        if find_spec(package) is None:
+            remedy = package if kind == "excel" else "'mixtura[cli]'"
+            raise ImportError(f"Files of the kind {kind} need {package}: pip install {remedy}.")
+
+
+def _checked(frame: pd.DataFrame, label: str) -> pd.DataFrame:
+    if not len(frame):
+        raise FileFormatError(f"{label} has names of columns and no rows: put rows below them.")
+    infinite = np.isinf(frame.select_dtypes("float").to_numpy()).any(0)
+    if infinite.any():
+        name = frame.select_dtypes("float").columns[infinite.argmax()]
+        raise InvalidInputError(
+            f"{label} holds infinity in the column {name!r}: leave the field empty where a value "
+            "is not known."
+        )
+    return frame
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _as_text(column: pd.Series) -> pd.Series:
+    """Cells as text; whole numbers without a point, as they are written."""
+    whole = column.dtype.kind == "f" and (column.dropna() % 1 == 0).all()
+    cells = column.dropna()
+    return (cells.astype("int64") if whole else cells).astype(str).reindex(column.index)
+
+
+# -- Parquet, Arrow, Excel ---------------------------------------------------------------------
+
+
+def _read_arrow(path: Path, kind: str) -> pd.DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path) if kind == "parquet" else _ipc_table(pa, path)
+    _check_names(table.column_names, path.name)
+    return table.to_pandas(ignore_metadata=True)
+
+
+def _ipc_table(pyarrow: pa, path: Path) -> pa.Table:
+    with pyarrow.OSFile(str(path)) as file:
+        try:
+            return pyarrow.ipc.open_file(file).read_all()
+        except pyarrow.ArrowInvalid:
+            file.seek(0)
+            return pyarrow.ipc.open_stream(file).read_all()
+
+
+def _read_excel(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    cells = pd.read_excel(path, header=None)
+    if not len(cells):
+        raise FileFormatError(f"{path.name} is empty: it needs a line of names, and rows.")
+    names = _names_of(["" if cell != cell else str(cell) for cell in cells.iloc[0]], path.name)
+    return cells.iloc[1:].set_axis(names, axis=1).reset_index(drop=True).infer_objects()
+
+
+# -- delimited text ----------------------------------------------------------------------------
+
+
+def _encoding(stream: BinaryIO, label: str) -> str:
+    """The encoding by its mark, or the first that all of the text is valid in."""
+    first = stream.read(4)
+    for mark, name in _MARKS.items():
+        if first.startswith(mark):
+            return name
+    if b"\0" in first + stream.read(_BLOCK):
+        raise FileFormatError(
+            f"{label} is not text: tables are read from delimited text, {', '.join(_KINDS)}."
+        )
+    for name in ("utf-8", "cp1252"):
+        if _is_valid(stream, name):
+            break
+    else:
+        name = "latin-1"
+    if name != "utf-8":
+        warn(f"{label} is not in UTF-8, and is read as {name}.", AmbiguousDataWarning)
+    return name
+
+
+def _is_valid(stream: BinaryIO, encoding: str) -> bool:
+    stream.seek(0)
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        while block := stream.read(_BLOCK):
+            decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _first_lines(stream: BinaryIO, encoding: str) -> list[str]:
+    stream.seek(0)
+    sample = stream.read(_SAMPLE)
+    text = codecs.getincrementaldecoder(encoding)().decode(sample)
+    lines = text.splitlines(keepends=True)
+    whole = len(sample) < _SAMPLE or len(lines) < 2
+    return (lines if whole else lines[:-1])[:_LINES]
+
+
+def _dialect(lines: list[str]) -> tuple[str, list[list[str]]]:
+    """The delimiter that cuts most lines like the first, into most fields; and the fields."""
+    found = []
+    for delimiter in _DELIMITERS:
+        rows = [row for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if row]
+        width = len(rows[0]) if rows else 0
+        alike = sum(len(row) == width for row in rows) if width > 1 else 0
+        found.append((alike, width, delimiter, rows))
+    best = max(found, key=lambda each: each[:2])
+    return best[2], best[3]
+
+
+def _names_of(cells: Sequence[str], label: str) -> list[str]:
+    """Names of columns from the first line; those without one are counted."""
+    if all(_is_number(cell) for cell in cells):
+        raise FileFormatError(
+            f"{label} begins with numbers ({', '.join(cells[:5])}): put a line with the names of "
+            "the columns on top."
+        )
+    names = [cell.strip() or f"column {place}" for place, cell in enumerate(cells, 1)]
+    _check_names(names, label)
+    return names
+
+
+def _check_names(names: Sequence[str], label: str) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InvalidInputError(
+            f"{label} has several columns named {', '.join(twice[:5])}: give each its own name."
+        )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _decimal(rows: list[list[str]], delimiter: str) -> str:
+    """A comma where numbers are written with it, and none with a point."""
+    cells = [cell.strip() for row in rows for cell in row]
+    commas = delimiter != "," and any(map(_COMMA_NUMBER.fullmatch, cells))
+    return "," if commas and not any(map(_POINT_NUMBER.fullmatch, cells)) else "."

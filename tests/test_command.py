@@ -1,0 +1,299 @@
+"""The command: every question of it on a small file, for people and for machines."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+import mixtura
+
+pd = pytest.importorskip("pandas")
+for package in ("pyarrow", "rich", "typer"):
+    pytest.importorskip(package)
+SETTINGS = ("density=diag", "objective=likelihood", "n_components=1", "missingness=ignore")
+PLAIN = [part for setting in SETTINGS for part in ("--set", setting)]
+
+
+def run(*arguments, status=0):
+    """What a command says, to people (stdout) and beside (stderr)."""
+    from typer.testing import CliRunner
+
+    from mixtura.cli.app import app
+
+    ended = CliRunner().invoke(app, [*map(str, arguments)], prog_name="mixtura")
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    assert ended.exit_code == status, ended.output
+    return ended
+
+
+def facts(*arguments):
+    """What a command says to machines: all that stands on standard output."""
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def error(*arguments, status=1):
+    """The one line in which a command fails."""
+    ended = run(*arguments, status=status)
+    assert ended.stdout == ""
+    *_, last = lines = ended.stderr.splitlines()
+    assert [line for line in lines if line.startswith("error: ")] == [last], ended.stderr
+    return last
+
+
+def table(n_rows=60, seed=0):
+    """Numbers, words, booleans, holes and three kinds of flowers."""
+    rng = np.random.default_rng(seed)
+    kind = np.arange(n_rows) % 3
+    frame = pd.DataFrame(
+        {
+            "length": kind + 0.3 * rng.normal(size=n_rows),
+            "width": -kind + 0.5 * rng.normal(size=n_rows),
+            "color": np.array(["red", "blue", "white"])[(kind + (rng.random(n_rows) < 0.2)) % 3],
+            "wild": rng.random(n_rows) < 0.3 + 0.2 * kind,
+            "flower": np.array(["iris", "lily", "rose"])[kind],
+        }
+    )
+    frame.loc[rng.random(n_rows) < 0.2, "width"] = np.nan
+    frame.loc[rng.random(n_rows) < 0.1, "color"] = None
+    return frame
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A file of flowers, and a model of it."""
+    place = tmp_path_factory.mktemp("flowers")
+    table().to_csv(place / "flowers.csv", index=False)
+    place.joinpath("model.safetensors").unlink(missing_ok=True)
+    out = ["--out", place / "model.safetensors"]
+    run("fit", place / "flowers.csv", "--target", "flower", *PLAIN, *out)
+    return place
+
+
+@pytest.fixture
+def asked(folder, tmp_path, monkeypatch):
+    """Arguments that name the model and the file; what is written goes elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    return folder / "model.safetensors", folder / "flowers.csv"
+
+
+# -- fit ---------------------------------------------------------------------------------------
+
+
+def test_fit_says_what_it_did_and_is_the_fit_of_the_library(asked, tmp_path):
+    ended = run("fit", asked[1], "--target", "flower", *PLAIN, "--test-size", 0.25)
+    assert "fitting MixtureClassifier to 45 rows" in ended.stderr
+    for shown in ("MixtureClassifier", "test rows", "log loss", "wrote model.safetensors"):
+        assert shown in ended.stdout
+    model, frame = mixtura.load(asked[0]), table()
+    assert model.target_name_ == "flower"
+    assert list(model.feature_names_in_) == ["length", "width", "color", "wild"]
+    own = mixtura.MixtureClassifier(
+        1, density="diag", objective="likelihood", missingness="ignore", random_state=0
+    )
+    own.fit(frame.drop(columns="flower"), frame["flower"])
+    X = frame.drop(columns="flower")
+    np.testing.assert_allclose(model.predict_proba(X), own.predict_proba(X), atol=1e-9)
+    assert (model.max_time, model.callbacks) == (None, None)
+
+
+def test_fit_for_machines(asked, tmp_path):
+    """Standard output is JSON alone; the test rows are those that training has not seen."""
+    out = tmp_path / "other.safetensors"
+    found = facts("fit", asked[1], "--target", "flower", *PLAIN, "--test-size", 0.25, "--out", out)
+    assert (found["rows"], found["test_rows"], found["columns"]) == (45, 15, 4)
+    assert found["wrote"] == str(out)
+    counts = np.array(
+        [[row[name] for name in ("iris", "lily", "rose")] for row in found["confusion"]]
+    )
+    assert counts.sum() == 15
+    assert found["error"] == pytest.approx(1 - np.trace(counts) / 15)
+
+
+def test_columns_that_are_left_out(asked, tmp_path):
+    """By --drop and --id, and without a word dates; identifiers are hinted at."""
+    frame = table().assign(name=[f"f{n}" for n in range(60)], day="2024-01-31", number=range(60))
+    frame.to_csv("more.csv", index=False)
+    options = ["more.csv", "--target", "flower", *PLAIN, "--out", tmp_path / "model.safetensors"]
+    said = run("fit", *options, "--drop", "wild", "--id", "name").stderr
+    assert "column 'day' holds dates" in said
+    assert "column 'number' is different in every row" in said
+    assert "--drop number" in said
+    assert "'name'" not in said
+    model = mixtura.load(tmp_path / "model.safetensors")
+    assert list(model.feature_names_in_) == ["length", "width", "color", "number"]
+
+
+def test_numbers_that_are_categories_and_marks_of_missing_values(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = table()
+    frame["place"] = np.arange(60) % 4
+    frame["weight"] = np.round(frame["length"], 3).astype(str)
+    frame.loc[::7, "weight"] = "?"
+    frame.to_csv("marked.csv", index=False)
+    options = ["marked.csv", "--target", "flower", *PLAIN]
+    message = error("fit", *options)
+    assert "column 'weight' holds numbers and words ('?')" in message
+    assert "--missing '?'" in message
+    assert not (tmp_path / "model.safetensors").exists()
+    found = facts("fit", *options, "--missing", "?", "--categorical", "place")
+    assert found["missing_cells"] == frame.isna().sum().sum() + 9
+    model = mixtura.load("model.safetensors")
+    assert model.schema_.categories[4].tolist() == ["0", "1", "2", "3"]
+    assert run("predict", "model.safetensors", "marked.csv", "--missing", "?").exit_code == 0
+
+
+def test_unlabeled_rows_and_whole_numbers_as_classes(tmp_path, monkeypatch):
+    """Empty targets are unlabeled; 0 and 1 stay 0 and 1 beside them."""
+    monkeypatch.chdir(tmp_path)
+    frame = table()
+    frame["flower"] = (np.arange(60) % 3 > 0).astype(float)
+    frame.loc[::4, "flower"] = np.nan
+    frame.to_csv("few.csv", index=False)
+    found = facts("fit", "few.csv", "--target", "flower", *PLAIN, "--set", "unlabeled_weight=0.5")
+    assert found["without_target"] == 15
+    assert mixtura.load("model.safetensors").classes_.tolist() == [0, 1]
+    assert facts("evaluate", "model.safetensors", "few.csv")["error"] < 0.2
+
+
+def test_a_density_and_a_number(asked, tmp_path):
+    """Without a target, and with one that is a number."""
+    plain = [*PLAIN[:2], *PLAIN[4:]]
+    assert facts("fit", asked[1], "--drop", "flower", *plain)["model"] == "MixtureDensity"
+    density = facts("evaluate", "model.safetensors", asked[1])["mean_log_density"]
+    own = mixtura.MixtureDensity(1, density="diag", missingness="ignore", random_state=0)
+    assert density == pytest.approx(
+        own.fit(table().drop(columns="flower")).score(table().drop(columns="flower"))
+    )
+    assert facts("predict", "model.safetensors", asked[1])["mean_log_density"] == density
+    assert {"component", "log_density"} < set(pd.read_csv("predictions.csv"))
+    assert "leave the option out" in error(
+        "predict", "model.safetensors", asked[1], "--coverage", 0.9
+    )
+    assert facts("sample", "model.safetensors", "-n", 5)["columns"] == 4
+
+
+# -- questions ---------------------------------------------------------------------------------
+
+
+def test_predict_keeps_the_columns_and_adds_probabilities(asked):
+    ended = run("predict", *asked, "--coverage", 0.9, "--outliers", 0.05)
+    assert "wrote predictions.csv" in ended.stdout
+    written, model = pd.read_csv("predictions.csv"), mixtura.load(asked[0])
+    X = table().drop(columns="flower")
+    pd.testing.assert_frame_equal(written[list(table())], pd.read_csv(asked[1]))
+    shown = written[["p(iris)", "p(lily)", "p(rose)"]]
+    np.testing.assert_allclose(shown, model.predict_proba(X), atol=1e-12)
+    assert (written["prediction"] == model.predict(X)).all()
+    sets = [" | ".join(model.classes_[row]) for row in model.predict_set(X, 0.9)]
+    assert written["set"].fillna("").tolist() == sets
+    assert written["unlike_training"].tolist() == model.is_outlier(X, 0.05).tolist()
+
+
+def test_predict_matches_columns_by_name(asked):
+    """Absent columns are missing and unknown ones ignored, each with a note; --id keeps some."""
+    frame = table().drop(columns=["width", "flower"]).assign(extra=1.0, key=range(60))
+    frame[["key", "extra", "wild", "length", "color"]].to_parquet("other.parquet")
+    ended = run("predict", asked[0], "other.parquet", "--id", "key", "--out", "found.feather")
+    assert "note: X lacks 1 column(s) of the training rows ('width')" in ended.stderr
+    assert "note: X has 2 column(s) that the training rows do not ('extra', 'key')" in ended.stderr
+    written = pd.read_feather("found.feather")
+    assert list(written) == ["key", "prediction", "p(iris)", "p(lily)", "p(rose)"]
+    X = table().drop(columns="flower").assign(width=np.nan)
+    np.testing.assert_allclose(written["p(rose)"], mixtura.load(asked[0]).predict_proba(X)[:, 2])
+
+
+def test_evaluate_beside_scikit_learn(asked):
+    found = facts("evaluate", *asked)
+    model, frame = mixtura.load(asked[0]), table()
+    proba = model.predict_proba(frame.drop(columns="flower"))
+    assert found["log_loss"] == pytest.approx(log_loss(frame["flower"], proba))
+    guess = model.classes_[proba.argmax(1)]
+    assert found["error"] == pytest.approx((guess != frame["flower"]).mean())
+    assert 0 <= found["calibration_error"] < 0.2
+    assert "true \\ predicted" in run("evaluate", *asked).stdout
+    frame.drop(columns="flower").to_csv("blind.csv", index=False)
+    assert "there is no such column" in error("evaluate", asked[0], "blind.csv")
+
+
+def test_explanations_sum_to_the_answer(asked):
+    found = facts("explain", *asked, "--rows", 20)
+    written = pd.read_csv("explanations.csv")
+    assert found["rows"] == len(written) == 20
+    adds = written[[f"{name} adds" for name in ("length", "width", "color", "wild")]]
+    proba = mixtura.load(asked[0]).predict_proba(table().drop(columns="flower"))[:20]
+    np.testing.assert_allclose(adds.sum(axis=1) + written["base value"], proba.max(1), atol=1e-9)
+    sizes = [line["mean absolute value"] for line in found["importance"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_impute_fills_holes_and_leaves_the_rest(asked):
+    run("impute", *asked)
+    filled, before = pd.read_csv("imputed.csv"), pd.read_csv(asked[1])
+    assert set(filled) == set(before)
+    assert not filled.isna().any().any()
+    for name in before:
+        known = before[name].notna()
+        assert (filled[name][known] == before[name][known]).all()
+    run("impute", *asked, "--draw", "--out", "drawn.csv")
+    assert (pd.read_csv("drawn.csv")["width"] != filled["width"]).sum() == before[
+        "width"
+    ].isna().sum()
+
+
+def test_samples_of_a_class_with_a_column_given(asked):
+    run(
+        "sample",
+        asked[0],
+        "-n",
+        20,
+        "--class",
+        "rose",
+        "--given",
+        "length=2.5",
+        "--given",
+        "color=red",
+    )
+    drawn = pd.read_csv("sample.csv")
+    assert list(drawn) == ["length", "width", "color", "wild", "flower"]
+    assert (drawn["flower"] == "rose").all()
+    assert (drawn["length"] == 2.5).all()
+    assert (drawn["color"] == "red").all()
+    assert drawn["width"].nunique() == 20
+    assert "the classes are iris, lily, rose" in error("sample", asked[0], "--class", "tulip")
+    assert "write COLUMN=VALUE" in error("sample", asked[0], "--given", "length")
+
+
+def test_tune_keeps_the_best(asked):
+    pytest.importorskip("optuna")
+    found = facts("tune", asked[1], "--target", "flower", *PLAIN, "--trials", 1, "--folds", 2)
+    assert found["trials"] == 1
+    assert found["best_score"] == found["score_as_given"] < 0
+    assert mixtura.load("model.safetensors").target_name_ == "flower"
+
+
+# -- the command itself ------------------------------------------------------------------------
+
+
+def test_usage_errors_are_one_line():
+    assert re.search("'fti'.*Did you mean 'fit'", error("fti", status=2))
+    assert "See: mixtura fit --help" in error("fit", status=2)
+    assert "--traget" in error("fit", "x.csv", "--traget", "y", status=2)
+
+
+def test_help_is_fast():
+    """Less than half a second of processor time."""
+    command = "import sys; sys.argv[1:] = ['--help']; from mixtura.cli import main; main()"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", command], stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def test_completion_is_there():
+    assert "--install-completion" in run("--help").stdout

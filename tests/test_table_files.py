@@ -1,0 +1,211 @@
+"""Tables as files: formats, encodings, delimiters; and all that may be wrong with them."""
+
+import io
+import json
+from datetime import date
+
+import numpy as np
+import pytest
+from test_command import PLAIN, error, run, table
+
+from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.files import read_frame, read_text, replacing, write_frame
+
+pd = pytest.importorskip("pandas")
+for package in ("pyarrow", "rich", "typer"):
+    pytest.importorskip(package)
+FORMATS = [".csv", ".tsv", ".parquet", ".feather", ".arrow", ".xlsx"]
+
+
+def read(content, encoding="utf-8", **options):
+    """A table from text."""
+    return read_text(io.BytesIO(content.encode(encoding)), "table", **options)
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_what_is_written_is_read_back(suffix, tmp_path):
+    """Numbers, words, booleans and holes, in every format."""
+    if suffix == ".xlsx":
+        pytest.importorskip("openpyxl")
+    path, frame = tmp_path / f"table{suffix}", table()
+    write_frame(frame, path)
+    found = read_frame(path)
+    assert list(found) == list(frame)
+    for name in frame:
+        assert (found[name].isna() == frame[name].isna()).all()
+        known = frame[name].notna()
+        assert found[name][known].tolist() == pytest.approx(frame[name][known].tolist(), abs=1e-12)
+    assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.filterwarnings("ignore:table is not in UTF-8")
+def test_encodings_and_delimiters_are_found_out(encoding, delimiter):
+    rows = [["Größe", "wo"], ["1.5", '"a, b; c"'], ["2", "là"], ["", "x"]]
+    found = read("\r\n".join(delimiter.join(row) for row in rows), encoding)
+    assert found["Größe"].tolist() == pytest.approx([1.5, 2.0, np.nan], nan_ok=True)
+    assert found["wo"].tolist() == ["a, b; c", "là", "x"]
+
+
+def test_another_encoding_is_said():
+    with pytest.warns(UserWarning, match="not in UTF-8, and is read as cp1252"):
+        assert read("a,b\n“x”,1", "cp1252")["a"].tolist() == ["“x”"]
+
+
+def test_decimal_commas_where_no_point_is_written():
+    assert read("a;b\n1,5;x\n-2;y")["a"].tolist() == [1.5, -2.0]
+    assert read("a;b\n1,5;x\n2.5;y")["a"].tolist() == ["1,5", "2.5"]
+
+
+def test_text_stays_text_where_a_model_has_it_so(tmp_path):
+    """Leading zeros of text; numbers of other formats as they would be written."""
+    assert read("zip,n\n01,1\n2,2", text=["zip"])["zip"].tolist() == ["01", "2"]
+    pd.DataFrame({"zip": [1.0, None, 2.0]}).to_parquet(tmp_path / "a.parquet")
+    found = read_frame(tmp_path / "a.parquet", text=["zip"])["zip"]
+    assert found.dropna().tolist() == ["1", "2"]
+
+
+def test_marks_of_missing_values_in_every_format(tmp_path):
+    assert read("a\n1\n?\n-", missing=["?", "-"])["a"].isna().tolist() == [False, True, True]
+    pd.DataFrame({"a": ["x", "?"]}).to_feather(tmp_path / "a.feather")
+    found = read_frame(tmp_path / "a.feather", missing=["?"])["a"]
+    assert found.isna().tolist() == [False, True]
+
+
+BROKEN = {
+    "": "is empty",
+    "\n\n": "is empty",
+    "a,b\n": "no rows",
+    "1,2\n3,4": "begins with numbers .*put a line with the names",
+    "a,b,a\n1,2,3": "several columns named a",
+    "a,b\n1,2\n3,4,5": "Expected 2 fields in line 3, saw 3",
+    "a,b\n1,2,3\n3,4,5": "every line needs as many fields",
+    'a,b\n"x,1\n2,3': "EOF inside string",
+    "a,b\n1,\0\n": "is not text",
+    "a,b\n1,inf\n": "infinity in the column 'b'",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_broken_text_is_refused(text):
+    with pytest.raises((FileFormatError, InvalidInputError), match=BROKEN[text]):
+        read(text)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".feather", ".xlsx", ".csv.gz"])
+def test_damaged_files_are_refused(suffix, tmp_path):
+    if suffix == ".xlsx":
+        pytest.importorskip("openpyxl")
+    path = tmp_path / f"table{suffix}"
+    path.write_bytes(b"PK\3\4 neither this nor that")
+    with pytest.raises(FileFormatError, match=r"table\..* is damaged"):
+        read_frame(path)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("before")
+    with pytest.raises(FileNotFoundError), replacing(path) as fresh:
+        fresh.with_name("elsewhere").rename(fresh)
+    with pytest.raises(TypeError), replacing(path) as fresh:
+        fresh.write_text(fresh.write_text("half"))
+    assert path.read_text() == "before"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+# -- what a command makes of it ----------------------------------------------------------------
+
+
+@pytest.fixture
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("_here")
+def test_targets_that_are_none(tmp_path):
+    frame = table().assign(price=np.linspace(0, 1, 60), same=1, none=None, day=date(2024, 1, 31))
+    frame["name"] = [f"n{n}" for n in range(60)]
+    frame["count"] = np.arange(60)
+    expected = {
+        "flwr": "did you mean 'flower'",
+        "price": "60 different numbers are no classes. Use --regression",
+        "count": "60 different numbers are no classes",
+        "same": "holds only 1, and there is nothing to tell apart",
+        "none": "holds nothing",
+        "day": "dates are no classes",
+        "name": "60 different values in 60 rows are no classes",
+    }
+    frame.to_parquet("table.parquet")
+    for target, message in expected.items():
+        assert message in error("fit", "table.parquet", *PLAIN, "--target", target)
+    options = ["table.parquet", "--regression"]
+    assert "needs numbers" in error("fit", *options, "--target", "flower")
+    assert "needs a --target" in error("fit", *options)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.parquet"]
+
+
+@pytest.mark.usefixtures("_here")
+def test_options_that_ask_for_what_is_not_there():
+    table().to_csv("table.csv", index=False)
+    common = ["fit", "table.csv", "--target", "flower"]
+    assert "--drop wdth: there is no such column; did you mean 'width'" in error(
+        *common, "--drop", "wdth"
+    )
+    assert "--set densty=diag: write NAME=VALUE" in error(*common, "--set", "densty=diag")
+    assert "there is no folder nowhere" in error(*common, "--out", "nowhere/model")
+    assert "no column is left" in error(
+        *common, *(part for name in list(table())[:4] for part in ("--drop", name))
+    )
+    assert "'density' parameter" in error(*common, "--set", "density=round")
+
+
+def test_ten_thousand_columns():
+    lines = [",".join(f"a{n}" for n in range(10_000)), *[",".join(["0.5"] * 10_000)] * 3]
+    assert read("\n".join(lines)).shape == (3, 10_000)
+
+
+@pytest.mark.usefixtures("_here")
+def test_model_files_that_are_none(tmp_path):
+    """Damaged, foreign, absent; and no table is written."""
+    table().to_csv("table.csv", index=False)
+    run("fit", "table.csv", "--target", "flower", *PLAIN)
+    model = tmp_path / "model.safetensors"
+    content = model.read_bytes()
+    for damaged in (b"", content[:100], content[:-50], content.replace(b"sha256", b"sha257")):
+        model.write_bytes(damaged)
+        assert "damaged" in error("predict", model, "table.csv")
+    assert "no model file" in error("predict", "nothing.safetensors", "table.csv")
+    assert "damaged or not a model" in error("predict", "table.csv", "table.csv")
+    assert not (tmp_path / "predictions.csv").exists()
+
+
+@pytest.mark.usefixtures("_here")
+def test_tables_that_a_model_cannot_take(tmp_path):
+    table().to_csv("table.csv", index=False)
+    run("fit", "table.csv", "--target", "flower", *PLAIN)
+    asked = ["predict", "model.safetensors"]
+    (tmp_path / "words.csv").write_text("length,color\nlong,red\n")
+    assert "held numbers in training and holds text now" in error(*asked, "words.csv")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    assert "no column of the training rows" in error(*asked, "other.csv")
+    assert "Let the name end in" in error(*asked, "table.csv", "--out", "table.png")
+    (tmp_path / "new.csv").write_text("length,width,color,wild\n1,,green,True\n")
+    ended = run(*asked, "new.csv", "--json")
+    assert "'green'); they count as missing" in ended.stderr
+    assert json.loads(ended.stdout)["rows"] == 1
+
+
+@pytest.mark.usefixtures("_here")
+def test_absent_packages_are_named(monkeypatch):
+    pd.DataFrame({"a": [1]}).to_parquet("a.parquet")
+    monkeypatch.setattr("mixtura.files.find_spec", lambda name: None if name == "pyarrow" else True)
+    assert "pip install 'mixtura[cli]'" in error("fit", "a.parquet")
+    monkeypatch.setattr(
+        "mixtura.files.find_spec", lambda name: None if name == "openpyxl" else True
+    )
+    (table()).to_csv("a.xlsx")
+    assert "pip install openpyxl" in error("fit", "a.xlsx")
