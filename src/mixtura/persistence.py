@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from mixtura.data.given import ArrayLike
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
+from mixtura.files import replacing
 from mixtura.models.fitted import Fitted
 from mixtura.parts import Part, Stored, find_class, import_path, is_storable
 
@@ -168,21 +168,8 @@ def save_estimator(estimator: BaseEstimator, path: str | os.PathLike[str]) -> No
         "sha256": _digest(model, packer.tensors),
     }
     content = to_bytes(packer.tensors, metadata)
-    target = Path(path)
-    if target.is_dir():
-        raise InvalidInputError(f"{target} is a folder: give the name of a file.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {target.parent} to save {target.name} in.")
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as fresh:
+        fresh.write_bytes(content)
 
 
 def _digest(model: str, tensors: dict[str, Tensor]) -> str:

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_random_state, estimator_html_repr
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import (
     _check_feature_names,
@@ -39,6 +39,7 @@ from mixtura.numerics import one_thread
 from mixtura.parts import storable
 from mixtura.persistence import save_estimator
 from mixtura.progress import Callback, Progress, Record
+from mixtura.report import notebook
 
 #: What a matrix of numbers must be like.
 _NUMBERS: Parameters = {
@@ -84,6 +85,18 @@ class Estimator(BaseEstimator):
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""
         check_is_fitted(self)
         save_estimator(self, path)
+
+    def _repr_html_inner(self) -> str:
+        """What notebooks show: the fitted model, or the diagram of scikit-learn."""
+        if any(name.endswith("_") for name in vars(self)):
+            return notebook(self)
+        return estimator_html_repr(self)
+
+    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
+        shown = {"text/plain": repr(self)}
+        if hasattr(self, "_repr_html_"):  # not where scikit-learn is to display text
+            shown["text/html"] = self._repr_html_inner()
+        return shown
 
     def set_params(self, **params: Setting) -> Self:
         """Set parameters of the estimator and, by nested names, of the parts that are objects."""
