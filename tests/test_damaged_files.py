@@ -30,8 +30,9 @@ from mixtura import (
     PairwiseClassifier,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
+    runtime,
 )
-from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
 from mixtura.solvers import EM, LBFGS, LinkedEM
 from mixtura.testing import toy_sequences
 
@@ -40,6 +41,7 @@ N_FILES = int(os.environ.get("MIXTURA_FUZZ", 100))
 #: CPU seconds that a file may take; outside of `make fuzz` the machine may be slow.
 MOST_SECONDS = 2.0 if LONG else 8.0
 MOST_BYTES = 2**27
+LOADERS = [pytest.param(mixtura.load, id="load"), pytest.param(runtime.load, id="runtime")]
 
 
 def mixed_table(rng):
@@ -313,13 +315,16 @@ FORGERY = [forge_description, forge_tensor]
 # -- what becomes of them -----------------------------------------------------------------------
 
 
-def read(content, X, path):
+def read(load, content, X, path):
     """The model's answers, or None for a file that is refused; in bounded time."""
     path.write_bytes(content)
     begin = time.process_time()
     try:
-        model = mixtura.load(path)
+        model = load(path)
     except FileFormatError:
+        model = None
+    except UnsupportedError:  # a class that the runtime does not know
+        assert load is runtime.load
         model = None
     assert time.process_time() - begin < MOST_SECONDS
     if model is None:
@@ -332,20 +337,22 @@ def read(content, X, path):
         return None
 
 
-def test_damaged_files_are_refused_or_the_same(files, tmp_path, rng):
+@pytest.mark.parametrize("load", LOADERS)
+def test_damaged_files_are_refused_or_the_same(load, files, tmp_path, rng):
     """Whatever happens to the bytes, no other model comes out of them."""
     path = tmp_path / "model"
     for number in range(N_FILES):
         content, X = files[number % len(files)]
         damaged = DAMAGE[number % len(DAMAGE)](content, rng)
-        found = read(damaged, X, path)
+        found = read(load, damaged, X, path)
         if found is not None:
             path.write_bytes(content)
-            np.testing.assert_array_equal(found, answer(mixtura.load(path), X))
+            np.testing.assert_array_equal(found, answer(load(path), X))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_forged_files_are_refused_or_answer(files, tmp_path, rng):
+@pytest.mark.parametrize("load", LOADERS)
+def test_forged_files_are_refused_or_answer(load, files, tmp_path, rng):
     """A right checksum does not make a model of nonsense."""
     path = tmp_path / "model"
     for number in range(N_FILES):
@@ -353,7 +360,7 @@ def test_forged_files_are_refused_or_answer(files, tmp_path, rng):
         metadata, tensors = opened(content, path)
         model = json.loads(metadata["model"])
         FORGERY[number % len(FORGERY)](model, tensors, rng)
-        found = read(signed(metadata, json.dumps(model), tensors), X, path)
+        found = read(load, signed(metadata, json.dumps(model), tensors), X, path)
         if found is not None:
             assert np.isfinite(found).all()
             if found.ndim == 2:
@@ -368,7 +375,7 @@ HUGE += [{"kind": "objects", "dtype": "<U99999999", "shape": [10**10], "items": 
 #: Loads a sound file and then the others; then allocates, to show that the measure sees it.
 MEASURE = """
 import sys, warnings, torch, mixtura
-from mixtura.exceptions import FileFormatError
+from mixtura.exceptions import FileFormatError, UnsupportedError
 
 def most():
     with open("/proc/self/status") as status:
@@ -379,10 +386,11 @@ sound, *forged = sys.argv[1:]
 mixtura.load(sound)
 before = most()
 for path in forged:
-    try:
-        mixtura.load(path)
-    except FileFormatError:
-        pass
+    for load in (mixtura.load, mixtura.runtime.load):
+        try:
+            load(path)
+        except (FileFormatError, UnsupportedError):
+            pass
 after = most()
 torch.ones(2**26)
 print(after - before, most() - after)

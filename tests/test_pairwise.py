@@ -22,9 +22,9 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura import MixtureClassifier
-from mixtura.estimators import pairwise
-from mixtura.estimators.pairwise import PairwiseClassifier, couple
+from mixtura import MixtureClassifier, coupling
+from mixtura.coupling import couple
+from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.solvers import EM
 
@@ -113,7 +113,7 @@ def test_coupling_takes_chunks_and_leaves_its_input_alone(rng, monkeypatch):
     for array in (r, weights):
         array.flags.writeable = False
     whole = couple(r, weights)
-    monkeypatch.setattr(pairwise, "_CHUNK", 32)
+    monkeypatch.setattr(coupling, "_CHUNK", 32)
     np.testing.assert_allclose(couple(r, weights), whole, rtol=1e-12)
     np.testing.assert_allclose(couple(r + np.diag([np.nan] * 4), weights), whole, rtol=1e-12)
 

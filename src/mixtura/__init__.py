@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mixtura import nn as nn
     from mixtura import objectives as objectives
     from mixtura import plotting as plotting
+    from mixtura import runtime as runtime
     from mixtura import solvers as solvers
     from mixtura.estimators import (
         BoostedMixtureClassifier,
@@ -46,7 +47,10 @@ __all__ = [
     "load",
 ]
 #: Modules that are attributes of the package without an import of their own.
-_MODULES = ("datasets", "densities", "exceptions", "nn", "objectives", "plotting", "solvers")
+_MODULES = (
+    *("datasets", "densities", "exceptions", "nn", "objectives", "plotting", "runtime"),
+    "solvers",
+)
 
 
 def __getattr__(name: str) -> object:

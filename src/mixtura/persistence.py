@@ -25,13 +25,17 @@ from mixtura.data.given import ArrayLike
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
 from mixtura.files import replacing
 from mixtura.models.fitted import Fitted
+from mixtura.models.network import Network
 from mixtura.parts import Part, Stored, find_class, import_path, is_storable
+from mixtura.runtime.files import FORMAT_VERSION
+from mixtura.selection.typical import with_models
 
-FORMAT_VERSION = 3
 #: What a model is asked when it is read, and where another one may be inside it.
 _QUESTIONS = ("predict_proba", "predict", "score_samples", "transform")
 _INNER = ("pairwise_", "estimator_", "estimators_")
 _FAR = 1e6
+#: Numbers of a mixture up to which the models without rows that are held back are stored.
+_MOST_COMPUTED = 2**19
 #: Types that arrays of a file may have, and the most bytes that the text of one takes.
 _ARRAY_KINDS, _MOST_TEXT = "biufUSO", 2**26
 
@@ -85,7 +89,9 @@ class _Packer:
             made_from = {each.name: getattr(value, each.name) for each in fields(value)}
         elif isinstance(value, Stored):
             made_from = value.stored()
-        parts = {"settings": made_from, **({"state": state} if state else {})}
+        computed = _computed(value)
+        parts = {"settings": made_from, "state": state, "computed": computed}
+        parts = {key: part for key, part in parts.items() if part or key == "settings"}
         return {key: self.pack(part, f"{name}.{key}") for key, part in parts.items()}
 
     def _pack_array(self, value: np.ndarray, name: str) -> dict[str, object]:
@@ -96,6 +102,18 @@ class _Packer:
             return {"kind": "objects", "dtype": dtype, "shape": value.shape, "items": packed}
         self.tensors[name] = torch.from_numpy(np.ascontiguousarray(value).copy())
         return {"kind": "array", "dtype": value.dtype.str, "name": name}
+
+
+def _computed(value: object) -> dict[str, object]:
+    """What `mixtura.runtime` cannot compute itself: draws of networks, models without some rows."""
+    if isinstance(value, Network):
+        return value.computed()
+    if not isinstance(value, Fitted) or value.held_back is None or value.held_back.models:
+        return {}
+    numbers = sum(tensor.numel() for tensor in value.mixture.density.tensors().values())
+    if numbers > _MOST_COMPUTED:
+        return {}
+    return {"without": with_models(value, value.held_back, "cpu").models}
 
 
 def _unpack(value: object, tensors: dict[str, Tensor]) -> object:

@@ -1,10 +1,12 @@
 """Types of what users pass."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 #: A table, sequences, labels or weights: arrays, data frames, sparse matrices, lists. Its parts and
 #: entries are as various; what they are is found out where they are read.
@@ -14,7 +16,7 @@ Numbers: TypeAlias = float | Sequence[float] | np.ndarray
 #: Weights of classes by label, or "balanced".
 ClassWeight: TypeAlias = Mapping[Any, float] | str | None
 RandomState: TypeAlias = int | np.random.RandomState | None
-Device: TypeAlias = str | torch.device
+Device: TypeAlias = "str | torch.device"
 #: What one parameter of an estimator may be, and parameters by name.
 Setting: TypeAlias = Any
 Parameters: TypeAlias = dict[str, Setting]

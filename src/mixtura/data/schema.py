@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
-from scipy.sparse import issparse
 
 from mixtura.data.columns import (
     BOOLEANS,
@@ -26,9 +25,8 @@ from mixtura.data.columns import (
     unmasked,
 )
 from mixtura.data.given import ArrayLike
-from mixtura.data.tables import Matrix
+from mixtura.data.matrix import Matrix
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
-from mixtura.parts import storable
 
 _MANY_CATEGORIES = 1_000
 _SHOWN = 5
@@ -40,7 +38,6 @@ _SCAN_ROWS = 16_384
 _DENSE_BYTES = 2**32
 
 
-@storable
 @dataclass(frozen=True)
 class Schema:
     """What the columns of a table are, learned from the training rows.
@@ -258,7 +255,7 @@ def as_table(X: ArrayLike) -> ArrayLike:
 
     A Series, an empty frame or one that has not been read yet is refused.
     """
-    if issparse(X):
+    if hasattr(X, "toarray"):  # SciPy's
         return _dense(X)
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
         raise InvalidInputError("X is a lazy data frame, without rows yet: pass X.collect().")

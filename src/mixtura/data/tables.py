@@ -372,43 +372,6 @@ class Table:
         return part
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """Rows that have been read and checked.
-
-    Attributes
-    ----------
-    values : (n, D) numbers and codes of categories, NaN where missing.
-    untold : (n, D) entries that are missing because the model could not know them: a column that is
-        not there, a category never seen. None: there are none.
-    """
-
-    values: np.ndarray
-    untold: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def take(self, index: np.ndarray | slice) -> Matrix:
-        """The rows that a mask or integers choose."""
-        untold = None if self.untold is None else self.untold[index]
-        return Matrix(self.values[index], untold)
-
-    def table(
-        self,
-        y: np.ndarray | None = None,
-        weight: np.ndarray | None = None,
-        *,
-        scaling: Scaling,
-        device: torch.device,
-        dtype: torch.dtype = torch.float64,
-    ) -> Table:
-        """The rows as tensors, with labels and weights (n,)."""
-        return Table(
-            self.values, y, weight, scaling=scaling, device=device, dtype=dtype, untold=self.untold
-        )
-
-
 def odd_factors(count: int) -> np.ndarray:
     """Random odd numbers, always the same ones."""
     return 2 * np.random.default_rng(0).integers(2**63, size=count, dtype=np.uint64) + 1

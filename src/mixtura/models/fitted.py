@@ -35,6 +35,8 @@ _DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.floa
 #: Shares of rows at which the scores of typical rows are kept.
 SHARES = np.linspace(0.0, 1.0, 1001)
 
+storable(Schema)  # which the runtime reads without scikit-learn, and so without `parts`
+
 #: What gives rows a class log-joint.
 AnyModel = Mixture | Network | SparseModel | Votes
 #: Rows or sequences that have been read and checked.

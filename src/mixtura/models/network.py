@@ -424,6 +424,11 @@ class Network(ReadOut):
         drawn = self.density.sample(component.repeat_interleave(self.n_draws), even)
         return drawn.unflatten(0, (-1, self.n_draws))
 
+    def computed(self) -> dict[str, object]:
+        """What answers need beside the parameters, for those who cannot draw."""
+        shares, peak = self.class_shares(), self.density.log_peak()
+        return {"draws": self._draws, "log_peak": peak, "class_shares": shares}
+
     def class_log_joint(self, batch: Batch) -> Tensor:
         """log p(x) + log p(c | x), (n, C)."""
         log_joint = self.mixture.log_joint(batch)

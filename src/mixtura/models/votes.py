@@ -43,7 +43,8 @@ class Votes:
         total = batch.weight.new_tensor(_SILENCE, dtype=torch.float64)
         for voter, weight in zip(self.voters, self.weights, strict=True):
             joint = voter.class_log_joint(batch)
-            total = total + weight * torch.nn.functional.one_hot(joint.argmax(1), joint.shape[1])
+            vote = torch.nn.functional.one_hot(joint.argmax(1), joint.shape[1])
+            total = total + weight * vote.double()
         return (total / total.sum(1, keepdim=True)).log()
 
     def outputs(self, batch: Batch) -> Tensor:

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch
+from mixtura.data import Batch, Matrix
+from mixtura.data.given import Device
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import Engine
-from mixtura.models.fitted import SHARES, run_over, typicality
+from mixtura.models.fitted import SHARES, Fitted, run_over, typicality
 from mixtura.models.held_back import MOST, HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.progress import Progress
@@ -104,7 +105,14 @@ def held_back_rows(mixture: Mixture, engine: Engine, prior: SpreadPrior | None) 
     return replace(held_back, total_weight=engine.total_weight, prior=known)
 
 
-def models_without(mixture: Mixture, engine: Engine, held_back: HeldBack) -> list[Mixture]:
+def with_models(model: Fitted, held_back: HeldBack, device: Device) -> HeldBack:
+    """Rows that are held back, with models that have not seen those of each fold."""
+    engine = model.engine(Matrix(held_back.values), device, held_back.y)
+    models = _models_without(model.mixture, engine, held_back)
+    return replace(held_back, models=tuple((each.to("cpu", torch.float64),) for each in models))
+
+
+def _models_without(mixture: Mixture, engine: Engine, held_back: HeldBack) -> list[Mixture]:
     """What a step of EM without each fold of these rows makes of the mixture."""
     mixture = mixture.to(engine.device)
     weight = torch.from_numpy(held_back.weight).to(engine.weight)

@@ -1,0 +1,53 @@
+"""Rows of a table that have been read and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+    from mixtura.data.tables import Scaling, Table
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows that have been read and checked.
+
+    Attributes
+    ----------
+    values : (n, D) numbers and codes of categories, NaN where missing.
+    untold : (n, D) entries that are missing because the model could not know them: a column that is
+        not there, a category never seen. None: there are none.
+    """
+
+    values: np.ndarray
+    untold: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, index: np.ndarray | slice) -> Matrix:
+        """The rows that a mask or integers choose."""
+        untold = None if self.untold is None else self.untold[index]
+        return Matrix(self.values[index], untold)
+
+    def table(
+        self,
+        y: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+        *,
+        scaling: Scaling,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> Table:
+        """The rows as tensors (of double precision, unless told), with labels and weights (n,)."""
+        from mixtura.data.tables import Table  # loads PyTorch
+
+        options = {} if dtype is None else {"dtype": dtype}
+        return Table(
+            self.values, y, weight, scaling=scaling, device=device, untold=self.untold, **options
+        )

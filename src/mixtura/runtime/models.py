@@ -1,0 +1,385 @@
+"""Fitted models in NumPy, for prediction: twins of those of `mixtura.models`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from mixtura.conformal import Judge, conformal_sets
+from mixtura.data.matrix import Matrix
+from mixtura.data.schema import Schema
+from mixtura.exceptions import NoDensityError, UnsupportedError
+from mixtura.runtime.densities import Batch, Density
+from mixtura.runtime.files import KINDS, kind
+
+KINDS["Schema"] = Schema
+#: The largest value of a row, and in the model's units, as in `Table`.
+_LARGEST = float(np.finfo(np.float64).max)
+_FARTHEST = _LARGEST**0.25
+#: Numbers that are held at a time.
+_AT_ONCE = 2**23
+#: A vote that nobody casts, as in `Votes`.
+_SILENCE = 1e-3
+SHARES = np.linspace(0.0, 1.0, 1001)
+
+
+def _within(values: np.ndarray, largest: float) -> np.ndarray:
+    """Values that are no larger; faster than `clip` for a few."""
+    return np.minimum(np.maximum(values, -largest), largest)
+
+
+def log_softmax(values: np.ndarray) -> np.ndarray:
+    """Of rows (n, C), however far from zero they are."""
+    values = values - values.max(1, keepdims=True)
+    return values - np.logaddexp.reduce(values, axis=1, keepdims=True)
+
+
+class Model(Protocol):
+    """What gives rows class log-joints."""
+
+    @property
+    def row_cost(self) -> int: ...
+    def class_log_joint(self, batch: Batch) -> np.ndarray: ...
+
+
+# -- units -------------------------------------------------------------------------------------
+
+
+@kind
+@dataclass(frozen=True)
+class Curves:
+    at: np.ndarray
+    to: np.ndarray
+
+    @cached_property
+    def _slope(self) -> np.ndarray:
+        return np.diff(self.to) / np.diff(self.at)
+
+    def _along(
+        self, x: np.ndarray, at: np.ndarray, to: np.ndarray, slope: np.ndarray
+    ) -> np.ndarray:
+        column, place = np.arange(len(at)), _segments(x, at)
+        return to[column, place] + slope[column, place] * (x - at[column, place])
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        return self._along(x, self.at, self.to, self._slope)
+
+    def invert(self, x: np.ndarray) -> np.ndarray:
+        return self._along(x, self.to, self.at, 1.0 / self._slope)
+
+    def log_slope(self, x: np.ndarray) -> np.ndarray:
+        """(n, D) logs of the derivatives of the map, at mapped values."""
+        return np.log(self._slope)[np.arange(len(self.to)), _segments(x, self.to)]
+
+
+def _segments(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """(n, D) the line of each curve (D, Q) that each value lies on."""
+    return ((x[..., None] > knots).sum(2) - 1).clip(0, knots.shape[1] - 2)
+
+
+@kind
+@dataclass(frozen=True)
+class Scaling:
+    location: np.ndarray
+    scale: np.ndarray
+    levels: np.ndarray
+    curves: Curves | None = None
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        x = (values - self.location) / self.scale
+        return x if self.curves is None else self.curves.apply(x)
+
+    def invert(self, x: np.ndarray) -> np.ndarray:
+        x = x if self.curves is None else self.curves.invert(x)
+        return _within(x * self.scale + self.location, _LARGEST)
+
+    def log_scale(self, x: np.ndarray) -> np.ndarray:
+        """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it."""
+        plain = np.log(self.scale)
+        return plain if self.curves is None else plain - self.curves.log_slope(x)
+
+    def moved(self, x: np.ndarray, before: Scaling) -> np.ndarray:
+        """Values in the units of another map, in these."""
+        alike = np.array_equal(self.location, before.location)
+        if alike and before.curves is None and np.array_equal(self.scale, before.scale):
+            return x if self.curves is None else self.curves.apply(x)
+        return self.apply(before.invert(x))
+
+
+# -- models ------------------------------------------------------------------------------------
+
+
+@kind
+@dataclass(frozen=True)
+class Layout:
+    counts: tuple[int, ...]
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """(K,) the class of each component."""
+        return np.arange(len(self.counts)).repeat(self.counts)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return np.cumsum([0, *self.counts[:-1]])
+
+    def logsumexp(self, values: np.ndarray) -> np.ndarray:
+        """Sums within each class, in logs: (n, K) -> (n, C)."""
+        return np.logaddexp.reduceat(values, self._starts, axis=1)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sums within each class."""
+        return np.add.reduceat(values, self._starts, axis=1)
+
+
+@kind
+@dataclass(frozen=True)
+class Mixture:
+    density: Density
+    log_weight: np.ndarray
+    layout: Layout
+    log_prior: np.ndarray
+    learn_prior: bool = True
+
+    def __post_init__(self) -> None:
+        sizes = self.density.n_components, len(self.log_weight), len(self.log_prior)
+        counts = self.layout.counts
+        if sizes != (sum(counts), sum(counts), len(counts)) or min(counts) < 1:
+            raise ValueError(f"{sizes[0]} components, where classes have {counts}")
+
+    @property
+    def row_cost(self) -> int:
+        return self.density.row_cost
+
+    @cached_property
+    def _log_joint_weight(self) -> np.ndarray:
+        return self.log_weight + self.log_prior[self.layout.owner]
+
+    def log_joint(self, batch: Batch) -> np.ndarray:
+        """log p(x, c, k), (n, K)."""
+        return self.density.log_prob(batch) + self._log_joint_weight
+
+    def class_log_joint(self, batch: Batch) -> np.ndarray:
+        """log p(x, c), (n, C)."""
+        return self.layout.logsumexp(self.log_joint(batch))
+
+    def log_density(self, batch: Batch) -> np.ndarray:
+        """(n, 1)."""
+        return np.logaddexp.reduce(self.log_joint(batch), axis=1, keepdims=True)
+
+    def posterior(self, batch: Batch) -> np.ndarray:
+        """p(component | x), (n, K)."""
+        return np.exp(log_softmax(self.log_joint(batch)))
+
+    def impute(self, batch: Batch) -> np.ndarray:
+        """(n, D) conditional means of what is missing."""
+        return self.density.fill(batch, self.posterior(batch))
+
+    def typicality(self, batch: Batch) -> np.ndarray:
+        """(n, 1) log density of the rows with conditional means in their holes."""
+        x = batch.x if batch.observed is None else self.impute(batch)
+        untold = np.full(batch.x.shape, -1, dtype=np.int8)
+        return self.log_density(Batch(x, None, untold))
+
+
+@kind
+@dataclass(frozen=True)
+class Votes:
+    voters: tuple[Mixture, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def row_cost(self) -> int:
+        return max(voter.row_cost for voter in self.voters)
+
+    def class_log_joint(self, batch: Batch) -> np.ndarray:
+        """Log shares of the votes, (n, C)."""
+        each = np.arange(len(batch))
+        total = np.full((len(batch), len(self.voters[0].log_prior)), _SILENCE)
+        for voter, weight in zip(self.voters, self.weights, strict=True):
+            total[each, voter.class_log_joint(batch).argmax(1)] += weight
+        return np.log(total / total.sum(1, keepdims=True))
+
+
+@kind
+@dataclass(frozen=True)
+class Calibration:
+    temperature: float = 1.0
+    doubt: float = 0.0
+    fade: float = 1.0
+
+    def log_proba(self, class_log_joint: np.ndarray, missing: np.ndarray) -> np.ndarray:
+        """Calibrated log posteriors (n, C) of rows with a share (n,) of their features missing."""
+        reach = (1.0 - missing) ** self.fade
+        sharp = log_softmax(class_log_joint / (self.temperature**reach)[:, None])
+        if self.doubt == 0.0:
+            return sharp
+        guess = np.log(self.doubt / sharp.shape[1])
+        return np.logaddexp(sharp + np.log1p(-self.doubt), guess)
+
+
+# -- a fitted model ----------------------------------------------------------------------------
+
+
+@kind
+@dataclass(frozen=True)
+class Blend:
+    members: tuple[Fitted, ...]
+    weights: np.ndarray
+    calibration: Calibration
+
+    def averaged(self, log_proba: list[np.ndarray], missing: np.ndarray) -> np.ndarray:
+        """(n, C) log p(c | x), from what the models say, (n, C) each."""
+        weighted = np.stack(log_proba) + np.log(self.weights)[:, None, None]
+        found = self.calibration.log_proba(np.logaddexp.reduce(weighted, axis=0), missing)
+        return np.where(missing[:, None] == 1.0, log_proba[0], found)
+
+
+@kind
+@dataclass(frozen=True)
+class HeldBack:
+    values: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    fold: np.ndarray
+    models: tuple[tuple[Mixture, ...], ...] = ((),)
+    total_weight: float = 0.0
+    prior: tuple[float, np.ndarray] | None = None
+
+
+@kind
+@dataclass(frozen=True)
+class Fitted:
+    model: Model
+    scaling: Scaling
+    schema: Schema
+    classes: np.ndarray | None = None
+    class_prior: np.ndarray | None = None
+    calibration: Calibration = Calibration()
+    typical: np.ndarray | None = None
+    target: tuple[float, float] = (0.0, 1.0)
+    blend: Blend | None = None
+    held_back: HeldBack | None = None
+    without: tuple[tuple[Mixture, ...], ...] = ()
+
+    @property
+    def mixture(self) -> Mixture:
+        """The density of rows."""
+        found = getattr(self.model, "mixture", self.model)
+        if not isinstance(found, Mixture):
+            raise NoDensityError("this model is discriminative, and has no density.")
+        return found
+
+    def _batch(self, rows: Matrix) -> Batch:
+        """Rows in the model's units."""
+        x = self.scaling.apply(rows.values)
+        observed = ~np.isnan(x)
+        x = np.where(observed, _within(x, _FARTHEST), 0.0)
+        absent = None if rows.untold is None else np.where(rows.untold, -1, ~observed)
+        return Batch(x, None if observed.all() else observed, absent)
+
+    def run(self, rows: Matrix, function: Callable[[Batch], np.ndarray], cost: int) -> np.ndarray:
+        """`function`, (m, ...), of all rows, some at a time; those without holes by themselves."""
+        with np.errstate(over="ignore"):  # what is infinite is clipped
+            return self._run(rows, function, cost)
+
+    def _run(self, rows: Matrix, function: Callable[[Batch], np.ndarray], cost: int) -> np.ndarray:
+        if len(rows) == 1:
+            return function(self._batch(rows))
+        complete, size = ~np.isnan(rows.values).any(1), max(1, _AT_ONCE // cost)
+        found: list[np.ndarray] = []
+        order = np.concatenate([np.flatnonzero(complete), np.flatnonzero(~complete)])
+        edge = int(complete.sum())
+        for first, last in ((0, edge), (edge, len(rows))):
+            for start in range(first, last, size):
+                some = order[start : min(start + size, last)]
+                found.append(function(self._batch(rows.take(some))))
+        return np.concatenate(found)[order.argsort()]
+
+    def log_proba(self, rows: Matrix) -> np.ndarray:
+        """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
+        members = () if self.blend is None else self.blend.members
+        cost = max(each.model.row_cost for each in (self, *members))
+        return self.run(rows, self._log_proba, cost)
+
+    def _log_proba(self, batch: Batch) -> np.ndarray:
+        missing = (~batch.seen).sum(1) / batch.x.shape[1]
+        own = self._own_log_proba(batch, missing)
+        if self.blend is None:
+            return own
+        others = [
+            each._own_log_proba(self._under(batch, each.scaling), missing)
+            for each in self.blend.members
+        ]
+        return self.blend.averaged([own, *others], missing)
+
+    def _own_log_proba(self, batch: Batch, missing: np.ndarray) -> np.ndarray:
+        joint = self.model.class_log_joint(batch)
+        found = self.calibration.log_proba(joint, missing)
+        blank = missing == 1.0
+        return np.where(blank[:, None], log_softmax(joint), found) if blank.any() else found
+
+    def _under(self, batch: Batch, scaling: Scaling) -> Batch:
+        """The same rows in other units."""
+        x = _within(scaling.moved(batch.x, self.scaling), _FARTHEST)
+        return Batch(x * batch.seen, batch.observed, batch.absent)
+
+    def log_density(self, rows: Matrix) -> np.ndarray:
+        """(n,) log p(x), in the user's units."""
+
+        def found(batch: Batch) -> np.ndarray:
+            log_scale = np.where(batch.seen, self.scaling.log_scale(batch.x), 0.0)
+            return self.mixture.log_density(batch)[:, 0] - log_scale.sum(1)
+
+        return self.run(rows, found, self.mixture.row_cost)
+
+    def responsibilities(self, rows: Matrix) -> np.ndarray:
+        """(n, K) p(component | x)."""
+        return self.run(rows, self.mixture.posterior, self.mixture.row_cost)
+
+    def imputed(self, rows: Matrix) -> np.ndarray:
+        """(n, D) the rows with conditional means in their holes."""
+        values = rows.values
+
+        def found(batch: Batch) -> np.ndarray:
+            return self.scaling.invert(self.mixture.impute(batch))
+
+        filled = self.run(rows, found, self.mixture.row_cost)
+        return np.where(np.isnan(values), filled, values).astype(values.dtype)
+
+    def is_outlier(self, rows: Matrix, share: float) -> np.ndarray:
+        """(n,) which rows are less typical than all but a share of those like training's."""
+        found = self.run(rows, self.mixture.typicality, self.mixture.row_cost)[:, 0]
+        assert self.typical is not None  # every density has them
+        return found < np.interp(share, SHARES, self.typical)
+
+    def predict_set(self, rows: Matrix, held_back: HeldBack, coverage: float) -> np.ndarray:
+        """(n, C) whether each class is in the set of each row."""
+        models = held_back.models or self.without
+        if not models:
+            raise UnsupportedError(
+                "the models without the rows that are held back were too large to be stored: pass "
+                "rows that it has not seen, calibration=(X, y)."
+            )
+
+        def judged_by(mixtures: tuple[Mixture, ...]) -> Judge:
+            judge = self._with(mixtures)
+            return lambda values: np.exp(judge.log_proba(Matrix(values)))
+
+        judges = [judged_by(mixtures) for mixtures in models]
+        observed = ~np.isnan(rows.values)
+        return conformal_sets(np.exp(self.log_proba(rows)), observed, held_back, judges, coverage)
+
+    def _with(self, mixtures: tuple[Mixture, ...]) -> Fitted:
+        """The model with mixtures in place of its own and of those averaged with it, if any."""
+        if not mixtures:
+            return self
+        (first, *others), blend = mixtures, self.blend
+        if blend is not None:
+            pairs = zip(blend.members, others, strict=True)
+            blend = replace(blend, members=tuple(replace(m, model=own) for m, own in pairs))
+        return replace(self, model=first, blend=blend)

@@ -1,0 +1,332 @@
+"""What a loaded model answers: the methods of the estimator that was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from mixtura.coupling import couple
+from mixtura.data.given import ArrayLike
+from mixtura.data.matrix import Matrix
+from mixtura.data.schema import as_table
+from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError
+from mixtura.runtime.files import Arrays, class_name, named, unpack
+from mixtura.runtime.models import Fitted, HeldBack
+from mixtura.runtime.networks import Network, RegressionNetwork
+from mixtura.runtime.sparse import SparseModel
+
+
+class Columns:
+    """Columns by name, as the data frame that `Schema` takes them for."""
+
+    def __init__(self, given: Mapping[str, ArrayLike]) -> None:
+        self.columns = list(given)
+        self._values = [_column(values) for values in given.values()]
+        if len({len(values) for values in self._values}) != 1:
+            raise InvalidInputError("X is a dict whose columns differ in length, or that has none.")
+
+    def __len__(self) -> int:
+        return len(self._values[0])
+
+    @property
+    def dtypes(self) -> list[np.dtype]:
+        return [values.dtype for values in self._values]
+
+    def get_column(self, name: str) -> np.ndarray:
+        return self._values[self.columns.index(name)]
+
+    def __getitem__(self, key: tuple[slice, int | list[int]]) -> ArrayLike:
+        place = key[1]
+        if isinstance(place, list):
+            return Columns({self.columns[at]: self._values[at] for at in place})
+        return self._values[place]
+
+    def __array__(self, dtype: ArrayLike = None, copy: bool | None = None) -> np.ndarray:
+        return np.column_stack(self._values).astype(dtype)
+
+
+def _column(values: ArrayLike) -> np.ndarray:
+    """(n,) one column; a single value is one row."""
+    cells = [values] if isinstance(values, str) or not np.iterable(values) else values
+    found = np.asarray(cells)
+    return np.asarray(cells, dtype=object) if found.dtype.kind in "US" else found
+
+
+#: As in `mixtura.persistence`: a row far away.
+_FAR = 1e6
+
+
+class Predictor:
+    """A fitted model that answers for rows: arrays, data frames, or dicts of columns."""
+
+    _takes_holes = True
+
+    def __init__(self, value: ArrayLike, arrays: Arrays) -> None:
+        settings, state = named(value["settings"]), named(value["state"])
+        self._unexpected = settings.get("unexpected", "missing")
+        self._model: Fitted = unpack(state["model_"], arrays)
+        self.n_features_in_ = len(self._model.scaling.scale)
+
+    def _answer(self, rows: Matrix) -> np.ndarray:
+        """(n, ...) what rows are asked for first."""
+        return self._model.log_density(rows)
+
+    def check(self) -> None:
+        """A row of zeros, one far away and one of nothing get finite answers: the parts fit."""
+        rows = np.zeros((2 + self._takes_holes, self.n_features_in_))
+        rows[1], rows[2:] = _FAR, np.nan
+        for asked in (rows, rows[:2], rows[:1]):  # what fits two rows by chance does not fit one
+            found = self._answer(self._rows(self._model.schema.decode(asked)))
+            if len(found) != len(asked) or not np.isfinite(found).all():
+                raise ValueError("its answers are not finite")
+
+    @property
+    def feature_names_in_(self) -> np.ndarray | None:
+        """(D,) names of the columns; None where there are none."""
+        names = self._model.schema.names
+        return None if names is None else np.array(names, dtype=object)
+
+    def _rows(self, X: ArrayLike) -> Matrix:
+        plain = self._model.schema.plain(X)
+        if plain is None or plain.shape[1] != self.n_features_in_:
+            return self._read(Columns(X) if isinstance(X, Mapping) else as_table(X))
+        return Matrix(plain)
+
+    def _read(self, X: ArrayLike) -> Matrix:
+        given = self._model.schema.encode(X, self._unexpected)
+        rows = given if isinstance(given, Matrix) else Matrix(_numbers(given))
+        if rows.values.ndim != 2 or rows.values.shape[1] != self.n_features_in_:
+            raise InvalidInputError(
+                f"X has the shape {rows.values.shape}, and the model takes (n, "
+                f"{self.n_features_in_})."
+            )
+        if not len(rows):
+            raise InvalidInputError("X has no rows: pass one at least.")
+        if np.isinf(rows.values).any():
+            raise InvalidInputError("X holds infinity: put NaN where a value is not known.")
+        return rows
+
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
+        """(n,) log density of what is observed of each row."""
+        return self._model.log_density(self._rows(X))
+
+    def impute(self, X: ArrayLike) -> ArrayLike:
+        """The rows with conditional means, and the likeliest categories, in their holes.
+
+        A data frame for a data frame, a dict of columns for a dict, and an array for all else.
+        """
+        found = self._model.imputed(self._rows(X))
+        if not isinstance(X, Mapping):
+            return self._model.schema.like(found, X)
+        columns = self._model.schema.decode(found).T
+        return dict(zip(self._model.schema.names or X, columns, strict=True))
+
+    def is_outlier(self, X: ArrayLike, share: float = 0.01) -> np.ndarray:
+        """(n,) rows less likely than all but a share of rows like those of training would be."""
+        if not 0.0 <= share <= 1.0:
+            raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
+        return self._model.is_outlier(self._rows(X), share)
+
+
+def _numbers(given: ArrayLike) -> np.ndarray:
+    try:
+        values = np.asarray(given)
+        return values if values.dtype == np.float32 else values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"X must be a table of numbers and categories ({error})."
+        ) from error
+
+
+class Classifier(Predictor):
+    """A classifier."""
+
+    def _answer(self, rows: Matrix) -> np.ndarray:
+        if not len(self.classes_) and isinstance(self._model.model, Network):
+            return self._model.log_density(rows)
+        found = self._model.log_proba(rows)
+        if found.shape[1] != len(self.classes_):
+            raise ValueError(f"{found.shape[1]} probabilities of {len(self.classes_)} classes")
+        return found
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """(C,) the labels."""
+        classes = self._model.classes
+        assert classes is not None
+        return classes
+
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
+        """log p(class | x), (n, C)."""
+        return self._model.log_proba(self._to_classify(X))
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """p(class | x), (n, C), classes in the order of `classes_`."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The most probable class of each row."""
+        return self.classes_[self.predict_log_proba(X).argmax(1)]
+
+    def predict_set(
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        *,
+        calibration: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> np.ndarray:
+        """(n, C) sets of classes, of which a share `coverage` hold the true one.
+
+        They go by the rows that the model holds back, or by rows and labels that it has not seen,
+        `calibration`.
+        """
+        if not 0.0 <= coverage <= 1.0:
+            raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
+        rows, held_back = self._to_classify(X), self._model.held_back
+        if calibration is not None:
+            held_back = self._unseen(*calibration)
+        if held_back is None:
+            raise UnsupportedError(
+                "this model holds no rows back: pass rows that it has not seen, calibration=(X, y)."
+            )
+        return self._model.predict_set(rows, held_back, coverage)
+
+    def _to_classify(self, X: ArrayLike) -> Matrix:
+        if not len(self.classes_):
+            raise NoLabelsError("the model was fitted without labels and knows no classes.")
+        return self._rows(X)
+
+    def _unseen(self, X: ArrayLike, y: ArrayLike) -> HeldBack:
+        values, labels = self._rows(X).values, np.asarray(y)
+        place = {label: at for at, label in enumerate(self.classes_.tolist())}
+        codes = np.array([place.get(label, -1) for label in labels.tolist()])
+        if codes.shape != (len(values),) or (codes < 0).any():
+            raise InvalidInputError(
+                f"calibration=(X, y) needs a label of {self.classes_.tolist()} for every row."
+            )
+        return HeldBack(values, codes, np.ones(len(codes)), np.zeros(len(codes), dtype=int))
+
+
+class Density(Predictor):
+    """A mixture without classes."""
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """p(component | x), (n, K)."""
+        return self._model.responsibilities(self._rows(X))
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The most probable component of each row."""
+        return self.predict_proba(X).argmax(1)
+
+
+class Regressor(Predictor):
+    """A network that predicts numbers."""
+
+    def _answer(self, rows: Matrix) -> np.ndarray:
+        (location, scale), network = self._model.target, self._model.model
+        assert isinstance(network, RegressionNetwork)
+        return self._model.run(rows, network.predicted, network.row_cost) * scale + location
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The expected target of each row."""
+        return self._answer(self._rows(X))
+
+
+class SparseClassifier(Classifier):
+    """A discriminative classifier: nothing may be missing."""
+
+    _takes_holes = False
+
+    def __init__(self, value: ArrayLike, arrays: Arrays) -> None:
+        super().__init__(value, arrays)
+        model, moderate = self._model.model, named(value["settings"])["moderate"]
+        assert isinstance(model, SparseModel)
+        self._unexpected = "error"
+        self._model = replace(self._model, model=replace(model, moderate=moderate))
+
+    def _rows(self, X: ArrayLike) -> Matrix:
+        rows = super()._rows(X if isinstance(X, Mapping) else self._model.schema.in_order(X))
+        if np.isnan(rows.values).any():
+            raise InvalidInputError(
+                "Input X contains NaN, and this model has no density to marginalize them with: use "
+                "MixtureClassifier, or fill them first."
+            )
+        return rows
+
+
+class Pairwise:
+    """One classifier for each pair of classes, their probabilities joined by coupling."""
+
+    def __init__(self, value: ArrayLike, arrays: Arrays) -> None:
+        state = named(value["state"])
+        self.classes_, self._pairs, self._count = (
+            unpack(state[name], arrays) for name in ("classes_", "pairs_", "class_count_")
+        )
+        self._models = [predictor(each, arrays) for each in state["estimators_"]["items"]]
+
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """p(class | x), (n, C), classes in the order of `classes_`."""
+        answers = [model.predict_proba(X) for model in self._models]
+        if len(answers) == 1:
+            return answers[0]
+        n_classes = len(self.classes_)
+        r = np.full((len(answers[0]), n_classes, n_classes), 0.5)
+        for (i, j), proba in zip(self._pairs, answers, strict=True):
+            r[:, i, j], r[:, j, i] = proba.T
+        return couple(r, np.add.outer(self._count, self._count))
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The most probable class of each row."""
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+
+class Imputer:
+    """What fills missing entries, in a pipeline."""
+
+    def __init__(self, value: ArrayLike, arrays: Arrays) -> None:
+        if named(value["settings"])["strategy"] != "mean":
+            raise UnsupportedError(
+                "it draws what is missing at random, and mixtura.runtime fills in means alone: set "
+                "strategy='mean' before saving, or use mixtura.load, which needs PyTorch."
+            )
+        state = named(value["state"])
+        self._model = predictor(state["estimator_"], arrays)
+        self._indicated = unpack(state["indicated_"], arrays)
+
+    def transform(self, X: ArrayLike) -> ArrayLike:
+        """The rows with nothing missing, (n, D) and one column per indicator."""
+        filled = self._model.impute(X)
+        if not len(self._indicated):
+            return filled
+        shown = np.isnan(self._model._rows(X).values)[:, self._indicated]
+        if not hasattr(filled, "assign"):
+            return np.column_stack([np.asarray(filled), shown])
+        names = [f"missingindicator_{filled.columns[place]}" for place in self._indicated]
+        return filled.assign(**dict(zip(names, shown.T, strict=True)))
+
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
+        """(n,) log density of what is observed of each row."""
+        return self._model.score_samples(X)
+
+
+#: What a saved estimator becomes, by the name of its class.
+_PREDICTORS = {
+    "MixtureClassifier": Classifier,
+    "BoostedMixtureClassifier": Classifier,
+    "MixtureNetworkClassifier": Classifier,
+    "SparseMixtureClassifier": SparseClassifier,
+    "PairwiseClassifier": Pairwise,
+    "MixtureNetworkRegressor": Regressor,
+    "MixtureDensity": Density,
+    "MixtureImputer": Imputer,
+}
+
+
+def predictor(value: ArrayLike, arrays: Arrays) -> ArrayLike:
+    """What answers for a stored estimator."""
+    found = _PREDICTORS[class_name(value, _PREDICTORS)](value, arrays)
+    if isinstance(found, Predictor):
+        found.check()
+    return found

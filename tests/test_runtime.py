@@ -1,0 +1,339 @@
+"""The runtime answers as the estimator does, with NumPy alone."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import mixtura
+from mixtura import (
+    BoostedMixtureClassifier,
+    FisherScores,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureImputer,
+    MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
+    PairwiseClassifier,
+    SequenceMixtureClassifier,
+    SparseMixtureClassifier,
+    runtime,
+)
+from mixtura.densities import Diagonal, Full, LowRank, Spherical, Student
+from mixtura.exceptions import (
+    DegenerateDataWarning,
+    FileFormatError,
+    InvalidInputError,
+    NoDensityError,
+    UnsupportedError,
+)
+from mixtura.solvers import EM, LBFGS, LinkedEM
+from mixtura.testing import toy_sequences
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+ASKED = ("predict_log_proba", "predict", "score_samples", "impute", "transform")
+
+# -- rows --------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+N = 48
+Y = np.arange(N) % 5 % 3  # classes of different sizes: no ties
+X = RNG.normal(size=(N, 4)) + np.array([1.0, 0.5, 0.0, 2.0]) * Y[:, None]
+X[:, 1] = np.exp(X[:, 1])
+HOLED = np.where(RNG.random(X.shape) < 0.3, np.nan, X)
+HOLED[0] = np.nan
+LABELS = np.array(["x", "y", "z"])[Y]
+ROWS = [X, HOLED, X[:1], HOLED[:1], HOLED[1:2], 1e9 * X]
+
+
+def frames():
+    """The same beside text and booleans: whole, with holes, fewer columns, a category not seen."""
+    pandas = pytest.importorskip("pandas")
+    whole = pandas.DataFrame(X, columns=list("abcd"))
+    whole["color"] = np.array(["red", "green", "blue"])[(Y + (RNG.random(N) < 0.3)) % 3]
+    whole["flag"] = RNG.random(N) < 0.5
+    holed = whole.astype({"flag": object}).mask(RNG.random(whole.shape) < 0.3)
+    odd = [whole[["color", "d", "a"]], whole[whole.columns[::-1]], whole.assign(color="black")]
+    return [holed, whole, whole.iloc[:1], holed.iloc[:1], *odd]
+
+
+# -- estimators --------------------------------------------------------------------------------
+
+PLAIN = {
+    **{"objective": "likelihood", "marginals": "linear", "missingness": "ignore"},
+    **{"solver": EM(max_iter=3), "init": EM(max_iter=3)},
+}
+GROWN = {"n_stages": 2, "calibrate": False, "early_stopping": False, "missingness": "ignore"}
+STRUCTURES = [
+    *(Full(), Diagonal(), Spherical(), LowRank(2)),
+    LowRank(1, parameterization="precision"),
+    *(Student(), Student("diag"), Student("low_rank", rank=1)),
+]
+NETWORK = {
+    **{"init": EM(max_iter=3, tol=0.01), "random_state": 0},
+    "solver": LinkedEM(max_iter=2, end_to_end=False),
+}
+
+
+def classifier(density, **settings):
+    return MixtureClassifier(2, density=density, random_state=0, **{**PLAIN, **settings})
+
+
+def network(embedding, density, **settings):
+    settings = {"calibrate": False, "missingness": "ignore", **NETWORK, **settings}
+    return MixtureNetworkClassifier(2, embedding=embedding, density=density, **settings)
+
+
+ESTIMATORS = {
+    **{str(each): (classifier(each), HOLED[1:], LABELS[1:]) for each in STRUCTURES},
+    "curves": (classifier(Full(), marginals="ranks"), X, LABELS),
+    "boosted": (BoostedMixtureClassifier(**GROWN), HOLED, LABELS),
+    "votes": (BoostedMixtureClassifier(method="adaboost", **GROWN), HOLED, LABELS),
+    "primal": (SparseMixtureClassifier(1, form="primal"), X, LABELS),
+    "poly2": (SparseMixtureClassifier(2, max_iter=5), X, LABELS),
+    **{
+        kernel: (SparseMixtureClassifier(1, kernel=kernel, max_iter=3), X, LABELS)
+        for kernel in ("linear", "poly", "rbf", "laplacian", "sigmoid")
+    },
+    "pairs": (PairwiseClassifier(classifier(Diagonal())), HOLED, Y),
+    "one pair": (PairwiseClassifier(classifier(Diagonal())), HOLED, Y > 0),
+    "density": (MixtureDensity(3, density="full", missingness="ignore"), HOLED[1:], None),
+    "simplex": (network("simplex", "full"), HOLED, LABELS),
+    "student network": (network("posterior", "student"), HOLED, LABELS),
+    "no labels": (network("posterior", "diag"), HOLED, None),
+}
+MIXED = {
+    "mixed": (classifier("full"), LABELS),
+    "informative": (classifier("low_rank", missingness="informative"), LABELS),
+    "mixed density": (MixtureDensity(2, density="diag", missingness="ignore"), None),
+    "imputer": (MixtureImputer(1, density="diag", add_indicator=True, random_state=0), None),
+    "log_density": (network("log_density", "full"), LABELS),
+    "peaks": (network("density", "low_rank", missingness="informative"), LABELS),
+    "regressor": (
+        MixtureNetworkRegressor(3, embedding="log_density", missingness="ignore", **NETWORK),
+        X[:, 0],
+    ),
+}
+
+
+def same(found, wanted):
+    """Equal to 1e-9: numbers, labels, or data frames of both."""
+    if hasattr(wanted, "columns"):
+        assert list(found.columns) == list(wanted.columns)
+        for name in wanted.columns:
+            same(found[name].to_numpy(), wanted[name].to_numpy())
+    elif np.asarray(wanted).dtype.kind == "f":
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+    else:
+        np.testing.assert_array_equal(found, wanted)
+
+
+def both(model, tmp_path):
+    """The estimator, and the runtime's reading of its file."""
+    model.save(tmp_path / "model")
+    return model, runtime.load(tmp_path / "model")
+
+
+def agree(model, loaded, tables):
+    """Whatever the estimator answers, the runtime answers too; what it refuses is refused."""
+    for name in (name for name in ASKED if hasattr(model, name) and hasattr(loaded, name)):
+        for rows in tables:
+            try:
+                wanted = getattr(model, name)(rows)
+            except (InvalidInputError, UnsupportedError) as error:
+                with pytest.raises(type(error)):
+                    getattr(loaded, name)(rows)
+            else:
+                same(getattr(loaded, name)(rows), wanted)
+
+
+@pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_numbers(name, tmp_path):
+    model, rows, labels = ESTIMATORS[name]
+    model, loaded = both(model.fit(rows, labels), tmp_path)
+    if name == "votes":  # of a row without values all classes have the same number
+        agree(model, loaded, [X, HOLED[1:], HOLED[1:2]])
+    else:
+        agree(model, loaded, ROWS)
+
+
+@pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_tables(name, tmp_path):
+    tables = frames()
+    model, labels = MIXED[name]
+    model, loaded = both(model.fit(tables[0], labels), tmp_path)
+    agree(model, loaded, tables)
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory):
+    """The default: models by lines, powers and ranks, averaged, and rows held back."""
+    path = tmp_path_factory.mktemp("default") / "model"
+    model = MixtureClassifier(solver=LBFGS(max_iter=3), random_state=0).fit(X, LABELS)
+    assert model.model_.blend is not None
+    model.save(path)
+    return model, path
+
+
+def test_averages_of_calibrated_models(averaged):
+    model, path = averaged
+    loaded = runtime.load(path)
+    agree(model, loaded, ROWS)
+    same(loaded.predict_proba(HOLED), model.predict_proba(HOLED))
+    same(loaded.is_outlier(HOLED, 0.0567), model.is_outlier(HOLED, 0.0567))
+    unseen = {"calibration": (HOLED[:30], LABELS[:30])}
+    for options in ({}, unseen):
+        wanted = model.predict_set(HOLED[:6], 0.7, **options)
+        assert 0 < wanted.sum() < wanted.size
+        same(loaded.predict_set(HOLED[:6], 0.7, **options), wanted)
+
+
+def test_sets_by_a_step_of_em(tmp_path):
+    """The models without the rows that are held back are computed when the file is written."""
+    model, loaded = both(classifier(Diagonal()).fit(X, LABELS), tmp_path)
+    assert model.model_.held_back.models == ()
+    same(loaded.predict_set(HOLED[:6], 0.7), model.predict_set(HOLED[:6], 0.7))
+
+
+def test_float32_is_read_as_it_is_and_computed_in_double_precision(tmp_path):
+    """The estimator may compute such rows in single precision."""
+    model, loaded = both(classifier(Full()).fit(X, LABELS), tmp_path)
+    rows = HOLED.astype(np.float32)
+    same(loaded.predict_proba(rows), model.predict_proba(rows.astype(np.float64)))
+    filled = loaded.impute(rows)
+    assert filled.dtype == np.float32
+    np.testing.assert_allclose(filled, model.impute(rows), rtol=1e-4)
+
+
+def test_columns_by_name(tmp_path):
+    """Data frames of both kinds, and dicts of columns or of the values of one row."""
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    holed = frames()[0]
+    model, loaded = both(classifier("diag").fit(holed, LABELS), tmp_path)
+    wanted = model.predict_proba(holed)
+    columns = {name: holed[name].tolist() for name in holed.columns}
+    plain = {name: [None if v != v else v for v in column] for name, column in columns.items()}
+    same(loaded.predict_proba(columns), wanted)
+    same(loaded.predict_proba(polars.DataFrame(plain)), wanted)
+    row = {"color": "red", "d": 1.5, "a": None, "flag": True, "b": 0.1, "c": np.nan}
+    frame = pandas.DataFrame({name: [value] for name, value in row.items()})
+    same(loaded.predict_proba(row), model.predict_proba(frame))
+    filled = loaded.impute(columns)
+    for name, column in model.impute(holed).items():
+        same(filled[name].astype(float if name in "abcd" else object), column.to_numpy())
+    with pytest.warns(DegenerateDataWarning, match="lacks 5 column"):
+        same(loaded.predict_proba({"a": 1.0}), model.predict_proba(frame[["a"]].assign(a=1.0)))
+    for wrong, what in (
+        ({"a": [1.0, 2.0], "b": [1.0]}, "differ in length"),
+        ({}, "or that has none"),
+        ({**row, "unheard": 1.0}, "unheard"),
+        ({**row, "a": "text"}, "held numbers in training and holds text"),
+    ):
+        with pytest.raises(InvalidInputError, match=what):
+            loaded.predict_proba(wrong)
+
+
+def test_numbers_in_a_dict(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=list("abcd"))
+    model, loaded = both(classifier("diag").fit(frame, LABELS), tmp_path)
+    row = {"d": 0.5, "c": np.nan, "b": 1.0, "a": 2}
+    same(loaded.predict_proba(row), model.predict_proba(pandas.DataFrame([row])))
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        (X[:, :3], r"\(48, 3\), and the model takes \(n, 4\)"),
+        (X[0], r"\(4,\), and the model takes"),
+        (X[:0], "no rows"),
+        (np.where(X > 2.0, np.inf, X), "infinity"),
+        ([["a", "b", "c", "d"]], "held numbers in training and holds text"),
+        (object(), "numbers"),
+    ],
+    ids=["width", "one dimension", "no rows", "infinite", "text", "nonsense"],
+)
+def test_rows_that_are_refused(rows, what, averaged):
+    with pytest.raises(InvalidInputError, match=what):
+        runtime.load(averaged[1]).predict_proba(rows)
+
+
+def test_what_needs_pytorch_is_said_when_loading(tmp_path):
+    sequences, y = toy_sequences(8)
+    path = tmp_path / "model"
+    for model, given, what in (
+        (SequenceMixtureClassifier(1, method="ml", calibrate=False), sequences, "Sequence"),
+        (FisherScores(MixtureDensity(1, density="diag")), X, "FisherScores"),
+        (SparseMixtureClassifier(1, kernel="cosine", max_iter=2), X, "'cosine', and .* 'rbf'"),
+        (MixtureImputer(1, strategy="draw"), X, "strategy='mean'"),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(given, y if given is sequences else Y).save(path)
+        with pytest.raises(UnsupportedError, match=what):
+            runtime.load(path)
+
+
+def test_what_a_model_cannot_answer(averaged, tmp_path):
+    votes = BoostedMixtureClassifier(method="adaboost", **GROWN).fit(X, Y)
+    loaded = both(votes, tmp_path)[1]
+    with pytest.raises(NoDensityError, match="no density"):
+        loaded.score_samples(X)
+    with pytest.raises(UnsupportedError, match="holds no rows back"):
+        loaded.predict_set(X)
+    with pytest.raises(InvalidInputError, match=r"a label of .* for every row"):
+        loaded.predict_set(X, calibration=(X, np.full(N, 7)))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 20, (2).to_bytes(8, "little") + b"{}"])
+def test_files_that_are_none(content, tmp_path):
+    path = tmp_path / "model"
+    with pytest.raises(FileNotFoundError):
+        runtime.load(path)
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError):
+        runtime.load(path)
+
+
+# -- what it takes -----------------------------------------------------------------------------
+
+MEASURE = """
+import json, sys, time
+import numpy as np
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+before, begin = resident(), time.process_time()
+from mixtura import runtime
+
+took, grown = time.process_time() - begin, resident() - before
+model = runtime.load(sys.argv[1])
+proba = model.predict_proba(np.array([[0.5, np.nan, 1.0, np.nan]])).tolist()
+loaded = sorted({name.partition(".")[0] for name in sys.modules})
+print(json.dumps([took, grown, proba, loaded]))
+"""
+
+
+def test_numpy_is_all_it_imports(averaged):
+    """In a process of its own: 0.2 seconds and 40 MB beside NumPy's are the most allowed."""
+    model, path = averaged
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURE, path], capture_output=True, text=True, check=True
+    )
+    took, grown, proba, loaded = json.loads(ended.stdout)
+    heavy = {"torch", "sklearn", "scipy", "pandas", "polars", "safetensors", "threadpoolctl"}
+    assert not heavy & set(loaded)
+    assert took < 0.2
+    assert grown < 40e6
+    same(proba, model.predict_proba([[0.5, np.nan, 1.0, np.nan]]))
+
+
+def test_the_package_has_it():
+    assert mixtura.runtime is runtime
