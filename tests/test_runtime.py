@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 import warnings
+from functools import lru_cache
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
 import mixtura
 from mixtura import (
@@ -49,6 +51,7 @@ LABELS = np.array(["x", "y", "z"])[Y]
 ROWS = [X, HOLED, X[:1], HOLED[:1], HOLED[1:2], 1e9 * X]
 
 
+@lru_cache
 def frames():
     """The same beside text and booleans: whole, with holes, fewer columns, a category not seen."""
     pandas = pytest.importorskip("pandas")
@@ -150,11 +153,17 @@ def agree(model, loaded, tables):
                 same(getattr(loaded, name)(rows), wanted)
 
 
+@lru_cache
+def fitted(name):
+    """One of the estimators, fitted once; of those of mixed tables, on the one with holes."""
+    model, *given = ESTIMATORS[name] if name in ESTIMATORS else (*MIXED[name],)
+    return model.fit(*(given if len(given) == 2 else (frames()[0], *given)))
+
+
 @pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_numbers(name, tmp_path):
-    model, rows, labels = ESTIMATORS[name]
-    model, loaded = both(model.fit(rows, labels), tmp_path)
+    model, loaded = both(fitted(name), tmp_path)
     if name == "votes":  # of a row without values all classes have the same number
         agree(model, loaded, [X, HOLED[1:], HOLED[1:2]])
     else:
@@ -164,10 +173,8 @@ def test_numbers(name, tmp_path):
 @pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")
 @pytest.mark.parametrize("name", MIXED)
 def test_mixed_tables(name, tmp_path):
-    tables = frames()
-    model, labels = MIXED[name]
-    model, loaded = both(model.fit(tables[0], labels), tmp_path)
-    agree(model, loaded, tables)
+    model, loaded = both(fitted(name), tmp_path)
+    agree(model, loaded, frames())
 
 
 @pytest.fixture(scope="module")
@@ -266,8 +273,9 @@ def test_rows_that_are_refused(rows, what, averaged):
 def test_what_needs_pytorch_is_said_when_loading(tmp_path):
     sequences, y = toy_sequences(8)
     path = tmp_path / "model"
+    hidden = SequenceMixtureClassifier(1, method="ml", calibrate=False)
     for model, given, what in (
-        (SequenceMixtureClassifier(1, method="ml", calibrate=False), sequences, "Sequence"),
+        (hidden, sequences, "a SequenceMixtureClassifier .* without PyTorch"),
         (FisherScores(MixtureDensity(1, density="diag")), X, "FisherScores"),
         (SparseMixtureClassifier(1, kernel="cosine", max_iter=2), X, "'cosine', and .* 'rbf'"),
         (MixtureImputer(1, strategy="draw"), X, "strategy='mean'"),
@@ -337,3 +345,89 @@ def test_numpy_is_all_it_imports(averaged):
 
 def test_the_package_has_it():
     assert mixtura.runtime is runtime
+
+
+# -- ONNX --------------------------------------------------------------------------------------
+
+EXPORTED = [
+    *map(str, STRUCTURES),
+    *("curves", "boosted", "votes", "primal", "poly2"),
+    *("linear", "poly", "rbf", "laplacian", "sigmoid", "mixed", "informative"),
+]
+
+
+def session(model, path):
+    """What onnxruntime makes of the graph of a model."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    model.export(path / "model.onnx")
+    return onnxruntime.InferenceSession(path / "model.onnx")
+
+
+def same_graph(model, graph, tables):
+    """Labels and probabilities are those of the estimator, however many rows there are."""
+    for rows in tables:
+        codes = model._rows(rows).values
+        label, proba = graph.run(["label", "probabilities"], {"X": codes.astype(np.float64)})
+        np.testing.assert_allclose(proba, model.predict_proba(rows), rtol=1e-9, atol=1e-12)
+        np.testing.assert_array_equal(label, model.predict(rows))
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_graphs(name, tmp_path):
+    model = fitted(name)
+    tables = frames()[:4] if name in MIXED else [X, HOLED, X[:1], HOLED[:1], 1e9 * X]
+    if isinstance(model, SparseMixtureClassifier):
+        tables = [X, X[:1]]
+    elif name == "votes":
+        tables = [X, HOLED[1:]]
+    same_graph(model, session(model, tmp_path), tables)
+
+
+def test_graph_of_averages(averaged, tmp_path):
+    model = averaged[0]
+    same_graph(model, session(model, tmp_path), ROWS)
+
+
+def test_categories_of_a_graph(tmp_path):
+    """They go by their places in the metadata, and a place that is none is missing."""
+    model = fitted("mixed")
+    graph = session(model, tmp_path)
+    told = graph.get_modelmeta().custom_metadata_map
+    assert json.loads(told["names"]) == [*"abcd", "color", "flag"]
+    assert json.loads(told["categories"]) == [*[None] * 4, ["blue", "green", "red"], [False, True]]
+    rows = np.array([[1.0, 1.0, 1.0, 1.0, code, 0.0] for code in (np.nan, -1.0, 3.0, 2.0)])
+    proba = graph.run(["probabilities"], {"X": rows})[0]
+    np.testing.assert_array_equal(proba[[1, 2]], proba[[0, 0]])
+    assert not np.allclose(proba[3], proba[0])
+
+
+@pytest.mark.parametrize("labels", [Y, Y > 0, 1.0 * Y], ids=["integers", "booleans", "floats"])
+def test_labels_of_a_graph(labels, tmp_path):
+    model = classifier("diag").fit(X, labels)
+    same_graph(model, session(model, tmp_path), [HOLED])
+
+
+def test_what_is_not_exported_says_so(tmp_path, monkeypatch):
+    """And what stood there before still stands."""
+    pytest.importorskip("onnx")
+    path = tmp_path / "model.onnx"
+    path.write_text("before")
+    wide = RNG.normal(size=(70, 31))
+    for model, what in (
+        (fitted("density"), "only MixtureClassifier"),
+        (fitted("pairs"), "only MixtureClassifier"),
+        (fitted("simplex"), "by draws"),
+        (classifier("full").fit(wide, wide[:, 0] > 0), "31 features cannot be exported, 30"),
+    ):
+        with pytest.raises(UnsupportedError, match=what):
+            model.export(path)
+    with pytest.raises(InvalidInputError, match=r"must end with \.onnx"):
+        fitted("curves").export(tmp_path / "model.c")
+    with pytest.raises(NotFittedError):
+        MixtureClassifier().export(path)
+    monkeypatch.setattr("mixtura.estimators.base.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'mixtura\[onnx\]'"):
+        fitted("curves").export(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
+    assert path.read_text() == "before"

@@ -175,8 +175,8 @@ _UNPACKERS: dict[str, Callable[[dict, dict[str, Tensor]], object]] = {
 }
 
 
-def save_estimator(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
-    """Write an estimator atomically: the old file stays until the new one is complete."""
+def content_of(estimator: BaseEstimator) -> bytes:
+    """What a file of an estimator holds."""
     packer = _Packer()
     model = json.dumps(packer.pack(estimator, "model"))
     metadata = {
@@ -185,7 +185,12 @@ def save_estimator(estimator: BaseEstimator, path: str | os.PathLike[str]) -> No
         "model": model,
         "sha256": _digest(model, packer.tensors),
     }
-    content = to_bytes(packer.tensors, metadata)
+    return to_bytes(packer.tensors, metadata)
+
+
+def save_estimator(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
+    """Write an estimator atomically: the old file stays until the new one is complete."""
+    content = content_of(estimator)
     with replacing(path) as fresh:
         fresh.write_bytes(content)
 

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from numbers import Integral, Real
 from os import PathLike
 from typing import Self
@@ -37,9 +38,11 @@ from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.numerics import one_thread
 from mixtura.parts import storable
-from mixtura.persistence import save_estimator
+from mixtura.persistence import content_of, save_estimator
 from mixtura.progress import Callback, Progress, Record
 from mixtura.report import notebook
+from mixtura.runtime.files import read
+from mixtura.runtime.predictors import predictor
 
 #: What a matrix of numbers must be like.
 _NUMBERS: Parameters = {
@@ -97,6 +100,27 @@ class Estimator(BaseEstimator):
         if hasattr(self, "_repr_html_"):  # not where scikit-learn is to display text
             shown["text/html"] = self._repr_html_inner()
         return shown
+
+    def export(self, path: str | PathLike[str]) -> None:
+        """Write the fitted classifier as an ONNX graph, for onnxruntime and others.
+
+        It takes "X" (n, D), of double precision, NaN where a value is missing, and gives "label"
+        (n,) and "probabilities" (n, C), those of `predict_proba` to 1e-5. Of columns with
+        categories X has codes, their places in the metadata entry "categories"; any other code is
+        missing.
+
+        Parameters
+        ----------
+        path : of a file whose name ends with .onnx.
+        """
+        check_is_fitted(self)
+        if not str(path).endswith(".onnx"):
+            raise InvalidInputError(f"export writes ONNX graphs: {path} must end with .onnx.")
+        if find_spec("onnx") is None:
+            raise ImportError("export needs onnx: pip install 'mixtura[onnx]'.")
+        from mixtura.runtime.onnx import write
+
+        write(predictor(*read(content_of(self))), path)
 
     def set_params(self, **params: Setting) -> Self:
         """Set parameters of the estimator and, by nested names, of the parts that are objects."""

@@ -30,11 +30,9 @@ def load(path: str | os.PathLike[str]) -> ArrayLike:
     if not Path(path).is_file():
         raise FileNotFoundError(f"no model file at {path}.")
     try:
-        return predictor(*read(Path(path)))
-    except FileFormatError:
-        raise
-    except UnsupportedError as error:
-        raise UnsupportedError(f"{path}: {error}") from error
+        return predictor(*read(Path(path).read_bytes()))
+    except (FileFormatError, UnsupportedError) as error:
+        raise type(error)(f"{path}: {error}") from error
     except Exception as error:  # whatever goes wrong, the file is the cause
         raise FileFormatError(
             f"{path} is damaged or not a model file ({error!r}): restore it from a copy."

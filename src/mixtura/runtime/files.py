@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -34,9 +33,8 @@ def kind(cls: Class) -> Class:
     return cls
 
 
-def read(path: Path) -> tuple[ArrayLike, Arrays]:
+def read(content: bytes) -> tuple[ArrayLike, Arrays]:
     """The stored estimator as JSON, and the arrays that it names; sound as far as that tells."""
-    content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
     if not 0 < size <= len(content) - 8:
         raise ValueError("its header does not fit in it")
@@ -45,10 +43,10 @@ def read(path: Path) -> tuple[ArrayLike, Arrays]:
     header = json.loads(content[8 : 8 + size])
     metadata = header.pop("__metadata__", {})
     if metadata.get("format") != "mixtura":
-        raise FileFormatError(f"{path} is a safetensors file, but not a mixtura model.")
+        raise FileFormatError("it is a safetensors file, but not a mixtura model.")
     if int(metadata["version"]) != FORMAT_VERSION:
         raise FileFormatError(
-            f"{path} has the format {metadata['version']}, and this mixtura reads "
+            f"it has the format {metadata['version']}, and this mixtura reads "
             f"{FORMAT_VERSION}: save the model again with the mixtura that is here."
         )
     numbers = memoryview(content)[8 + size :]
@@ -97,8 +95,8 @@ def class_name(value: ArrayLike, known: Mapping[str, Callable]) -> str:
     module, _, name = value["path"].partition(":")
     if not module.startswith("mixtura.") or name not in known:
         raise UnsupportedError(
-            f"it holds a {name} (of {module}), which mixtura.runtime cannot compute: use "
-            "mixtura.load, which needs PyTorch."
+            f"a {name} (of {module}) cannot be computed without PyTorch: use the estimator itself, "
+            "or mixtura.load."
         )
     return name
 

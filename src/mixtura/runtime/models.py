@@ -13,17 +13,17 @@ from mixtura.conformal import Judge, conformal_sets
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.exceptions import NoDensityError, UnsupportedError
-from mixtura.runtime.densities import Batch, Density
+from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import KINDS, kind
 
 KINDS["Schema"] = Schema
 #: The largest value of a row, and in the model's units, as in `Table`.
 _LARGEST = float(np.finfo(np.float64).max)
-_FARTHEST = _LARGEST**0.25
+FARTHEST = _LARGEST**0.25
 #: Numbers that are held at a time.
 _AT_ONCE = 2**23
 #: A vote that nobody casts, as in `Votes`.
-_SILENCE = 1e-3
+SILENCE = 1e-3
 SHARES = np.linspace(0.0, 1.0, 1001)
 
 
@@ -156,12 +156,12 @@ class Mixture:
         return self.density.row_cost
 
     @cached_property
-    def _log_joint_weight(self) -> np.ndarray:
+    def log_joint_weight(self) -> np.ndarray:
         return self.log_weight + self.log_prior[self.layout.owner]
 
     def log_joint(self, batch: Batch) -> np.ndarray:
         """log p(x, c, k), (n, K)."""
-        return self.density.log_prob(batch) + self._log_joint_weight
+        return self.density.log_prob(batch) + self.log_joint_weight
 
     def class_log_joint(self, batch: Batch) -> np.ndarray:
         """log p(x, c), (n, C)."""
@@ -199,7 +199,7 @@ class Votes:
     def class_log_joint(self, batch: Batch) -> np.ndarray:
         """Log shares of the votes, (n, C)."""
         each = np.arange(len(batch))
-        total = np.full((len(batch), len(self.voters[0].log_prior)), _SILENCE)
+        total = np.full((len(batch), len(self.voters[0].log_prior)), SILENCE)
         for voter, weight in zip(self.voters, self.weights, strict=True):
             total[each, voter.class_log_joint(batch).argmax(1)] += weight
         return np.log(total / total.sum(1, keepdims=True))
@@ -278,7 +278,7 @@ class Fitted:
         """Rows in the model's units."""
         x = self.scaling.apply(rows.values)
         observed = ~np.isnan(x)
-        x = np.where(observed, _within(x, _FARTHEST), 0.0)
+        x = np.where(observed, _within(x, FARTHEST), 0.0)
         absent = None if rows.untold is None else np.where(rows.untold, -1, ~observed)
         return Batch(x, None if observed.all() else observed, absent)
 
@@ -325,7 +325,7 @@ class Fitted:
 
     def _under(self, batch: Batch, scaling: Scaling) -> Batch:
         """The same rows in other units."""
-        x = _within(scaling.moved(batch.x, self.scaling), _FARTHEST)
+        x = _within(scaling.moved(batch.x, self.scaling), FARTHEST)
         return Batch(x * batch.seen, batch.observed, batch.absent)
 
     def log_density(self, rows: Matrix) -> np.ndarray:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mixtura.runtime.densities import Batch, Product
+from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
+from mixtura.runtime.mixed import Product
 from mixtura.runtime.models import Mixture, log_softmax
 
 

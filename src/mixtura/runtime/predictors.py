@@ -12,6 +12,7 @@ from mixtura.data.given import ArrayLike
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import as_table
 from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError
+from mixtura.runtime import gaussians, mixed  # noqa: F401  what files may hold
 from mixtura.runtime.files import Arrays, class_name, named, unpack
 from mixtura.runtime.models import Fitted, HeldBack
 from mixtura.runtime.networks import Network, RegressionNetwork
@@ -66,36 +67,36 @@ class Predictor:
     def __init__(self, value: ArrayLike, arrays: Arrays) -> None:
         settings, state = named(value["settings"]), named(value["state"])
         self._unexpected = settings.get("unexpected", "missing")
-        self._model: Fitted = unpack(state["model_"], arrays)
-        self.n_features_in_ = len(self._model.scaling.scale)
+        self.fitted: Fitted = unpack(state["model_"], arrays)
+        self.n_features_in_ = len(self.fitted.scaling.scale)
 
     def _answer(self, rows: Matrix) -> np.ndarray:
         """(n, ...) what rows are asked for first."""
-        return self._model.log_density(rows)
+        return self.fitted.log_density(rows)
 
     def check(self) -> None:
         """A row of zeros, one far away and one of nothing get finite answers: the parts fit."""
         rows = np.zeros((2 + self._takes_holes, self.n_features_in_))
         rows[1], rows[2:] = _FAR, np.nan
         for asked in (rows, rows[:2], rows[:1]):  # what fits two rows by chance does not fit one
-            found = self._answer(self._rows(self._model.schema.decode(asked)))
+            found = self._answer(self._rows(self.fitted.schema.decode(asked)))
             if len(found) != len(asked) or not np.isfinite(found).all():
                 raise ValueError("its answers are not finite")
 
     @property
     def feature_names_in_(self) -> np.ndarray | None:
         """(D,) names of the columns; None where there are none."""
-        names = self._model.schema.names
+        names = self.fitted.schema.names
         return None if names is None else np.array(names, dtype=object)
 
     def _rows(self, X: ArrayLike) -> Matrix:
-        plain = self._model.schema.plain(X)
+        plain = self.fitted.schema.plain(X)
         if plain is None or plain.shape[1] != self.n_features_in_:
             return self._read(Columns(X) if isinstance(X, Mapping) else as_table(X))
         return Matrix(plain)
 
     def _read(self, X: ArrayLike) -> Matrix:
-        given = self._model.schema.encode(X, self._unexpected)
+        given = self.fitted.schema.encode(X, self._unexpected)
         rows = given if isinstance(given, Matrix) else Matrix(_numbers(given))
         if rows.values.ndim != 2 or rows.values.shape[1] != self.n_features_in_:
             raise InvalidInputError(
@@ -110,24 +111,24 @@ class Predictor:
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """(n,) log density of what is observed of each row."""
-        return self._model.log_density(self._rows(X))
+        return self.fitted.log_density(self._rows(X))
 
     def impute(self, X: ArrayLike) -> ArrayLike:
         """The rows with conditional means, and the likeliest categories, in their holes.
 
         A data frame for a data frame, a dict of columns for a dict, and an array for all else.
         """
-        found = self._model.imputed(self._rows(X))
+        found = self.fitted.imputed(self._rows(X))
         if not isinstance(X, Mapping):
-            return self._model.schema.like(found, X)
-        columns = self._model.schema.decode(found).T
-        return dict(zip(self._model.schema.names or X, columns, strict=True))
+            return self.fitted.schema.like(found, X)
+        columns = self.fitted.schema.decode(found).T
+        return dict(zip(self.fitted.schema.names or X, columns, strict=True))
 
     def is_outlier(self, X: ArrayLike, share: float = 0.01) -> np.ndarray:
         """(n,) rows less likely than all but a share of rows like those of training would be."""
         if not 0.0 <= share <= 1.0:
             raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
-        return self._model.is_outlier(self._rows(X), share)
+        return self.fitted.is_outlier(self._rows(X), share)
 
 
 def _numbers(given: ArrayLike) -> np.ndarray:
@@ -144,9 +145,9 @@ class Classifier(Predictor):
     """A classifier."""
 
     def _answer(self, rows: Matrix) -> np.ndarray:
-        if not len(self.classes_) and isinstance(self._model.model, Network):
-            return self._model.log_density(rows)
-        found = self._model.log_proba(rows)
+        if not len(self.classes_) and isinstance(self.fitted.model, Network):
+            return self.fitted.log_density(rows)
+        found = self.fitted.log_proba(rows)
         if found.shape[1] != len(self.classes_):
             raise ValueError(f"{found.shape[1]} probabilities of {len(self.classes_)} classes")
         return found
@@ -154,13 +155,13 @@ class Classifier(Predictor):
     @property
     def classes_(self) -> np.ndarray:
         """(C,) the labels."""
-        classes = self._model.classes
+        classes = self.fitted.classes
         assert classes is not None
         return classes
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """log p(class | x), (n, C)."""
-        return self._model.log_proba(self._to_classify(X))
+        return self.fitted.log_proba(self._to_classify(X))
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
@@ -184,14 +185,14 @@ class Classifier(Predictor):
         """
         if not 0.0 <= coverage <= 1.0:
             raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
-        rows, held_back = self._to_classify(X), self._model.held_back
+        rows, held_back = self._to_classify(X), self.fitted.held_back
         if calibration is not None:
             held_back = self._unseen(*calibration)
         if held_back is None:
             raise UnsupportedError(
                 "this model holds no rows back: pass rows that it has not seen, calibration=(X, y)."
             )
-        return self._model.predict_set(rows, held_back, coverage)
+        return self.fitted.predict_set(rows, held_back, coverage)
 
     def _to_classify(self, X: ArrayLike) -> Matrix:
         if not len(self.classes_):
@@ -214,7 +215,7 @@ class Density(Predictor):
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(component | x), (n, K)."""
-        return self._model.responsibilities(self._rows(X))
+        return self.fitted.responsibilities(self._rows(X))
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable component of each row."""
@@ -225,9 +226,9 @@ class Regressor(Predictor):
     """A network that predicts numbers."""
 
     def _answer(self, rows: Matrix) -> np.ndarray:
-        (location, scale), network = self._model.target, self._model.model
+        (location, scale), network = self.fitted.target, self.fitted.model
         assert isinstance(network, RegressionNetwork)
-        return self._model.run(rows, network.predicted, network.row_cost) * scale + location
+        return self.fitted.run(rows, network.predicted, network.row_cost) * scale + location
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The expected target of each row."""
@@ -241,13 +242,13 @@ class SparseClassifier(Classifier):
 
     def __init__(self, value: ArrayLike, arrays: Arrays) -> None:
         super().__init__(value, arrays)
-        model, moderate = self._model.model, named(value["settings"])["moderate"]
+        model, moderate = self.fitted.model, named(value["settings"])["moderate"]
         assert isinstance(model, SparseModel)
         self._unexpected = "error"
-        self._model = replace(self._model, model=replace(model, moderate=moderate))
+        self.fitted = replace(self.fitted, model=replace(model, moderate=moderate))
 
     def _rows(self, X: ArrayLike) -> Matrix:
-        rows = super()._rows(X if isinstance(X, Mapping) else self._model.schema.in_order(X))
+        rows = super()._rows(X if isinstance(X, Mapping) else self.fitted.schema.in_order(X))
         if np.isnan(rows.values).any():
             raise InvalidInputError(
                 "Input X contains NaN, and this model has no density to marginalize them with: use "
@@ -264,11 +265,11 @@ class Pairwise:
         self.classes_, self._pairs, self._count = (
             unpack(state[name], arrays) for name in ("classes_", "pairs_", "class_count_")
         )
-        self._models = [predictor(each, arrays) for each in state["estimators_"]["items"]]
+        self.fitteds = [predictor(each, arrays) for each in state["estimators_"]["items"]]
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
-        answers = [model.predict_proba(X) for model in self._models]
+        answers = [model.predict_proba(X) for model in self.fitteds]
         if len(answers) == 1:
             return answers[0]
         n_classes = len(self.classes_)

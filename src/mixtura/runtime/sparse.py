@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from mixtura.exceptions import UnsupportedError
-from mixtura.runtime.densities import Batch
+from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
 from mixtura.runtime.models import Layout, log_softmax
 
@@ -106,7 +106,7 @@ class SparseModel:
         return self.basis.row_cost + len(self.layout.counts) * (self.root.size + self.coef.size)
 
     @cached_property
-    def _masks(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def masks(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """For each class: columns and components of its coefficients, and their rows of `root`."""
         component, column = self.coef.nonzero()
         owner = self.layout.owner[component]
@@ -124,7 +124,7 @@ class SparseModel:
             return log_softmax(by_class)
         shares = np.exp(joint - by_class[:, self.layout.owner])
         deviations = np.stack(
-            [(values[:, at] * shares[:, own]) @ root for at, own, root in self._masks], 1
+            [(values[:, at] * shares[:, own]) @ root for at, own, root in self.masks], 1
         )
         covariance = deviations @ deviations.swapaxes(1, 2)
         own = covariance.diagonal(0, 1, 2)

@@ -1,4 +1,4 @@
-"""Densities of rows in NumPy, for prediction: twins of those of `mixtura.densities`.
+"""Gaussians and t distributions in NumPy, for prediction: twins of those of `mixtura.densities`.
 
 Their formulas stand there. What differs is how rows with holes are computed: what is missing stands
 in an identity, and one Cholesky factorization per row and component, bordered by the row itself,
@@ -10,61 +10,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
+from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
 
 LOG_2PI = math.log(2.0 * math.pi)
 #: The corner of a bordered matrix: larger than any squared distance.
 _CORNER = 1e300
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows in the model's units: x (n, D), zero where missing; observed and absent as in training.
-
-    `observed` (n, D) is None where nothing is missing; `absent` (n, D) is 1 for absent, 0 for
-    present, -1 for no telling, and None where all that is not observed is absent.
-    """
-
-    x: np.ndarray
-    observed: np.ndarray | None
-    absent: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @cached_property
-    def seen(self) -> np.ndarray:
-        """(n, D) bool."""
-        return np.ones(self.x.shape, dtype=bool) if self.observed is None else self.observed
-
-    @cached_property
-    def moments(self) -> np.ndarray:
-        """(n, 3 D) squares, values and presences."""
-        return np.concatenate([self.x * self.x, self.x, self.seen], 1)
-
-    def take(self, index: np.ndarray) -> Batch:
-        parts = (None if each is None else each[index] for each in (self.observed, self.absent))
-        return Batch(self.x[index], *parts)
-
-    def lacks(self) -> np.ndarray:
-        """(n, D) as `absent`."""
-        return (~self.seen).astype(np.int8) if self.absent is None else self.absent
-
-
-class Density(Protocol):
-    """K densities; components come first in all arrays."""
-
-    @property
-    def row_cost(self) -> int: ...
-    @property
-    def n_components(self) -> int: ...
-    def log_prob(self, batch: Batch) -> np.ndarray: ...
-    def fill(self, batch: Batch, share: np.ndarray) -> np.ndarray: ...
-    def agree(self, batch: Batch, component: np.ndarray, drawn: np.ndarray) -> np.ndarray: ...
 
 
 def _bordered(matrix: np.ndarray, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -129,14 +84,14 @@ class DiagonalGaussian(Gaussian):
     tied: bool = False
 
     @cached_property
-    def _table(self) -> tuple[np.ndarray, np.ndarray]:
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
         """What squares, values and presences (3 D,) are multiplied by; log(2 pi variance)."""
         precision = 1.0 / self.variance
         parts = precision, -2.0 * self.mean * precision, self.mean**2 * precision
         return np.concatenate(parts, 1).T.copy(), np.log(self.variance).T + LOG_2PI
 
     def distances(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        (table, log_variance), values = self._table, batch.moments
+        (table, log_variance), values = self.table, batch.moments
         return values @ table, values[:, -len(log_variance) :] @ log_variance
 
     def regress(
@@ -155,7 +110,7 @@ class FullGaussian(Gaussian):
         return 4 * self.factor.size
 
     @cached_property
-    def _covariance(self) -> np.ndarray:
+    def covariance(self) -> np.ndarray:
         return self.factor @ self.factor.swapaxes(1, 2)
 
     @cached_property
@@ -179,13 +134,13 @@ class FullGaussian(Gaussian):
     def _masked(self, seen: np.ndarray, component: np.ndarray | slice) -> np.ndarray:
         """Covariances of what is seen (..., D), in an identity."""
         both = seen[..., None] & seen[..., None, :]
-        return np.where(both, self._covariance[component], np.eye(seen.shape[-1]))
+        return np.where(both, self.covariance[component], np.eye(seen.shape[-1]))
 
     def regress(
         self, away: np.ndarray, seen: np.ndarray, component: np.ndarray | slice
     ) -> np.ndarray:
         solved = np.linalg.solve(self._masked(seen, component), away[..., None])
-        return (self._covariance[component] @ solved)[..., 0]
+        return (self.covariance[component] @ solved)[..., 0]
 
 
 @dataclass(frozen=True)
@@ -207,13 +162,13 @@ class LowRankForm(Gaussian):
         return self.loading / self.diagonal[..., None]
 
     @cached_property
-    def _grams(self) -> np.ndarray:
+    def grams(self) -> np.ndarray:
         """(D, K, R, R) what each feature adds to B."""
         grams = self.loading[..., :, None] * self._scaled[..., None, :]
         return grams.transpose(1, 0, 2, 3).copy()
 
     @cached_property
-    def _table(self) -> tuple[np.ndarray, ...]:
+    def table(self) -> tuple[np.ndarray, ...]:
         """Squares, values and presences to weighted squares (3 D, K); values and presences to u,
         (2 D, K R); log(2 pi variance) but for the low rank (D, K)."""
         weight = 1.0 / self.diagonal if self.of_covariance else self.diagonal
@@ -227,22 +182,22 @@ class LowRankForm(Gaussian):
     def _gram(self, seen: np.ndarray) -> np.ndarray:
         """(n, K, R, R) B of rows of which this is seen (n, D)."""
         side = (seen if self.of_covariance else ~seen).astype(np.float64)
-        shape = self._grams.shape
-        summed = (side @ self._grams.reshape(shape[0], -1)).reshape(-1, *shape[1:])
+        shape = self.grams.shape
+        summed = (side @ self.grams.reshape(shape[0], -1)).reshape(-1, *shape[1:])
         return summed + np.eye(shape[2])
 
     def distances(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        (by_square, by_value, log_scale), values = self._table, batch.moments
+        (by_square, by_value, log_scale), values = self.table, batch.moments
         latent = (values[:, -len(by_value) :] @ by_value).reshape(len(batch), len(self.mean), -1)
         inner, log_gram = _bordered(self._gram(batch.seen), latent)
         squares, log_det = values @ by_square, values[:, -len(log_scale) :] @ log_scale + log_gram
         if self.of_covariance:
             return squares - inner, log_det
-        return squares + inner, log_det - self._log_gram_all
+        return squares + inner, log_det - self.log_gram_all
 
     @cached_property
-    def _log_gram_all(self) -> np.ndarray:
-        every = self._grams.sum(0) + np.eye(self._grams.shape[2])
+    def log_gram_all(self) -> np.ndarray:
+        every = self.grams.sum(0) + np.eye(self.grams.shape[2])
         return _bordered(every, np.zeros(every.shape[:2]))[1]
 
     def regress(
@@ -286,7 +241,7 @@ class StudentT:
         return self.scale.row_cost
 
     @cached_property
-    def _constants(self) -> np.ndarray:
+    def constants(self) -> np.ndarray:
         """(D + 1, K) what the log density has more than a Gaussian's, by how much is observed."""
         return np.array(
             [
@@ -304,7 +259,7 @@ class StudentT:
         squared, log_det = self.scale.distances(batch)
         size = batch.seen.sum(1)
         tail = np.log1p(squared.clip(0.0) / self.dof) * (self.dof + size[:, None])
-        return self._constants[size] - 0.5 * (log_det + tail)
+        return self.constants[size] - 0.5 * (log_det + tail)
 
     def fill(self, batch: Batch, share: np.ndarray) -> np.ndarray:
         return self.scale.fill(batch, share)
@@ -323,131 +278,3 @@ class StudentT:
         )
         moved = around + np.sqrt(reach / own) * (drawn - mine)
         return np.where(batch.seen, batch.x, moved)
-
-
-@kind
-@dataclass(frozen=True)
-class Categorical:
-    log_chance: np.ndarray
-    levels: tuple[int, ...]
-    floor: float = 1e-6
-
-    def __post_init__(self) -> None:
-        if sum(self.levels) != self.log_chance.shape[1]:
-            raise ValueError(f"{self.log_chance.shape[1]} chances of {self.levels} categories")
-
-    @property
-    def n_components(self) -> int:
-        return len(self.log_chance)
-
-    @property
-    def row_cost(self) -> int:
-        return (len(self.levels) + 2) * self.n_components
-
-    @cached_property
-    def _first(self) -> np.ndarray:
-        """(d,) slot of the first category of each column."""
-        return np.cumsum([0, *self.levels[:-1]])
-
-    @cached_property
-    def _table(self) -> np.ndarray:
-        """(S + 1, K) log chances of the slots; zero for what is missing."""
-        return np.concatenate([self.log_chance.T, np.zeros((1, len(self.log_chance)))])
-
-    def log_prob(self, batch: Batch) -> np.ndarray:
-        slots = np.where(batch.seen, batch.x.astype(np.int64) + self._first, len(self._table) - 1)
-        return self._table[slots].sum(1)
-
-    def fill(self, batch: Batch, share: np.ndarray) -> np.ndarray:
-        parts = np.split(np.exp(self.log_chance), self._first[1:], axis=1)
-        likeliest = np.stack([(share @ part).argmax(1) for part in parts], 1)
-        return np.where(batch.seen, batch.x, likeliest)
-
-    def agree(self, batch: Batch, component: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        return np.where(batch.seen, batch.x, drawn)
-
-
-@kind
-@dataclass(frozen=True)
-class HolePattern(Categorical):
-    broad: float = 0.1
-    further: float = 0.1
-    rates: tuple[float, ...] = ()
-
-    @property
-    def row_cost(self) -> int:
-        return super().row_cost * (len(self.rates) + 1)
-
-    @cached_property
-    def _by_rate(self) -> Categorical:
-        """The K R products of chances at each rate, one after another."""
-        present, absent = self.log_chance[:, None, ::2], self.log_chance[:, None, 1::2]
-        rate = np.array(self.rates)[:, None]
-        with np.errstate(divide="ignore"):
-            further = np.logaddexp(absent, present + np.log(rate))
-        both = np.stack([present + np.log1p(-rate), further], -1)
-        return Categorical(both.reshape(-1, self.log_chance.shape[1]), self.levels)
-
-    @cached_property
-    def _log_shares(self) -> np.ndarray:
-        """(R,)."""
-        some = len(self.rates) - 1
-        return np.log([1.0 - self.broad - self.further] + [self.further / some] * some)
-
-    @cached_property
-    def _log_factorials(self) -> np.ndarray:
-        return np.array([math.lgamma(1.0 + count) for count in range(len(self.levels) + 2)])
-
-    def log_prob(self, batch: Batch) -> np.ndarray:
-        own = self._by_rate.log_prob(batch).reshape(len(batch), self.n_components, -1)
-        absent = np.where(batch.seen, batch.x, 0.0).sum(1).astype(np.int64)
-        told, log_factorial = batch.seen.sum(1), self._log_factorials
-        broad = log_factorial[absent] + log_factorial[told - absent] - log_factorial[told + 1]
-        broad = np.broadcast_to((broad + math.log(self.broad))[:, None, None], (*own.shape[:2], 1))
-        return np.logaddexp.reduce(np.concatenate([own + self._log_shares, broad], 2), axis=2)
-
-
-@kind
-@dataclass(frozen=True)
-class Product:
-    parts: tuple[Density, ...]
-    columns: tuple[tuple[int, ...], ...]
-    informative: bool = False
-
-    @property
-    def n_components(self) -> int:
-        return self.parts[0].n_components
-
-    @property
-    def row_cost(self) -> int:
-        return sum(part.row_cost for part in self.parts)
-
-    @cached_property
-    def _index(self) -> list[np.ndarray]:
-        return [np.array(columns, dtype=np.int64) for columns in self.columns]
-
-    def _view(self, batch: Batch, index: np.ndarray) -> Batch:
-        observed = None if batch.observed is None else batch.observed[:, index]
-        whole = observed is None or observed.all()
-        return Batch(batch.x[:, index], None if whole else observed)
-
-    def log_prob(self, batch: Batch) -> np.ndarray:
-        views = [self._view(batch, index) for index in self._index]
-        if self.informative:
-            lacks = batch.lacks()
-            told = None if batch.absent is None else lacks >= 0
-            views.append(Batch(lacks.clip(0).astype(np.float64), told))
-        first, *rest = (p.log_prob(view) for p, view in zip(self.parts, views, strict=True))
-        return sum(rest, first)
-
-    def fill(self, batch: Batch, share: np.ndarray) -> np.ndarray:
-        found = np.empty_like(batch.x)
-        for part, index in zip(self.parts, self._index, strict=False):
-            found[:, index] = part.fill(self._view(batch, index), share)
-        return found
-
-    def agree(self, batch: Batch, component: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        found = np.empty_like(batch.x)
-        for part, index in zip(self.parts, self._index, strict=False):
-            found[:, index] = part.agree(self._view(batch, index), component, drawn[:, index])
-        return found
