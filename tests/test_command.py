@@ -172,7 +172,7 @@ def test_a_density_and_a_number(asked, tmp_path):
     )
     assert facts("predict", "model.safetensors", asked[1])["mean_log_density"] == density
     assert {"component", "log_density"} < set(pd.read_csv("predictions.csv"))
-    assert "leave the option out" in error(
+    assert "has no predict_set" in error(
         "predict", "model.safetensors", asked[1], "--coverage", 0.9
     )
     assert facts("sample", "model.safetensors", "-n", 5)["columns"] == 4
@@ -265,7 +265,7 @@ def test_samples_of_a_class_with_a_column_given(asked):
     assert (drawn["length"] == 2.5).all()
     assert (drawn["color"] == "red").all()
     assert drawn["width"].nunique() == 20
-    assert "the classes are iris, lily, rose" in error("sample", asked[0], "--class", "tulip")
+    assert "there is no class tulip: iris, lily" in error("sample", asked[0], "--class", "tulip")
     assert "write COLUMN=VALUE" in error("sample", asked[0], "--given", "length")
 
 

@@ -27,11 +27,12 @@ def predict(
 ) -> None:
     """Predict the rows of a file; classes come with their probabilities."""
     with notes():
+        from mixtura.asking import predictions
         from mixtura.cli.asking import Asked
 
         asked = Asked.read(model, data, missing, "predict", out, id)
         with working(f"predicting {len(asked.X):,} rows"):
-            found = asked.predictions(coverage, outliers)
+            found = predictions(asked.model, asked.X, coverage, outliers)
         asked.write(found, out)
         show({"rows": len(asked.X), **asked.summary(found), "wrote": out}, as_json)
 
@@ -117,7 +118,8 @@ def sample(
 ) -> None:
     """Draw rows from a model."""
     with notes():
-        from mixtura.cli.asking import draw, load_model
+        from mixtura.asking import load_model
+        from mixtura.cli.asking import draw
         from mixtura.files import check_table_place, write_frame
 
         check_table_place(out)

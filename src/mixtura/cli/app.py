@@ -7,7 +7,7 @@ from typing import NoReturn
 import typer
 from typer.core import TyperGroup
 
-from mixtura.cli import answers, papers, training
+from mixtura.cli import answers, papers, serving, training
 from mixtura.cli.output import one_line
 
 #: What is wrong with a command line; Typer has its own copy of Click, or not, by its version.
@@ -49,6 +49,7 @@ def root() -> None:
 for command in (
     *(training.fit, training.tune),
     *(answers.predict, answers.evaluate, answers.explain, answers.impute, answers.sample),
+    serving.serve,
     *(papers.demo, papers.reproduce),
 ):
     app.command()(command)

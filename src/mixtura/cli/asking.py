@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.utils import get_tags
 
+from mixtura.asking import (
+    Columns,
+    class_of,
+    is_density,
+    load_model,
+    reasons,
+    target_of,
+    text_columns,
+)
 from mixtura.cli.columns import check_columns, labels, numbers
 from mixtura.cli.output import Facts
 from mixtura.cli.scores import scores
 from mixtura.data.columns import kind_of
-from mixtura.data.given import ArrayLike, Loaded, Parameters
-from mixtura.data.schema import Schema
-from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, UnsupportedError, warn
+from mixtura.data.given import Loaded, Parameters
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 from mixtura.files import check_table_place, read_frame, write_frame
-from mixtura.persistence import load
 
-#: Columns of a table, by name.
-Columns = Mapping[str, ArrayLike]
 _TRUE = {"true", "yes", "1"}
-
-
-def load_model(path: Path, question: str = "score_samples") -> Loaded:
-    """The model of a file, which takes tables, and answers the question."""
-    model = load(path)
-    if not hasattr(model, question) or not hasattr(model, "schema_"):
-        raise UnsupportedError(
-            f"{path} holds a {type(model).__name__}, which this command is not for: `mixtura fit` "
-            "makes models that it is for."
-        )
-    if hasattr(model, "unexpected"):
-        model.set_params(unexpected="ignore")
-    return model
-
-
-def text_columns(schema: Schema) -> list[object]:
-    """Names of the columns whose categories are text."""
-    pairs = zip(schema.names or (), schema.categories or (), strict=False)
-    return [name for name, categories in pairs if kind_of(categories) == "text"]
 
 
 @dataclass(frozen=True)
@@ -67,13 +51,9 @@ class Asked:
         if out is not None:
             check_table_place(out)
         found = load_model(model, question)
-        target = getattr(found, "target_name_", None)
-        text = text_columns(found.schema_)
-        if np.asarray(getattr(found, "classes_", ())).dtype.kind in "UO":
-            text.append(target)
-        frame = read_frame(data, missing or (), text)
+        frame = read_frame(data, missing or (), text_columns(found))
         check_columns(frame, kept or [], "--id")
-        return cls(found, frame, frame.drop(columns=[target], errors="ignore"), kept)
+        return cls(found, frame, frame.drop(columns=[target_of(found)], errors="ignore"), kept)
 
     def first(self, count: int) -> Asked:
         """The same for so many rows at most."""
@@ -91,40 +71,9 @@ class Asked:
 
     # -- predictions ---------------------------------------------------------------------------
 
-    def predictions(self, coverage: float | None, outliers: float | None) -> Columns:
-        """The prediction, and class probabilities; sets and oddities where they are asked for.
-
-        Of a density, the component of each row, and its log density.
-        """
-        found: dict[str, ArrayLike] = {"prediction": self.model.predict(self.X)}
-        if self._is_density:
-            found = {"component": found["prediction"]}
-            found["log_density"] = self.model.score_samples(self.X)
-        elif hasattr(self.model, "classes_"):
-            names = [f"p({label})" for label in self.model.classes_]
-            found |= zip(names, self.model.predict_proba(self.X).T, strict=True)
-        if coverage is not None:
-            self._need("predict_set", "--coverage")
-            sets = self.model.predict_set(self.X, coverage)
-            found["set"] = [" | ".join(map(str, self.model.classes_[row])) for row in sets]
-        if outliers is not None:
-            self._need("is_outlier", "--outliers")
-            found["unlike_training"] = self.model.is_outlier(self.X, outliers)
-        return found
-
-    @property
-    def _is_density(self) -> bool:
-        return get_tags(self.model).estimator_type == "density_estimator"
-
-    def _need(self, question: str, option: str) -> None:
-        if not hasattr(self.model, question):
-            raise UnsupportedError(
-                f"{option}: a {type(self.model).__name__} has no {question}; leave the option out."
-            )
-
     def summary(self, found: Columns) -> Facts:
         """What was predicted, in short."""
-        if self._is_density:
+        if is_density(self.model):
             return {"mean_log_density": float(found["log_density"].mean())}
         predicted = found["prediction"]
         if hasattr(self.model, "classes_"):
@@ -135,10 +84,10 @@ class Asked:
 
     def truth(self, target: str | None) -> np.ndarray | None:
         """The column that the model is to predict; None for a density."""
-        if self._is_density:
+        if is_density(self.model):
             return None
         classifies = hasattr(self.model, "classes_")
-        target = target or getattr(self.model, "target_name_", None)
+        target = target or target_of(self.model)
         if target is None:
             raise InvalidInputError(
                 "this model does not know the name of what it predicts: add --target."
@@ -160,19 +109,14 @@ class Asked:
 
         Of classifiers it is what they add for the class that is predicted.
         """
-        why = self.model.explain(self.X, output, max_time=max_time, random_state=seed)
-        values, base, size = why.values, why.base_values, np.abs(why.values).mean(0)
-        found: dict[str, ArrayLike] = {}
-        if values.ndim == 3:
-            rows, guess = np.arange(len(values)), (base + values.sum(1)).argmax(1)
-            found["prediction"] = self.model.classes_[guess]
-            values, base, size = values[rows, :, guess], base[rows, guess], size.mean(1)
-        found["base value"] = base
-        names = why.feature_names
-        found |= {f"{name} adds": column for name, column in zip(names, values.T, strict=True)}
-        order = np.argsort(-size)
+        why = reasons(self.model, self.X, output, max_time=max_time, seed=seed)
+        found: Columns = {} if why.labels is None else {"prediction": why.labels}
+        found["base value"] = why.base
+        pairs = zip(why.names, why.adds.T, strict=True)
+        found |= {f"{name} adds": column for name, column in pairs}
         mean: list[Facts] = [
-            {"column": names[at], "mean absolute value": float(size[at])} for at in order
+            {"column": why.names[at], "mean absolute value": float(why.size[at])}
+            for at in np.argsort(-why.size)
         ]
         return found, mean
 
@@ -201,21 +145,12 @@ def draw(model: Loaded, count: int, label: str | None, given: list[str], seed: i
         known[name] = _cell(value, schema.categories[at] if schema.categories else None, text)
     options: Parameters = {"given": known or None, "random_state": seed}
     if label is not None:
-        options["y"] = _class(model, label)
+        options["y"] = class_of(model, label)
     rows, drawn = model.sample(count, **options)
     frame = pd.DataFrame(rows, columns=list(names)).infer_objects()
     if hasattr(model, "classes_"):
-        frame[getattr(model, "target_name_", None) or "class"] = drawn
+        frame[target_of(model) or "class"] = drawn
     return frame
-
-
-def _class(model: Loaded, label: str) -> object:
-    if not hasattr(model, "classes_"):
-        raise InvalidInputError(f"--class {label}: this model knows no classes.")
-    known = {str(each): each for each in model.classes_}
-    if label not in known:
-        raise InvalidInputError(f"--class {label}: the classes are {', '.join(known)}.")
-    return known[label]
 
 
 def _cell(text: str, categories: np.ndarray | None, label: str) -> object:

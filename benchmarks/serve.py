@@ -1,0 +1,113 @@
+"""How fast `mixtura serve` answers 200 clients at once, on the loopback.
+
+    python -m benchmarks.serve [clients] [requests of each]
+
+Every client keeps its connection and asks again as soon as it has its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_wine
+
+from mixtura import MixtureClassifier
+
+MODELS = {
+    "one model (marginals='linear')": {"marginals": "linear"},
+    "the default, three models": {},
+}
+
+
+def requests(question: str, rows: np.ndarray, names: list[str]) -> list[bytes]:
+    """One request per row, of which a third is missing."""
+    holes = np.random.default_rng(0).random(rows.shape) < 1 / 3
+    found = []
+    for row, missing in zip(rows, holes, strict=True):
+        cells = {n: None if m else v for n, v, m in zip(names, row, missing, strict=True)}
+        body = json.dumps({"rows": [cells]}).encode()
+        head = f"POST /{question} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        found.append(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+    return found
+
+
+async def ask(port: int, asked: list[bytes], count: int, taken: list[float]) -> int:
+    """So many requests, one after the other; how many failed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    failed = 0
+    for number in range(count):
+        began = time.perf_counter()
+        writer.write(asked[number % len(asked)])
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        await reader.readexactly(length)
+        taken.append(time.perf_counter() - began)
+        failed += b" 200 " not in head[:20]
+    writer.close()
+    return failed
+
+
+async def load(port: int, asked: list[bytes], clients: int, count: int) -> str:
+    """A line of the table."""
+    taken: list[float] = []
+    shifted = [asked[n % len(asked) :] + asked[: n % len(asked)] for n in range(clients)]
+    began = time.perf_counter()
+    failed = sum(await asyncio.gather(*(ask(port, each, count, taken) for each in shifted)))
+    spent = time.perf_counter() - began
+    middle, late = np.quantile(taken, [0.5, 0.99])
+    total = clients * count
+    return f"{total} | {failed} | {total / spent:.0f} | {1e3 * middle:.0f} ms | {1e3 * late:.0f} ms"
+
+
+def serve(path: Path) -> tuple[subprocess.Popen, int]:
+    """A server of the model, once it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = "from mixtura.cli import main; main()"
+    server = subprocess.Popen(
+        [sys.executable, "-c", command, "serve", str(path), "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+    )
+    for _ in range(600):
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return server, port
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError("the server did not start")
+
+
+def main(clients: int = 200, count: int = 20) -> None:
+    """Print the table."""
+    bunch = load_wine(as_frame=True)
+    names = list(bunch.data.columns)
+    print("| model | question | requests | failed | per second | median | 99 % within |")
+    print("|---|---|---|---|---|---|---|")
+    for title, settings in MODELS.items():
+        model = MixtureClassifier(random_state=0, **settings).fit(bunch.data, bunch.target)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.safetensors"
+            model.save(path)
+            server, port = serve(path)
+            try:
+                for question in ("predict", "impute"):
+                    asked = requests(question, bunch.data.to_numpy(), names)
+                    asyncio.run(load(port, asked, 2, 5))  # the first ones warm it up
+                    line = asyncio.run(load(port, asked, clients, count))
+                    print(f"| {title} | `/{question}` | {line} |", flush=True)
+            finally:
+                server.terminate()
+                server.wait()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

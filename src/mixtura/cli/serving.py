@@ -1,0 +1,28 @@
+"""The command that puts a model behind a page: serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mixtura.cli.options import Model
+from mixtura.cli.output import notes
+
+
+def serve(
+    model: Model,
+    host: Annotated[str, typer.Option(help="the address to listen at")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    workers: Annotated[int, typer.Option(min=1, help="processes, each with the model")] = 1,
+) -> None:
+    """Serve a page where people ask the model, and the same as JSON; until it is stopped."""
+    with notes():
+        from mixtura.asking import load_model
+        from mixtura.serve import check_port, run
+
+        load_model(Path(model), "predict")
+        check_port(host, port)
+        typer.echo(f"serving {model} at http://{host}:{port} (Ctrl+C stops it)")
+        run(Path(model), host, port, workers)
