@@ -15,8 +15,8 @@ from mixtura.data import (
     read_labels,
     resolve_device,
 )
+from mixtura.data.lazy import is_memory_mapped
 from mixtura.data.sequences import SequenceTable
-from mixtura.data.tables import is_memory_mapped
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 

@@ -199,7 +199,7 @@ def _thread_pools() -> ThreadpoolController:
 
 
 @contextmanager
-def one_thread(size: int) -> Iterator[None]:
+def one_thread(size: float) -> Iterator[None]:
     """Work on so many numbers on one thread, if they are few: sharing it out would cost more.
 
     OpenMP counts threads for each thread that calls it, so that all else in the process keeps its

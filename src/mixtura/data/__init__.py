@@ -19,7 +19,8 @@ if TYPE_CHECKING:
         resolve_unlabeled,
     )
     from mixtura.data.matrix import Matrix
-    from mixtura.data.tables import UNLABELED, Batch, Scaling, Table, resolve_device
+    from mixtura.data.scaling import Scaling
+    from mixtura.data.tables import UNLABELED, Batch, Table, resolve_device
 
 __all__ = [
     "UNLABELED",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from sklearn.utils import column_or_1d
 
@@ -9,6 +11,17 @@ from mixtura.data.columns import is_missing, unmasked
 from mixtura.data.given import ArrayLike
 from mixtura.data.tables import UNLABELED
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
+
+
+@dataclass(frozen=True)
+class CodedLabels:
+    """Labels of very many rows: the distinct ones (U,), and which of them each row has (n,)."""
+
+    values: np.ndarray
+    codes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.codes)
 
 
 def read_labels(y: ArrayLike) -> np.ndarray:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mixtura.data.lazy import LazyRows
+
 if TYPE_CHECKING:
     import torch
 
-    from mixtura.data.tables import Scaling, Table
+    from mixtura.data.scaling import Scaling
+    from mixtura.data.tables import Table
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Matrix:
 
     Attributes
     ----------
-    values : (n, D) numbers and codes of categories, NaN where missing.
+    values : (n, D) numbers and codes of categories, NaN where missing; lazy rows act like an array.
     untold : (n, D) entries that are missing because the model could not know them: a column that is
         not there, a category never seen. None: there are none.
     """
@@ -32,6 +35,8 @@ class Matrix:
 
     def take(self, index: np.ndarray | slice) -> Matrix:
         """The rows that a mask or integers choose."""
+        if isinstance(self.values, LazyRows):
+            return Matrix(self.values.view(index))
         untold = None if self.untold is None else self.untold[index]
         return Matrix(self.values[index], untold)
 

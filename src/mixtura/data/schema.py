@@ -25,8 +25,9 @@ from mixtura.data.columns import (
     unmasked,
 )
 from mixtura.data.given import ArrayLike
+from mixtura.data.lazy import LazyRows, Openable, is_path
 from mixtura.data.matrix import Matrix
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 
 _MANY_CATEGORIES = 1_000
 _SHOWN = 5
@@ -63,7 +64,7 @@ class Schema:
         if table is None:
             return cls(None, None)
         names, types = _names(table), _type_names(table)
-        chosen = _chosen(categorical_features, names, len(types))
+        chosen = chosen_columns(categorical_features, names, len(types))
         categories: list[np.ndarray | None] = [None] * len(types)
         observed: dict[int, int] = {}
         for place, type_name in enumerate(types):
@@ -73,10 +74,20 @@ class Schema:
                 by_type = type_name in TEXT | BOOLEANS or kind in ("text", "booleans")
                 if place in chosen or by_type:
                     categories[place], observed[place] = distinct(kind, values, label)
+        return cls.of(names, categories, observed)
+
+    @classmethod
+    def of(
+        cls,
+        names: tuple[object, ...] | None,
+        categories: Sequence[np.ndarray | None],
+        observed: dict[int, int],
+    ) -> Schema:
+        """Columns by their categories, or None; `observed` counts the values of those that have."""
         _warn_about_identifiers(names, categories, observed)
         return cls(names, None if all(c is None for c in categories) else tuple(categories))
 
-    def with_empty(self, values: np.ndarray) -> Schema:
+    def with_empty(self, values: np.ndarray | LazyRows) -> Schema:
         """The same, knowing which columns of the training rows (n, D) are all NaN."""
         empty = np.ones(values.shape[1], dtype=bool)
         for start in range(0, len(values), _SCAN_ROWS):
@@ -255,6 +266,12 @@ def as_table(X: ArrayLike) -> ArrayLike:
 
     A Series, an empty frame or one that has not been read yet is refused.
     """
+    if is_path(X) or isinstance(X, Openable):
+        raise UnsupportedError(
+            "X is a file, or another source of rows, and this takes tables in memory. "
+            "MixtureClassifier and MixtureDensity learn from files; mixtura.parquet.write answers "
+            "for their rows."
+        )
     if hasattr(X, "toarray"):  # SciPy's
         return _dense(X)
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
@@ -375,7 +392,7 @@ def _type_names(table: ArrayLike) -> list[str]:
     return [name_of_type(table.dtype)] * table.shape[1]
 
 
-def _chosen(given: ArrayLike, names: tuple[object, ...] | None, width: int) -> set[int]:
+def chosen_columns(given: ArrayLike, names: tuple[object, ...] | None, width: int) -> set[int]:
     """Positions of the columns that the user calls categorical."""
     if given is None or (isinstance(given, str) and given == "from_dtype"):
         return set()
@@ -404,7 +421,7 @@ def _chosen(given: ArrayLike, names: tuple[object, ...] | None, width: int) -> s
 
 
 def _warn_about_identifiers(
-    names: tuple[object, ...] | None, categories: list[ArrayLike], observed: dict[int, int]
+    names: tuple[object, ...] | None, categories: Sequence[ArrayLike], observed: dict[int, int]
 ) -> None:
     found = [
         f"{_label(names, place)}: {len(categories[place])} in {n_observed} rows"

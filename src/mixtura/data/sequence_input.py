@@ -12,8 +12,8 @@ from sklearn.utils import _safe_indexing, column_or_1d
 
 from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike
+from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import SequenceTable
-from mixtura.data.tables import Scaling
 from mixtura.exceptions import InvalidInputError
 
 _ACCEPTED = (

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from mixtura.data.packing import Packing
-from mixtura.data.tables import Batch, Scaling, Table, hashed, odd_factors
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Batch, Table, hashed, odd_factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +122,6 @@ class SequenceTable(Table):
     """
 
     most_rows: ClassVar[dict[str, int]] = {"cpu": 262_144, "cuda": 4_194_304}
-    uniform = False
 
     def __init__(
         self,
@@ -142,6 +142,10 @@ class SequenceTable(Table):
             device=device,
         )
         self.lengths = torch.as_tensor(lengths, device=device)
+
+    @property
+    def uniform(self) -> bool:
+        return False
 
     @property
     def sizes(self) -> Tensor:

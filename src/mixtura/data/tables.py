@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data.curves import Curves
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
-from mixtura.parts import storable
+from mixtura.data.lazy import LazyRows, MappedRows, is_memory_mapped
+from mixtura.data.scaling import Scaling
+from mixtura.exceptions import InvalidInputError
 
 UNLABELED = -1
 _SCAN_ROWS = 16_384
-_LARGEST = np.finfo(np.float64).max
+#: So many numbers of a table that stays on disk are read into memory for good.
+_FEW = 2**25
 
 
 @dataclass(frozen=True)
@@ -103,143 +103,22 @@ class Batch:
         )
 
 
-@storable
-@dataclass(frozen=True)
-class Scaling:
-    """Map between the user's units and units in which every feature has variance one.
-
-    It is affine, or goes on along one increasing curve per column. Codes of categories stay as they
-    are.
-
-    Attributes
-    ----------
-    location, scale : (D,).
-    levels : (D,) number of categories of each column, 0 for numbers.
-    curves : of the values in units of variance one; None for straight lines.
-    """
-
-    location: np.ndarray
-    scale: np.ndarray
-    levels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    curves: Curves | None = None
-
-    def __post_init__(self) -> None:
-        if not len(self.levels):
-            object.__setattr__(self, "levels", np.zeros(len(self.scale), dtype=np.int64))
-
-    @classmethod
-    def identity(cls, n_features: int) -> Scaling:
-        return cls(np.zeros(n_features), np.ones(n_features))
-
-    def sparing(self, levels: np.ndarray) -> Scaling:
-        """The same map, but for columns with categories."""
-        location, scale = (
-            np.where(levels > 0, *each) for each in ((0.0, self.location), (1.0, self.scale))
-        )
-        return Scaling(location, scale, levels)
-
-    @classmethod
-    def measure(cls, X: np.ndarray, weight: np.ndarray, names: np.ndarray | None = None) -> Scaling:
-        """Weighted mean and deviation of each column, ignoring NaN; safe for any magnitude."""
-        location, mass = _weighted_nanmean(X, weight, lambda x: x)
-        low, high = _nan_range(X)
-        half = np.maximum(high / 2 - location / 2, location / 2 - low / 2)  # a range may overflow
-        unit = np.where(half > 0, half, 1.0)
-        variance, _ = _weighted_nanmean(X, weight, lambda x: ((x / 2 - location / 2) / unit) ** 2)
-        magnitude = np.maximum(np.abs(low), np.abs(high))
-        constant = high / 2 - low / 2 <= 4 * np.finfo(X.dtype).eps * magnitude
-        labels = np.arange(X.shape[1]) if names is None else np.asarray(names, dtype=object)
-        _warn_about_columns(labels[mass == 0], "have no observed value")
-        _warn_about_columns(labels[constant & (mass > 0)], "are constant")
-        fallback = np.where(magnitude > 0, magnitude, 1.0)
-        location = np.where(constant, low, location)  # a mean is rounded, and a constant is not
-        scale = np.where(constant, fallback, 2.0 * np.sqrt(variance) * unit)
-        return cls(location, np.maximum(scale, np.finfo(np.float64).tiny))
-
-    def apply(self, X: np.ndarray) -> np.ndarray:
-        """Into the model's units, in float64 so that offsets do not eat the digits."""
-        with np.errstate(over="ignore"):  # tables clamp what is infinite
-            values = (X - self.location) / self.scale
-        return values if self.curves is None else self.curves.apply(values)
-
-    def invert(self, X: np.ndarray) -> np.ndarray:
-        """Back into the user's units; what lies beyond the largest number becomes it."""
-        values = X if self.curves is None else self.curves.invert(X)
-        with np.errstate(over="ignore"):
-            return np.clip(values * self.scale + self.location, -_LARGEST, _LARGEST)
-
-    def moved(self, values: np.ndarray, before: Scaling) -> np.ndarray:
-        """Values in the units of another map, in these; by curves alone where that is enough."""
-        pairs = (self.location, before.location), (self.scale, before.scale)
-        if before.curves is None and all(np.array_equal(*pair) for pair in pairs):
-            return values if self.curves is None else self.curves.apply(values)
-        return self.apply(before.invert(values))
-
-    def log_scale(self, x: Tensor) -> Tensor:
-        """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it."""
-        plain = torch.from_numpy(np.log(self.scale)).to(x.device)
-        if self.curves is None:
-            return plain
-        slope = self.curves.log_slope(x.double().cpu().numpy())
-        return plain - torch.from_numpy(slope).to(x.device)
-
-
-def _weighted_nanmean(
-    X: np.ndarray, weight: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    total, mass = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for start in range(0, len(X), _SCAN_ROWS):
-        rows = np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64)
-        seen = ~np.isnan(rows)
-        share = weight[start : start + _SCAN_ROWS, None]
-        mass_here = (share * seen).sum(0)
-        mass += mass_here
-        part = np.divide(share * seen, mass_here, out=np.zeros(rows.shape), where=mass_here > 0)
-        mean_here = (part * np.where(seen, function(rows), 0.0)).sum(0)
-        total += (mean_here - total) * np.divide(
-            mass_here, mass, out=np.zeros_like(mass), where=mass > 0
-        )
-    return total, mass
-
-
-def _nan_range(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Smallest and largest observed value of each column; zeros where there is none."""
-    low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
-    for start in range(0, len(X), _SCAN_ROWS):
-        rows = np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64)
-        low = np.fmin(low, np.fmin.reduce(rows, axis=0))
-        high = np.fmax(high, np.fmax.reduce(rows, axis=0))
-    seen = high >= low
-    return np.where(seen, low, 0.0), np.where(seen, high, 0.0)
-
-
-def _warn_about_columns(labels: np.ndarray, what: str) -> None:
-    if len(labels):
-        names = ", ".join(map(str, labels[:10]))
-        warn(
-            f"{len(labels)} column(s) {what} in the training rows ({names}); they carry no "
-            "information. Remedy: drop them.",
-            DegenerateDataWarning,
-        )
-
-
 class Table:
     """Rows of a user's matrix as batches of tensors.
 
-    A matrix in memory is converted once and stays on the device. A memory-mapped matrix stays on
-    disk, and each batch is read and converted when asked for.
+    A matrix in memory is converted once and stays on the device. Lazy rows, or a memory-mapped
+    matrix, stay on disk, and each batch is read and converted when asked for; a part of few rows
+    comes into memory.
     """
 
     #: Most rows of a chunk, by device.
     most_rows: ClassVar[dict[str, int]] = {"cpu": 16_384, "cuda": 262_144}
-    #: Whether all batches of as many rows have tensors of the same shapes.
-    uniform = True
 
     def __init__(
         self,
-        X: np.ndarray,
-        y: np.ndarray | None = None,
-        weight: np.ndarray | None = None,
+        X: np.ndarray | LazyRows,
+        y: np.ndarray | Tensor | None = None,
+        weight: np.ndarray | Tensor | None = None,
         *,
         scaling: Scaling,
         device: torch.device,
@@ -253,10 +132,13 @@ class Table:
         self.weight = torch.ones(n, dtype=dtype, device=device)
         if weight is not None:
             self.weight = torch.as_tensor(weight, dtype=dtype, device=device)
-        self._mapped = X if is_memory_mapped(X) else None
-        self._order: np.ndarray | None = None
         self._absent: Tensor | None = None
-        if self._mapped is None:
+        if isinstance(X, LazyRows):
+            self._lazy: LazyRows | None = X
+        elif is_memory_mapped(X):
+            self._lazy = MappedRows(X)
+        else:
+            self._lazy = None
             self._x, self._observed = self._convert(X)
             self._absent = None if untold is None else self._told(X, untold)
 
@@ -268,22 +150,29 @@ class Table:
         return len(self.scaling.location)
 
     @property
+    def uniform(self) -> bool:
+        """Whether all batches of as many rows have tensors of the same shapes."""
+        return self._lazy is None
+
+    @property
     def sizes(self) -> Tensor:
         """(n,) how many densities of single frames the density of each row is made of."""
         return torch.ones_like(self.weight)
 
     @property
     def may_have_missing(self) -> bool:
-        return self._mapped is not None or self._observed is not None
+        if self._lazy is None:
+            return self._observed is not None
+        return self._lazy.has_missing is not False
 
     @property
     def has_holes(self) -> bool:
         """Whether an entry is missing; of a file, every part is looked at."""
-        mapped = self._mapped
-        if mapped is None:
-            return self._observed is not None
-        starts = range(0, len(mapped), _SCAN_ROWS)
-        return any(np.isnan(mapped[start : start + _SCAN_ROWS]).any() for start in starts)
+        lazy = self._lazy
+        if lazy is None or lazy.has_missing is not None:
+            return self.may_have_missing
+        starts = range(0, len(lazy), _SCAN_ROWS)
+        return any(np.isnan(lazy[start : start + _SCAN_ROWS]).any() for start in starts)
 
     @property
     def _farthest(self) -> float:
@@ -310,33 +199,45 @@ class Table:
 
     def batch(self, index: slice | Tensor) -> Batch:
         """The rows at `index`."""
-        if self._mapped is None:
+        if self._lazy is None:
             observed = None if self._observed is None else self._observed[index]
             absent = None if self._absent is None else self._absent[index]
             return Batch(self._x[index], observed, self.y[index], self.weight[index], absent)
-        at = index if isinstance(index, slice) else index.cpu().numpy()
-        rows = self._mapped[at if self._order is None else self._order[at]]
+        rows = self._lazy[index if isinstance(index, slice) else index.cpu().numpy()]
         return Batch(*self._convert(rows), self.y[index], self.weight[index])
 
     def chunks(self, n_rows: int) -> Iterator[Batch]:
         """All rows in order, `n_rows` at a time."""
-        if self._mapped is None and len(self) <= n_rows:
+        if self._lazy is None and len(self) <= n_rows:
             yield Batch(self._x, self._observed, self.y, self.weight, self._absent)
             return
         for start in range(0, len(self), n_rows):
             yield self.batch(slice(start, start + n_rows))
+
+    def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Positions of all rows in random order, `size` at a time."""
+        if self._lazy is not None:
+            yield from (index.to(self.device) for index in self._lazy.minibatches(size, generator))
+            return
+        order = torch.randperm(len(self), generator=generator).to(self.device)
+        yield from order.split(size)
 
     def take(self, index: np.ndarray) -> Self:
         """A table of the rows at the integer positions `index`."""
         part = copy(self)
         at = torch.as_tensor(index, device=self.device)
         part.y, part.weight = self.y[at], self.weight[at]
-        if self._mapped is None:
+        if self._lazy is None:
             part._x = self._x[at]
             part._observed = None if self._observed is None else self._observed[at]
             part._absent = None if self._absent is None else self._absent[at]
+        elif len(index) * self.n_features > _FEW:
+            part._lazy = self._lazy.view(index)
         else:
-            part._order = index if self._order is None else self._order[index]
+            part._x, part._observed = self._convert(self._lazy[index])
+            if self._lazy.has_missing and part._observed is None:
+                part._observed = torch.ones_like(part._x, dtype=torch.bool)
+            part._lazy = None
         return part
 
     def row_keys(self) -> np.ndarray:
@@ -355,7 +256,7 @@ class Table:
         """The same rows in other units."""
         part = copy(self)
         part.scaling = scaling
-        if self._mapped is None:
+        if self._lazy is None:
             values = scaling.moved(self._x.double().cpu().numpy(), self.scaling)
             x = torch.from_numpy(values).clamp(-self._farthest, self._farthest).to(self._x)
             part._x = x if self._observed is None else x.masked_fill(~self._observed, 0.0)
@@ -367,7 +268,7 @@ class Table:
             return self
         part = copy(self)
         part.dtype, part.weight = dtype, self.weight.to(dtype)
-        if self._mapped is None:
+        if self._lazy is None:
             part._x = self._x.to(dtype)
         return part
 
@@ -386,16 +287,6 @@ def hashed(batch: Batch, factors: np.ndarray) -> np.ndarray:
     bits = (bits + np.uint64(1 << 23)) >> np.uint64(24)
     bits = bits + batch.lacks().cpu().numpy().astype(np.uint64)
     return ((bits ^ (bits >> np.uint64(20))) * factors).sum(1)
-
-
-def is_memory_mapped(X: np.ndarray) -> bool:
-    """Whether the array is a view of a file."""
-    base: object = X
-    while base is not None:
-        if isinstance(base, (np.memmap, mmap.mmap)):
-            return True
-        base = getattr(base, "base", None)
-    return False
 
 
 def resolve_device(device: str | torch.device, size: int) -> torch.device:

@@ -37,9 +37,6 @@ class Engine(ABC, Generic[AnyBatch]):
     A new engine writes the abstract members; all else follows from them.
     """
 
-    #: Whether all batches of as many rows have tensors of the same shapes.
-    uniform: bool = True
-
     # -- what every engine writes --------------------------------------------------------------
 
     @property
@@ -84,6 +81,15 @@ class Engine(ABC, Generic[AnyBatch]):
     @abstractmethod
     def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
         """All rows in order, `n_rows` at a time."""
+
+    @property
+    @abstractmethod
+    def uniform(self) -> bool:
+        """Whether all batches of as many rows have tensors of the same shapes, on the device."""
+
+    @abstractmethod
+    def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """All rows in an order that is random, `size` at a time."""
 
     @abstractmethod
     def row_keys(self) -> np.ndarray:
@@ -171,11 +177,6 @@ class Engine(ABC, Generic[AnyBatch]):
         with torch.no_grad():
             parts = [function(b).cpu() for b in self.chunks(self.chunk_rows(model))]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-    def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """A random order of all rows, `size` at a time."""
-        order = torch.randperm(len(self), generator=generator).to(self.device)
-        yield from order.split(size)
 
     # -- parts ---------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ class Wrapped(Engine[AnyBatch]):
         return other
 
     @property
-    def uniform(self) -> bool:  # type: ignore[override]
+    def uniform(self) -> bool:
         return self._inner.uniform
 
     @property
@@ -69,6 +69,9 @@ class Wrapped(Engine[AnyBatch]):
 
     def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
         return self._inner.chunks(n_rows)
+
+    def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        return self._inner.minibatch_indices(size, generator)
 
     def row_keys(self) -> np.ndarray:
         return self._inner.row_keys()

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from numbers import Integral, Real
 from os import PathLike
@@ -27,6 +28,7 @@ from sklearn.utils.validation import (
 from mixtura.answers import METHODS, OUTPUTS, Condition, Given, Groups, explain
 from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of, resolve_device
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState, Setting
+from mixtura.data.lazy import Openable, Opened, is_path
 from mixtura.data.schema import Schema, as_table
 from mixtura.data.sequence_input import Sequences
 from mixtura.densities import HiddenMarkov
@@ -68,8 +70,10 @@ TABLE_CONSTRAINTS: dict[str, list[object]] = {
 _MOST_WEIGHT = 1e100
 
 
-def _size(X: ArrayLike) -> int:
+def _size(X: ArrayLike) -> float:
     """How many numbers a user passed, as far as that can be told: nothing has been checked yet."""
+    if is_path(X) or isinstance(X, Openable):
+        return math.inf
     return math.prod(shape) if (shape := getattr(X, "shape", ())) else 0
 
 
@@ -165,6 +169,18 @@ class Estimator(BaseEstimator):
             delattr(self, name)
 
 
+def opened(
+    X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike, categorical_features: ArrayLike
+) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
+    """Training rows, labels and weights: as they are, or of a source after its scan."""
+    if is_path(X):
+        X = import_module("mixtura.data.streamed").Source(X)  # pyarrow is optional
+    if not isinstance(X, Openable):
+        return X, y, sample_weight
+    found = X.opened(y, sample_weight, categorical_features)
+    return found, found.y, found.weight
+
+
 def read_table(
     estimator: BaseEstimator, X: ArrayLike, schema: Schema, unexpected: str, *, reset: bool
 ) -> Matrix:
@@ -241,6 +257,10 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
 
     def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
         """Checked rows, and what their columns are; they are learned if that is not known."""
+        if isinstance(X, Opened):
+            self.feature_names_in_ = np.array(X.schema.names, dtype=object)
+            _check_n_features(self, X.rows, reset=True)
+            return Matrix(X.rows), X.schema  # type: ignore[arg-type]
         if schema is not None:
             return read_table(self, X, schema, self.unexpected, reset=False), schema
         schema = Schema.learn(as_table(X), self.categorical_features)

@@ -20,7 +20,7 @@ from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomSt
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, training_engine
+from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, opened, training_engine
 from mixtura.estimators.blending import Company, Mapped, best_of, curved
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.plan import (
@@ -255,12 +255,15 @@ class MixtureClassifier(DensityClassifier):
 
         Parameters
         ----------
-        X : (n, D), numbers and categories; NaN or None where missing.
-        y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`).
+        X : (n, D), numbers and categories; NaN or None where missing. Or rows that stay on disk: a
+            path or pattern of Parquet files, or a `mixtura.parquet.Source`.
+        y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`). Of files, the
+            name of a column.
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         """
         with self._all_or_nothing(X):
-            return self._fit_rows(*self._read_labeled(X, y, sample_weight))
+            given = opened(X, y, sample_weight, self.categorical_features)
+            return self._fit_rows(*self._read_labeled(*given))
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(

@@ -27,6 +27,7 @@ from mixtura.estimators.base import (
     DensityEstimator,
     check_count,
     check_weight,
+    opened,
     training_engine,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
@@ -182,8 +183,12 @@ class MixtureDensity(DensityMixin, DensityEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:
-        """Fit the mixture to the rows of X; y is ignored."""
+        """Fit the mixture to the rows of X; y is ignored.
+
+        X may stay on disk, as in `MixtureClassifier.fit`; a column that y names is left out.
+        """
         with self._all_or_nothing(X):
+            X, _, sample_weight = opened(X, y, sample_weight, self.categorical_features)
             rows, schema = self._read(X)
             weight = check_weight(sample_weight, len(rows))
             if (weight == 0).any():

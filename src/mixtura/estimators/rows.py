@@ -13,6 +13,7 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
 from mixtura.data import encode_labels, find_labeled, labeled_mask, read_labels
 from mixtura.data.given import ArrayLike, ClassWeight, Numbers
+from mixtura.data.labels import CodedLabels
 from mixtura.estimators.base import check_weight
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Observations
@@ -98,6 +99,9 @@ def read_classes(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
             "is None."
         )
+    if isinstance(y, CodedLabels):
+        classes, codes = read_classes(estimator, y.values, y.values, unlabeled, known)
+        return classes, codes[y.codes]
     y = read_labels(y)
     check_consistent_length(X, y)
     if y.dtype.kind == "f":

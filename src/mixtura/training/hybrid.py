@@ -11,9 +11,9 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from mixtura.data import Batch
 from mixtura.engines import Engine, PunchedEngine
 from mixtura.exceptions import warn
-from mixtura.models.fitted import run_over
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.objectives import (
@@ -241,11 +241,16 @@ def margin_bound(mixture: Mixture, term: Objective, engine: Engine) -> float:
     """sum of hinge(margin - log-margin) / margin: no fewer than the training errors."""
     if mixture.n_classes == 1:
         return 0.0
-    class_log_joint = run_over(mixture, engine, lambda m, b: m.class_log_joint(b))
-    y, weight = engine.y.cpu(), engine.weight.double().cpu()
     wanted = term if isinstance(term, LogMargin) else Margin()
-    short = (wanted.margin - log_margin(class_log_joint, y, wanted.smoothness)).clamp_min(0.0)
-    return float((short * weight)[y >= 0].sum() / wanted.margin)
+    moved = mixture.to(engine.device)
+
+    def sums(batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            margin = log_margin(moved.class_log_joint(batch), batch.y, wanted.smoothness)
+        short = (wanted.margin - margin.double()).clamp_min(0.0) * batch.weight
+        return {"short": short[batch.y >= 0].sum()}
+
+    return float(engine.sum(sums, moved)["short"] / wanted.margin)
 
 
 def class_counts(engine: Engine, class_prior: np.ndarray) -> np.ndarray:

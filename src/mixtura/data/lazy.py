@@ -1,0 +1,120 @@
+"""Rows that stay where they are, in a file, say, and are read when they are asked for."""
+
+from __future__ import annotations
+
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from mixtura.data.given import ArrayLike
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from mixtura.data.schema import Schema
+
+
+class LazyRows(ABC):
+    """A matrix (n, D) that is never in memory as a whole; it is read like an array.
+
+    Attributes
+    ----------
+    has_missing : whether an entry is missing; None where that is not known.
+    """
+
+    has_missing: bool | None = None
+    _order: np.ndarray | None = None
+
+    def __init__(self, shape: tuple[int, int], dtype: np.dtype) -> None:
+        self._whole, self.dtype = shape, dtype
+
+    def __len__(self) -> int:
+        return self._whole[0] if self._order is None else len(self._order)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self._whole[1]
+
+    @property
+    def size(self) -> int:
+        return len(self) * self._whole[1]
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        """The rows at `index`: a slice, or integers."""
+        return self._read(index if self._order is None else self._order[index])
+
+    def view(self, index: np.ndarray) -> Self:
+        """The rows that a mask or integers choose; none is read yet."""
+        index = np.flatnonzero(index) if index.dtype == bool else index
+        part = copy(self)
+        part._order = index if self._order is None else self._order[index]
+        return part
+
+    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Positions of all rows in an order that is random, `size` at a time."""
+        import torch  # not needed to read tables
+
+        yield from torch.randperm(len(self), generator=generator).split(size)
+
+    @abstractmethod
+    def _read(self, index: slice | np.ndarray) -> np.ndarray:
+        """The rows at these places of the whole."""
+
+
+class MappedRows(LazyRows):
+    """Rows of a memory-mapped array."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__((len(array), array.shape[1]), array.dtype)
+        self._array = array
+
+    def _read(self, index: slice | np.ndarray) -> np.ndarray:
+        return self._array[index]
+
+
+def is_memory_mapped(X: np.ndarray) -> bool:
+    """Whether the array is a view of a file."""
+    base: object = X
+    while base is not None:
+        if isinstance(base, (np.memmap, mmap.mmap)):
+            return True
+        base = getattr(base, "base", None)
+    return False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Training rows that stay where they are, and what is known of them after one scan.
+
+    Attributes
+    ----------
+    rows : numbers and codes of categories.
+    y, weight : of the rows; None where there are none.
+    """
+
+    rows: LazyRows
+    schema: Schema
+    y: ArrayLike
+    weight: ArrayLike
+
+
+class Openable(ABC):
+    """What an estimator can be given instead of a table."""
+
+    @abstractmethod
+    def opened(
+        self, y: ArrayLike, sample_weight: ArrayLike, categorical_features: ArrayLike
+    ) -> Opened:
+        """Look through the rows once; y and weights are names of columns, or arrays, or None."""
+
+
+def is_path(given: object) -> bool:
+    """Whether this names a file."""
+    return isinstance(given, str | PathLike)

@@ -1,0 +1,137 @@
+"""The map between the user's units and those that models work in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.data.curves import Curves
+from mixtura.exceptions import DegenerateDataWarning, warn
+from mixtura.parts import storable
+
+_SCAN_ROWS = 16_384
+_LARGEST = np.finfo(np.float64).max
+
+
+@storable
+@dataclass(frozen=True)
+class Scaling:
+    """Map between the user's units and units in which every feature has variance one.
+
+    It is affine, or goes on along one increasing curve per column. Codes of categories stay as they
+    are.
+
+    Attributes
+    ----------
+    location, scale : (D,).
+    levels : (D,) number of categories of each column, 0 for numbers.
+    curves : of the values in units of variance one; None for straight lines.
+    """
+
+    location: np.ndarray
+    scale: np.ndarray
+    levels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    curves: Curves | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.levels):
+            object.__setattr__(self, "levels", np.zeros(len(self.scale), dtype=np.int64))
+
+    @classmethod
+    def identity(cls, n_features: int) -> Scaling:
+        return cls(np.zeros(n_features), np.ones(n_features))
+
+    def sparing(self, levels: np.ndarray) -> Scaling:
+        """The same map, but for columns with categories."""
+        location, scale = (
+            np.where(levels > 0, *each) for each in ((0.0, self.location), (1.0, self.scale))
+        )
+        return Scaling(location, scale, levels)
+
+    @classmethod
+    def measure(cls, X: np.ndarray, weight: np.ndarray, names: np.ndarray | None = None) -> Scaling:
+        """Weighted mean and deviation of each column, ignoring NaN; safe for any magnitude."""
+        location, mass = _weighted_nanmean(X, weight, lambda x: x)
+        low, high = _nan_range(X)
+        half = np.maximum(high / 2 - location / 2, location / 2 - low / 2)  # a range may overflow
+        unit = np.where(half > 0, half, 1.0)
+        variance, _ = _weighted_nanmean(X, weight, lambda x: ((x / 2 - location / 2) / unit) ** 2)
+        magnitude = np.maximum(np.abs(low), np.abs(high))
+        constant = high / 2 - low / 2 <= 4 * np.finfo(X.dtype).eps * magnitude
+        labels = np.arange(X.shape[1]) if names is None else np.asarray(names, dtype=object)
+        _warn_about_columns(labels[mass == 0], "have no observed value")
+        _warn_about_columns(labels[constant & (mass > 0)], "are constant")
+        fallback = np.where(magnitude > 0, magnitude, 1.0)
+        location = np.where(constant, low, location)  # a mean is rounded, and a constant is not
+        scale = np.where(constant, fallback, 2.0 * np.sqrt(variance) * unit)
+        return cls(location, np.maximum(scale, np.finfo(np.float64).tiny))
+
+    def apply(self, X: np.ndarray) -> np.ndarray:
+        """Into the model's units, in float64 so that offsets do not eat the digits."""
+        with np.errstate(over="ignore"):  # tables clamp what is infinite
+            values = (X - self.location) / self.scale
+        return values if self.curves is None else self.curves.apply(values)
+
+    def invert(self, X: np.ndarray) -> np.ndarray:
+        """Back into the user's units; what lies beyond the largest number becomes it."""
+        values = X if self.curves is None else self.curves.invert(X)
+        with np.errstate(over="ignore"):
+            return np.clip(values * self.scale + self.location, -_LARGEST, _LARGEST)
+
+    def moved(self, values: np.ndarray, before: Scaling) -> np.ndarray:
+        """Values in the units of another map, in these; by curves alone where that is enough."""
+        pairs = (self.location, before.location), (self.scale, before.scale)
+        if before.curves is None and all(np.array_equal(*pair) for pair in pairs):
+            return values if self.curves is None else self.curves.apply(values)
+        return self.apply(before.invert(values))
+
+    def log_scale(self, x: Tensor) -> Tensor:
+        """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it."""
+        plain = torch.from_numpy(np.log(self.scale)).to(x.device)
+        if self.curves is None:
+            return plain
+        slope = self.curves.log_slope(x.double().cpu().numpy())
+        return plain - torch.from_numpy(slope).to(x.device)
+
+
+def _weighted_nanmean(
+    X: np.ndarray, weight: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    total, mass = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for start in range(0, len(X), _SCAN_ROWS):
+        rows = np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64)
+        seen = ~np.isnan(rows)
+        share = weight[start : start + _SCAN_ROWS, None]
+        mass_here = (share * seen).sum(0)
+        mass += mass_here
+        part = np.divide(share * seen, mass_here, out=np.zeros(rows.shape), where=mass_here > 0)
+        mean_here = (part * np.where(seen, function(rows), 0.0)).sum(0)
+        total += (mean_here - total) * np.divide(
+            mass_here, mass, out=np.zeros_like(mass), where=mass > 0
+        )
+    return total, mass
+
+
+def _nan_range(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Smallest and largest observed value of each column; zeros where there is none."""
+    low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
+    for start in range(0, len(X), _SCAN_ROWS):
+        rows = np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64)
+        low = np.fmin(low, np.fmin.reduce(rows, axis=0))
+        high = np.fmax(high, np.fmax.reduce(rows, axis=0))
+    seen = high >= low
+    return np.where(seen, low, 0.0), np.where(seen, high, 0.0)
+
+
+def _warn_about_columns(labels: np.ndarray, what: str) -> None:
+    if len(labels):
+        names = ", ".join(map(str, labels[:10]))
+        warn(
+            f"{len(labels)} column(s) {what} in the training rows ({names}); they carry no "
+            "information. Remedy: drop them.",
+            DegenerateDataWarning,
+        )

@@ -1,0 +1,187 @@
+"""Where rows come from that are read anew on every pass: Parquet files, or chunks of tables."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from os import fspath
+
+from mixtura.data.columns import BOOLEANS, NUMBERS, TEXT, name_of_type
+from mixtura.data.given import ArrayLike
+from mixtura.data.lazy import is_path
+from mixtura.exceptions import FileFormatError, InvalidInputError
+
+try:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+except ImportError:
+    raise ImportError(
+        "Rows in files and chunks are read by pyarrow: pip install 'mixtura[parquet]'."
+    ) from None
+
+#: Numbers that are read together.
+_BLOCK = 2**20
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that are read one after another.
+
+    Attributes
+    ----------
+    name : for messages.
+    path, group : of a row group of a Parquet file; None: all chunks of an iterable.
+    """
+
+    name: str
+    path: str | None = None
+    group: int = 0
+
+
+class Reader:
+    """Reads files or chunks in parts; all must have the columns of the first, and their types.
+
+    Attributes
+    ----------
+    parts : in their order.
+    types : by name of the column.
+    """
+
+    def __init__(self, given: ArrayLike, columns: Sequence[str] | None = None) -> None:
+        self._columns = columns
+        self._chunks: Iterable[ArrayLike] = ()
+        self.types: dict[str, pa.DataType] = {}
+        self._first = ""
+        listed = [given] if is_path(given) else given
+        if isinstance(listed, list | tuple) and listed and all(map(is_path, listed)):
+            self.parts = [part for path in _found(listed) for part in self._opened(path)]
+        elif iter(listed) is listed:
+            raise InvalidInputError(
+                f"rows are gone through several times, and a {type(given).__name__} gives them "
+                "once: pass a list, or an object whose __iter__ begins anew."
+            )
+        else:
+            self._chunks, self.parts = listed, [Part("chunks")]
+            for place, batch in self._arrow(self.parts[0]):
+                self._check(batch.schema, place)
+                break
+        if not self.types:
+            raise InvalidInputError("the source has no chunks: pass one that has.")
+
+    def _opened(self, path: str) -> list[Part]:
+        """The row groups of a file, which must have the columns of those before it."""
+        try:
+            with ParquetFile(path) as file:
+                self._check(file.schema_arrow, path)
+                count = file.num_row_groups
+        except (OSError, ValueError) as error:
+            if isinstance(error, InvalidInputError):
+                raise
+            raise FileFormatError(f"{path} cannot be read as Parquet: {_line(error)}") from error
+        return [Part(f"{path}, row group {group}", path, group) for group in range(count)]
+
+    def _check(self, schema: pa.Schema, place: str) -> None:
+        """Refuse columns, or types of them, that are not those of the first part."""
+        found = dict(zip(schema.names, schema.types, strict=True))
+        if len(found) < len(schema.names):
+            raise InvalidInputError(f"{place} has several columns of one name.")
+        wanted = self._columns or list(self.types or found)
+        for name in wanted:
+            if name not in found:
+                raise InvalidInputError(
+                    f"{place} has no column {name!r}, but {', '.join(map(repr, found))}."
+                )
+        if not self.types:
+            self.types, self._first = {name: found[name] for name in wanted}, place
+        strange = [name for name in found if name not in self.types]
+        if strange and self._columns is None:
+            raise InvalidInputError(
+                f"{place} has columns that {self._first} does not have "
+                f"({', '.join(map(repr, strange))}): name those to read, by Source(..., columns=)."
+            )
+        for name in wanted:
+            kinds = kind_of_arrow(self.types[name], name), kind_of_arrow(found[name], name)
+            if kinds[0] == "nothing" and not self._chunks:
+                self.types[name] = found[name]
+            elif kinds[1] not in (kinds[0], "nothing"):
+                raise InvalidInputError(
+                    f"column {name!r} is of the type {found[name]} in {place}, and "
+                    f"{self.types[name]} in {self._first}: give it one type everywhere."
+                )
+
+    def batches(self, parts: Iterable[Part]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Some parts, one after another, in record batches; and where each stands, for messages."""
+        for part in parts:
+            for place, batch in self._arrow(part):
+                if part.path is None:
+                    self._check(batch.schema, place)
+                yield place, self._typed(batch)
+
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Columns to read; those without a value have the type that they have elsewhere."""
+        found = {name: batch.column(name) for name in self.types}
+        empty = [name for name, column in found.items() if pa.types.is_null(column.type)]
+        found |= {name: found[name].cast(self.types[name]) for name in empty}
+        return pa.RecordBatch.from_pydict(found)
+
+    def _arrow(self, part: Part) -> Iterator[tuple[str, pa.RecordBatch]]:
+        size = max(1_024, _BLOCK // max(len(self.types), 1))
+        if part.path is None:
+            for number, chunk in enumerate(self._chunks):
+                for batch in _as_arrow(chunk, number).to_batches(max_chunksize=size):
+                    yield f"chunk {number}", batch
+            return
+        text = [name for name, kind in self.types.items() if kind_of_arrow(kind, name) == "text"]
+        try:
+            with ParquetFile(part.path, read_dictionary=text, pre_buffer=False) as file:
+                columns = list(self.types)
+                for batch in file.iter_batches(size, row_groups=[part.group], columns=columns):
+                    yield part.name, batch
+        except (OSError, ValueError) as error:
+            raise FileFormatError(f"{part.name} cannot be read: {_line(error)}") from error
+
+
+def kind_of_arrow(given: pa.DataType, name: str) -> str:
+    """What a column of an Arrow type holds: numbers, text, booleans or nothing."""
+    value = getattr(given, "value_type", given) if str(given).startswith("dictionary") else given
+    type_name = name_of_type(value)
+    for kind, names in (("numbers", NUMBERS), ("text", TEXT), ("booleans", BOOLEANS)):
+        if type_name in names:
+            return kind
+    if type_name == "null":
+        return "nothing"
+    raise InvalidInputError(
+        f"column {name!r} is of the type {given}, which is neither numbers nor categories: turn it "
+        "into a number or a category, or leave it out by Source(..., columns=)."
+    )
+
+
+def _found(given: Sequence[ArrayLike]) -> list[str]:
+    """The files that paths and patterns name."""
+    found = []
+    for pattern in map(fspath, given):
+        files = sorted(glob.glob(pattern, recursive=True))
+        if not files:
+            raise InvalidInputError(f"no file is named {pattern!r}: give a path, or a pattern.")
+        found += files
+    return found
+
+
+def _as_arrow(chunk: ArrayLike, number: int) -> pa.Table:
+    if isinstance(chunk, pa.RecordBatch):
+        return pa.Table.from_batches([chunk])
+    if hasattr(chunk, "to_arrow"):
+        return chunk.to_arrow()
+    if hasattr(chunk, "iloc"):
+        return pa.Table.from_pandas(chunk, preserve_index=False)
+    if isinstance(chunk, pa.Table):
+        return chunk
+    raise InvalidInputError(
+        f"chunk {number} is a {type(chunk).__name__}: chunks are Arrow record batches or tables, "
+        "or data frames of pandas or polars."
+    )
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

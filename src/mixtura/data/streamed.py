@@ -1,0 +1,351 @@
+"""Rows that are read from a source anew on every pass: one scan to know them, then blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from mixtura.data.columns import codes_of, distinct
+from mixtura.data.given import ArrayLike
+from mixtura.data.labels import CodedLabels
+from mixtura.data.lazy import LazyRows, Openable, Opened
+from mixtura.data.schema import Schema, chosen_columns
+from mixtura.data.source import Reader, kind_of_arrow
+from mixtura.exceptions import InvalidInputError
+
+#: Numbers in the window of rows that minibatches are drawn from.
+_WINDOW = 2**23
+
+_Block = tuple[int, np.ndarray]
+
+
+class Source(Openable):
+    """A table that is read in parts, again on every pass, and never in memory as a whole.
+
+    Estimators that learn from sums over rows take it in place of X; y and sample_weight are then
+    names of columns, or arrays.
+
+    Parameters
+    ----------
+    given : a path of a Parquet file, a pattern such as "rows/*.parquet", or a list of these; or
+        whatever gives the same chunks each time it is gone through: Arrow record batches or tables,
+        data frames of pandas or polars.
+    columns : names of those that are read, labels and weights included; None reads all.
+    """
+
+    def __init__(
+        self, given: str | PathLike[str] | Iterable[ArrayLike], columns: Sequence[str] | None = None
+    ) -> None:
+        self.given, self.columns = given, columns
+
+    def opened(
+        self, y: ArrayLike, sample_weight: ArrayLike, categorical_features: ArrayLike
+    ) -> Opened:
+        reader = Reader(self.given, self.columns)
+        types, told = reader.types, [each for each in (y, sample_weight) if isinstance(each, str)]
+        for name in told:
+            if name not in types:
+                raise InvalidInputError(
+                    f"{reader.parts[0].name} has no column {name!r} for y or sample_weight, but "
+                    f"{', '.join(map(repr, types))}."
+                )
+        names = tuple(name for name in types if name not in told)
+        chosen = chosen_columns(categorical_features, names, len(names))
+        columns = [_Column(name, types[name], at in chosen) for at, name in enumerate(names)]
+        if not columns:
+            raise InvalidInputError(f"there is no column beside {', '.join(map(repr, told))}.")
+        scan = _Scan(columns, {name: _Answers(kind_of_arrow(types[name], name)) for name in told})
+        counts = [sum(map(scan.add, reader.batches([part]))) for part in reader.parts]
+        if not sum(counts):
+            raise InvalidInputError("the files or chunks have no rows: pass some that have.")
+        schema = scan.schema()
+        rows = StreamedRows(reader, columns, counts, scan.has_missing)
+        labels, weight = (
+            scan.answers[each].found() if isinstance(each, str) else each
+            for each in (y, sample_weight)
+        )
+        return Opened(rows, schema.with_empty(rows), labels, weight)
+
+
+@dataclass
+class _Column:
+    """A column of features: numbers, or categories once these are known."""
+
+    name: str
+    type: pa.DataType
+    chosen: bool
+    categories: np.ndarray | None = None
+    seen: pa.Array | None = None
+    n_observed: int = 0
+
+    def __post_init__(self) -> None:
+        self.kind = kind_of_arrow(self.type, self.name)
+
+    @property
+    def label(self) -> str:
+        return f"column {self.name!r}"
+
+    @property
+    def coded(self) -> bool:
+        """Whether it holds categories."""
+        return self.chosen or self.kind in ("text", "booleans")
+
+    def look(self, column: pa.Array) -> None:
+        """Take note of the categories."""
+        encoded = _encoded(column)
+        found = encoded.dictionary.take(encoded.indices.unique().drop_null())
+        self.n_observed += len(column) - column.null_count
+        if self.seen is not None:
+            found = pa.concat_arrays([self.seen, found.cast(self.seen.type)])
+        self.seen = found.unique()
+
+    def learn(self) -> None:
+        """The categories are those seen so far."""
+        if self.coded and self.seen is not None:
+            self.categories, _ = distinct(self.kind, self._values(self.seen), self.label)
+
+    def _values(self, distinct: pa.Array) -> ArrayLike:
+        if self.kind == "text":
+            return distinct.to_pylist()
+        whole = pa.types.is_integer(distinct.type)
+        return distinct.to_numpy(zero_copy_only=False) if whole else _floats(distinct)
+
+    def read(self, column: pa.Array) -> np.ndarray:
+        """(n,) numbers or codes, NaN where missing."""
+        if self.categories is None:
+            return _floats(column)
+        encoded = _encoded(column)
+        codes, _, strange = codes_of(
+            self.kind, self._values(encoded.dictionary), self.categories, self.label
+        )
+        if strange:
+            raise InvalidInputError(
+                f"{self.label} holds {strange[0]!r}, and did not in the first pass: rows must stay "
+                "as they are."
+            )
+        places = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
+        return np.append(codes, np.nan)[places]
+
+
+@dataclass
+class _Scan:
+    """What one pass over all rows tells about the columns."""
+
+    columns: list[_Column]
+    answers: dict[str, _Answers]
+    has_missing: bool = False
+
+    def add(self, placed: tuple[str, pa.RecordBatch]) -> int:
+        """Take note of a batch, of so many rows."""
+        place, batch = placed
+        for name, answers in self.answers.items():
+            answers.add(batch.column(name))
+        for column in self.columns:
+            values = batch.column(column.name)
+            self.has_missing |= values.null_count > 0
+            if column.coded:
+                column.look(values)
+            if column.kind == "numbers":
+                numbers = _floats(values)
+                if np.isinf(numbers).any():
+                    raise InvalidInputError(
+                        f"{place}: {column.label} holds infinity: put NaN where a value is missing."
+                    )
+                self.has_missing |= bool(np.isnan(numbers).any())
+        return len(batch)
+
+    def schema(self) -> Schema:
+        """Names, and the categories that were seen."""
+        for column in self.columns:
+            column.learn()
+        observed = {at: each.n_observed for at, each in enumerate(self.columns) if each.coded}
+        names = tuple(each.name for each in self.columns)
+        return Schema.of(names, [each.categories for each in self.columns], observed)
+
+
+@dataclass
+class _Answers:
+    """A column of labels or weights, which are kept in memory."""
+
+    kind: str
+    _parts: list[np.ndarray] = field(default_factory=list)
+    _codes: dict[object, int] = field(default_factory=dict)
+
+    def add(self, column: pa.Array) -> None:
+        if self.kind == "text":
+            encoded = _encoded(column)
+            known = [*encoded.dictionary.to_pylist(), *([None] if column.null_count else [])]
+            codes = np.array([self._codes.setdefault(value, len(self._codes)) for value in known])
+            places = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
+            self._parts.append(codes.astype(np.int32)[places])
+        else:
+            plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            self._parts.append(plain.to_numpy(zero_copy_only=False))
+
+    def found(self) -> ArrayLike:
+        values = np.concatenate(self._parts)
+        if self.kind != "text":
+            return values
+        return CodedLabels(np.array([*self._codes], dtype=object), values)
+
+
+class StreamedRows(LazyRows):
+    """Rows of files or chunks. One block of them is in memory, and one thread reads the next.
+
+    Rows are read forward: what lies behind is read anew, from the beginning of its part. A window
+    that minibatches are drawn from is in memory beside.
+    """
+
+    def __init__(
+        self, reader: Reader, columns: list[_Column], counts: list[int], has_missing: bool
+    ) -> None:
+        single = all(each.type == pa.float32() and not each.coded for each in columns)
+        dtype = np.dtype(np.float32 if single else np.float64)
+        super().__init__((sum(counts), len(columns)), dtype)
+        self.has_missing = has_missing
+        self._reader, self._columns = reader, columns
+        self._edges = np.append(0, np.cumsum(counts))
+        self._cursor = _Cursor(self._blocks, self._edges)
+        self._window: _Window | None = None
+
+    def view(self, index: np.ndarray) -> Self:
+        part = super().view(index)
+        part._window = None
+        return part
+
+    def _blocks(self, part: int) -> Iterator[_Block]:
+        """Where blocks begin, and their rows, from the beginning of a part on."""
+        start = int(self._edges[part])
+        for number in range(part, len(self._reader.parts)):
+            for _, batch in self._reader.batches([self._reader.parts[number]]):
+                values = np.empty((len(batch), len(self._columns)), self.dtype)
+                for at, column in enumerate(self._columns):
+                    values[:, at] = column.read(batch.column(column.name))
+                yield start, values
+                start += len(batch)
+            if start != self._edges[number + 1]:
+                first = int(self._edges[number + 1] - self._edges[number])
+                raise InvalidInputError(
+                    f"{self._reader.parts[number].name}: {first} rows in the first pass, and "
+                    f"{start - int(self._edges[number])} now. Rows must stay as they are."
+                )
+
+    def _read(self, index: slice | np.ndarray) -> np.ndarray:
+        if isinstance(index, slice):
+            index = np.arange(*index.indices(self._whole[0]))
+        order = None if (index[1:] >= index[:-1]).all() else np.argsort(index, kind="stable")
+        wanted = index if order is None else index[order]
+        found = np.empty((len(index), self._whole[1]), self.dtype)
+        done = 0
+        while done < len(wanted):
+            start, values = self._cursor.block_at(int(wanted[done]))
+            end = int(np.searchsorted(wanted, start + len(values)))
+            here = slice(done, end) if order is None else order[done:end]
+            found[here] = values[wanted[done:end] - start]
+            done = end
+        return found
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        if self._window is not None and not isinstance(index, slice):
+            found = self._window.rows(index)
+            if found is not None:
+                return found
+        return super().__getitem__(index)
+
+    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Parts come in random order; a window goes over them, and within it order is random."""
+        order = np.arange(len(self)) if self._order is None else self._order
+        edges = np.searchsorted(order, self._edges)
+        stretches = [
+            (int(edges[part]), int(edges[part + 1]))
+            for part in torch.randperm(len(edges) - 1, generator=generator).tolist()
+        ]
+        most = max(1, _WINDOW // (self._whole[1] * size)) * size
+        for pieces in _windows(stretches, most):
+            self._window = _Window.of(pieces, super().__getitem__)
+            positions = torch.from_numpy(self._window.positions)
+            yield from positions[torch.randperm(len(positions), generator=generator)].split(size)
+        self._window = None
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Rows in memory: their positions, ascending, and values."""
+
+    positions: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, pieces: list[tuple[int, int]], read: Callable[[slice], np.ndarray]) -> _Window:
+        """Stretches of rows, read in the given order."""
+        parts = {first: read(slice(first, last)) for first, last in pieces}
+        positions = np.concatenate([np.arange(*piece) for piece in sorted(pieces)])
+        return cls(positions, np.concatenate([parts[first] for first, _ in sorted(pieces)]))
+
+    def rows(self, index: np.ndarray) -> np.ndarray | None:
+        """The rows at these positions; None if one of them is not here."""
+        place = np.searchsorted(self.positions, index).clip(max=len(self.positions) - 1)
+        return self.values[place] if np.array_equal(self.positions[place], index) else None
+
+
+def _windows(stretches: list[tuple[int, int]], most: int) -> Iterator[list[tuple[int, int]]]:
+    """Stretches one after another, cut so that each window has `most` rows, but for the last."""
+    window: list[tuple[int, int]] = []
+    room = most
+    for first, last in stretches:
+        while last - first >= room:
+            yield [*window, (first, first + room)]
+            first, window, room = first + room, [], most
+        if last > first:
+            window.append((first, last))
+            room -= last - first
+    if window:
+        yield window
+
+
+class _Cursor:
+    """A place in the rows: one block is at hand, and the next is being read."""
+
+    def __init__(self, blocks: Callable[[int], Iterator[_Block]], edges: np.ndarray) -> None:
+        self._blocks, self._edges = blocks, edges
+        self._thread = ThreadPoolExecutor(1)
+        self._next: Future[_Block] | None = None
+        self._at: _Block = (0, np.empty((0, 0)))
+
+    def block_at(self, row: int) -> _Block:
+        """The block that holds a row."""
+        part = int(np.searchsorted(self._edges, row, side="right")) - 1
+        start, values = self._at
+        if self._next is None or row < start or self._edges[part] > start + len(values):
+            self._reading = self._blocks(part)
+            self._next = self._thread.submit(next, self._reading)
+            start, values = self._at = (int(self._edges[part]), values[:0])
+        while row >= start + len(values):
+            try:
+                start, values = self._at = self._next.result()
+            except BaseException:
+                self._next = None
+                raise
+            self._next = self._thread.submit(next, self._reading, self._at)
+        return self._at
+
+
+def _encoded(column: pa.Array) -> pa.DictionaryArray:
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+
+
+def _floats(column: pa.Array) -> np.ndarray:
+    """Numbers, NaN where there is none."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.null_count or not pa.types.is_floating(column.type):
+        column = column.cast(pa.float64())
+    return column.to_numpy(zero_copy_only=False)

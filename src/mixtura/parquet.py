@@ -1,0 +1,87 @@
+"""Tables in Parquet files: `Source` gives estimators their rows, `write` takes their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+
+import numpy as np
+import pyarrow as pa
+from pyarrow.parquet import ParquetWriter
+
+from mixtura.data.given import ArrayLike
+from mixtura.data.source import Reader
+from mixtura.data.streamed import Source
+from mixtura.exceptions import InvalidInputError
+from mixtura.files import replacing
+
+__all__ = ["Source", "write"]
+
+
+def write(
+    answer: Callable[[ArrayLike], ArrayLike],
+    source: str | PathLike[str] | Source,
+    target: str | PathLike[str],
+    *,
+    keep: Sequence[str] = (),
+) -> None:
+    """Write what a fitted model answers for the rows of a source into one Parquet file.
+
+    Rows are read, answered for and written chunk by chunk; the file stands at its place once it is
+    complete, and until then what stood there before does.
+
+    Parameters
+    ----------
+    answer : a method of a fitted estimator, such as `model.predict_proba` or `model.impute`.
+    source : a path or pattern of Parquet files, or a `Source`.
+    target : path of the file. Its columns are those of a data frame that is answered, or are named
+        for the method: one column, or one per class or component.
+    keep : columns of the source to copy beside the answers, such as an identifier.
+    """
+    model = getattr(answer, "__self__", None)
+    names = getattr(model, "feature_names_in_", None)
+    if names is None:
+        raise InvalidInputError(
+            "answer must be a method of an estimator that was fitted to columns with names, such "
+            "as model.predict_proba."
+        )
+    source = source if isinstance(source, Source) else Source(source)
+    reader = Reader(source.given, source.columns)
+    absent = [name for name in keep if name not in reader.types]
+    if absent:
+        raise InvalidInputError(f"{reader.parts[0].name} has no column {absent[0]!r} to keep.")
+    known = [name for name in names if name in reader.types]
+    with replacing(target) as path:
+        writer = None
+        try:
+            for _, batch in reader.batches(reader.parts):
+                found = _columns(answer, model, answer(batch.select(known).to_pandas()))
+                table = pa.Table.from_pydict({name: batch.column(name) for name in keep} | found)
+                writer = writer or ParquetWriter(path, table.schema)
+                writer.write_table(table.cast(writer.schema))
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is None:
+            raise InvalidInputError("the files or chunks have no rows to answer for.")
+
+
+def _columns(
+    answer: Callable[..., ArrayLike], model: object, found: ArrayLike
+) -> dict[str, pa.Array]:
+    """Answers by the names of their columns."""
+    if hasattr(found, "iloc"):
+        table = pa.Table.from_pandas(found, preserve_index=False).unify_dictionaries()
+        return {name: _plain(table.column(name)) for name in table.column_names}
+    found, name = np.asarray(found), getattr(answer, "__name__", "answer")
+    if found.ndim == 1:
+        return {name: pa.array(found)}
+    classes = getattr(model, "classes_", ())
+    labels = classes if len(classes) == found.shape[1] else range(found.shape[1])
+    return {f"{name}_{label}": pa.array(each) for label, each in zip(labels, found.T, strict=True)}
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Categories as the text that they are: those of other chunks may be others."""
+    kind = column.type
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column

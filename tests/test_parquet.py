@@ -1,0 +1,382 @@
+"""Rows that stay in files: the same models as of tables in memory."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureDensity
+from mixtura.data import tables
+from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
+from mixtura.solvers import EBW, EM, LBFGS, Adam
+
+pa = pytest.importorskip("pyarrow")
+pd = pytest.importorskip("pandas")
+pq = pytest.importorskip("pyarrow.parquet")
+parquet = pytest.importorskip("mixtura.parquet")
+streamed = pytest.importorskip("mixtura.data.streamed")
+
+FEATURES = ["a", "b", "c", "kind", "flag"]
+#: Rows of the files, and of their row groups.
+FILES = {"p0": (70, 33), "p1": (1, 1), "p2": (100, 37), "p3": (49, 49)}
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*stopped")
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Numbers, text and booleans with holes; labels, of which some are missing, and weights."""
+    rng = np.random.default_rng(0)
+    n = sum(rows for rows, _ in FILES.values())
+    y = rng.integers(3, size=n)
+    X = rng.normal(size=(n, 3)) + y[:, None] * [2.0, 0.0, -1.0]
+    X[rng.random(X.shape) < 0.1] = np.nan
+    kind = np.array(["red", "green", "blue"], dtype=object)[(y + rng.integers(2, size=n)) % 3]
+    kind[rng.random(n) < 0.1] = None
+    return pd.DataFrame(
+        {
+            **dict(zip("abc", X.T, strict=True)),
+            "kind": kind,
+            "flag": rng.random(n) < 0.2 + 0.3 * y,
+            "label": np.array(["x", "y", "z"], dtype=object)[y],
+            "weight": rng.integers(1, 4, size=n).astype(float),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def files(frame, tmp_path_factory):
+    """The same rows, in files and row groups of odd sizes."""
+    folder, start = tmp_path_factory.mktemp("rows"), 0
+    for name, (rows, group) in FILES.items():
+        part = frame[start : start + rows]
+        part.to_parquet(folder / f"{name}.parquet", row_group_size=group, index=False)
+        start += rows
+    return folder
+
+
+@pytest.fixture
+def streaming(monkeypatch):
+    """Less than a quarter of the rows comes into memory for good, and chunks are short."""
+    monkeypatch.setattr(tables, "_FEW", 250)
+    monkeypatch.setattr(tables.Table, "most_rows", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr(streamed, "_WINDOW", 400)
+
+
+def open_rows(source, y=None):
+    return parquet.Source(source).opened(y, None, None).rows
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"objective": "likelihood", "solver": EM(2)},
+        {"tradeoff": 0.5, "solver": LBFGS(2)},
+        {"tradeoff": 0.5, "solver": EBW(2)},
+    ],
+    ids=["em", "lbfgs", "ebw"],
+)
+def test_files_and_memory_give_the_same_model(settings, frame, files, streaming):
+    model = MixtureClassifier(
+        2, density="diag", init=EM(2), missingness="ignore", calibrate=False, random_state=0
+    ).set_params(**settings)
+    ours = clone(model).fit(files / "*.parquet", "label", "weight")
+    theirs = clone(model).fit(frame[FEATURES], frame["label"], frame["weight"])
+    for name in ("means_", "covariances_", "weights_", "class_prior_"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), 1e-9, 1e-12)
+    assert ours.schema_.equals(theirs.schema_)
+    assert ours.feature_names_in_.tolist() == FEATURES
+    assert ours.classes_.tolist() == ["x", "y", "z"]
+    assert ours.margin_bound_ == pytest.approx(theirs.margin_bound_, rel=1e-9)
+    probabilities = ours.predict_proba(frame[FEATURES]), theirs.predict_proba(frame[FEATURES])
+    np.testing.assert_allclose(*probabilities, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
+def test_chunks_of_every_library_are_one_table(kind, frame):
+    columns = [*FEATURES, "label"]
+    parts = [frame[columns][:90], frame[columns][90:]]
+    if kind == "polars":
+        parts = [pytest.importorskip("polars").from_pandas(part) for part in parts]
+    if kind == "arrow":
+        parts = [pa.RecordBatch.from_pandas(part, preserve_index=False) for part in parts]
+    model = MixtureDensity(2, density="diag", solver=EM(2), missingness="ignore", random_state=0)
+    ours = clone(model).fit(parquet.Source(parts), "label")
+    np.testing.assert_array_equal(ours.means_, model.fit(frame[FEATURES]).means_)
+
+
+def test_the_default_learns_from_files(frame, files):
+    """Structures, marginals and calibration are chosen on samples of the rows."""
+    model = MixtureClassifier(random_state=0, max_time=0.5)
+    with pytest.warns(ConvergenceWarning, match="max_time"):
+        model.fit(parquet.Source(files / "*.parquet", columns=[*FEATURES, "label"]), "label")
+    assert model.choice_
+    assert model.score(frame[FEATURES], frame["label"]) > 0.8
+
+
+def test_rows_without_labels_and_columns_without_values(frame, tmp_path, streaming):
+    """Labels that are null mark unlabeled rows; text that one file lacks is missing there."""
+    some = frame[[*FEATURES, "label"]].copy()
+    some.loc[some.index % 3 == 0, "label"] = None
+    some.loc[:99, "kind"] = None
+    some[:100].to_parquet(tmp_path / "0.parquet")
+    some[100:].to_parquet(tmp_path / "1.parquet")
+    model = MixtureClassifier(1, density="diag", objective="likelihood", solver=EM(2))
+    model.set_params(unlabeled_weight=0.5, random_state=0, missingness="ignore")
+    ours = clone(model).fit(tmp_path / "*.parquet", "label")
+    theirs = clone(model).fit(some[FEATURES], some["label"])
+    np.testing.assert_allclose(ours.means_, theirs.means_, 1e-9)
+    assert ours.unlabeled_weight_ == 0.5
+
+
+def test_numbers_may_be_categories(frame, tmp_path):
+    some = pd.DataFrame({"a": frame["a"], "code": np.arange(len(frame)) % 3 + 5})
+    some.to_parquet(tmp_path / "rows.parquet")
+    model = MixtureDensity(1, density="diag", categorical_features=["code"], random_state=0)
+    model.fit(tmp_path / "rows.parquet")
+    assert model.schema_.categories[1].tolist() == [5, 6, 7]
+
+
+def test_float32_stays_float32(tmp_path):
+    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
+    rows.astype(np.float32).to_parquet(tmp_path / "rows.parquet")
+    assert open_rows(tmp_path / "rows.parquet").dtype == np.float32
+
+
+def test_the_page_on_large_data_runs(tmp_path, monkeypatch):
+    """Every Python block, in order, in one session."""
+    page = Path(__file__).parents[1] / "docs" / "large_data.md"
+    monkeypatch.chdir(tmp_path)
+    session: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        exec(compile(block, page.name, "exec"), session)
+    assert session["answers"].num_rows == 1_500
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows(files):
+    return open_rows(files / "*.parquet", "label")
+
+
+def test_any_rows_in_any_order(rows, frame, rng):
+    numbers = frame[["a", "b", "c"]].to_numpy()
+    at = rng.integers(len(frame), size=50)
+    np.testing.assert_array_equal(rows[at][:, :3], numbers[at])
+    np.testing.assert_array_equal(rows[7:203][:, :3], numbers[7:203])
+    part = rows.view(frame["flag"].to_numpy())
+    np.testing.assert_array_equal(part[:][:, :3], numbers[frame["flag"]])
+    np.testing.assert_array_equal(part.view(np.arange(3, 9))[1:4][:, :3], part[4:7][:, :3])
+
+
+def test_a_pass_reads_every_row_once(rows, monkeypatch):
+    """Whatever the chunks; and a few rows of one file do not take those of others."""
+    read, batches = [], rows._reader.batches
+
+    def counting(parts):
+        for place, batch in batches(parts):
+            read.append(len(batch))
+            yield place, batch
+
+    monkeypatch.setattr(rows._reader, "batches", counting)
+    for start in range(0, len(rows), 16):
+        rows[start : start + 16]
+    assert sum(read) == len(rows)
+    read.clear()
+    rows[np.array([190, 185])]
+    assert sum(read) <= 2 * 49
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_minibatches_are_all_rows_in_random_order(some, rows, generator, streaming):
+    """Windows go over row groups in random order; of some rows as well as of all."""
+    part = rows.view(np.flatnonzero(np.arange(len(rows)) % 5)) if some else rows
+    whole = part[:]
+    index = list(part.minibatches(8, generator))
+    order = torch.cat(index)
+    assert torch.equal(order.sort().values, torch.arange(len(part)))
+    assert [*map(len, index[:-1])] == [8] * (len(index) - 1)
+    assert not torch.equal(order, order.sort().values)
+    for at in part.minibatches(8, generator):
+        np.testing.assert_array_equal(part[at.numpy()], whole[at.numpy()])
+
+
+def test_adam_learns_from_files(frame, files, streaming):
+    model = MixtureClassifier(1, density="diag", solver=Adam(max_iter=3), init=EM(2))
+    model.set_params(random_state=0, tradeoff=0.5, calibrate=False, missingness="ignore")
+    model.fit(parquet.Source(files / "*.parquet", [*FEATURES, "label"]), "label")
+    assert model.score(frame[FEATURES], frame["label"]) > 0.75
+
+
+# -- answers -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted(frame):
+    model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+    return model.fit(frame[FEATURES], frame["label"])
+
+
+def test_answers_are_written_as_parquet(fitted, frame, files, tmp_path):
+    target, features = tmp_path / "answers.parquet", frame[FEATURES]
+    parquet.write(fitted.predict_proba, files / "*.parquet", target, keep=["weight"])
+    found = pd.read_parquet(target)
+    assert [*found] == ["weight", *(f"predict_proba_{label}" for label in "xyz")]
+    np.testing.assert_allclose(found.iloc[:, 1:], fitted.predict_proba(features), 1e-12)
+    np.testing.assert_array_equal(found["weight"], frame["weight"])
+    parquet.write(fitted.predict, files / "*.parquet", target)
+    assert pd.read_parquet(target)["predict"].tolist() == fitted.predict(features).tolist()
+    parquet.write(fitted.impute, files / "*.parquet", target)
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(target), fitted.impute(features), check_dtype=False
+    )
+
+
+def test_a_failure_leaves_what_stood_there(fitted, frame, files, tmp_path):
+    target = tmp_path / "answers.parquet"
+    parquet.write(fitted.predict, files / "p0.parquet", target)
+    before, damaged = target.read_bytes(), tmp_path / "damaged.parquet"
+    write_damaged(frame, damaged)
+    with pytest.raises(FileFormatError, match="row group 2"):
+        parquet.write(fitted.predict, damaged, target)
+    assert target.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [target.name, damaged.name]
+
+
+@pytest.mark.parametrize(
+    ("answer", "keep", "message"),
+    [(len, (), "method of an estimator"), (None, ["id"], "no column 'id' to keep")],
+)
+def test_what_cannot_be_written(answer, keep, message, fitted, files, tmp_path):
+    with pytest.raises(InvalidInputError, match=message):
+        parquet.write(answer or fitted.predict, files / "*.parquet", tmp_path / "x", keep=keep)
+    assert not list(tmp_path.iterdir())
+
+
+# -- bad input ---------------------------------------------------------------------------------
+
+
+def write_damaged(frame, path):
+    """A file of which the third row group is overwritten."""
+    frame.to_parquet(path, row_group_size=50, index=False)
+    column = pq.ParquetFile(path).metadata.row_group(2).column(0)
+    with path.open("r+b") as file:
+        file.seek(column.dictionary_page_offset or column.data_page_offset)
+        file.write(b"\xff" * 200)
+
+
+def other_type(frame, folder):
+    frame.assign(b=frame["b"].astype(str)).to_parquet(folder / "1.parquet")
+    return "column 'b' is of the type .*string in .*1.parquet, and double in .*0.parquet"
+
+
+def no_such_column(frame, folder):
+    frame.drop(columns="b").to_parquet(folder / "1.parquet")
+    return "1.parquet has no column 'b'"
+
+
+def one_more_column(frame, folder):
+    frame.assign(d=1.0).to_parquet(folder / "1.parquet")
+    return "1.parquet has columns that .*0.parquet does not have .'d'"
+
+
+def empty_file(frame, folder):
+    (folder / "1.parquet").touch()
+    return "1.parquet cannot be read as Parquet"
+
+
+def damaged_group(frame, folder):
+    write_damaged(frame, folder / "1.parquet")
+    return "1.parquet, row group 2 cannot be read"
+
+
+def infinity(frame, folder):
+    frame.assign(b=np.where(frame.index == 80, np.inf, frame["b"])).to_parquet(
+        folder / "1.parquet", row_group_size=50
+    )
+    return "1.parquet, row group 1: column 'b' holds infinity"
+
+
+def a_date(frame, folder):
+    (folder / "0.parquet").unlink()
+    dated = frame.assign(day=np.datetime64("2020-01-01"))
+    dated.to_parquet(folder / "1.parquet")
+    return "column 'day' is of the type timestamp"
+
+
+def no_label(frame, folder):
+    (folder / "0.parquet").unlink()
+    frame.drop(columns="label").to_parquet(folder / "1.parquet")
+    return "1.parquet, row group 0 has no column 'label' for y"
+
+
+def nothing(frame, folder):
+    (folder / "0.parquet").unlink()
+    return r"no file is named '.*parquet'"
+
+
+def no_rows(frame, folder):
+    frame[:0].astype({"kind": str, "label": str}).to_parquet(folder / "0.parquet")
+    return "no rows"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        other_type,
+        no_such_column,
+        one_more_column,
+        empty_file,
+        damaged_group,
+        infinity,
+        a_date,
+        no_label,
+        nothing,
+        no_rows,
+    ],
+    ids=lambda spoil: spoil.__name__,
+)
+def test_bad_files_are_named(spoil, frame, tmp_path):
+    frame[:50].to_parquet(tmp_path / "0.parquet", index=False)
+    message = spoil(frame.reset_index(drop=True), tmp_path)
+    with pytest.raises((InvalidInputError, FileFormatError), match=message):
+        MixtureClassifier(1, density="diag").fit(tmp_path / "*.parquet", "label")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "message"),
+    [
+        (lambda frame: iter([frame]), "gives them once"),
+        (lambda frame: [frame, frame.drop(columns="b")], "chunk 1 has no column 'b'"),
+        (lambda frame: [frame, frame.to_numpy()], "chunk 1 is a ndarray"),
+        (lambda frame: [], "no chunks"),
+        (lambda frame: Shrinking(frame), "220 rows in the first pass, and 199 now"),
+    ],
+)
+def test_bad_chunks_are_named(chunks, message, frame):
+    frame = frame[["a", "b"]]
+    with pytest.raises(InvalidInputError, match=message):
+        MixtureDensity(1, density="diag").fit(parquet.Source(chunks(frame)))
+
+
+class Shrinking:
+    """Gives fewer rows once its types and all its rows have been looked at."""
+
+    def __init__(self, frame):
+        self.frame, self.passes = frame, 0
+
+    def __iter__(self):
+        self.passes += 1
+        return iter([self.frame if self.passes < 4 else self.frame[:199]])
+
+
+def test_others_say_who_reads_files(files, fitted):
+    for call in (BoostedMixtureClassifier().fit, fitted.partial_fit, fitted.score):
+        with pytest.raises(UnsupportedError, match="MixtureClassifier and MixtureDensity learn"):
+            call(str(files / "*.parquet"), "label")
