@@ -269,6 +269,18 @@ def test_samples_of_a_class_with_a_column_given(asked):
     assert "write COLUMN=VALUE" in error("sample", asked[0], "--given", "length")
 
 
+def test_export_gives_the_same_probabilities(asked):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    assert facts("export", asked[0])["wrote"] == "model.onnx"
+    model, X = mixtura.load(asked[0]), table().drop(columns="flower")
+    codes = X.assign(color=X["color"].map({"blue": 0, "red": 1, "white": 2}))
+    session = runtime.InferenceSession("model.onnx")
+    (found,) = session.run(["probabilities"], {"X": codes.to_numpy(np.float64)})
+    np.testing.assert_allclose(found, model.predict_proba(X), atol=1e-5)
+    assert "must end with .onnx" in error("export", asked[0], "--out", "model.bin")
+
+
 def test_tune_keeps_the_best(asked):
     pytest.importorskip("optuna")
     found = facts("tune", asked[1], "--target", "flower", *PLAIN, "--trials", 1, "--folds", 2)

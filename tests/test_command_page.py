@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_command import PLAIN, run
 
-for package in ("optuna", "pandas", "pyarrow", "rich", "typer"):
+for package in ("onnx", "optuna", "pandas", "pyarrow", "rich", "typer"):
     pytest.importorskip(package)
 PAGE = Path(__file__).parents[1] / "docs" / "command.md"
 
@@ -25,7 +25,7 @@ def test_shell_blocks(tmp_path, monkeypatch):
         plain = PLAIN[:2] + PLAIN[4:] if "density.safetensors" in arguments else PLAIN
         run(*arguments, *(plain if arguments[0] in ("fit", "tune") else ()))
     written = {path.name for path in tmp_path.iterdir()}
-    assert {"model.safetensors", "predictions.parquet", "complete.csv", "sample.csv"} < written
+    assert {"model.safetensors", "predictions.parquet", "complete.csv", "wine.onnx"} < written
 
 
 def test_every_command_has_its_line():

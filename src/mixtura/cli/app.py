@@ -49,7 +49,7 @@ def root() -> None:
 for command in (
     *(training.fit, training.tune),
     *(answers.predict, answers.evaluate, answers.explain, answers.impute, answers.sample),
-    serving.serve,
+    *(serving.serve, serving.export),
     *(papers.demo, papers.reproduce),
 ):
     app.command()(command)

@@ -1,4 +1,4 @@
-"""The command that puts a model behind a page: serve."""
+"""Commands that put a model to work: serve, export."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mixtura.cli.options import Model
-from mixtura.cli.output import notes
+from mixtura.cli.options import AsJson, Model
+from mixtura.cli.output import notes, show
 
 
 def serve(
@@ -26,3 +26,20 @@ def serve(
         check_port(host, port)
         typer.echo(f"serving {model} at http://{host}:{port} (Ctrl+C stops it)")
         run(Path(model), host, port, workers)
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="the graph to write; ends in .onnx")] = Path(
+        "model.onnx"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Write a classifier as an ONNX graph, for onnxruntime and others."""
+    with notes():
+        from mixtura.asking import load_model
+        from mixtura.files import check_place
+
+        check_place(out)
+        load_model(model, "predict").export(out)
+        show({"bytes": out.stat().st_size, "wrote": out}, as_json)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import io
 import os
-import uuid
 import zipfile
 import zlib
 from http.client import HTTPException
@@ -18,6 +17,7 @@ from sklearn.utils import Bunch
 
 from mixtura.datasets.registry import REGISTRY, Entry
 from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.files import replacing
 
 Arrays = dict[str, np.ndarray]
 
@@ -127,15 +127,10 @@ def _read(path: Path) -> Arrays:
 
 
 def _store(path: Path, arrays: Arrays) -> None:
-    """Write under another name first, so that whoever looks sees the whole file or none."""
+    """Whoever looks sees the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with partial.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as fresh, fresh.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 # -- other people's layouts into ours ----------------------------------------------------------
