@@ -445,7 +445,7 @@ def test_what_a_sequence_classifier_compared():
     rng = np.random.default_rng(0)
     y = np.arange(20) % 2
     X = [rng.normal(size=(6, 1)) + label * np.sin(np.arange(6.0))[:, None] for label in y]
-    settings = {"method": "auto", "n_stages": 2, "solver": EBW(2), "init": EM(2)}
+    settings = {"representation": "states", "n_stages": 2, "solver": EBW(2), "init": EM(2)}
     model = SequenceMixtureClassifier("auto", **settings, random_state=0).fit(X, y)
     first, second = of_choice(model, n_states=model.n_states_)
     assert first["n_states"] == model.n_states_

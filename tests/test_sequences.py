@@ -106,7 +106,7 @@ def test_held_back_sequences(method, data):
 
 def test_states_are_chosen(data, monkeypatch):
     """Of those that "auto" compares."""
-    monkeypatch.setattr("mixtura.estimators.sequence._STATES", (1, 2))
+    monkeypatch.setattr("mixtura.estimators.representing._STATES", (1, 2))
     model = SequenceMixtureClassifier(method="ml", init=EM(3), random_state=0).fit(*data)
     assert model.n_states_ in (1, 2)
     assert model.means_.shape == (2, model.n_states_, 2)

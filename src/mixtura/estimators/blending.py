@@ -103,7 +103,8 @@ class Company:
         weights, calibration = np.full(len(answers), 1.0 / len(answers)), Calibration()
         calibrations: list[Calibration | None] = [None] * len(others)
         if len(told) == len(answers):
-            weights, calibration = blend_answers(told)
+            weights, average = blend_answers(told)
+            calibration = average.calibration
             calibrations = [each.calibration for each in told[1:]]
         mixtures = []
         for each in others:

@@ -95,11 +95,23 @@ def fit_best(
     ways = [Staged(plan, every_stage) for plan in plans]
     best = chooser.challenge(chooser.race(ways[:1], "method"), ways[1:], beats, "method")
     n_stages = best.stage() + 1 if best.parts and every_stage else None
+    grown = train_in_time(best.way.plan, n_stages, engine, generator, progress)
+    calibration = calibrated_by(best.held_out(), different) if calibrate else Calibration()
+    return Choice(best.way.plan, grown, calibration, chooser.table())
+
+
+def train_in_time(
+    plan: Growth,
+    n_stages: int | None,
+    engine: Engine,
+    generator: torch.Generator,
+    progress: Progress,
+) -> Grown:
+    """The model of so many stages (None: of all) of all rows, or of as many as time allows."""
     first = spawn(generator)
 
     def train(rows: Engine, latest: Grown | None) -> Grown:
-        grown = best.way.plan.train(rows, anew(first), progress)
-        return deque(islice(grown, n_stages), maxlen=1).pop()
+        return deque(islice(plan.train(rows, anew(first), progress), n_stages), maxlen=1).pop()
 
     def loss(grown: Grown, rows: Engine) -> float:
         return evaluate(grown.model, Conditional(), rows)[1]
@@ -107,14 +119,18 @@ def fit_best(
     draw = partial(engine.sample, generator=spawn(generator))
     outcome = Budget(progress, train, loss, draw, resumes=False).run(engine)
     warn_if_cut_short(progress, outcome.n_rows, len(engine))
-    calibration, held_out = Calibration(), best.held_out()
-    if calibrate and isinstance(held_out, Answers):
-        calibration = held_out.calibration
-    elif calibrate and too_few(different):
+    return outcome.model
+
+
+def calibrated_by(held_out: HeldOut | None, different: Engine) -> Calibration:
+    """By what models said of rows they had not seen; none, and a warning, where rows are few."""
+    if isinstance(held_out, Answers):
+        return held_out.calibration
+    if too_few(different):
         warn(
             f"{len(different)} different labeled rows are too few to hold some out: "
             "probabilities are not calibrated, and first choices are taken. Remedy: "
             f"{FEWEST} rows or more, and {FEWEST_PER_CLASS} per class, or calibrate=False.",
             DegenerateDataWarning,
         )
-    return Choice(best.way.plan, outcome.model, calibration, chooser.table())
+    return Calibration()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from numbers import Integral, Real
 from typing import Self
 
@@ -22,65 +21,44 @@ from mixtura.data.schema import Schema, check_names
 from mixtura.data.sequence_input import Sequences, per_sequence, read_sequences
 from mixtura.data.sequences import SequenceBatch
 from mixtura.densities import DENSITIES, HiddenMarkov, Structure
-from mixtura.engines import Engine
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, training_engine
 from mixtura.estimators.classifying import DensityClassifier
-from mixtura.estimators.growing import Staged, fit_best
 from mixtura.estimators.pairwise import PairwiseClassifier
+from mixtura.estimators.representing import METHODS, REPRESENTATIONS, SOLVERS, represent
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import (
-    DegenerateDataWarning,
     InvalidInputError,
     NoDensityError,
-    UnsupportedError,
-    warn,
 )
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import spawn
-from mixtura.objectives import OBJECTIVES, Objective
-from mixtura.parts import resolve
-from mixtura.progress import Callback, Progress
-from mixtura.selection.chooser import Chooser
-from mixtura.selection.held_out import Answers
-from mixtura.selection.typical import typical_quantiles
-from mixtura.solvers import EBW, EM, LBFGS, Adam, Solver
-from mixtura.training.growth import GROWING, ChainPlan
-
-#: Methods that train hidden Markov models on.
-_DISCRIMINATIVE = ("conditional", "margin", "smooth_margin")
-#: What "auto" compares: methods, and numbers of states.
-_METHODS = ("boosted", "conditional")
-_STATES = (3, 6, 12)
-#: What names of solvers are shorthand for.
-_ITERATIONS = 100
-_SOLVERS: dict[str, Callable[[], Solver]] = {
-    "lbfgs": partial(LBFGS, _ITERATIONS),
-    "ebw": partial(EBW, _ITERATIONS),
-    "adam": partial(
-        Adam,
-        _ITERATIONS,
-        batch_size=100,
-        learning_rate=2e-3,
-        schedule="constant",
-        early_stopping=False,
-    ),
-}
+from mixtura.objectives import Objective
+from mixtura.progress import Callback
+from mixtura.solvers import EM, Solver
 
 
 class SequenceMixtureClassifier(DensityClassifier):
-    """Classifies sequences of unequal length by hidden Markov models with Gaussian emissions.
+    """Classifies sequences of unequal length by hidden Markov models and by summaries.
 
-    NaN means missing, in training and in prediction, and is marginalized exactly: single values,
-    whole frames, or a channel that drops out.
+    NaN means missing, in training and in prediction. Hidden Markov models integrate it out exactly:
+    single values, whole frames, or a channel that drops out. Summaries are those of what is there,
+    and channels that drop out are integrated out exactly.
 
     Parameters
     ----------
     n_states : "auto" or int
         States of every hidden Markov model; "auto" compares 3, 6 and 12, fitted by maximum
         likelihood, on held-out sequences.
+    representation : "auto", "states", "summary" or "both"
+        "states": hidden Markov models with Gaussian emissions. "summary": Gaussians, which share a
+        covariance, over numbers that sum up each channel (its shape, parts, spectrum and the
+        outputs of small kernels); there is no density of frames. "both": their probabilities are
+        averaged by weights that suit held-out sequences, whole and with holes; all else (density,
+        draws, imputations, paths) is that of the hidden Markov models. "auto": "both", or one of
+        the two where the average does no better; "states" where a `method` is named.
     method : str, or an `Objective`
-        "auto": "boosted" or "conditional", whichever does better on held-out sequences.
+        How hidden Markov models are trained. "auto": "ml" beside summaries; with "states" it is
+        "boosted" or "conditional", whichever does better on held-out sequences.
         "ml": one model per class, by maximum likelihood (Baum-Welch).
         "conditional", "margin", "smooth_margin": these models, trained on to raise the conditional
         likelihood or a margin between the classes; an object of `mixtura.objectives` such as
@@ -132,7 +110,7 @@ class SequenceMixtureClassifier(DensityClassifier):
     Attributes
     ----------
     classes_, class_prior_, weights_, means_ (K, S, d), covariances_ (K, S, d, d)
-    n_states_, method_, density_ : what "auto" chose
+    representation_, n_states_, method_, density_ : what "auto" chose
     stage_weights_, n_stages_ : weight of every stage (or of its vote), and how many there are
     model_ : the fitted model; `mixture_`, its density in standardized units (none with "adaboost"),
         and `scaling_`, the map between units
@@ -154,13 +132,14 @@ class SequenceMixtureClassifier(DensityClassifier):
 
     _parameter_constraints = {
         "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "method": [StrOptions({"auto", "ml", *_DISCRIMINATIVE, *GROWING}), Objective],
+        "representation": [StrOptions(set(REPRESENTATIONS))],
+        "method": [StrOptions(set(METHODS)), Objective],
         "multiclass": [StrOptions({"direct", "pairwise"})],
         "density": [StrOptions(set(DENSITIES)), Structure],
         "topology": [StrOptions({"ergodic", "left_to_right"})],
         "n_stages": [Interval(Integral, 1, None, closed="left")],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
-        "solver": [StrOptions(set(_SOLVERS)), Solver],
+        "solver": [StrOptions(set(SOLVERS)), Solver],
         "init": [StrOptions({"em"}), EM],
         "early_stopping": ["boolean"],
         "calibrate": ["boolean"],
@@ -182,6 +161,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         self,
         n_states: int | str = "auto",
         *,
+        representation: str = "auto",
         method: str | Objective = "auto",
         multiclass: str = "direct",
         density: str | Structure = "diag",
@@ -207,6 +187,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         verbose: int = 0,
     ) -> None:
         self.n_states = n_states
+        self.representation = representation
         self.method = method
         self.multiclass = multiclass
         self.density = density
@@ -297,78 +278,17 @@ class SequenceMixtureClassifier(DensityClassifier):
         scaling, generator = self._scaled(rows.X, rows.weight, schema), self._generator()
         engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
         with self._progress() as progress:
-            methods = _METHODS if self.method == "auto" else (self.method,)
-            plans = [self._plan(method, engine, len(rows.classes)) for method in methods]
-            n_states, counted = self._count_states(plans[0], engine, spawn(generator), progress)
-            found = fit_best(
-                [replace(plan, n_states=n_states) for plan in plans],
-                engine,
-                generator,
-                progress,
-                calibrate=self.calibrate,
-                every_stage=self.early_stopping and self.method != "ml",
-            )
-        model, prior, typical = found.grown.model.to("cpu", torch.float64), None, None
-        if isinstance(model, Mixture):
-            prior = model.log_prior.exp().numpy()
-            typical = typical_quantiles(model, engine, None, progress)
-        classes = rows.classes
-        self.model_ = Fitted(model, scaling, schema, classes, prior, found.calibration, typical)
-        self.n_states_, self.density_ = n_states, found.plan.structure
-        self.method_ = next(
-            name
-            for name, plan in zip(methods, plans, strict=True)
-            if plan.method == found.plan.method
-        )
-        self.stage_weights_ = np.array(found.grown.shares)
-        self.n_stages_, self.choice_ = len(self.stage_weights_), [*counted, *found.table]
+            found = represent(self, engine, len(rows.classes), generator, progress)
+            self.model_ = found.fitted(scaling, schema, rows.classes, engine, progress)
+        self.representation_, self.choice_ = found.representation, found.table
+        if found.states is not None:
+            plan, self.stage_weights_ = found.states.plan, np.array(found.states.grown.shares)
+            self.n_states_, self.density_ = plan.n_states, plan.structure
+            self.method_, self.n_stages_ = found.method, len(self.stage_weights_)
         self.history_ = progress.history
         self.n_iter_ = max(1, len(self.history_))
         self.length_quantiles_ = _length_quantiles(rows)
         return self
-
-    def _plan(self, method: str | Objective, engine: Engine, n_classes: int) -> ChainPlan:
-        structure = resolve(self.density, DENSITIES).candidates(engine.n_features)[0]
-        solver = resolve(self.solver, _SOLVERS)
-        if isinstance(method, Objective) or method in _DISCRIMINATIVE:
-            method = resolve(method, OBJECTIVES)
-            if solver.likelihood_only or (solver.closed_form_only and not structure.closed_form):
-                raise UnsupportedError(
-                    f"solver={self.solver!r} cannot train density={self.density!r} to discriminate "
-                    f"(method={self.method!r}): use solver='lbfgs' or 'adam', or method='ml'."
-                )
-        return ChainPlan(
-            n_states=_STATES[0] if self.n_states == "auto" else int(self.n_states),
-            method=method,
-            structure=structure,
-            left_to_right=self.topology == "left_to_right",
-            em=resolve(self.init, {"em": EM}),
-            prior_rows=self.prior_rows,
-            n_stages=self.n_stages,
-            n_classes=n_classes,
-            solver=solver,
-            tradeoff=self.tradeoff,
-        )
-
-    def _count_states(
-        self, plan: ChainPlan, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> tuple[int, list[dict[str, object]]]:
-        """How many states, and what was compared."""
-        if not isinstance(self.n_states, str):
-            frames = torch.bincount(engine.y, engine.sizes.double())
-            if (frames < self.n_states).any():
-                warn(
-                    f"n_states={self.n_states} is more than the {int(frames.min())} frames of a "
-                    "class: some states have none. Remedy: fewer states, or n_states='auto'.",
-                    DegenerateDataWarning,
-                )
-            return int(self.n_states), []
-        ways = [Staged(replace(plan, n_states=n, method="ml"), every=False) for n in _STATES]
-        chooser = Chooser[Staged[ChainPlan], Mixture](
-            engine.merged(), Answers.of, spawn(generator), progress, n_ways=len(ways), until=0.25
-        )
-        best = chooser.race(ways, "states")
-        return best.way.plan.n_states, chooser.table()
 
     # -- pairs of classes ------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.models.sparse import SparseModel
+from mixtura.models.summarized import Summarized
 from mixtura.models.votes import Votes
 from mixtura.parts import storable
 
@@ -38,7 +39,7 @@ SHARES = np.linspace(0.0, 1.0, 1001)
 storable(Schema)  # which the runtime reads without scikit-learn, and so without `parts`
 
 #: What gives rows a class log-joint.
-AnyModel = Mixture | Network | SparseModel | Votes
+AnyModel = Mixture | Network | SparseModel | Summarized | Votes
 #: Rows or sequences that have been read and checked.
 Observations = Matrix | Sequences
 
@@ -169,6 +170,11 @@ class Fitted:
             return self.model.mixture
         if isinstance(self.model, SparseModel):
             raise NoDensityError("a sparse model is discriminative, and has no density.")
+        if isinstance(self.model, Summarized):
+            raise NoDensityError(
+                "this model knows summaries of sequences (representation='summary'), and has no "
+                "density of frames: use representation='auto'."
+            )
         raise NoDensityError(
             "this model decides by votes (method='adaboost'), and has no density: use another "
             "method."
@@ -185,7 +191,7 @@ class Fitted:
 
     def _working_type(self, given: np.dtype) -> torch.dtype:
         # Values that a curve tells apart may be one number in float32 and in the first's units.
-        if self.blend is not None or isinstance(self.model, Votes | SparseModel):
+        if self.blend is not None or isinstance(self.model, Votes | SparseModel | Summarized):
             return torch.float64
         part = numeric_part(self.mixture.density)
         promised = 0.0 if isinstance(part, VectorDensity) else math.inf

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import log_average
 from mixtura.selection.held_out import Answers
 
@@ -16,8 +15,8 @@ from mixtura.selection.held_out import Answers
 _EVEN_ROWS, _STEPS = 20.0, 100
 
 
-def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Calibration]:
-    """(M,) weights under which the averages of M models predict labels best, and their calibration.
+def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:
+    """(M,) weights under which the averages of M models predict labels best, and the averages.
 
     The models answered for the same rows.
     """
@@ -31,7 +30,7 @@ def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Calibration]:
     )
     weights = _weights(log_proba[:, np.arange(len(first)), first.y].exp().numpy(), first.weight)
     average = replace(first, class_log_joint=log_average(log_proba, weights).numpy())
-    return weights, average.calibration
+    return weights, average
 
 
 def _weights(own: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -113,12 +113,22 @@ class Answers(HeldOut):
     y: np.ndarray
 
     @classmethod
-    def of(cls, model: AnyModel, held_out: Engine, generator: torch.Generator) -> Answers:
-        """Held-out rows as the model would meet them, whole and with holes."""
+    def of(
+        cls,
+        model: AnyModel,
+        held_out: Engine,
+        generator: torch.Generator,
+        chunk: int | None = None,
+    ) -> Answers:
+        """Held-out rows as the model would meet them, whole and with holes.
+
+        So many rows (or frames) at a time: models of different kinds see the same holes, and rows
+        in the same order, if that is the same. None leaves it to the memory that the model takes.
+        """
         model = model.to(held_out.device)
         engine = PunchedEngine(held_out, HOLES, generator)
         parts = []
-        for batch in engine.chunks(engine.chunk_rows(model)):
+        for batch in engine.chunks(chunk or engine.chunk_rows(model)):
             joint = model.class_log_joint(batch.as_met()).double()
             tensors = (batch.weight.double(), is_copy(batch), joint, batch.missing_share(), batch.y)
             parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))

@@ -1,0 +1,67 @@
+"""Classes of sequences by Gaussians over their summaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.data.given import Device
+from mixtura.data.sequences import SequenceBatch
+from mixtura.models.summary import Summary
+from mixtura.parts import storable
+
+
+@storable
+@dataclass(frozen=True)
+class Summarized:
+    """One Gaussian per class over summaries, of one covariance: not a density of frames.
+
+    Channels with nothing observed are integrated out: that is what the model would be, had it been
+    fitted without them.
+
+    Attributes
+    ----------
+    means : (C, D, r).
+    covariance : (D r, D r).
+    log_prior : (C,).
+    """
+
+    summary: Summary
+    means: Tensor
+    covariance: Tensor
+    log_prior: Tensor
+
+    def row_cost(self, missing: bool) -> int:
+        """Numbers that a sequence of one frame takes."""
+        return self.summary.n_channels * (self.summary.length + self.summary.n_components)
+
+    def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Summarized:
+        """Another device; always in double precision."""
+        tensors = (self.means, self.covariance, self.log_prior)
+        return Summarized(self.summary.to(device), *(tensor.to(device) for tensor in tensors))
+
+    def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
+        """(n, C) log p(summary, c), but for what all classes have in common."""
+        assert isinstance(batch, SequenceBatch)
+        x, seen = self.summary(batch)
+        patterns, which = seen.unique(dim=0, return_inverse=True)
+        found = self.log_prior.repeat(len(batch), 1)
+        for number, pattern in enumerate(patterns):
+            mine = which == number
+            found[mine] += self._evidence(x[mine][:, pattern].flatten(1), pattern)
+        return found
+
+    def _evidence(self, x: Tensor, pattern: Tensor) -> Tensor:
+        """(n, C) log densities of channels (D,) that are observed, but for what classes share."""
+        kept = pattern.repeat_interleave(self.summary.n_components)
+        factor = torch.linalg.cholesky(self.covariance[kept][:, kept])
+        means = self.means[:, pattern].flatten(1)
+        slopes = torch.cholesky_solve(means.T, factor)
+        return x @ slopes - 0.5 * (means * slopes.T).sum(1)
+
+    def outputs(self, batch: Batch | SequenceBatch) -> Tensor:
+        """What objectives look at."""
+        return self.class_log_joint(batch)

@@ -1,0 +1,212 @@
+"""Sequences as rows: numbers that sum up each channel by itself, from what is observed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv1d, pad
+
+from mixtura.data.given import Device
+from mixtura.data.resampling import resample
+from mixtura.data.sequences import SequenceBatch
+from mixtura.parts import storable
+
+#: Kernels of Dempster et al. (2021), MiniRocket: of nine taps three weigh 2 and the others -1.
+_TAPS = 9
+_KERNELS = torch.full((84, _TAPS), -1.0)
+_KERNELS.scatter_(1, torch.tensor(list(combinations(range(_TAPS), 3))), 2.0)
+#: Shares of outputs over thresholds that sequences get in all channels together, and dilations.
+_SHARES, _DILATIONS = 4_000, 6
+#: Moments of a channel: so many at least and at most, and the share of sequences with no more
+#: frames than that.
+_SHORTEST, _LONGEST, _TYPICAL = 16, 512, 0.9
+#: Halvings of a channel and of its differences, and the quantiles of each part.
+_HALVINGS, _QUANTILES = (5, 4), (0.1, 0.5, 0.9)
+_FREQUENCIES, _LAGS = 16, (1, 2, 3, 5, 8)
+#: Weights of shares, of other numbers, and of the length; deviations that a number is cut at.
+_WEIGHTS, _MOST = (1.0, 1.0, 0.3), 8.0
+#: Relative deviations that are rounding errors.
+_ROUNDING = 1e-5
+#: Principal components of all channels together, and those that a channel gets at least.
+_COMPONENTS, _FEWEST = 600, 2
+#: Numbers that are worked on together.
+_CHUNK = 4_000_000
+_GOLDEN = 0.6180339887498949
+
+
+@storable
+@dataclass(frozen=True)
+class Summary:
+    """A map from sequences to r numbers per channel; it knows no classes.
+
+    Channels are brought to the same length. Their numbers are shares of outputs of dilated kernels
+    over thresholds, means, deviations and quantiles of their parts and of the parts of their
+    differences, their spectrum and autocorrelations, and the length of the sequence; principal
+    components of these numbers are kept.
+
+    Attributes
+    ----------
+    length : L, of channels.
+    dilations : K, of kernels.
+    thresholds : (K, thresholds per kernel and dilation, D, 84).
+    location, scale : (D, p) of the numbers.
+    directions : (D, p, r) of the principal components.
+    """
+
+    length: int
+    dilations: tuple[int, ...]
+    thresholds: Tensor
+    location: Tensor
+    scale: Tensor
+    directions: Tensor
+
+    @classmethod
+    def learn(cls, batch: SequenceBatch) -> Summary:
+        """What the sequences of a batch differ in."""
+        lengths = batch.packing.lengths.double()
+        typical = int(lengths.quantile(_TYPICAL, interpolation="lower"))
+        length = min(max(typical, _SHORTEST), _LONGEST)
+        values, seen = resample(batch, length)
+        per_channel = max(1, _SHARES // (len(_KERNELS) * values.shape[1]))
+        dilations = _dilations(length, min(per_channel, _DILATIONS))
+        count = per_channel // len(dilations)
+        thresholds = torch.stack([_thresholds(values.float(), each, count) for each in dilations])
+        numbers = torch.cat([*_numbers(values, lengths, dilations, thresholds)])
+        location, scale = _moments(numbers, seen)
+        n_shares = count * len(_KERNELS) * len(dilations)
+        sizes = torch.tensor([n_shares, numbers.shape[2] - n_shares - 1, 1])
+        weight = (torch.tensor(_WEIGHTS) / sizes.sqrt()).repeat_interleave(sizes).to(numbers)
+        shown = _standardized(numbers, location, scale) * seen[..., None] * weight
+        most = max(_FEWEST, _COMPONENTS // values.shape[1])
+        directions = _principal(shown.movedim(1, 0).double(), most).float() * weight[:, None]
+        return cls(length, dilations, thresholds, location, scale, directions)
+
+    @property
+    def n_channels(self) -> int:
+        return self.directions.shape[0]
+
+    @property
+    def n_components(self) -> int:
+        """r, per channel."""
+        return self.directions.shape[2]
+
+    def to(self, device: Device | None = None) -> Summary:
+        """Another device."""
+        tensors = (self.thresholds, self.location, self.scale, self.directions)
+        return Summary(self.length, self.dilations, *(tensor.to(device) for tensor in tensors))
+
+    def __call__(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+        """(n, D, r) numbers, zero for channels with nothing observed; (n, D) which have some."""
+        values, seen = resample(batch, self.length)
+        lengths, parts = batch.packing.lengths.double(), []
+        for numbers in _numbers(values, lengths, self.dilations, self.thresholds):
+            shown = _standardized(numbers, self.location, self.scale)
+            parts.append(torch.einsum("ndp,dpr->ndr", shown, self.directions))
+        return (torch.cat(parts) * seen[..., None]).double(), seen
+
+
+def _moments(numbers: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """(D, p) means and deviations of numbers (n, D, p) of channels that are there (n, D).
+
+    The deviation of what does not vary, but for rounding, counts as infinite.
+    """
+    mass = seen[..., None].to(numbers)
+    count = mass.sum(0).clamp_min(1.0)
+    location = (numbers * mass).sum(0) / count
+    spread = (((numbers - location) * mass).square().sum(0) / count).sqrt()
+    return location, spread.where(spread > _ROUNDING * (1.0 + location.abs()), torch.inf)
+
+
+def _standardized(numbers: Tensor, location: Tensor, scale: Tensor) -> Tensor:
+    return ((numbers - location) / scale).clamp(-_MOST, _MOST)
+
+
+def _principal(x: Tensor, size: int) -> Tensor:
+    """(D, p, r) directions of largest variance of rows (D, n, p); r is `size` at most."""
+    if x.shape[1] < x.shape[2]:
+        values, vectors = torch.linalg.eigh(x @ x.mT)
+        scale = values.clamp_min(1e-9 * values[:, -1:].clamp_min(1e-9)).rsqrt()
+        directions = x.mT @ (vectors * scale[:, None])
+    else:
+        directions = torch.linalg.eigh(x.mT @ x)[1]
+    return directions.flip(2)[:, :, :size]
+
+
+# -- numbers of channels -------------------------------------------------------------------------
+
+
+def _numbers(
+    values: Tensor, lengths: Tensor, dilations: Sequence[int], thresholds: Tensor
+) -> Iterator[Tensor]:
+    """(n, D, p) of channels (n, D, L) of sequences of so many frames (n,), some at a time."""
+    step = max(1, _CHUNK // (len(_KERNELS) * values[0].numel()))
+    for part, some in zip(values.float().split(step), lengths.split(step), strict=True):
+        length = some.log()[:, None, None].expand(*part.shape[:2], 1).to(part)
+        each = zip(dilations, thresholds, strict=True)
+        shares = [_shares_over(part, dilation, levels) for dilation, levels in each]
+        yield torch.cat([*shares, _statistics(part), length], 2)
+
+
+def _dilations(length: int, count: int) -> tuple[int, ...]:
+    """At most so many, even on a log scale; the longest kernel is as long as channels."""
+    longest, most = (length - 1) // (_TAPS - 1), max(count - 1, 1)
+    return tuple(sorted({round(longest ** (place / most)) for place in range(count)}))
+
+
+def _outputs(values: Tensor, dilation: int) -> Tensor:
+    """(n, D, 84, L) of all kernels; channels stay at their ends."""
+    reach = dilation * (_TAPS // 2)
+    rows = pad(values.flatten(0, 1)[:, None], (reach, reach), mode="replicate")
+    found = conv1d(rows, _KERNELS.to(values)[:, None], dilation=dilation)
+    return found.unflatten(0, values.shape[:2])
+
+
+def _thresholds(values: Tensor, dilation: int, count: int) -> Tensor:
+    """(B, D, 84) quantiles of the outputs of some sequences, so many per kernel."""
+    step = -(-values.numel() * len(_KERNELS) // _CHUNK)
+    outputs = _outputs(values[::step], dilation).permute(1, 2, 0, 3).flatten(2).sort().values
+    share = torch.arange(1, count * len(_KERNELS) + 1, dtype=torch.float64) * _GOLDEN % 1.0
+    place = (share * (outputs.shape[2] - 1)).long().view(-1, count).to(values.device)
+    return outputs.gather(2, place.expand(values.shape[1], -1, -1)).permute(2, 0, 1)
+
+
+def _shares_over(values: Tensor, dilation: int, levels: Tensor) -> Tensor:
+    """(n, D, B 84) shares of the outputs of kernels over each of their levels (B, D, 84)."""
+    outputs = _outputs(values, dilation)
+    return torch.cat([(outputs > level[..., None]).float().mean(3) for level in levels], 2)
+
+
+def _statistics(values: Tensor) -> Tensor:
+    """(n, D, q) of channels (n, D, L)."""
+    found = [
+        _of_parts(each, halvings)
+        for each, halvings in zip((values, values.diff(dim=2)), _HALVINGS, strict=True)
+    ]
+    centered = values - values.mean(2, keepdim=True)
+    size = max(centered.shape[2], 2 * _FREQUENCIES)
+    waves = torch.fft.rfft(centered, size).abs()[..., 1 : _FREQUENCIES + 1]
+    found.append((waves / centered.shape[2] ** 0.5).clamp_min(1e-2).log())
+    power = centered.square().mean(2).clamp_min(1e-6)
+    found += [
+        ((centered[..., lag:] * centered[..., :-lag]).mean(2) / power)[..., None] for lag in _LAGS
+    ]
+    return torch.cat(found, 2)
+
+
+def _of_parts(values: Tensor, halvings: int) -> Tensor:
+    """(n, D, q) mean, deviation and quantiles of the parts of channels, and of halves of parts."""
+    length, found = values.shape[2], []
+    for count in (2**power for power in range(halvings)):
+        size = -(-length // count)
+        start = torch.linspace(0, length - size, count, device=values.device).round().long()
+        parts = values[..., start[:, None] + torch.arange(size, device=values.device)]
+        ordered = parts.sort().values
+        places = [round(share * (size - 1)) for share in _QUANTILES]
+        spread = parts.std(-1, correction=0, keepdim=True)
+        whole = torch.cat([parts.mean(-1, keepdim=True), spread, ordered[..., places]], -1)
+        found.append(whole.flatten(2))
+    return torch.cat(found, 2)

@@ -1,0 +1,153 @@
+"""Gaussians over summaries of sequences: one covariance for all classes, in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from mixtura.engines import Engine, PunchedEngine
+from mixtura.models.summarized import Summarized
+from mixtura.models.summary import Summary
+from mixtura.progress import Progress
+from mixtura.training.groups import Folds
+
+#: Sequences that summaries are learned from, and those that are summed up, at most.
+_LEARNED, _MOST = 500, 20_000
+#: Share of the frames that copies lack, which tell how summaries suffer.
+_LOST = 0.3
+#: Ridges that are compared, in units of the total variance, and temperatures of their answers.
+_RIDGES = torch.logspace(-4, 1, 16, dtype=torch.float64)
+_TEMPERATURES = torch.logspace(-0.5, 3, 15, dtype=torch.float64)
+#: The ridge where no sequence can be left out.
+_USUAL = 1e-2
+
+
+@dataclass(frozen=True)
+class SummaryPlan:
+    """How classes of sequences get Gaussians over summaries: nothing is left open."""
+
+    n_classes: int
+    together: bool = True
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What candidates differ in."""
+        return {"method": "summary"}
+
+    def trials(
+        self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
+    ) -> list[Summarized]:
+        """One model per fold, of the sequences of the others; all share the summary."""
+        rows = _Rows.of(engine, generator)
+        return [rows.only(folds.number != fold).fit(self.n_classes) for fold in folds.held_out]
+
+    def train(self, engine: Engine, generator: torch.Generator) -> Summarized:
+        """The model of all sequences."""
+        return _Rows.of(engine.sample(_MOST, generator), generator).fit(self.n_classes)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Summaries of labeled sequences.
+
+    Attributes
+    ----------
+    x : (n, D, r), and seen (n, D) which channels there are.
+    noise : (D r, D r) covariance of what lost frames change.
+    """
+
+    summary: Summary
+    x: Tensor
+    seen: Tensor
+    y: Tensor
+    weight: Tensor
+    noise: Tensor
+
+    @classmethod
+    def of(cls, engine: Engine, generator: torch.Generator) -> _Rows:
+        some = engine.subsample(_LEARNED, generator)
+        summary = Summary.learn(some.all_rows())
+        punched = PunchedEngine(some, _LOST, generator).all_rows()
+        both, there = summary(punched)
+        lost = (both[len(some) :] - both[: len(some)]) * there[len(some) :, :, None]
+        lost = lost[lost.flatten(1).any(1)].flatten(1)
+        noise = lost.T @ lost / max(len(lost), 1)
+        parts = [summary(batch) for batch in engine.chunks(engine.most_rows["cpu"])]
+        x, seen = (torch.cat(each) for each in zip(*parts, strict=True))
+        return cls(summary, x, seen, engine.y, engine.weight.double(), noise)
+
+    def only(self, mask: Tensor) -> _Rows:
+        """Some of the sequences."""
+        x, seen, y, weight = (v[mask] for v in (self.x, self.seen, self.y, self.weight))
+        return _Rows(self.summary, x, seen, y, weight, self.noise)
+
+    def fit(self, n_classes: int) -> Summarized:
+        """Moments of the classes, and the ridge that predicts sequences best that are left out.
+
+        A channel that is missing counts as the mean of its class. Covariances of channels shrink
+        by that; variances are scaled by how often there is something of them.
+        """
+        label, present = one_hot(self.y, n_classes).double(), self.weight[:, None] * self.seen
+        mass, total = label.T @ present, present.sum(0).clamp_min(1e-300)
+        sums = torch.einsum("nc,nd,ndr->cdr", label, present, self.x)
+        overall = sums.sum(0) / total[:, None]
+        means = (sums / mass.clamp_min(1e-300)[..., None]).where(mass[..., None] > 0.0, overall)
+        share = self.weight / self.weight.sum()
+        often = (total / self.weight.sum()).sqrt()[:, None]
+        off = ((self.x - means[self.y]) * self.seen[..., None] / often).flatten(1)
+        covariance = off.T @ (off * share[:, None]) + self.noise
+        prior = (label.T @ share).clamp_min(1e-12).log()
+        variance = (self.x.square() * present[..., None]).sum((0, 2)) / total
+        ridges = _RIDGES.to(share) * variance.sum().clamp_min(1e-6)
+        ridge = self._best_ridge(ridges, covariance, means, prior)
+        covariance = covariance + ridge * torch.eye(len(covariance)).to(covariance)
+        return Summarized(self.summary, means, covariance, prior)
+
+    def _best_ridge(
+        self, ridges: Tensor, covariance: Tensor, means: Tensor, prior: Tensor
+    ) -> Tensor:
+        """By the log-loss of complete sequences, each judged by the moments of all others."""
+        mass = torch.zeros_like(prior).index_add_(0, self.y, self.weight)[self.y]
+        kept = self.seen.all(1) & (mass > self.weight)
+        if not kept.any():
+            return _USUAL / _RIDGES[-1] * ridges[-1]
+        mass, weight, y = mass[kept], self.weight[kept], self.y[kept]
+        spread, basis = torch.linalg.eigh(covariance)
+        x, means = self.x[kept].flatten(1) @ basis, means.flatten(1) @ basis
+        others = mass - weight
+        share = (weight * mass / (others * self.weight.sum()))[:, None]
+        losses = []
+        for ridge in ridges:
+            joint = prior - 0.5 * _left_out(
+                x, y, means, 1.0 / (spread + ridge), share, mass / others
+            )
+            scaled = (joint / _TEMPERATURES.to(joint)[:, None, None]).log_softmax(2)
+            own = scaled.gather(2, y.expand(len(scaled), -1)[..., None])[..., 0]
+            losses.append(-(own @ weight).max())
+        return ridges[torch.stack(losses).argmin()]
+
+
+def _left_out(
+    x: Tensor, y: Tensor, means: Tensor, precision: Tensor, share: Tensor, growth: Tensor
+) -> Tensor:
+    """(n, C) squared distances of rows from all means, by moments without the row itself.
+
+    Without it the covariance lacks `share` (n, 1) times the square of its deviation, and its own
+    mean is `growth` (n,) times as far away (Sherman and Morrison).
+
+    Parameters
+    ----------
+    x : (n, P) in a basis where covariances are diagonal; precision (P,) is their inverse.
+    """
+    scaled, own = x * precision, y[:, None]
+    cross, inner = scaled @ means.T, (means * precision) @ means.T
+    square = (scaled * x).sum(1, keepdim=True)
+    distance = square - 2.0 * cross + inner.diagonal()
+    along = square - cross - cross.gather(1, own) + inner[y]
+    deviation = along.gather(1, own)
+    left = (1.0 - share * deviation).clamp_min(1e-6)
+    distance = distance + share / left * along.square()
+    return distance.scatter(1, own, growth[:, None].square() * deviation / left)

@@ -1,0 +1,304 @@
+"""Summaries of sequences, Gaussians over them, and how they stand beside hidden Markov models."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.stats import multivariate_normal
+
+from mixtura import SequenceMixtureClassifier, load
+from mixtura.data import Scaling
+from mixtura.data.resampling import resample
+from mixtura.data.sequence_input import read_sequences
+from mixtura.datasets import make_hmm_sequences
+from mixtura.engines import LocalEngine
+from mixtura.exceptions import DegenerateDataWarning, NoDensityError
+from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _thresholds
+from mixtura.solvers import EM
+from mixtura.training.groups import NOTHING, Folds
+from mixtura.training.summaries import SummaryPlan, _left_out
+
+FAST = {"init": EM(3), "n_states": 2, "random_state": 0}
+
+
+def engine_of(X, y=None):
+    X = read_sequences(X)
+    scaling = Scaling.identity(X.values.shape[1])
+    return LocalEngine(X.table(y, scaling=scaling, device=torch.device("cpu")))
+
+
+def waves(rng, n, n_channels=2, lengths=(20, 40)):
+    """Two classes that differ in the frequency of every channel."""
+    X, y = [], np.arange(n) % 2
+    for label in y:
+        time = np.linspace(0, 1, rng.integers(*lengths))[:, None]
+        phase = rng.uniform(0, 1, n_channels)
+        X.append(np.sin(2 * np.pi * ((2 + 2 * label) * time + phase)))
+        X[-1] += 0.3 * rng.normal(size=X[-1].shape)
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    return *waves(rng, 40), *waves(rng, 60)
+
+
+@pytest.fixture(scope="module")
+def both(data):
+    return SequenceMixtureClassifier(**FAST).fit(*data[:2])
+
+
+@pytest.fixture(scope="module")
+def summary(data):
+    return SequenceMixtureClassifier(representation="summary", random_state=0).fit(*data[:2])
+
+
+# -- numbers of channels ---------------------------------------------------------------------------
+
+
+def test_channels_are_interpolated_between_observed_frames_as_numpy_does():
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(T, 3)) for T in (1, 7, 30, 12)]
+    for frames in X[1:]:
+        frames[rng.random(frames.shape) < 0.4] = np.nan
+    X[2][:, 1] = np.nan
+    found, seen = resample(engine_of(X).all_rows(), 16)
+    wanted = (np.arange(16) + 0.5) / 16
+    for number, frames in enumerate(X):
+        moment = (np.arange(len(frames)) + 0.5) / len(frames)
+        for channel, values in enumerate(frames.T):
+            there = ~np.isnan(values)
+            assert seen[number, channel] == there.any()
+            expected = np.zeros(16)
+            if there.any():
+                expected = np.interp(wanted, moment[there], values[there])
+            assert_allclose(found[number, channel], expected, atol=1e-12)
+
+
+def test_complete_channels_of_the_wanted_length_stay_as_they_are():
+    X = np.random.default_rng(0).normal(size=(4, 20, 2))
+    found, seen = resample(engine_of(X).all_rows(), 20)
+    assert_allclose(found.movedim(1, 2), X, atol=1e-12)
+    assert seen.all()
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_kernels_and_shares_are_those_of_plain_loops(dilation):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(3, 2, 20))
+    x, kernels = torch.from_numpy(values).float(), _KERNELS.numpy()
+    padded = np.pad(values, ((0, 0), (0, 0), (4 * dilation,) * 2), mode="edge")
+    expected = np.zeros((3, 2, 84, 20))
+    for tap in range(9):
+        part = padded[:, :, None, tap * dilation : tap * dilation + 20]
+        expected += kernels[:, tap, None] * part
+    assert_allclose(_outputs(x, dilation), expected, atol=1e-4)
+    levels = _thresholds(x, dilation, 2)
+    shares = (expected[:, None] > levels.numpy()[None, ..., None] + 1e-4).mean(-1)
+    near = np.moveaxis(shares, 1, 2).reshape(3, 2, -1)
+    assert_allclose(_shares_over(x, dilation, levels), near, atol=1 / 20 + 1e-6)
+    assert len(np.unique(kernels, axis=0)) == 84
+
+
+def test_principal_components_are_uncorrelated_and_ordered():
+    batch = engine_of(np.random.default_rng(0).normal(size=(30, 24, 2))).all_rows()
+    x, _ = Summary.learn(batch)(batch)
+    for channel in x.movedim(1, 0):
+        covariance = (channel - channel.mean(0)).T @ (channel - channel.mean(0)) / len(channel)
+        variance = covariance.diagonal()
+        assert (variance.diff() <= 1e-6 * variance[0]).all()
+        assert (covariance - variance.diag()).abs().max() < 1e-4 * variance[0]
+
+
+# -- Gaussians -------------------------------------------------------------------------------------
+
+
+def test_distances_without_a_row_are_those_of_moments_without_it():
+    rng = np.random.default_rng(0)
+    x, y, weight = rng.normal(size=(12, 3)), np.arange(12) % 3, rng.uniform(0.5, 2.0, 12)
+    prior = 0.1 * np.eye(3)
+
+    def moments(kept):
+        means = [np.average(x[kept & (y == c)], 0, weight[kept & (y == c)]) for c in range(3)]
+        off = (x - np.array(means)[y]) * kept[:, None]
+        return np.array(means), off.T @ (off * weight[:, None]) / weight.sum() + prior
+
+    everyone = np.ones(12, dtype=bool)
+    means, covariance = moments(everyone)
+    spread, basis = np.linalg.eigh(covariance)
+    mass = np.bincount(y, weight)[y]
+    share = weight * mass / ((mass - weight) * weight.sum())
+    given = (x @ basis, y, means @ basis, 1 / spread, share[:, None], mass / (mass - weight))
+    found = _left_out(*(torch.from_numpy(each) for each in given))
+    for row in range(12):
+        means, covariance = moments(np.arange(12) != row)
+        off = x[row] - means
+        assert_allclose(found[row], (off * np.linalg.solve(covariance, off.T).T).sum(1), rtol=1e-9)
+
+
+def test_failed_channels_are_integrated_out(data):
+    X, y = data[:2]
+    everyone = Folds(torch.zeros(len(X), dtype=torch.long), [NOTHING])
+    engine = engine_of(X, y)
+    (model,) = SummaryPlan(2).trials(engine, everyone, torch.Generator().manual_seed(0), None)
+    X = [frames.copy() for frames in X]
+    X[0][:, 1] = np.nan
+    batch = engine_of(X).all_rows()
+    x, seen = model.summary(batch)
+    assert seen[0].tolist() == [True, False]
+    size, found = model.summary.n_components, model.class_log_joint(batch)
+    for row, kept in ((0, slice(size)), (1, slice(None))):
+        log_density = [
+            multivariate_normal(mean.flatten()[kept], model.covariance[kept, kept]).logpdf(
+                x[row].flatten()[kept]
+            )
+            for mean in model.means
+        ]
+        expected = np.array(log_density) + model.log_prior.numpy()
+        assert_allclose(found[row].diff(), np.diff(expected), rtol=1e-6)
+
+
+def test_weights_are_repetitions(data):
+    X, y = data[0][:20], data[1][:20]
+    plan, folds = SummaryPlan(2), Folds(torch.zeros(20, dtype=torch.long), [NOTHING])
+    engine = engine_of(X, y)
+    twice = engine.with_answers(weight=torch.full((20,), 2.0).double())
+    made = [
+        plan.trials(each, folds, torch.Generator().manual_seed(0), None)[0]
+        for each in (engine, twice)
+    ]
+    assert_allclose(made[0].covariance, made[1].covariance)
+
+
+# -- the estimator ---------------------------------------------------------------------------------
+
+
+def test_the_default_weighs_both_and_keeps_all_answers(both, data):
+    X, y = data[2:]
+    assert both.score(X, y) > 0.95
+    assert both.representation_ in ("both", "summary")
+    assert both.model_.blend.weights.sum() == pytest.approx(1.0)
+    assert_allclose(both.predict_proba(X).sum(1), 1.0)
+    assert_allclose(both.predict_proba(X[:1]), both.predict_proba(X)[:1], rtol=1e-5)
+    assert np.isfinite(both.score_samples(X)).all()
+    drawn, _ = both.sample(3, random_state=0)
+    assert len(drawn) == 3
+    assert both.decode(X[:1])[0].shape == (len(X[0]),)
+    questions = {row["question"] for row in both.choice_}
+    assert questions == {"representation", "states"}
+
+
+def test_failed_channels_and_lost_frames_cost_little(both, data):
+    X, y = data[2:]
+    rng = np.random.default_rng(0)
+    failed = [np.where([True, False], np.nan, frames) for frames in X]
+    lost = [np.where(rng.random((len(frames), 1)) < 0.3, np.nan, frames) for frames in X]
+    assert both.score(failed, y) > 0.9
+    assert both.score(lost, y) > 0.9
+    nothing = [np.full((5, 2), np.nan)]
+    assert_allclose(both.predict_proba(nothing)[0], both.class_prior_)
+
+
+def test_explanations_add_up_to_the_answer(both, data):
+    X = data[2][:2]
+    found = both.explain(X)
+    assert_allclose(found.values.sum(1) + found.base_values, both.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["both", "summary"])
+def test_saved_models_answer_the_same(name, request, data, tmp_path):
+    model = request.getfixturevalue(name)
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert_allclose(again.predict_proba(data[2]), model.predict_proba(data[2]), rtol=1e-9)
+    assert again.representation_ == model.representation_
+
+
+def test_summaries_alone_have_no_density(summary, data):
+    X, y = data[2:]
+    assert summary.score(X, y) > 0.95
+    assert not hasattr(summary, "n_states_")
+    for ask in (summary.score_samples, summary.decode, summary.impute, summary.is_outlier):
+        with pytest.raises(NoDensityError, match="representation='auto'"):
+            ask(X)
+    assert np.isfinite(summary.predict_log_proba(X)).all()
+
+
+def test_a_named_method_asks_for_states_alone(data):
+    named, asked = (
+        SequenceMixtureClassifier(method="ml", representation=each, **FAST).fit(*data[:2])
+        for each in ("auto", "states")
+    )
+    assert named.representation_ == asked.representation_ == "states"
+    assert named.model_.blend is None
+    assert_allclose(named.predict_log_proba(data[2]), asked.predict_log_proba(data[2]))
+
+
+def test_states_win_where_summaries_cannot_tell():
+    train = make_hmm_sequences(30, length=(20, 30), random_state=0)
+    model = SequenceMixtureClassifier(n_states=4, init=EM(10), random_state=0)
+    model.fit(train.data, train.target)
+    assert model.model_.blend.weights[0] > 0.5
+
+
+def test_little_time_leaves_summaries_out(data):
+    with pytest.warns(UserWarning, match="max_time"):
+        model = SequenceMixtureClassifier(max_time=1e-6, **FAST).fit(*data[:2])
+    assert model.representation_ == "states"
+
+
+def test_few_sequences_are_averaged_evenly(data):
+    with pytest.warns(DegenerateDataWarning, match="too few"):
+        model = SequenceMixtureClassifier(**FAST).fit(data[0][:8], data[1][:8])
+    assert model.model_.blend.weights.tolist() == [0.5, 0.5]
+
+
+# -- odd sequences ---------------------------------------------------------------------------------
+
+
+def odd(name, rng):
+    X, y = waves(rng, 16)
+    if name == "one long":
+        X[0] = np.tile(X[0], (150, 1))
+    elif name == "wholly missing":
+        X[3] = np.full_like(X[3], np.nan)
+    elif name == "constant channel":
+        X = [np.column_stack([frames[:, 0], np.ones(len(frames))]) for frames in X]
+    elif name == "channel of one class":
+        X = [np.where([False, label == 0], np.nan, f) for f, label in zip(X, y, strict=True)]
+    elif name == "single frames":
+        X = [frames[:1] + label for frames, label in zip(X, y, strict=True)]
+    elif name == "many channels":
+        X = [np.tile(frames, 10) + 0.1 * rng.normal(size=(len(frames), 20)) for frames in X]
+    elif name == "float32":
+        X = [(1e3 + frames).astype(np.float32) for frames in X]
+    elif name == "a class of one":
+        y[-1] = 2
+    elif name == "far away":
+        X[0] = X[0] * 1e8
+    return X, y
+
+
+@pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "one long",
+        "wholly missing",
+        "constant channel",
+        "channel of one class",
+        "single frames",
+        "many channels",
+        "float32",
+        "a class of one",
+        "far away",
+    ],
+)
+def test_odd_sequences(name):
+    X, y = odd(name, np.random.default_rng(0))
+    model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
+    found = model.predict_proba(X)
+    assert np.isfinite(found).all()
+    assert_allclose(found.sum(1), 1.0)
+    assert model.score(X, y) > 0.8
