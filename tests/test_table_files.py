@@ -6,7 +6,7 @@ from datetime import date
 
 import numpy as np
 import pytest
-from test_command import PLAIN, error, run, table
+from test_command import PLAIN, error, facts, run, table
 
 from mixtura.exceptions import FileFormatError, InvalidInputError
 from mixtura.files import read_frame, read_text, replacing, write_frame
@@ -197,6 +197,30 @@ def test_tables_that_a_model_cannot_take(tmp_path):
     ended = run(*asked, "new.csv", "--json")
     assert "'green'); they count as missing" in ended.stderr
     assert json.loads(ended.stdout)["rows"] == 1
+
+
+@pytest.mark.usefixtures("_here")
+def test_many_files_are_as_one(tmp_path):
+    """The model and the predictions are those of the table in memory."""
+    frame = table(90)
+    frame.to_csv("all.csv", index=False)
+    for part in range(3):
+        frame.iloc[30 * part : 30 * part + 30].to_parquet(f"rows{part}.parquet")
+    run("fit", "all.csv", "--target", "flower", *PLAIN, "--out", "one.safetensors")
+    found = facts("fit", "rows?.parquet", "--target", "flower", *PLAIN)
+    assert (found["rows"], found["columns"]) == (90, 4)
+    run("predict", "one.safetensors", "all.csv")
+    said = facts("predict", "model.safetensors", "rows?.parquet", "--out", "many.parquet")
+    one, many = pd.read_csv("predictions.csv"), pd.read_parquet("many.parquet")
+    assert list(one) == list(many)
+    names = ["p(iris)", "p(lily)", "p(rose)"]
+    np.testing.assert_allclose(one[names], many[names], atol=1e-6)
+    assert said["predicted"] == many["prediction"].value_counts().to_dict()
+    options = ["rows?.parquet", "--target", "flower"]
+    assert "hold a file back" in error("fit", *options, "--test-size", 0.2)
+    assert "--missing is for tables" in error("fit", *options, "--missing", "?")
+    assert "goes to .parquet" in error("predict", "model.safetensors", "rows?.parquet")
+    assert "no classes. Use --regression" in error("fit", options[0], "--target", "length")
 
 
 @pytest.mark.usefixtures("_here")

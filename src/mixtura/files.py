@@ -120,9 +120,7 @@ def read_frame(
     except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
         raise FileFormatError(f"{path.name} is damaged or no {kind} file ({error}).") from error
     frame = frame.replace(list(missing), None) if missing else frame
-    for name in set(text) & set(frame.columns):
-        frame[name] = _as_text(frame[name])
-    return _checked(frame, path.name)
+    return _checked(as_text(frame, text), path.name)
 
 
 def read_text(
@@ -186,6 +184,11 @@ def _checked(frame: pd.DataFrame, label: str) -> pd.DataFrame:
 
 def _first_line(error: object) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+def as_text(frame: pd.DataFrame, names: Collection[object]) -> pd.DataFrame:
+    """The table, with the cells of some columns as text, as it would be written."""
+    return frame.assign(**{str(n): _as_text(frame[n]) for n in frame.columns if n in set(names)})
 
 
 def _as_text(column: pd.Series) -> pd.Series:

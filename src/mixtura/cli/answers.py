@@ -27,9 +27,15 @@ def predict(
 ) -> None:
     """Predict the rows of a file; classes come with their probabilities."""
     with notes():
-        from mixtura.asking import predictions
+        from mixtura.asking import load_model, predictions
         from mixtura.cli.asking import Asked
+        from mixtura.cli.large import Large
 
+        if large := Large.find(data):
+            with working(f"predicting {large.n_rows:,} rows"):
+                facts = large.predict(load_model(model, "predict"), out, id, coverage, outliers)
+            show({**facts, "wrote": out}, as_json)
+            return
         asked = Asked.read(model, data, missing, "predict", out, id)
         with working(f"predicting {len(asked.X):,} rows"):
             found = predictions(asked.model, asked.X, coverage, outliers)

@@ -74,17 +74,25 @@ def classes(column: pd.Series, chosen: bool = False) -> np.ndarray:
             f"--target {name}: the column holds {found}, and there is nothing to tell apart. Leave "
             "--target out for a density of the rows."
         )
-    if not chosen and _is_continuous(known, n_different):
-        raise InvalidInputError(
-            f"--target {name}: {n_different} different numbers are no classes. Use --regression to "
-            f"predict numbers, or --categorical {quote(str(name))} if they are classes after all."
-        )
+    if not chosen:
+        check_classes(column)
     if _kind(column) == "text" and len(known) >= _MANY_ROWS and 2 * n_different > len(known):
         raise InvalidInputError(
             f"--target {name}: {n_different} different values in {len(known)} rows are no classes, "
             "each of which needs several rows. Choose another column."
         )
     return labels(column)
+
+
+def check_classes(column: pd.Series) -> None:
+    """Refuse numbers that are too many to be classes."""
+    name, known = column.name, column.dropna()
+    if _is_continuous(known, known.nunique()):
+        raise InvalidInputError(
+            f"--target {name}: {known.nunique()} different numbers are no classes. Use "
+            f"--regression to predict numbers, or --categorical {quote(str(name))} if they are "
+            "classes after all."
+        )
 
 
 def labels(column: pd.Series) -> np.ndarray:

@@ -13,11 +13,13 @@ import pandas as pd
 from sklearn.model_selection import train_test_split
 
 from mixtura import MixtureClassifier, MixtureDensity, MixtureNetworkRegressor
-from mixtura.cli.columns import check_columns, classes, numbers, usable
+from mixtura.cli.columns import check_classes, check_columns, classes, numbers, usable
+from mixtura.cli.large import Large
 from mixtura.cli.output import Facts
 from mixtura.cli.scores import scores
 from mixtura.exceptions import InvalidInputError
 from mixtura.files import check_place, read_frame
+from mixtura.parquet import Source as Streamed
 from mixtura.progress import Record
 
 AnyModel = MixtureClassifier | MixtureDensity | MixtureNetworkRegressor
@@ -41,15 +43,33 @@ class Source:
 
     def rows(self) -> Rows:
         """The columns to learn from, and the target."""
-        categorical = self.categorical or []
-        frame = read_frame(self.data, self.missing or (), categorical)
-        target = [] if self.target is None else [self.target]
+        frame = read_frame(self.data, self.missing or (), self.categorical or ())
+        X = self._features(frame)
+        return X, None if self.target is None else self._target(frame[self.target])
+
+    def _features(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The columns to learn from; a word about others, and about options that name none."""
+        target, categorical = [self.target] if self.target else [], self.categorical or []
         named = {"--target": target, "--drop": self.drop or [], "--id": self.id or []}
         for option, names in {**named, "--categorical": categorical}.items():
             check_columns(frame, names, option)
-        y = None if self.target is None else self._target(frame[self.target])
         left_out = {name for names in named.values() for name in names}
-        return usable(frame.drop(columns=list(left_out)), categorical), y
+        return usable(frame.drop(columns=list(left_out)), categorical)
+
+    def stream(self, large: Large) -> tuple[list[str], Streamed]:
+        """The same for files that are read again on every pass; the target goes by its name."""
+        if self.missing or self.regression:
+            option = "--missing" if self.missing else "--regression"
+            raise InvalidInputError(
+                f"{option} is for tables that are read at once, and {self.data} is too large, or "
+                "many files: leave it out, or take a sample."
+            )
+        head = large.head()
+        columns = [str(name) for name in self._features(head).columns]
+        target = [] if self.target is None else [self.target]
+        if target and self.target not in (self.categorical or ()):
+            check_classes(head[self.target])
+        return columns, Streamed(large.pattern, columns=[*columns, *target])
 
     def _target(self, column: pd.Series) -> np.ndarray:
         if self.regression:
@@ -62,11 +82,13 @@ class Task:
     """Rows to learn from, rows to test on if any, the estimator, and where it goes."""
 
     model: AnyModel
-    X: pd.DataFrame
-    y: np.ndarray | None
+    X: pd.DataFrame | Streamed
+    y: np.ndarray | str | None
     test: Rows | None
-    target: str | None
+    n_rows: int
+    columns: list[str]
     seed: int
+    source: Source
     out: Path
     _seconds: float = 0.0
 
@@ -77,12 +99,23 @@ class Task:
         """All is checked before any work."""
         check_place(out)
         model = _estimator(source, settings or [], seed)
-        X, y = source.rows()
-        if source.categorical:
-            kept = [name for name in source.categorical if name in X.columns]
-            model.set_params(categorical_features=kept or None)
-        rows, test = ((X, y), None) if not test_size else _split(X, y, test_size, seed)
-        return cls(model, *rows, test, source.target, seed, out)
+        if large := Large.find(source.data):
+            if test_size:
+                raise InvalidInputError(
+                    "--test-size is for tables that are read at once: hold a file back, and let "
+                    "`mixtura evaluate` read that."
+                )
+            columns, X = source.stream(large)
+            task = cls(model, X, source.target, None, large.n_rows, columns, seed, source, out)
+        else:
+            rows, test = source.rows(), None
+            if test_size:
+                rows, test = _split(*rows, test_size, seed)
+            columns = [str(name) for name in rows[0].columns]
+            task = cls(model, *rows, test, len(rows[0]), columns, seed, source, out)
+        kept = [name for name in source.categorical or () if name in columns]
+        model.set_params(categorical_features=kept or None)
+        return task
 
     @property
     def name(self) -> str:
@@ -121,15 +154,13 @@ class Task:
 
     def facts(self) -> Facts:
         """What was learned from."""
-        counts = {} if self.y is None else {"without_target": int(pd.isna(self.y).sum())}
-        return {
-            "model": self.name,
-            "rows": len(self.X),
-            **counts,
-            "columns": self.X.shape[1],
-            "missing_cells": int(self.X.isna().sum().sum()),
-            "seconds": self._seconds,
-        }
+        holes: Facts = {}
+        if isinstance(self.X, pd.DataFrame):
+            holes = {"missing_cells": int(self.X.isna().sum().sum())}
+        if isinstance(self.y, np.ndarray):
+            holes = {**holes, "without_target": int(pd.isna(self.y).sum())}
+        facts: Facts = {"model": self.name, "rows": self.n_rows, "columns": len(self.columns)}
+        return {**facts, **holes, "seconds": self._seconds}
 
     def chosen(self) -> Facts:
         """What was left to the estimator to choose."""
@@ -144,7 +175,7 @@ class Task:
 
     def save(self) -> Path:
         """Write the model file; it knows the name of its target."""
-        self.model.target_name_ = self.target
+        self.model.target_name_ = self.source.target
         self.model.save(self.out)
         return self.out
 

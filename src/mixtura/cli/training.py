@@ -45,7 +45,7 @@ def fit(
 
         source = Source(data, target, drop, id, categorical, missing, regression)
         task = Task.read(source, out, test_size, settings, seed)
-        with working(f"fitting {task.name} to {len(task.X):,} rows") as step:
+        with working(f"fitting {task.name} to {task.n_rows:,} rows") as step:
             task.fit(time, step)
         show({**task.facts(), **task.chosen(), **task.tested(), "wrote": task.save()}, as_json)
 
@@ -76,6 +76,6 @@ def tune(
 
         source = Source(data, target, drop, id, categorical, missing, regression)
         task = Task.read(source, out, test_size, settings, seed)
-        with working(f"trying {trials} settings on {len(task.X):,} rows"):
+        with working(f"trying {trials} settings on {task.n_rows:,} rows"):
             found = task.tune(trials, folds, time, storage)
         show({**task.facts(), **found, **task.tested(), "wrote": task.save()}, as_json)

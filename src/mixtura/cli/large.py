@@ -1,0 +1,96 @@
+"""Tables that stay in Parquet files: too large to be read at once, or in many files."""
+
+from __future__ import annotations
+
+import glob
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+try:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile, ParquetWriter
+except ImportError:
+    raise ImportError("The command needs pyarrow: pip install 'mixtura[cli]'.") from None
+
+from mixtura.asking import is_density, predictions, target_of, text_columns
+from mixtura.cli.columns import check_columns
+from mixtura.cli.output import Facts
+from mixtura.data.given import Loaded
+from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.files import as_text, replacing
+
+#: Numbers in a Parquet file from which on it is not read at once, rows that tell what its columns
+#: are, and rows that are answered for at a time.
+_MOST, _LOOKED_AT, _CHUNK = 2**26, 10_000, 2**15
+
+
+@dataclass(frozen=True)
+class Large:
+    """Parquet files that a path or pattern names, and how many rows they have."""
+
+    pattern: str
+    files: list[str]
+    n_rows: int
+
+    @classmethod
+    def find(cls, path: Path) -> Large | None:
+        """None for a file that is read at once."""
+        if path.suffix.lower() not in (".parquet", ".pq"):
+            return None
+        pattern = str(path)
+        files = [pattern] if path.exists() else sorted(glob.glob(pattern, recursive=True))
+        try:
+            sizes = [ParquetFile(each).metadata for each in files]
+        except (ValueError, OSError) as error:
+            raise FileFormatError(f"{path} is damaged or no Parquet file ({error}).") from error
+        n_numbers = sum(size.num_rows * size.num_columns for size in sizes)
+        if not files or (path.exists() and n_numbers <= _MOST):
+            return None
+        return cls(pattern, files, sum(size.num_rows for size in sizes))
+
+    def head(self) -> pd.DataFrame:
+        """The first rows."""
+        return next(self._batches(_LOOKED_AT)).to_pandas()
+
+    def _batches(self, size: int) -> Iterator[pa.RecordBatch]:
+        for path in self.files:
+            with ParquetFile(path) as file:
+                yield from file.iter_batches(size)
+
+    def predict(
+        self,
+        model: Loaded,
+        out: Path,
+        kept: list[str] | None,
+        coverage: float | None,
+        outliers: float | None,
+    ) -> Facts:
+        """Write predictions beside the columns, chunk by chunk; and say what was predicted."""
+        if out.suffix.lower() not in (".parquet", ".pq"):
+            raise InvalidInputError(f"--out {out}: what is read from large files goes to .parquet.")
+        head, counts, writer = self.head(), Counter[str](), None
+        check_columns(head, kept or [], "--id")
+        with replacing(out) as fresh:
+            try:
+                for batch in self._batches(_CHUNK):
+                    frame = as_text(batch.to_pandas(), text_columns(model))
+                    X = frame.drop(columns=[target_of(model)], errors="ignore")
+                    found = predictions(model, X, coverage, outliers)
+                    beside = [name for name in kept or batch.schema.names if name not in found]
+                    table = pa.table(
+                        {name: batch.column(name) for name in beside}
+                        | {name: pa.array(column) for name, column in found.items()}
+                    )
+                    writer = writer or ParquetWriter(fresh, table.schema)
+                    writer.write_table(table.cast(writer.schema))
+                    if not is_density(model):
+                        counts.update(map(str, found["prediction"].tolist()))
+            finally:
+                if writer is not None:
+                    writer.close()
+        facts: Facts = {"rows": self.n_rows}
+        return {**facts, "predicted": dict(counts)} if hasattr(model, "classes_") else facts
