@@ -1,12 +1,24 @@
 """A fitted estimator as HTML: in notebooks, and as a file."""
 
+import html
+import re
+import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import (
+    accuracy_score,
+    confusion_matrix,
+    log_loss,
+    precision_score,
+    recall_score,
+)
 from sklearn.pipeline import make_pipeline
 
 from mixtura import (
@@ -14,8 +26,14 @@ from mixtura import (
     MixtureDensity,
     MixtureImputer,
     PairwiseClassifier,
+    SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
+from mixtura.datasets import make_hmm_sequences
+from mixtura.exceptions import InvalidInputError
+from mixtura.report.portrait import describe
+from mixtura.report.subject import in_time
+from mixtura.solvers import EM
 
 X, Y = load_iris(return_X_y=True)
 HOSTILE = "<script>alert('x')</script>"
@@ -117,3 +135,172 @@ def test_what_is_not_fitted_keeps_the_diagram_of_scikit_learn(hostile):
     with config_context(display="text"):
         assert not hasattr(model, "_repr_html_")
         assert set(model._repr_mimebundle_()) == {"text/plain"}
+
+
+# -- a report ----------------------------------------------------------------------------------
+
+SECTIONS = ["data", "model", "quality", "confusion", "features", "classes", "rows", "next", "card"]
+
+
+@pytest.fixture(scope="module")
+def report(hostile, tmp_path_factory):
+    pytest.importorskip("matplotlib")
+    model, frame, labels = hostile
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    holed = frame.mask(np.random.default_rng(0).random(frame.shape) < 0.1)
+    model.report(path, holed, labels, max_time=5.0)
+    return path.read_text(encoding="utf-8"), model, holed, labels
+
+
+def cells(page, about):
+    """The rows of the table with a caption, as text."""
+    (found,) = re.findall(rf"<table><caption>{about}.*?</table>", page, re.DOTALL)
+    lines = re.findall(r"<tr>(.*?)</tr>", found, re.DOTALL)
+    return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.DOTALL) for line in lines]
+
+
+def test_a_report_is_one_safe_file_that_all_can_read(report):
+    text = report[0]
+    assert text.startswith("<!doctype html>")
+    assert len(text) < 600_000
+    page = Page(text)
+    check_safe(page)
+    assert "@import" not in text
+    assert not re.findall(r"url\((?!#)", text)
+    allowed = r"(?<!xmlns=\")(?<!xmlns:xlink=\")https?://"
+    assert not re.findall(allowed, text)
+    named = dict(page.attributes)
+    assert named["lang"] == "en"
+    assert "width=device-width" in text
+    assert "prefers-color-scheme:dark" in text
+    assert "@media print" in text
+    headings = [int(tag[1]) for tag in page.tags if re.fullmatch(r"h\d", tag)]
+    assert headings[0] == 1
+    assert headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(headings))
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert [each for each in ids if each in SECTIONS] == SECTIONS
+    assert page.tags.count("svg") == page.tags.count("figcaption") >= 5
+    assert text.count('role="img" aria-label="') == page.tags.count("svg")
+    assert "#000000" not in text
+
+
+def test_a_report_shows_hostile_names_as_they_are(report):
+    page = Page(report[0])
+    for name in (HOSTILE, "<b>bold", "b & c", '"quoted"'):
+        assert name in page.words
+
+
+def test_a_report_agrees_with_scikit_learn(report):
+    text, model, rows, labels = report
+    proba, said = model.predict_proba(rows), model.predict(rows)
+    error = 1.0 - accuracy_score(labels, said)
+    first = cells(text, "Errors, whole and with entries missing")[1]
+    loss = log_loss(labels, proba, labels=model.classes_)
+    assert first[:4] == ["0.0 %", "150", f"{100 * error:.1f} %", f"{loss:.4f}"]
+    found = np.array([row[1:] for row in cells(text, "Confusion matrix")[1:]], dtype=int)
+    np.testing.assert_array_equal(found, confusion_matrix(labels, said))
+    each = [row[1:] for row in cells(text, "Each class")[1:]]
+    precision = precision_score(labels, said, average=None)
+    recall = recall_score(labels, said, average=None)
+    assert [row[1:] for row in each] == [
+        [f"{100 * p:.1f} %", f"{100 * r:.1f} %"] for p, r in zip(precision, recall, strict=True)
+    ]
+    missing = [row[3] for row in cells(text, "Columns")[1:]]
+    assert missing == [f"{100 * share:.1f} %" for share in rows.isna().mean()]
+
+
+def test_a_report_orders_columns_by_what_they_tell(report):
+    text, model, rows, _ = report
+    nats = model.next_feature(rows.iloc[:1].map(lambda value: None), random_state=1)[0]
+    first = cells(text, "Which measurement to take first")[1]
+    assert html.unescape(first[0]) == rows.columns[nats.argmax()]
+    assert float(first[1]) == pytest.approx(nats.max(), abs=0.02)
+
+
+def test_components_are_described_by_what_sets_them_apart():
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 2
+    words = np.where(labels == 1, "often", "never")
+    rows = np.empty((200, 3), dtype=object)
+    rows[:, 0], rows[:, 1], rows[:, 2] = 6.0 * labels + rng.normal(size=200), rng.random(200), words
+    model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+    low, high = describe(model.fit(rows, labels).model_, ["size", "noise", "word"])
+    assert re.search(r"size low \(-?0\.\d+; all rows (2\.9|3\.)", low)
+    assert re.search(r"size high \((5\.9|6\.)", high)
+    assert "word = often in 9" in high
+    assert "noise" not in low + high
+
+
+def test_answers_end_when_time_is_up(monkeypatch):
+    now = iter(np.arange(0.0, 100.0))
+    monkeypatch.setattr("mixtura.report.subject.time.perf_counter", lambda: next(now))
+    assert len(in_time(10_000, 3.5, lambda rows: rows)) < 500
+    now = iter(np.zeros(1000))
+    np.testing.assert_array_equal(in_time(10_000, 1.0, lambda rows: rows), np.arange(10_000))
+
+
+def test_many_rows_are_sampled_and_it_says_so(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("mixtura.report.subject._MOST_ROWS", 250)
+    monkeypatch.setattr("mixtura.report.portrait.picture", lambda *rest: "")
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(16), 20)
+    rows = labels[:, None] + 0.3 * rng.normal(size=(320, 2))
+    model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+    model.fit(rows, labels)
+    marked = np.where(np.arange(320) < 10, -1, labels)
+    model.report(tmp_path / "many.html", rows, marked, max_time=1.0)
+    page = Page((tmp_path / "many.html").read_text())
+    assert "250 rows of 16 classes, drawn at random from 320" in page.words
+    assert "10 rows without a label are left out" in page.words
+    assert "Classes that are confused most often" in page.words
+
+
+def test_models_without_a_density_of_rows_have_a_shorter_report(tmp_path):
+    pytest.importorskip("matplotlib")
+    short = ["data", "model", "quality", "confusion", "card"]
+    sequences = make_hmm_sequences(3, random_state=0)
+    settings = {"method": "ml", "init": EM(max_iter=2), "calibrate": False, "random_state": 0}
+    one = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+    for model, rows, labels in (
+        (SparseMixtureClassifier(1, random_state=0), X, Y),
+        (SequenceMixtureClassifier(1, **settings), sequences.data, sequences.target),
+        (one, X, np.zeros(150)),
+    ):
+        model.fit(rows, labels).report(tmp_path / "short.html", rows, labels)
+        text = (tmp_path / "short.html").read_text()
+        found = [value for name, value in Page(text).attributes if name == "id"]
+        assert [each for each in found if each in SECTIONS] == short
+
+
+def test_bad_input_is_refused_before_work_and_leaves_the_old_file(hostile, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    model, frame, labels = hostile
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    monkeypatch.setattr(type(model), "predict_proba", None)  # work would fail otherwise
+    for rows, told, options in (
+        (frame, np.where(labels == "c", "unknown", labels), {}),
+        (frame, labels[:-1], {}),
+        (frame, [None] * 150, {}),
+        (frame.rename(columns={"word": "other"}), labels, {}),
+        (frame.iloc[:0], labels[:0], {}),
+        (frame, labels, {"max_time": 0.0}),
+    ):
+        with pytest.raises(ValueError, match=r"y |no label|match|sample|max_time"):
+            model.report(path, rows, told, **options)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        model.report(tmp_path / "nowhere" / "report.html", frame, labels)
+    with pytest.raises(InvalidInputError, match="is a folder"):
+        model.report(tmp_path, frame, labels)
+    with pytest.raises(NotFittedError):
+        clone(model).report(path, frame, labels)
+    with pytest.raises(TypeError):  # while it works
+        model.report(path, frame, labels)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"mixtura\[plot\]"):
+        model.report(path, frame, labels)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 import numpy as np
 import torch
 from scipy.special import softmax
@@ -34,6 +36,7 @@ from mixtura.models.held_back import HeldBack
 from mixtura.numerics import spawn
 from mixtura.objectives import log_margin
 from mixtura.progress import Progress
+from mixtura.report import write_report
 from mixtura.selection.chooser import MOST, AnyTrained, AnyWay, Chooser, Contender, Judge, too_few
 from mixtura.selection.held_out import Answers
 
@@ -129,6 +132,32 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
         """
         y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
         return labeled_score(self.predict(X), y, weight, self.unlabeled, self.classes_)
+
+    def report(
+        self,
+        path: str | PathLike[str],
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        max_time: float = 60.0,
+        random_state: RandomState = None,
+    ) -> None:
+        """Write a report on the model as one HTML file, which needs nothing else.
+
+        It has the data and its holes, what was chosen against what, error and calibration whole and
+        with entries missing, a confusion matrix, and a card of what the model cannot do; of a model
+        with a density of rows also which columns matter, each class's components in words and
+        pictures, typical and strange rows, and what to measure next.
+
+        Parameters
+        ----------
+        path : the file; an old one is replaced when the new one is complete.
+        X, y : rows that the model has not seen, and their labels. Of many rows some are drawn.
+        max_time : seconds, about; where they do not suffice, fewer rows are looked at, and the
+            report says how many.
+        """
+        seed = self._generator(random_state).initial_seed()
+        write_report(self, path, X, y, max_time=max_time, seed=seed)
 
 
 class DensityClassifier(ModelClassifier, DensityEstimator):

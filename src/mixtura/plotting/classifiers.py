@@ -78,12 +78,17 @@ class Reliability:
         return float(np.average(np.abs(self.said - self.right), weights=self.count))
 
     def interval(self) -> np.ndarray:
-        """(2, B) ends of Wilson's 95 % intervals of the shares."""
-        z, n = _TWO_SIDED, self.count
-        middle = (self.right + z * z / (2 * n)) / (1 + z * z / n)
-        root = np.sqrt(self.right * (1 - self.right) / n + (z / (2 * n)) ** 2)
-        reach = z * root / (1 + z * z / n)
-        return np.stack([middle - reach, middle + reach])
+        """(2, B) ends of 95 % intervals of the shares that are right."""
+        return wilson(self.right, self.count)
+
+
+def wilson(share: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """(2, ...) ends of Wilson's 95 % intervals of shares among so many."""
+    z = _TWO_SIDED
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    root = np.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    reach = z * root / (1 + z * z / count)
+    return np.stack([middle - reach, middle + reach])
 
 
 @dataclass
@@ -217,6 +222,8 @@ class MissingDisplay(Display):
             linewidth=1.4,
         )
         ax.set(xlabel="entries missing (%)", ylabel="error (%)")
+        ax.update_datalim([(0.0, 0.0)])
+        ax.autoscale_view()
         ax.set_ylim(bottom=0.0, auto=True)
         names = [shown(each.get_label()) for each in ax.containers]
         ax.legend(ax.containers, names, frameon=False, fontsize="small", loc="upper left")

@@ -83,29 +83,17 @@ class Marginal:
     is_category: bool
 
     @classmethod
-    def of(cls, model: Fitted, column: int, n_columns: int, device: Device) -> Marginal:
+    def of(cls, model: Fitted, column: int, device: Device) -> Marginal:
         """By the density of rows in which nothing else is observed."""
-        name = column_names(model.schema, n_columns)[column]
-        levels = int(model.schema.levels(n_columns)[column])
-        if levels:
-            nodes = np.arange(levels, dtype=np.float64)
-        else:
-            low, high = _reach(model, column)
-            nodes = np.linspace(low, high, _POINTS)
-        alone = np.full((len(nodes), n_columns), np.nan)
-        alone[:, column] = nodes
-        engine = model.engine(Matrix(alone, np.isnan(alone)), device)
         mixture = model.mixture
-        joint = mixture.by_class(torch.from_numpy(model.component_log_joint(engine)))
-        density = (joint - mixture.log_prior).exp().numpy()
-        if not levels:
-            seen = np.flatnonzero((density > _VISIBLE * density.max(0)).any(1))
-            there = slice(seen[0], seen[-1] + 1)
-            return cls(name, nodes[there], density[there], False)
-        assert model.schema.categories is not None
-        known = model.schema.categories[column]
-        labels = [str(each) for each in ([] if known is None else known.tolist())] or ["none"]
-        return cls(name, np.array(labels, dtype=object), density, True)
+        name = column_names(model.schema, len(model.scaling.location))[column]
+        at, joint = component_log_joint(model, column, device)
+        density = (mixture.by_class(torch.from_numpy(joint)) - mixture.log_prior).exp().numpy()
+        if at.dtype == object:
+            return cls(name, at, density, True)
+        seen = np.flatnonzero((density > _VISIBLE * density.max(0)).any(1))
+        there = slice(seen[0], seen[-1] + 1)
+        return cls(name, at[there], density[there], False)
 
     def draw(self, ax: Axes, flat: bool = False) -> None:
         """Curves, or bars beside each other; `flat` on its side."""
@@ -126,6 +114,23 @@ class Marginal:
             ax.barh(at, chance[order], height * 0.9, color=color(number))
         ax.set_yticks(range(len(order)), [shown(each, 16) for each in self.at[order]])
         ax.invert_yaxis()
+
+
+def component_log_joint(
+    model: Fitted, column: int, device: Device
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values of a column (G,), or names of its categories, and their log joints (G, K)."""
+    n_columns = len(model.scaling.location)
+    levels = int(model.schema.levels(n_columns)[column])
+    nodes = np.arange(levels) if levels else np.linspace(*_reach(model, column), _POINTS)
+    alone = np.full((len(nodes), n_columns), np.nan)
+    alone[:, column] = nodes
+    joint = model.component_log_joint(model.engine(Matrix(alone, np.isnan(alone)), device))
+    if not levels:
+        return nodes, joint
+    known = model.schema.categories[column] if model.schema.categories is not None else None
+    names = [str(each) for each in ([] if known is None else known.tolist())] or ["none"]
+    return np.array(names, dtype=object), joint
 
 
 def _reach(model: Fitted, column: int) -> tuple[float, float]:
@@ -224,14 +229,14 @@ class ComponentsDisplay(Display):
         require_matplotlib()
         model = fitted_model(estimator)
         pair = _pair(model, features, estimator.device)
-        n_columns, mixture = len(model.scaling.location), model.mixture
+        mixture = model.mixture
         points, labels = np.zeros((0, 2)), np.zeros(0, dtype=int)
         if X is not None:
             values = table_of(estimator, X).values
             labels = _labels(model, y, len(values))
             step = -(-len(values) // MOST_POINTS)
             points, labels = values[::step][:, pair].astype(np.float64), labels[::step]
-        one, two = (Marginal.of(model, column, n_columns, estimator.device) for column in pair)
+        one, two = (Marginal.of(model, column, estimator.device) for column in pair)
         return cls(
             outlines(model, pair),
             mixture.owner.numpy(),
@@ -342,7 +347,7 @@ class MarginalsDisplay(Display):
             chosen = [model.schema.position(column, n_columns) for column in features]
         if not chosen:
             raise InvalidInputError("features names no column: give one or more.")
-        found = [Marginal.of(model, column, n_columns, device) for column in chosen]
+        found = [Marginal.of(model, column, device) for column in chosen]
         return cls(found, class_names(model.classes)).plot(ax)
 
     def plot(self, ax: Axes | None = None) -> Self:

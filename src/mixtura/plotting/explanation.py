@@ -94,7 +94,7 @@ class ExplanationDisplay(Display):
         kept, rest = order[:max_features], order[max_features:]
         labels, drawn = [own[at] for at in kept], first[kept]
         if len(rest):
-            labels.append(f"{len(rest)} others")
+            labels.append("1 other" if len(rest) == 1 else f"{len(rest)} others")
             drawn = np.append(drawn, first[rest].sum())
         return cls(labels, drawn, start, title).plot(ax)
 

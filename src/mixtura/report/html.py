@@ -35,7 +35,7 @@ def table(
         for first, *rest in rows
     ]
     title = [tag("caption", caption)] if caption else []
-    names = [tag("th", cell, scope="col") for cell in head]
+    names = [tag("th", cell, scope="col") if cell else tag("td") for cell in head]
     top = [tag("thead", tag("tr", *names))] if names else []
     return tag("table", *title, *top, tag("tbody", *lines))
 
