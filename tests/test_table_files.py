@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from datetime import date
 
 import numpy as np
@@ -163,11 +164,6 @@ def test_options_that_ask_for_what_is_not_there():
     assert "'density' parameter" in error(*common, "--set", "density=round")
 
 
-def test_ten_thousand_columns():
-    lines = [",".join(f"a{n}" for n in range(10_000)), *[",".join(["0.5"] * 10_000)] * 3]
-    assert read("\n".join(lines)).shape == (3, 10_000)
-
-
 @pytest.mark.usefixtures("_here")
 def test_model_files_that_are_none(tmp_path):
     """Damaged, foreign, absent; and no table is written."""
@@ -225,11 +221,22 @@ def test_many_files_are_as_one(tmp_path):
 
 @pytest.mark.usefixtures("_here")
 def test_absent_packages_are_named(monkeypatch):
-    pd.DataFrame({"a": [1]}).to_parquet("a.parquet")
-    monkeypatch.setattr("mixtura.files.find_spec", lambda name: None if name == "pyarrow" else True)
-    assert "pip install 'mixtura[cli]'" in error("fit", "a.parquet")
-    monkeypatch.setattr(
-        "mixtura.files.find_spec", lambda name: None if name == "openpyxl" else True
-    )
-    (table()).to_csv("a.xlsx")
+    """As what to install: those that read a format, and those without which nothing goes."""
+    table().to_csv("a.xlsx")
+    monkeypatch.setattr("mixtura.files.find_spec", lambda name: name != "openpyxl" or None)
     assert "pip install openpyxl" in error("fit", "a.xlsx")
+    for package, extra in {"pyarrow": "cli", "pandas": "cli", "starlette": "serve"}.items():
+        with monkeypatch.context() as hidden:
+            for name in [name for name in sys.modules if name.startswith("mixtura.")]:
+                hidden.delitem(sys.modules, name)
+            hidden.setitem(sys.modules, package, None)
+            command = "serve" if extra == "serve" else "fit"
+            assert f"pip install 'mixtura[{extra}]'" in error(command, "a.xlsx")
+
+
+def test_long_lines_and_too_many_columns():
+    names = [f"{'long' * 8}{n}" for n in range(10_000)]  # more letters than are looked at
+    found = read("\n".join([",".join(names), ",".join(["1"] * 10_000)]))
+    assert list(found)[-1] == names[-1]
+    with pytest.raises(FileFormatError, match="200001 columns"):
+        read("a" + ",a" * 200_000 + "\n")

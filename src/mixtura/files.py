@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import io
 import os
 import re
 import uuid
@@ -35,8 +36,10 @@ _KINDS = {
 #: Packages that a kind needs beside pandas.
 _NEEDS = {"parquet": ("pyarrow",), "arrow": ("pyarrow",), "excel": ("openpyxl",)}
 _DELIMITERS = ",;\t|"
-#: Bytes that are looked at for delimiters, lines of them, and bytes that are decoded at a time.
+#: Letters that are looked at for delimiters, and lines of them; bytes that are decoded at a time.
 _SAMPLE, _LINES, _BLOCK = 2**18, 100, 2**20
+#: Letters of a line, and columns, that no table has more of.
+_LONGEST, _MOST_COLUMNS = 2**26, 100_000
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -135,6 +138,10 @@ def read_text(
         delimiter, rows = _dialect(lines)
         if not rows:
             raise FileFormatError(f"{label} is empty: it needs a line of names, and rows.")
+        if len(rows[0]) > _MOST_COLUMNS:
+            raise FileFormatError(
+                f"{label} has {len(rows[0])} columns, more than {_MOST_COLUMNS}: is it transposed?"
+            )
         names = _names_of(rows[0], label)
         stream.seek(0)
         with warnings.catch_warnings():
@@ -266,21 +273,31 @@ def _is_valid(stream: BinaryIO, encoding: str) -> bool:
 
 def _first_lines(stream: BinaryIO, encoding: str) -> list[str]:
     stream.seek(0)
-    sample = stream.read(_SAMPLE)
-    text = codecs.getincrementaldecoder(encoding)().decode(sample)
-    lines = text.splitlines(keepends=True)
-    whole = len(sample) < _SAMPLE or len(lines) < 2
-    return (lines if whole else lines[:-1])[:_LINES]
+    text = io.TextIOWrapper(stream, encoding, newline="")
+    lines, size = list[str](), 0
+    while len(lines) < _LINES and (size < _SAMPLE or len(lines) < 2):
+        lines.append(text.readline(_LONGEST))
+        size += len(lines[-1])
+        if not lines[-1]:
+            break
+    text.detach()
+    return [line for line in lines if line]
 
 
 def _dialect(lines: list[str]) -> tuple[str, list[list[str]]]:
     """The delimiter that cuts most lines like the first, into most fields; and the fields."""
     found = []
     for delimiter in _DELIMITERS:
-        rows = [row for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if row]
+        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+        try:
+            rows = [row for row in reader if row]
+        except csv.Error:  # a field is longer than any is
+            continue
         width = len(rows[0]) if rows else 0
         alike = sum(len(row) == width for row in rows) if width > 1 else 0
         found.append((alike, width, delimiter, rows))
+    if not found:
+        raise csv.Error("fields of more than 131072 letters")
     best = max(found, key=lambda each: each[:2])
     return best[2], best[3]
 

@@ -12,6 +12,8 @@ from mixtura.cli.output import one_line
 
 #: What is wrong with a command line; Typer has its own copy of Click, or not, by its version.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
+#: Where packages come from that may be absent.
+_EXTRAS = {"pandas": "cli", "pyarrow": "cli", "matplotlib": "cli"}
 #: What a user can mend: files, values, packages that are not there.
 _ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
 
@@ -24,6 +26,9 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except _UsageError as error:
             _fail(f"{error.format_message()} See: {(error.ctx or ctx).command_path} --help", 2)
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get((error.name or "").partition(".")[0])
+            _fail(f"{error}" + (f": pip install 'mixtura[{extra}]'." if extra else ""), 1)
         except _ERRORS as error:
             _fail(str(error) or type(error).__name__, 1)
 

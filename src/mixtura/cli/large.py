@@ -9,12 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-
-try:
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetFile, ParquetWriter
-except ImportError:
-    raise ImportError("The command needs pyarrow: pip install 'mixtura[cli]'.") from None
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile, ParquetWriter
 
 from mixtura.asking import is_density, predictions, target_of, text_columns
 from mixtura.cli.columns import check_columns

@@ -15,6 +15,7 @@ from pathlib import Path
 
 try:
     import anyio
+    import pandas  # noqa: F401
     import uvicorn
     from starlette.applications import Starlette
     from starlette.datastructures import MutableHeaders
@@ -26,7 +27,9 @@ try:
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 except ImportError:
-    raise ImportError("The server needs Starlette: pip install 'mixtura[serve]'.") from None
+    raise ImportError(
+        "The server needs Starlette, uvicorn and pandas: pip install 'mixtura[serve]'."
+    ) from None
 
 from mixtura.asking import load_model
 from mixtura.data.given import ArrayLike, Loaded
