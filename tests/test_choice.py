@@ -647,7 +647,8 @@ def test_calibration_is_where_the_slope_vanishes(rng):
     y, missing = rng.integers(3, size=60), np.repeat([0.0, 0.4], 30)
     joint = 8.0 * rng.normal(size=(60, 3))
     joint[np.arange(60), y] += 12.0 * (rng.random(60) < 0.8)
-    answers = Answers(rng.uniform(0.5, 2.0, 60), missing > 0.0, joint, missing, y)
+    evidence = rng.normal(size=(60, 3))
+    answers = Answers(rng.uniform(0.5, 2.0, 60), missing > 0.0, joint, missing, y, evidence)
 
     def loss(point):
         return answers._loss_and_slope(point)[0]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from frames import QUICK, make_frame
+from scipy.special import log_softmax
 from sklearn.base import clone
 
 from mixtura import (
@@ -15,10 +16,16 @@ from mixtura import (
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
 )
-from mixtura.data import Batch
+from mixtura.data import Batch, Scaling
+from mixtura.data.matrix import Matrix
 from mixtura.densities import HolePattern
+from mixtura.densities.product import hole_patterns
+from mixtura.estimators.base import training_engine
+from mixtura.exceptions import AmbiguousDataWarning
+from mixtura.models.stack import Assignment
 from mixtura.selection.held_out import Losses
 from mixtura.solvers import EBW, EM, LBFGS, LinkedEM
+from mixtura.training.evidence import hole_evidence
 
 pd = pytest.importorskip("pandas")
 
@@ -62,17 +69,86 @@ def test_holes_that_tell_are_found(estimator):
     assert scores["auto"] == scores["informative"]
 
 
-@pytest.mark.parametrize(
-    ("objective", "chosen"), [("conditional", "informative"), ("margin", "ignore")]
-)
-def test_discriminative_training_finds_holes_that_tell(objective, chosen):
-    """Margins bend densities until the entries that are there say as much."""
-    settings = {"objective": objective, "tradeoff": 0.5, "solver": LBFGS(8)}
-    made = MixtureClassifier(1, density="diag", calibrate=False, random_state=0, **settings).fit(
-        TELLING, SIDES
-    )
-    assert made.missingness_ == chosen
+def discriminative(**settings):
+    known = {"density": "diag", "tradeoff": 0.5, "solver": LBFGS(8), "calibrate": False}
+    return MixtureClassifier(1, random_state=0, **known | settings)
+
+
+def test_discriminative_training_finds_holes_that_tell():
+    """Where features alone know nothing, nothing is lost by what their absence tells."""
+    made = discriminative(objective="conditional").fit(TELLING, SIDES)
+    assert made.missingness_ == "informative"
     assert made.score(LATER, LATER_SIDES) > 0.9
+
+
+def test_holes_that_tell_beside_features_are_left_out_and_named():
+    """Rows to come may lack other entries: the user decides, and is told what it would bring."""
+    rng = np.random.default_rng(0)
+    table = TELLING.assign(d=SIDES + 0.7 * rng.normal(size=len(SIDES)))
+    later = LATER.assign(d=LATER_SIDES + 0.7 * rng.normal(size=len(LATER_SIDES)))
+    with pytest.warns(AmbiguousDataWarning, match="missingness='informative' lowers"):
+        made = discriminative().fit(table, SIDES)
+    assert made.missingness_ == "ignore"
+    used = discriminative(missingness="informative").fit(table, SIDES)
+    assert used.score(later, LATER_SIDES) > made.score(later, LATER_SIDES) + 0.03
+
+
+def two_classes(n, seed):
+    """Two overlapping classes in four columns."""
+    labels = np.arange(n) % 2
+    return np.random.default_rng(seed).normal(size=(n, 4)) + 0.8 * labels[:, None], labels
+
+
+def lose(X, rate, seed):
+    return np.where(np.random.default_rng(seed).random(X.shape) < rate, np.nan, X)
+
+
+@pytest.mark.parametrize(
+    ("solver", "objective", "tradeoff"),
+    [(LBFGS(20), "conditional", 0.5), (EBW(20), "conditional", 0.5), (LBFGS(20), "margin", 0.9)],
+    ids=repr,
+)
+def test_features_do_not_learn_what_holes_tell(solver, objective, tradeoff):
+    """Training rows lack columns by class, later ones at random: as if trained on whole rows."""
+    X, labels = two_classes(400, 0)
+    holes = lose(X, np.where(labels[:, None] == 0, [0.8, 0.8, 0, 0], [0, 0, 0.8, 0.8]), 1)
+    later, truth = two_classes(2000, 2)
+    later = lose(later, 0.3, 3)
+    settings = {"solver": solver, "objective": objective, "tradeoff": tradeoff}
+    made = discriminative(missingness="ignore", **settings)
+    whole, told = (clone(made).fit(rows, labels).score(later, truth) for rows in (X, holes))
+    assert told > whole - 0.02
+
+
+def test_evidence_of_holes_against_a_loop():
+    """Counts per class, with a power that suits rows that were left out of them."""
+    rng = np.random.default_rng(0)
+    y, absent = np.arange(40) % 2, rng.random((40, 3)) < 0.3
+    absent[:, 0] |= (y == 1) & (rng.random(40) < 0.5)
+    x = np.where(absent, np.nan, rng.normal(size=(40, 3)))
+    scaling = Scaling(np.zeros(3), np.ones(3))
+    engine = training_engine(Matrix(x), y, np.ones(40), scaling, "cpu")
+    kinds = Assignment(torch.ones(1, 2, dtype=torch.bool), torch.arange(2))
+    found = hole_evidence(engine, kinds, 2, torch.Generator())
+
+    def log_prob(rows, labels, pattern, side):
+        mine = rows[labels == side]
+        rate = (absent.sum(0) + 0.5) / 41
+        chance = (mine.sum(0) + 2 * rate) / (len(mine) + 2)
+        return np.log(np.where(pattern, chance, 1 - chance)).sum()
+
+    def left_out(i, side):
+        keep = (np.arange(40) != i) | (y != side)
+        return log_prob(absent[keep], y[keep], absent[i], side)
+
+    left = np.array([[left_out(i, side) for side in (0, 1)] for i in range(40)])
+    powers = np.linspace(0, 1, 21)
+    gains = [(log_softmax(power * left, axis=1)[np.arange(40), y]).sum() for power in powers]
+    power = powers[np.argmax(gains)]
+    assert power > 0
+    told = found.log_prob(hole_patterns(engine.all_rows()))
+    whole = [[power * log_prob(absent, y, row, side) for side in (0, 1)] for row in absent]
+    np.testing.assert_allclose(told.numpy(), whole, rtol=1e-9)
 
 
 def test_a_density_finds_holes_that_come_together():

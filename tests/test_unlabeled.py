@@ -217,7 +217,8 @@ def test_surely_better():
     def says(strength):
         joint = rng.normal(size=(80, 2))
         joint[np.arange(80), y.repeat(2)] += strength
-        return Answers(np.ones(80), np.arange(80) % 2 == 1, joint, np.zeros(80), y.repeat(2))
+        rows = np.ones(80), np.arange(80) % 2 == 1
+        return Answers(*rows, joint, np.zeros(80), y.repeat(2), np.zeros((80, 2)))
 
     poor, fair, good = says(0.0), says(0.6), says(4.0)
     for one, other in ((good, poor), (poor, good), (fair, poor), (poor, poor)):

@@ -30,8 +30,7 @@ class Product(Density[Batch]):
     ----------
     parts : stacks of K densities each.
     columns : the columns of each part.
-    informative : whether one more part, the last, is a `HolePattern`: it looks at which entries
-        are absent.
+    informative : whether one more part, the last, looks at which entries are absent.
     """
 
     parts: tuple[Density, ...]
@@ -99,9 +98,7 @@ class Product(Density[Batch]):
         for columns in self.columns:
             yield _view(batch, columns)
         if self.informative:
-            lacks = batch.lacks()
-            told = None if batch.absent is None else lacks >= 0
-            yield Batch(lacks.clamp_min(0).to(batch.x), told, batch.y, batch.weight)
+            yield hole_patterns(batch)
 
     def _each(self, batch: Batch, function: Callable[[Density, Batch], Answer]) -> list[Answer]:
         return [
@@ -233,6 +230,13 @@ def with_numeric_part(density: Density, part: Density) -> Density:
     if not isinstance(density, Product):
         return part
     return replace(density, parts=(part, *density.parts[1:]))
+
+
+def hole_patterns(batch: Batch) -> Batch:
+    """Which entries the rows lack: 1 for absent, 0 for present, not observed where none tells."""
+    lacks = batch.lacks()
+    told = None if batch.absent is None else lacks >= 0
+    return Batch(lacks.clamp_min(0).to(batch.x), told, batch.y, batch.weight)
 
 
 def _view(batch: Batch, columns: tuple[int, ...]) -> Batch:

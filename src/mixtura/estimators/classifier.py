@@ -150,7 +150,9 @@ class MixtureClassifier(DensityClassifier):
         that model, and patterns unlike all of training tell nothing. "auto" is "informative" if
         the labels of held-out rows are clearly more probable then (by two standard errors, and
         0.02 nats per row), and no less so with further random holes; else, and always where the
-        training rows have no holes, "ignore". `missingness_` is what was chosen.
+        training rows have no holes, "ignore". `missingness_` is what was chosen. Discriminative
+        training counts on what holes tell even with "ignore", so that features need not learn it;
+        there "auto" asks for more than that, and a warning says what "informative" would bring.
     warm_start : bool
         Start from the model of the previous fit.
     unlabeled : "auto", None or a label
@@ -331,7 +333,8 @@ class MixtureClassifier(DensityClassifier):
         held_out = found.held_out
         if trained.held_out is not None:
             some = trained.held_out.subsample(MOST, spawn(generator))
-            held_out = Answers.of(trained.result.model, some, spawn(generator))
+            result = trained.result
+            held_out = Answers.of(result.model, some, spawn(generator), result.evidence)
         if isinstance(held_out, Answers):
             return held_out.calibration
         term = found.plan.term

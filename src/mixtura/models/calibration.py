@@ -31,13 +31,18 @@ class Calibration:
         """For a model trained to keep a log-margin."""
         return cls(temperature=max(1.0, margin / 4.0), doubt=0.05)
 
-    def log_proba(self, class_log_joint: Tensor, missing: Tensor | None = None) -> Tensor:
-        """Calibrated log posteriors (n, C) of rows with a share (n,) of their features missing."""
+    def log_proba(
+        self, class_log_joint: Tensor, missing: Tensor | None = None, evidence: Tensor | float = 0.0
+    ) -> Tensor:
+        """Calibrated log posteriors (n, C) of rows with a share (n,) of their features missing.
+
+        `evidence` (n, C) for the classes comes on top, as it is.
+        """
         joint = class_log_joint / self.temperature
         if missing is not None:
             reach = (1.0 - missing) ** self.fade
             joint = class_log_joint / (self.temperature**reach)[:, None]
-        sharp = joint.log_softmax(1)
+        sharp = (joint + evidence).log_softmax(1)
         if self.doubt == 0.0:
             return sharp
         guess = sharp.new_tensor(math.log(self.doubt / sharp.shape[1]))

@@ -28,7 +28,8 @@ def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:
             for each in answers
         ]
     )
-    weights = _weights(log_proba[:, np.arange(len(first)), first.y].exp().numpy(), first.weight)
+    own = np.exp([-each.losses() for each in answers])
+    weights = _weights(own, first.weight)
     average = replace(first, class_log_joint=log_average(log_proba, weights).numpy())
     return weights, average
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self
 
@@ -12,6 +12,8 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit, softmax
 
+from mixtura.densities.hole_evidence import HoleEvidence
+from mixtura.densities.product import hole_patterns
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel
@@ -106,11 +108,14 @@ class Answers(HeldOut):
     class_log_joint : (n, C).
     missing : (n,) share of the features that the model could not see.
     y : (n,) labels.
+    evidence : (n, C) what the entries that rows lack tell of the classes, where training counted on
+        that: the model alone does not say it.
     """
 
     class_log_joint: np.ndarray
     missing: np.ndarray
     y: np.ndarray
+    evidence: np.ndarray
 
     @classmethod
     def of(
@@ -118,6 +123,7 @@ class Answers(HeldOut):
         model: AnyModel,
         held_out: Engine,
         generator: torch.Generator,
+        evidence: HoleEvidence | None = None,
         chunk: int | None = None,
     ) -> Answers:
         """Held-out rows as the model would meet them, whole and with holes.
@@ -130,7 +136,11 @@ class Answers(HeldOut):
         parts = []
         for batch in engine.chunks(chunk or engine.chunk_rows(model)):
             joint = model.class_log_joint(batch.as_met()).double()
-            tensors = (batch.weight.double(), is_copy(batch), joint, batch.missing_share(), batch.y)
+            told = torch.zeros_like(joint)
+            if evidence is not None:
+                told = evidence.to(joint.device).log_prob(hole_patterns(batch))
+            known = batch.weight.double(), is_copy(batch)
+            tensors = (*known, joint, batch.missing_share(), batch.y, told)
             parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
         return cls.pool(parts)
 
@@ -139,13 +149,38 @@ class Answers(HeldOut):
 
     def losses_under(self, calibration: Calibration) -> np.ndarray:
         """(n,) minus the log probability of each label."""
-        joint, missing = torch.from_numpy(self.class_log_joint), torch.from_numpy(self.missing)
-        return -calibration.log_proba(joint, missing).numpy()[np.arange(len(self)), self.y]
+        return -self._log_proba(calibration)[np.arange(len(self)), self.y]
+
+    def _log_proba(self, calibration: Calibration) -> np.ndarray:
+        given = self.class_log_joint, self.missing, self.evidence
+        return calibration.log_proba(*map(torch.from_numpy, given)).numpy()
 
     @property
     def wrong(self) -> np.ndarray:
         """(n,) whether another class is more probable than the label."""
-        return self.class_log_joint.argmax(1) != self.y
+        return self._log_proba(self.calibration).argmax(1) != self.y
+
+    def alone(self) -> Self:
+        """What the model says by itself."""
+        return replace(self, evidence=np.zeros_like(self.evidence))
+
+    def clearly_beats(self, other: HeldOut) -> bool:
+        """Whether it does, the other one's evidence included.
+
+        Rows to come may lack other entries than these did, so a model that takes absence for a sign
+        must know more than that; unless the other one knows nothing by itself.
+        """
+        assert isinstance(other, Answers)
+        alone = other.alone()
+        return super().clearly_beats(alone if alone.guesses else other)
+
+    @property
+    def guesses(self) -> bool:
+        """Whether whole rows are no more clearly predicted than by the shares of the classes."""
+        whole, y, weight = ~self.punched, self.y[~self.punched], self.weight[~self.punched]
+        share = np.bincount(y, weight, self.class_log_joint.shape[1]) / weight.sum()
+        mean, error = mean_and_error(-np.log(share[y]) - self.losses()[whole], weight)
+        return mean <= max(_CLEAR * error, _WORTH)
 
     def surely_beats(self, other: HeldOut) -> bool:
         assert isinstance(other, Answers)
@@ -175,7 +210,7 @@ class Answers(HeldOut):
         log_seen = np.log(np.where(seen > 0.0, seen, 1.0))
         reach = np.where(seen > 0.0, np.exp(fade * log_seen), 0.0 if fade > 0.0 else 1.0)
         logits = joint * np.exp(-log_temperature * reach)[:, None]
-        chance, rows = softmax(logits, axis=1), np.arange(len(self))
+        chance, rows = softmax(logits + self.evidence, axis=1), np.arange(len(self))
         own, doubt = chance[rows, self.y], _LARGEST_DOUBT * expit(odds)
         found = np.maximum((1.0 - doubt) * own + doubt / joint.shape[1], _TINY)
         # Every row stands here twice. Rows are the evidence, whatever their weights sum to.

@@ -14,6 +14,7 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Device
 from mixtura.densities import Density, Statistics, scale_statistics
+from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Engine
 from mixtura.engines.base import HasRowCost
 from mixtura.models.mixture import Mixture
@@ -112,7 +113,8 @@ class Penalty(Protocol[Penalized]):
 class FitResult(Generic[AnyModel]):
     """A trained model, how training ended, and the prior it was trained under.
 
-    `losses` (P,) are those of the problems, where the model is a stack.
+    `losses` (P,) are those of the problems, where the model is a stack. `evidence` (C, ...) is what
+    missing entries told of the classes; training counted on it, and it is no part of the model.
     """
 
     model: AnyModel
@@ -121,6 +123,7 @@ class FitResult(Generic[AnyModel]):
     converged: bool
     prior: SpreadPrior | None = None
     losses: Tensor | None = None
+    evidence: HoleEvidence | None = None
 
 
 def unstacked(result: FitResult[MixtureStack]) -> list[FitResult[Mixture]]:

@@ -12,10 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Engine, PunchedEngine
 from mixtura.exceptions import warn
+from mixtura.models.calibration import Calibration
 from mixtura.models.mixture import Mixture
-from mixtura.models.stack import MixtureStack
+from mixtura.models.stack import Assignment, MixtureStack
+from mixtura.numerics import spawn
 from mixtura.objectives import (
     Likelihood,
     LogMargin,
@@ -27,6 +30,7 @@ from mixtura.objectives import (
 from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, FitResult, Solver, SpreadPrior
 from mixtura.solvers.em import AnyMixture
+from mixtura.training.evidence import hole_evidence, with_evidence, without_evidence
 from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
 
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
@@ -123,9 +127,33 @@ class Plan:
         rows = engine.with_answers(y=kind)
         if self.unlabeled_weight and not begin:
             stack = self._shown_unlabeled(stack, prior, rows, progress)
+        told = self._told_by_holes(rows, assignment, generator)
+        stack, prior = self._beside(stack, prior, told)
         rows, objective = trial._as_met(rows, generator), self.objective(engine)
         found = trial.solver.run(stack, objective, rows, progress, generator=generator, prior=prior)
-        return [replace(each, model=found.model[place]) for place, each in enumerate(begun)]
+        trained = found.model if told is None else without_evidence(found.model)
+        parts = [None] * len(begun) if told is None else told.split(len(begun))
+        return [
+            replace(each, model=trained[place], evidence=parts[place])
+            for place, each in enumerate(begun)
+        ]
+
+    def _told_by_holes(
+        self, rows: Engine, assignment: Assignment, generator: torch.Generator
+    ) -> HoleEvidence | None:
+        """What discriminative training is not to learn from the rows of these problems."""
+        if not rows.has_holes or self.generative or self.recipe.informative:
+            return None
+        return hole_evidence(rows, assignment, len(self.log_prior), spawn(generator))
+
+    def _beside(
+        self, model: AnyMixture, prior: SpreadPrior | None, told: HoleEvidence | None
+    ) -> tuple[AnyMixture, SpreadPrior | None]:
+        """What holes tell, in the units of log-joints that keep a margin."""
+        if told is None:
+            return model, prior
+        typical = Calibration.typical(self.term.margin if isinstance(self.term, LogMargin) else 0.0)
+        return with_evidence(model, prior, told.scaled(typical.temperature))
 
     def _begun(
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
@@ -175,15 +203,18 @@ class Plan:
             if self.unlabeled_weight and not by_em:
                 shown = self._shown_unlabeled(start.model, start.prior, few, progress)
                 start = replace(start, model=shown)
+        kind, assignment = Folds.none(engine).assignment(engine.y, len(self.log_prior))
+        told = self._told_by_holes(engine.with_answers(y=kind), assignment, generator)
+        model, prior = self._beside(start.model, start.prior, told)
         rows = self._as_met(engine, generator)
         result = self.solver.run(
-            start.model,
+            model,
             self.objective(rows),
             rows,
             progress,
             generator=generator,
             held_out=held_out,
-            prior=start.prior,
+            prior=prior,
         )
         if not math.isfinite(result.objective):
             warn(
@@ -192,7 +223,8 @@ class Plan:
                 "Remedy: a loss that is finite wherever the class log-joints are.",
                 ConvergenceWarning,
             )
-        return replace(result, prior=start.prior)
+        trained = result.model if told is None else without_evidence(result.model)
+        return replace(result, model=trained, prior=start.prior, evidence=told)
 
     def epoch(
         self,

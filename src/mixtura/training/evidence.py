@@ -1,0 +1,108 @@
+"""What missing entries tell of the classes, beside mixtures that learn to discriminate.
+
+Where the entries that rows lack depend on the class, a discriminative objective would teach that
+to the features: a class whose rows seldom show a feature finds all values of it unlikely. Such a
+mixture errs as soon as entries are missing for other reasons. So what the holes tell is set beside
+it in training, as evidence that is there already, and taken away afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from mixtura.densities import Density, Product
+from mixtura.densities.base import VectorDensity
+from mixtura.densities.hole_evidence import HoleEvidence
+from mixtura.engines import Engine
+from mixtura.models.mixture import Mixture
+from mixtura.models.stack import Assignment, MixtureStack
+from mixtura.solvers import SpreadPrior
+
+#: Rows that are counted, at most; imagined rows per class, which lack what rows do on average.
+_MOST_ROWS, _IMAGINED = 20_000, 2.0
+#: Steps of the power of the evidence, from zero to one.
+_POWERS = 21
+
+AnyMixture = TypeVar("AnyMixture", Mixture, MixtureStack)
+
+
+def hole_evidence(
+    engine: Engine, assignment: Assignment, n_classes: int, generator: torch.Generator
+) -> HoleEvidence:
+    """(P * C, ...) for each class of each problem, by the rows that it learns from."""
+    batch = engine.subsample(_MOST_ROWS, generator).all_rows()
+    absent, label = batch.lacks().clamp_min(0).double(), assignment.label[batch.y]
+    weight = assignment.weight(batch.y, batch.weight).double() * (label >= 0)[:, None]
+    own = torch.nn.functional.one_hot(label.clamp_min(0), n_classes).double()
+    found = [_evidence(absent, own, each) for each in weight.mT]
+    return found[0].with_tensors(
+        {name: torch.cat([each.tensors()[name] for each in found]) for name in found[0].tensors()}
+    )
+
+
+def _evidence(absent: Tensor, own: Tensor, weight: Tensor) -> HoleEvidence:
+    """Of one problem: absent (n, D), own (n, C) one where a row is of a class, weight (n,).
+
+    Entries are absent independently of each other given the class, to a power under which the
+    labels of rows that were not counted are most probable: zero where holes come at random, less
+    than one where they come together.
+    """
+    rows = own * weight[:, None]
+    count, lacks = rows.sum(0), rows.mT @ absent
+    imagined = _IMAGINED * (lacks.sum(0) + 0.5) / (count.sum() + 1.0)
+    log_odds, base = _log_odds(lacks + imagined, count + _IMAGINED)
+    label, left = own.argmax(1), weight[:, None]
+    others = lacks[label] - left * absent + imagined, (count[label] - weight + _IMAGINED)
+    own_odds, own_base = _log_odds(*others)
+    alone = own_base + (absent * own_odds).sum(1)
+    told = (base + absent @ log_odds.mT).scatter(1, label[:, None], alone[:, None])
+    powers = torch.linspace(0.0, 1.0, _POWERS, dtype=told.dtype, device=told.device)
+    prior = (count + 1.0).log()
+    proba = (prior + powers[:, None, None] * told).log_softmax(2)
+    gain = proba[:, torch.arange(len(label), device=label.device), label] @ weight
+    return HoleEvidence(base=base, log_odds=log_odds).scaled(float(powers[gain.argmax()]))
+
+
+def _log_odds(lacks: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows that lack an entry (..., D), out of a count (...): log odds, log chance of none."""
+    shows = (count[..., None] - lacks).clamp_min(1e-9)
+    lacks = lacks.clamp_min(1e-9)
+    return lacks.log() - shows.log(), (shows.log() - count[..., None].log()).sum(-1)
+
+
+def with_evidence(
+    model: AnyMixture, prior: SpreadPrior | None, evidence: HoleEvidence
+) -> tuple[AnyMixture, SpreadPrior | None]:
+    """Mixtures, their components beside the evidence (P * C) for the classes that own them."""
+    owner, spread = model.layout.owner, model.density.spread
+    first = model.n_classes * torch.arange(model.n_problems, device=owner.device)
+    part = evidence.select((first[:, None] + owner).flatten()).to(dtype=model.log_weight.dtype)
+    product = _times(model.density, part)
+    if prior is not None:  # a product has the spreads of its parts flat, side by side
+        leading = prior.reference.ndim - spread.ndim + 1
+        prior = replace(prior, reference=prior.reference.flatten(leading))
+    return replace(model, density=product), prior
+
+
+def _times(density: Density, part: HoleEvidence) -> Product:
+    if isinstance(density, Product):
+        return replace(density, parts=(*density.parts, part), informative=True)
+    columns = (tuple(range(density.n_features)),)
+    return Product(parts=(density, part), columns=columns, informative=True)
+
+
+def without_evidence(model: AnyMixture) -> AnyMixture:
+    """The mixtures that `with_evidence` began with, as training has left them."""
+    return replace(model, density=_rest(model.density))
+
+
+def _rest(density: Density) -> Density:
+    assert isinstance(density, Product)
+    parts = density.parts[:-1]
+    if len(parts) == 1 and isinstance(parts[0], VectorDensity):
+        return parts[0]
+    return replace(density, parts=parts, informative=False)
