@@ -1,5 +1,8 @@
 """Small data sets and generators that the tests share."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +49,19 @@ def _command():
     """Skips what runs the command `mixtura` where its packages are absent."""
     for package in ("typer", "matplotlib"):
         pytest.importorskip(package)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Debian's Chromium, or none."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = os.environ.get("MIXTURA_CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no Chromium here: install Debian's package chromium")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

@@ -336,6 +336,9 @@ def test_bars_are_mean_sizes_for_the_predicted_classes(model, mixed):
     exact = np.abs(values[np.arange(3), :, place.argmax(1)]).mean(0)
     np.testing.assert_allclose(drawn.values, np.sort(exact)[::-1])
     assert "the predicted class" in check_texts(drawn)
+    two = ExplanationDisplay.from_estimator(model, X[::50], max_features=2, ax=axes())
+    assert len(two.bars_) == 2
+    assert "mean size of Shapley values, the first 2 of 4" in check_texts(two)
     check_texts(ExplanationDisplay.from_estimator(mixed, MIXED[:1]))
     density = ExplanationDisplay.from_estimator(mixed, MIXED[:1], output="log_density")
     assert "log density" in check_texts(density)

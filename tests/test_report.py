@@ -108,7 +108,7 @@ def test_a_notebook_shows_what_a_model_is(hostile):
 
 def test_a_notebook_shows_what_was_compared():
     page = Page(MixtureDensity(1, random_state=0).fit(X)._repr_html_())
-    assert "4 candidates compared on held-out rows" in page.words
+    assert "4 candidate(s) compared on held-out rows" in page.words
     assert page.words.count("chosen") == 1
     assert "Diagonal(floor=0.01)" in page.words
 
@@ -184,6 +184,34 @@ def test_a_report_is_one_safe_file_that_all_can_read(report):
     assert page.tags.count("svg") == page.tags.count("figcaption") >= 5
     assert text.count('role="img" aria-label="') == page.tags.count("svg")
     assert "#000000" not in text
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_report_in_a_browser(report, browser, tmp_path, width, scheme):
+    """It fits the screen, asks for nothing else, and its colors can be read."""
+    (tmp_path / "report.html").write_text(report[0], encoding="utf-8")
+    page, said = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme), []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("request", lambda request: said.append(request.url))
+    page.goto((tmp_path / "report.html").as_uri())
+    assert said == [(tmp_path / "report.html").as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ink, paper = (
+        page.evaluate(f"getComputedStyle(document.body).{name}")
+        for name in ("color", "backgroundColor")
+    )
+    assert page.evaluate("getComputedStyle(document.querySelector('svg')).color") == ink
+    light, dark = sorted(map(luminance, (ink, paper)), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) > 7.0
+    assert (luminance(paper) < 0.1) == (scheme == "dark")
+    page.close()
+
+
+def luminance(color):
+    """Of a color such as "rgb(0, 0, 0)", as the guidelines on accessibility have it."""
+    share = np.array(re.findall(r"\d+", color), dtype=float) / 255.0
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
 
 
 def test_a_report_shows_hostile_names_as_they_are(report):

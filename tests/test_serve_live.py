@@ -1,8 +1,6 @@
 """The server on a socket of its own: a real browser, slow clients, and how it ends."""
 
 import json
-import os
-import shutil
 import socket
 import threading
 import time
@@ -123,19 +121,6 @@ def test_what_is_under_way_ends_when_the_server_does(model, monkeypatch):
         server.should_exit = True
         asked.join()
     assert b'"prediction":"iris"' in answers[0]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Debian's Chromium, or none."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    chromium = os.environ.get("MIXTURA_CHROMIUM") or shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no Chromium here: install Debian's package chromium")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 def test_the_page(address, browser, tmp_path):

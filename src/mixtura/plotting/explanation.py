@@ -30,10 +30,11 @@ class ExplanationDisplay(Display):
 
     Attributes
     ----------
-    names : of the columns, those first that matter most; the rest is summed up in the last.
+    names : of the columns, those first that matter most; for one row, the rest is summed up.
     values : (P,) what they add; on average without sign, for several rows.
     base : the answer to a row with nothing observed; None for several rows.
     title : what is explained.
+    n_columns : how many columns there are.
     bars_ : artist.
     """
 
@@ -41,6 +42,7 @@ class ExplanationDisplay(Display):
     values: np.ndarray
     base: float | None
     title: str
+    n_columns: int
 
     @classmethod
     def from_estimator(
@@ -62,7 +64,7 @@ class ExplanationDisplay(Display):
             `options` go to.
         target : the class that is explained; None takes for each row the one that gets the largest
             value.
-        max_features : columns that are drawn; the others are summed up.
+        max_features : columns that are drawn; for one row, the others are summed up.
         """
         if not hasattr(estimator, "explain"):
             raise InvalidInputError(
@@ -93,10 +95,10 @@ class ExplanationDisplay(Display):
         order = np.argsort(-np.abs(first), kind="stable")
         kept, rest = order[:max_features], order[max_features:]
         labels, drawn = [own[at] for at in kept], first[kept]
-        if len(rest):
+        if len(rest) and start is not None:
             labels.append("1 other" if len(rest) == 1 else f"{len(rest)} others")
             drawn = np.append(drawn, first[rest].sum())
-        return cls(labels, drawn, start, title).plot(ax)
+        return cls(labels, drawn, start, title, len(own)).plot(ax)
 
     def plot(self, ax: Axes | None = None) -> Self:
         """Draw on axes, or on a new figure."""
@@ -104,7 +106,9 @@ class ExplanationDisplay(Display):
         place = np.arange(len(self.names))
         if self.base is None:
             self.bars_ = ax.barh(place, self.values, 0.7, color=color(0))
-            ax.set_xlabel("mean size of Shapley values")
+            some = f", the first {len(self.names)} of {self.n_columns}"
+            more = some if len(self.names) < self.n_columns else ""
+            ax.set_xlabel(f"mean size of Shapley values{more}")
         else:
             ends = self.base + np.cumsum(self.values[::-1])[::-1]
             begin = ends - self.values
@@ -130,7 +134,6 @@ class ExplanationDisplay(Display):
                 f"{value:+.3g}",
                 va="center",
                 fontsize="small",
-                color=color(0 if value >= 0.0 else 1),
             )
         ax.set_xlim(low - 0.05 * room, high + 0.2 * room)
 

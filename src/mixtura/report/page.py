@@ -29,7 +29,7 @@ table{border-collapse:collapse;font-size:.9rem;min-width:18rem}
 caption{text-align:left;color:var(--muted);padding-bottom:.3em}
 th,td{padding:.3em .8em .3em 0;text-align:left;vertical-align:top;
 border-bottom:1px solid var(--line)}
-tbody th{font-weight:normal}td.cell{padding:.3em .6em;text-align:right}
+tbody th{font-weight:normal}table .cell{padding:.3em .6em;text-align:right}
 figure{margin:1.2em 0;overflow-x:auto}
 figure svg{max-width:100%;height:auto;color:var(--ink);fill:currentColor}
 figcaption,.note{color:var(--muted);font-size:.9rem}

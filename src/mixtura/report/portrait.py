@@ -53,7 +53,7 @@ def features(subject: Subject) -> Iterator[Html]:
     first = np.argsort(-np.abs(found.values).mean((0, 2)))[:3]
     yield picture(
         lambda ax: ExplanationDisplay.from_explanation(found, max_features=_COLUMNS, ax=ax),
-        (6.5, 1.4 + 0.3 * min(_COLUMNS + 1, len(subject.columns))),
+        (6.5, 1.4 + 0.3 * min(_COLUMNS, len(subject.columns))),
         f"Shapley values; the largest: {', '.join(subject.columns[at] for at in first)}.",
         f"How much each column moves the probability of the predicted class, over {n_rows} rows.",
         3,

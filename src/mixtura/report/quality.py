@@ -106,7 +106,8 @@ def _share(part: int, whole: int) -> str:
 def _matrix(counts: np.ndarray, names: list[str]) -> Html:
     """Rows are true classes; the darker a cell, the larger its share of the row."""
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    head = tag("tr", tag("td"), *(tag("th", name, scope="col") for name in names))
+    names_above = [tag("th", name, scope="col", class_="cell") for name in names]
+    head = tag("tr", tag("td"), *names_above)
     lines = [
         tag(
             "tr",

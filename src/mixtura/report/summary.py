@@ -28,6 +28,7 @@ _STYLE = Html(
 )
 #: What stands for what in the attributes of estimators.
 _CHOICES = {
+    "representation_": "representation",
     "density_": "density of numbers",
     "method_": "method",
     "n_states_": "states",
@@ -85,9 +86,10 @@ def _classes_and_columns(model: Fitted) -> Iterator[tuple[str, str]]:
 
 def _averages_and_calibration(model: Fitted, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
     if model.blend is not None:
-        pairs = zip(kinds, model.blend.weights, strict=False)
-        shares = [f"{100 * weight:.0f} % {kind}" for kind, weight in pairs]
-        yield "averaged, by how columns are mapped", ", ".join(shares)
+        shares = [f"{100 * weight:.0f} %" for weight in model.blend.weights]
+        if len(kinds) == len(shares):
+            shares = [f"{share} {kind}" for kind, share in zip(kinds, shares, strict=True)]
+        yield f"average of {len(shares)} models", ", ".join(shares)
     if model.classes is not None and len(model.classes) > 1:
         yield "calibration", _calibration(model)
     if model.held_back is not None:
@@ -130,8 +132,8 @@ def notebook(estimator: BaseEstimator) -> str:
     parts: list[Html] = [tag("strong", type(estimator).__name__)]
     parts.append(table((), facts(estimator)))
     compared = candidates(getattr(estimator, "choice_", None) or [])
-    if compared:
-        title = tag("summary", f"{len(compared)} candidates compared on held-out rows")
+    if any(each.loss is not None for each in compared):
+        title = tag("summary", f"{len(compared)} candidate(s) compared on held-out rows")
         parts.append(tag("details", title, choice_table(compared)))
     parts.append(tag("details", tag("summary", "parameters"), tag("code", repr(estimator))))
     return _STYLE + tag("div", joined(parts), class_="mixtura")

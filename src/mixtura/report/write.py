@@ -122,11 +122,11 @@ def _chosen(subject: Subject) -> Iterator[Html]:
     assert isinstance(estimator, BaseEstimator)
     yield scrolling(table((), facts(estimator), "The model"), "The model")
     compared = candidates(getattr(estimator, "choice_", None) or [])
-    if not compared:
+    met = [each for each in compared if each.loss is not None]
+    if not met:
         yield paragraph("Nothing was compared: all was set, or rows were too few to hold some out.")
         return
     yield scrolling(choice_table(compared, "Compared on held-out rows of training"), "Candidates")
-    met = [each for each in compared if each.loss is not None]
     if len(met) > 1:
         questions = len({each.question for each in met})
         yield picture(
