@@ -1,4 +1,4 @@
-"""Commands that ask a model: predict, evaluate, explain, impute, sample."""
+"""Commands that ask a model: predict, evaluate, report, explain, impute, sample."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mixtura.cli.options import AsJson, Data, Kept, Missing, Model, Seed, TableOut
+from mixtura.cli.options import AsJson, Data, Kept, Missing, Model, Seed, TableOut, Truth
 from mixtura.cli.output import notes, show, working
 
 
@@ -46,9 +46,7 @@ def predict(
 def evaluate(
     model: Model,
     data: Data,
-    target: Annotated[
-        str | None, typer.Option(help="the column with the truth; that of training if left out")
-    ] = None,
+    target: Truth = None,
     missing: Missing = None,
     as_json: AsJson = False,
 ) -> None:
@@ -61,6 +59,29 @@ def evaluate(
         with working(f"predicting {len(asked.X):,} rows"):
             found = asked.scores(truth)
         show({"rows": len(asked.X), **found}, as_json)
+
+
+def report(
+    model: Model,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
+    target: Truth = None,
+    time: Annotated[float, typer.Option(help="seconds it may take, about")] = 60.0,
+    missing: Missing = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write a report on a classifier as one HTML file, from rows that it has not seen."""
+    with notes():
+        from mixtura.cli.asking import Asked
+        from mixtura.files import check_place
+
+        check_place(out)
+        asked = Asked.read(model, data, missing, "report")
+        truth = asked.truth(target)
+        with working(f"reporting on {len(asked.X):,} rows"):
+            asked.model.report(out, asked.X, truth, max_time=time, random_state=seed)
+        show({"rows": len(asked.X), "wrote": out}, as_json)
 
 
 def explain(

@@ -53,7 +53,8 @@ def root() -> None:
 
 for command in (
     *(training.fit, training.tune),
-    *(answers.predict, answers.evaluate, answers.explain, answers.impute, answers.sample),
+    *(answers.predict, answers.evaluate, answers.report),
+    *(answers.explain, answers.impute, answers.sample),
     *(serving.serve, serving.export),
     *(papers.demo, papers.reproduce),
 ):

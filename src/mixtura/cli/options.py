@@ -10,6 +10,10 @@ Data = Annotated[Path, typer.Argument(help="CSV, Parquet, Arrow (Feather) or Exc
 Target = Annotated[
     str | None, typer.Option(help="the column to predict; without one, a density of the rows")
 ]
+Truth = Annotated[
+    str | None,
+    typer.Option("--target", help="the column with the truth; that of training if left out"),
+]
 ModelOut = Annotated[Path, typer.Option(help="the model file to write")]
 TableOut = Annotated[Path, typer.Option(help="the table to write; its suffix says which format")]
 Drop = Annotated[list[str] | None, typer.Option(help="a column to leave out; may be repeated")]

@@ -16,9 +16,10 @@ from mixtura.cli.output import Facts
 from mixtura.data import encode_labels
 from mixtura.data.given import Loaded
 from mixtura.exceptions import InvalidInputError
+from mixtura.plotting.classifiers import Reliability
 
-#: Bins of the calibration error, and classes of which a confusion matrix is shown.
-_BINS, _MOST_CLASSES = 10, 20
+#: Groups of rows of the calibration error, and classes of which a confusion matrix is shown.
+_GROUPS, _MOST_CLASSES = 10, 20
 
 
 def scores(model: Loaded, X: pd.DataFrame, y: np.ndarray | None) -> Facts:
@@ -48,7 +49,7 @@ def _of_classes(model: Loaded, X: pd.DataFrame, y: np.ndarray) -> Facts:
     facts: dict[str, object] = {
         "error": float(np.mean(guess != codes)),
         "log_loss": float(log_loss(codes, proba, labels=labels)),
-        "calibration_error": calibration_error(proba.max(1), guess == codes),
+        "calibration_error": Reliability.of(proba, codes, _GROUPS).error,
     }
     if len(labels) <= _MOST_CLASSES:
         names, counts = (
@@ -60,10 +61,3 @@ def _of_classes(model: Loaded, X: pd.DataFrame, y: np.ndarray) -> Facts:
             for name, row in zip(names, counts, strict=True)
         ]
     return facts
-
-
-def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """Mean distance of confidence (n,) and the share that is right (n,), over ten even bins."""
-    place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
-    gap = np.bincount(place, confidence - right, minlength=_BINS)
-    return float(np.abs(gap).sum() / len(right))
