@@ -89,7 +89,7 @@ def hostile():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X[:, 1:], columns=[HOSTILE, "b & c", '"quoted"'])
     frame["word"] = np.where(X[:, 3] > 1, HOSTILE, "plain")
-    labels = np.array([HOSTILE, "<b>bold", "c"])[Y]
+    labels = np.array([HOSTILE, "<b>bold", "c\u202e\x00\ud800"])[Y]
     model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
     return model.fit(frame, labels), frame, labels
 
@@ -216,7 +216,7 @@ def luminance(color):
 
 def test_a_report_shows_hostile_names_as_they_are(report):
     page = Page(report[0])
-    for name in (HOSTILE, "<b>bold", "b & c", '"quoted"'):
+    for name in (HOSTILE, "<b>bold", "b & c", '"quoted"', "c\ufffd\ufffd\ufffd"):
         assert name in page.words
 
 
@@ -310,7 +310,7 @@ def test_bad_input_is_refused_before_work_and_leaves_the_old_file(hostile, tmp_p
     path.write_text("old")
     monkeypatch.setattr(type(model), "predict_proba", None)  # work would fail otherwise
     for rows, told, options in (
-        (frame, np.where(labels == "c", "unknown", labels), {}),
+        (frame, np.where(labels == HOSTILE, "unknown", labels), {}),
         (frame, labels[:-1], {}),
         (frame, [None] * 150, {}),
         (frame.rename(columns={"word": "other"}), labels, {}),

@@ -147,7 +147,8 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
         It has the data and its holes, what was chosen against what, error and calibration whole and
         with entries missing, a confusion matrix, and a card of what the model cannot do; of a model
         with a density of rows also which columns matter, each class's components in words and
-        pictures, typical and strange rows, and what to measure next.
+        pictures, typical and strange rows, and what to measure next. Its pictures need matplotlib:
+        `pip install 'mixtura[plot]'`.
 
         Parameters
         ----------
@@ -155,6 +156,7 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
         X, y : rows that the model has not seen, and their labels. Of many rows some are drawn.
         max_time : seconds, about; where they do not suffice, fewer rows are looked at, and the
             report says how many.
+        random_state : of the rows that are drawn, and of holes.
         """
         seed = self._generator(random_state).initial_seed()
         write_report(self, path, X, y, max_time=max_time, seed=seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +27,8 @@ DASHES, _MARKERS = ("-", "--", ":", "-."), ("o", "^", "s", "D", "v", "P")
 _LONGEST = 28
 #: Points of more rows than these hide each other.
 MOST_POINTS = 1_000
+#: Control characters but for the end of a line, halves of characters, and turns of direction.
+_STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 #: What all but what matters is drawn in: it shows on white and on black.
 MUTED = "#8c8c8c"
 
@@ -90,9 +93,14 @@ def table_of(estimator: HasModel, X: ArrayLike) -> Matrix:
     return rows
 
 
+def printable(text: str) -> str:
+    """Text without what steers a screen or turns the direction of writing."""
+    return _STEERING.sub("\ufffd", text)
+
+
 def shown(name: object, longest: int = _LONGEST) -> str:
     """A name on one line, not too long, in which no dollar begins a formula."""
-    text = " ".join(str(name).split())
+    text = " ".join(printable(str(name)).split())
     text = text if len(text) <= longest else text[: longest - 1] + "…"
     return text.replace("$", r"\$")
 

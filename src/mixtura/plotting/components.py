@@ -42,20 +42,26 @@ if TYPE_CHECKING:
 SHARES, _POINTS = (0.5, 0.9), 300
 #: Deviations that curves go beyond the means of components, and the share of the peak that shows.
 _REACH, _VISIBLE = 3.5, 0.003
-#: Columns that are shown unless others are asked for, and categories of one.
-_COLUMNS, _CATEGORIES = 6, 12
+#: Columns that are shown unless others are asked for, and categories of one; columns of which it
+#: is found out what they tell.
+_COLUMNS, _CATEGORIES, MOST_COLUMNS = 6, 12, 1_000
 
 
-def telling_columns(model: Fitted, n_columns: int, device: Device) -> np.ndarray:
-    """(D,) columns, those first that on their own are expected to tell most about the class.
+def nats_alone(model: Fitted, device: Device) -> np.ndarray:
+    """(D,) what each column on its own is expected to tell about the class.
 
-    In their order where there are no two classes.
+    Zeros where there are no two classes, or so many columns that it would take minutes.
     """
-    if model.classes is None or len(model.classes) < 2:
-        return np.arange(n_columns)
+    n_columns = len(model.scaling.location)
+    if model.classes is None or len(model.classes) < 2 or n_columns > MOST_COLUMNS:
+        return np.zeros(n_columns)
     nothing = Matrix(np.full((1, n_columns), np.nan), np.ones((1, n_columns), dtype=bool))
-    nats = next_feature(model, nothing, torch.Generator().manual_seed(0), device)
-    return np.argsort(-nats[0], kind="stable")
+    return next_feature(model, nothing, torch.Generator().manual_seed(0), device)[0]
+
+
+def telling_columns(model: Fitted, device: Device) -> np.ndarray:
+    """(D,) columns, those first that tell most on their own; else in their order."""
+    return np.argsort(-nats_alone(model, device), kind="stable")
 
 
 def _tabular(model: Fitted) -> Density:
@@ -224,7 +230,7 @@ class ComponentsDisplay(Display):
         ----------
         X, y : rows to draw as points (some of them, where they are many), and their labels.
         features : two columns of numbers, by name or position; None takes those that on their own
-            tell most about the class.
+            tell most about the class (of more than 1,000 columns, or without classes, the first).
         """
         require_matplotlib()
         model = fitted_model(estimator)
@@ -296,7 +302,7 @@ def _pair(model: Fitted, features: Sequence[int | str] | None, device: Device) -
     n_columns = len(model.scaling.location)
     levels = model.schema.levels(n_columns)
     if features is None:
-        numbers = [at for at in telling_columns(model, n_columns, device) if not levels[at]]
+        numbers = [at for at in telling_columns(model, device) if not levels[at]]
         chosen = [int(at) for at in numbers[:2]]
     else:
         chosen = [model.schema.position(column, n_columns) for column in features]
@@ -335,14 +341,14 @@ class MarginalsDisplay(Display):
         Parameters
         ----------
         features : columns by name or position; None takes the six that on their own tell most
-            about the class.
+            about the class (of more than 1,000 columns, or without classes, the first).
         """
         require_matplotlib()
         model, device = fitted_model(estimator), estimator.device
         _tabular(model)
         n_columns = len(model.scaling.location)
         if features is None:
-            chosen = telling_columns(model, n_columns, device)[:_COLUMNS].tolist()
+            chosen = telling_columns(model, device)[:_COLUMNS].tolist()
         else:
             chosen = [model.schema.position(column, n_columns) for column in features]
         if not chosen:

@@ -84,6 +84,8 @@ def _method(subject: Subject) -> Iterator[str]:
     n_labeled = subject.n_given - subject.n_unlabeled
     if len(subject.labels) < n_labeled:
         yield f"{len(subject.labels)} of the {n_labeled} labeled rows were looked at, at random."
+    if subject.is_wide:
+        yield f"Of {len(subject.columns)} columns, it was not found out which matter."
     met = len(subject.proba[0.0])
     if met < len(subject.labels):
         yield f"Time allowed predictions for {met} of these rows."

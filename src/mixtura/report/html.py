@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from mixtura.plotting.base import printable
+
 
 class Html(str):
     """Text that is markup already."""
@@ -17,13 +19,17 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
     dropped, and one inside is a hyphen.
     """
     pairs = {key.rstrip("_").replace("_", "-"): v for key, v in attributes.items() if v is not None}
-    opening = "".join(f' {key}="{escape(str(value))}"' for key, value in pairs.items())
+    opening = "".join(f' {key}="{_escaped(value)}"' for key, value in pairs.items())
     return Html(f"<{name}{opening}>{joined(children)}</{name}>")
 
 
 def joined(children: Iterable[object]) -> Html:
     """One after the other, escaped where they are no markup."""
-    return Html("".join(each if isinstance(each, Html) else escape(str(each)) for each in children))
+    return Html("".join(each if isinstance(each, Html) else _escaped(each) for each in children))
+
+
+def _escaped(value: object) -> str:
+    return escape(printable(str(value)))
 
 
 def table(

@@ -14,7 +14,7 @@ from mixtura.answers import Explanation, explain, next_feature
 from mixtura.data import Matrix
 from mixtura.densities import Product, numeric_part
 from mixtura.exceptions import DegenerateDataWarning
-from mixtura.models.fitted import Fitted
+from mixtura.models.fitted import Fitted, Observations
 from mixtura.plotting import ComponentsDisplay, ExplanationDisplay, MarginalsDisplay
 from mixtura.plotting.components import component_log_joint
 from mixtura.progress import Progress
@@ -40,8 +40,8 @@ _CATEGORIES = 2_000
 
 def features(subject: Subject) -> Iterator[Html]:
     """Shapley values of some rows, in a bounded time."""
-    count = min(_EXPLAINED, len(subject.labels))
-    found = _explained(subject, count, "probability", subject.max_time / 6.0)
+    some = subject.rows.take(np.arange(min(_EXPLAINED, len(subject.labels))))
+    found = _explained(subject, some, "probability", subject.max_time / 6.0)
     n_rows, error = len(found.values), float(np.mean(found.error_std))
     told = f"estimated from random orders, with standard errors of {error:.2g}"
     yield paragraph(
@@ -60,25 +60,24 @@ def features(subject: Subject) -> Iterator[Html]:
     )
 
 
-def _explained(subject: Subject, count: int, output: str, seconds: float) -> Explanation:
-    """Of the first rows, as many as time allows."""
+def _explained(subject: Subject, rows: Observations, output: str, seconds: float) -> Explanation:
+    """Of rows, of as many as time allows."""
     generator = torch.Generator().manual_seed(subject.seed)
     parts: list[Explanation] = []
 
-    def answer(rows: np.ndarray) -> np.ndarray:
-        some = subject.rows.take(rows)
+    def answer(some: np.ndarray) -> np.ndarray:
         with warnings.catch_warnings(), Progress((), 0, seconds / _CALLS) as progress:
             warnings.simplefilter("ignore", DegenerateDataWarning)  # the report tells the errors
             found = explain(
-                *(subject.model, some, output, "auto", None),
+                *(subject.model, rows.take(some), output, "auto", None),
                 generator=generator,
                 progress=progress,
                 device=subject.estimator.device,
             )
         parts.append(found)
-        return rows
+        return some
 
-    in_time(count, seconds, answer, first=2)
+    in_time(len(rows), seconds, answer, first=2)
     return _joined(parts)
 
 
@@ -282,8 +281,8 @@ def examples(subject: Subject) -> Iterator[Html]:
 
 def _reasons(subject: Subject, rows: np.ndarray) -> list[str]:
     """Of each row, the columns that make it unlikely."""
-    own = replace(subject, X=subject.take(rows), labels=subject.labels[rows])
-    found = _explained(own, len(rows), "log_density", subject.max_time / 12.0).values
+    own = subject.rows.take(rows)
+    found = _explained(subject, own, "log_density", subject.max_time / 12.0).values
     found = np.vstack([found, np.zeros((len(rows) - len(found), found.shape[1]))])
     return [
         listed([subject.columns[at] for at in np.argsort(each)[:3] if each[at] < 0.0], 3)

@@ -9,11 +9,9 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import torch
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _num_samples
 
-from mixtura.answers import next_feature
 from mixtura.data import Matrix, encode_labels
 from mixtura.data.given import ArrayLike
 from mixtura.data.labels import read_labels_of
@@ -25,10 +23,13 @@ from mixtura.models.fitted import Fitted, Observations
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.plotting.base import HasModel, class_names, column_names, fitted_model
+from mixtura.plotting.components import MOST_COLUMNS, nats_alone
 from mixtura.plotting.holes import with_holes
 
 #: Rows that are looked at, and entries of these.
 _MOST_ROWS, _MOST_ENTRIES = 5_000, 2_000_000
+#: Characters of a name.
+_LONGEST = 120
 #: Shares of the entries that are taken away.
 SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
 
@@ -42,6 +43,11 @@ class Reported(HasModel, Protocol):
     def classes_(self) -> np.ndarray: ...
     def predict_proba(self, X: ArrayLike) -> np.ndarray: ...
     def _by_row(self, answers: ArrayLike, X: ArrayLike) -> ArrayLike: ...
+
+
+def _cut(name: str) -> str:
+    """A name that is not too long."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
 def in_time(
@@ -125,11 +131,12 @@ class Subject:
 
     @property
     def classes(self) -> list[str]:
-        return class_names(self.model.classes)
+        return [_cut(name) for name in class_names(self.model.classes)]
 
     @property
     def columns(self) -> list[str]:
-        return column_names(self.model.schema, len(self.model.scaling.location))
+        n_columns = len(self.model.scaling.location)
+        return [_cut(name) for name in column_names(self.model.schema, n_columns)]
 
     @property
     def takes_holes(self) -> bool:
@@ -142,6 +149,11 @@ class Subject:
     @property
     def is_table(self) -> bool:
         return isinstance(self.rows, Matrix)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it would take minutes to find out what the columns tell."""
+        return len(self.model.scaling.location) > MOST_COLUMNS
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -171,10 +183,7 @@ class Subject:
     @cached_property
     def nats(self) -> np.ndarray:
         """(D,) what each column on its own is expected to tell about the class."""
-        nothing = np.full((1, len(self.columns)), np.nan)
-        rows = Matrix(nothing, np.ones(nothing.shape, dtype=bool))
-        generator = torch.Generator().manual_seed(self.seed)
-        return next_feature(self.model, rows, generator, self.estimator.device)[0]
+        return nats_alone(self.model, self.estimator.device)
 
     @cached_property
     def telling(self) -> np.ndarray:

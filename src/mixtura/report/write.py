@@ -74,7 +74,8 @@ def _sections(subject: Subject) -> Iterator[Section]:
         "next": ("What to measure next", portrait.measurements),
         "card": ("What it can and cannot do", card),
     }
-    if not (subject.has_density and subject.is_table and len(subject.classes) > 1):
+    known = subject.has_density and subject.is_table and len(subject.classes) > 1
+    if subject.is_wide or not known:
         parts = {name: parts[name] for name in ("data", "model", "quality", "confusion", "card")}
     for name, (title, written) in parts.items():
         yield Section(name, title, list(written(subject)))
