@@ -107,6 +107,7 @@ ESTIMATORS = {
     "simplex": (network("simplex", "full"), HOLED, LABELS),
     "student network": (network("posterior", "student"), HOLED, LABELS),
     "no labels": (network("posterior", "diag"), HOLED, None),
+    "diagonal network": (network("posterior", "diag"), HOLED, LABELS),
 }
 MIXED = {
     "mixed": (classifier("full"), LABELS),
@@ -353,6 +354,7 @@ EXPORTED = [
     *map(str, STRUCTURES),
     *("curves", "boosted", "votes", "primal", "poly2"),
     *("linear", "poly", "rbf", "laplacian", "sigmoid", "mixed", "informative"),
+    *("diagonal network", "log_density", "peaks"),
 ]
 
 
@@ -415,9 +417,11 @@ def test_what_is_not_exported_says_so(tmp_path, monkeypatch):
     path.write_text("before")
     wide = RNG.normal(size=(70, 31))
     for model, what in (
-        (fitted("density"), "only MixtureClassifier"),
-        (fitted("pairs"), "only MixtureClassifier"),
-        (fitted("simplex"), "by draws"),
+        (fitted("density"), "only classifiers of tables"),
+        (fitted("pairs"), "only classifiers of tables"),
+        (fitted("no labels"), "that know classes"),
+        (fitted("simplex"), "embedding='simplex' cannot"),
+        (fitted("student network"), "networks of StudentT cannot"),
         (classifier("full").fit(wide, wide[:, 0] > 0), "31 features cannot be exported, 30"),
     ):
         with pytest.raises(UnsupportedError, match=what):

@@ -122,7 +122,7 @@ class Estimator(BaseEstimator):
             raise InvalidInputError(f"export writes ONNX graphs: {path} must end with .onnx.")
         if find_spec("onnx") is None:
             raise ImportError("export needs onnx: pip install 'mixtura[onnx]'.")
-        from mixtura.runtime.onnx import write
+        from mixtura.runtime.export import write
 
         write(predictor(*read(content_of(self))), path)
 

@@ -155,7 +155,8 @@ class LowRankForm(Gaussian):
 
     @property
     def row_cost(self) -> int:
-        return 4 * (self.mean.size + len(self.mean) * (self.loading.shape[2] + 1) ** 2)
+        rank = self.loading.shape[2]
+        return 4 * (self.loading.size + len(self.mean) * (rank + 1) ** 2)
 
     @cached_property
     def _scaled(self) -> np.ndarray:
@@ -189,11 +190,22 @@ class LowRankForm(Gaussian):
     def distances(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         (by_square, by_value, log_scale), values = self.table, batch.moments
         latent = (values[:, -len(by_value) :] @ by_value).reshape(len(batch), len(self.mean), -1)
-        inner, log_gram = _bordered(self._gram(batch.seen), latent)
+        if batch.observed is None:
+            half, log_gram = self._whole
+            inner = ((half @ latent[..., None]) ** 2).sum((2, 3))
+        else:
+            inner, log_gram = _bordered(self._gram(batch.observed), latent)
         squares, log_det = values @ by_square, values[:, -len(log_scale) :] @ log_scale + log_gram
         if self.of_covariance:
             return squares - inner, log_det
         return squares + inner, log_det - self.log_gram_all
+
+    @cached_property
+    def _whole(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inverse Cholesky factors (K, R, R) and log determinants (K,) of B of complete rows."""
+        gram = self._gram(np.ones((1, self.mean.shape[1]), dtype=bool))[0]
+        half = np.linalg.inv(np.linalg.cholesky(gram))
+        return half, -2.0 * np.log(half.diagonal(0, 1, 2)).sum(1)
 
     @cached_property
     def log_gram_all(self) -> np.ndarray:
@@ -203,15 +215,12 @@ class LowRankForm(Gaussian):
     def regress(
         self, away: np.ndarray, seen: np.ndarray, component: np.ndarray | slice
     ) -> np.ndarray:
-        projection, response = self._scaled[component], self.loading[component]
-        if not self.of_covariance:
-            projection, response = response, -projection
-        latent = (projection * away[..., None]).sum(-2)
-        own = self._gram(seen.reshape(-1, seen.shape[-1]))
-        if not isinstance(component, slice):
-            own = own[np.arange(len(own)), component]
-        solved = np.linalg.solve(own, latent[..., None])
-        return (response @ solved)[..., 0]
+        scaled, loading = self._scaled[component], self.loading[component]
+        side = (seen if self.of_covariance else ~seen)[..., None]
+        gram = loading.swapaxes(-1, -2) @ (scaled * side) + np.eye(loading.shape[-1])
+        projection, response = (scaled, loading) if self.of_covariance else (loading, -scaled)
+        latent = projection.swapaxes(-1, -2) @ away[..., None]
+        return (response @ np.linalg.solve(gram, latent))[..., 0]
 
 
 @kind
