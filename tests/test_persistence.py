@@ -332,6 +332,17 @@ def test_headers_that_make_no_sense(saved, change, message):
         mixtura.load(saved)
 
 
+@pytest.mark.filterwarnings("error")
+def test_columns_that_were_empty_are_not_spoken_of(tmp_path):
+    """When a file is read, nothing is said of values that nobody has given."""
+    rows = np.column_stack([np.arange(9.0), np.full(9, np.nan)])
+    model = MixtureDensity(1, density="diag", missingness="ignore")
+    with pytest.warns(UserWarning, match="no observed value"):
+        model.fit(rows)
+    model.save(tmp_path / "model.safetensors")
+    assert mixtura.load(tmp_path / "model.safetensors").schema_.empty == (1,)
+
+
 def test_missing_files(tmp_path):
     """No file, or a folder where a file should be."""
     with pytest.raises(FileNotFoundError, match=r"no model file at .*nothing"):

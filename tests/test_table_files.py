@@ -10,7 +10,7 @@ import pytest
 from test_command import PLAIN, error, facts, run, table
 
 from mixtura.exceptions import FileFormatError, InvalidInputError
-from mixtura.files import read_frame, read_text, replacing, write_frame
+from mixtura.files import check_table_place, read_frame, read_text, replacing, write_frame
 
 pd = pytest.importorskip("pandas")
 for package in ("pyarrow", "rich", "typer"):
@@ -105,6 +105,12 @@ def test_damaged_files_are_refused(suffix, tmp_path):
     path.write_bytes(b"PK\3\4 neither this nor that")
     with pytest.raises(FileFormatError, match=r"table\..* is damaged"):
         read_frame(path)
+
+
+def test_folders_that_cannot_be_written_to_are_refused_early(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="cannot be written to: choose another"):
+        check_table_place(tmp_path / "table.csv")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

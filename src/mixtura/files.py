@@ -71,6 +71,8 @@ def check_place(path: Path) -> None:
         raise InvalidInputError(f"{path} is a folder: give the name of a file.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in.")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"the folder {path.parent} cannot be written to: choose another.")
 
 
 def check_table_place(path: Path) -> None:

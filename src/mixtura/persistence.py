@@ -277,6 +277,7 @@ def _check_answer(estimator: object) -> None:
     tags, model = get_tags(estimator).input_tags, _innermost_model(estimator)
     rows = np.full((2 + tags.allow_nan, len(model.scaling.scale)), np.nan)
     rows[0], rows[1] = 0.0, _FAR
+    rows[:, list(model.schema.empty)] = np.nan  # what was empty in training is not asked about
     for asked in (rows, rows[:-1]):  # what fits three rows by chance does not fit two
         given = [asked] if tags.three_d_array else model.schema.decode(asked)
         if not np.isfinite(_first_answer(estimator, given)).all():

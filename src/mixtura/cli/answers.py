@@ -104,7 +104,11 @@ def explain(
         with working(f"explaining {len(asked.X):,} rows"):
             found, importance = asked.explanations(output, time, seed)
         asked.write(found, out)
-        show({"rows": len(asked.X), "importance": importance, "wrote": out}, as_json)
+        what = output or ("probability" if "prediction" in found else "log_density")
+        show(
+            {"rows": len(asked.X), "explained": what, "importance": importance, "wrote": out},
+            as_json,
+        )
 
 
 def impute(

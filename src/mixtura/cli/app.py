@@ -25,7 +25,8 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except _UsageError as error:
-            _fail(f"{error.format_message()} See: {(error.ctx or ctx).command_path} --help", 2)
+            message, where = error.format_message().rstrip("."), error.ctx or ctx
+            _fail(f"{message}. See: {where.command_path} --help", 2)
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get((error.name or "").partition(".")[0])
             _fail(f"{error}" + (f": pip install 'mixtura[{extra}]'." if extra else ""), 1)

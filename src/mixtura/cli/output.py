@@ -24,10 +24,14 @@ def one_line(text: object) -> str:
 
 @contextmanager
 def notes() -> Iterator[None]:
-    """Warnings become notes, one line each, on standard error."""
+    """Warnings become notes, one line each and once, on standard error."""
+
+    said = set[str]()
 
     def show(message: Warning | str, *details: object, **more: object) -> None:
-        print(f"note: {one_line(message)}", file=sys.stderr, flush=True)
+        if one_line(message) not in said:
+            said.add(one_line(message))
+            print(f"note: {one_line(message)}", file=sys.stderr, flush=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")

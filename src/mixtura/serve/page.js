@@ -45,7 +45,7 @@ function field(column, place) {
 }
 
 function known() {
-  const row = {};
+  const row = Object.create(null);  // a column may have any name
   let wrong = null;
   schema.columns.slice(0, MOST_FIELDS).forEach((column, place) => {
     const input = byId("field-" + place), text = input.value.trim();
