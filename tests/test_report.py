@@ -272,7 +272,8 @@ def test_answers_end_when_time_is_up(monkeypatch):
 def test_many_rows_are_sampled_and_it_says_so(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("mixtura.report.subject._MOST_ROWS", 250)
-    monkeypatch.setattr("mixtura.report.portrait.picture", lambda *rest: "")
+    for part in ("quality", "portrait"):
+        monkeypatch.setattr(f"mixtura.report.{part}.picture", lambda *rest: "")
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(16), 20)
     rows = labels[:, None] + 0.3 * rng.normal(size=(320, 2))
@@ -286,8 +287,9 @@ def test_many_rows_are_sampled_and_it_says_so(tmp_path, monkeypatch):
     assert "Classes that are confused most often" in page.words
 
 
-def test_models_without_a_density_of_rows_have_a_shorter_report(tmp_path):
+def test_models_without_a_density_of_rows_have_a_shorter_report(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr("mixtura.report.quality.picture", lambda *rest: "")
     short = ["data", "model", "quality", "confusion", "card"]
     sequences = make_hmm_sequences(3, random_state=0)
     settings = {"method": "ml", "init": EM(max_iter=2), "calibrate": False, "random_state": 0}

@@ -20,10 +20,11 @@ _SHOWN = 8
 _STYLE = Html(
     "<style>.mixtura{font:inherit;max-width:60em}"
     ".mixtura table{border-collapse:collapse;margin:.4em 0;background:none}"
+    ".mixtura table{color:inherit;font:inherit}"
     ".mixtura :is(th,td){padding:.15em .8em .15em 0;text-align:left;vertical-align:top;"
     "background:none;border-bottom:1px solid rgba(128,128,128,.35)}"
     ".mixtura :is(th,td,summary,strong,code){color:inherit;font-weight:normal}"
-    ".mixtura strong{font-weight:bold}"
+    ".mixtura :is(strong,thead th){font-weight:bold}.mixtura tbody th{white-space:nowrap}"
     ".mixtura code{white-space:pre-wrap;background:none}</style>"
 )
 #: What stands for what in the attributes of estimators.

@@ -128,6 +128,11 @@ def _chosen(subject: Subject) -> Iterator[Html]:
         yield paragraph("Nothing was compared: all was set, or rows were too few to hold some out.")
         return
     yield scrolling(choice_table(compared, "Compared on held-out rows of training"), "Candidates")
+    if sum(each.question == "density" for each in met) > 1:
+        yield paragraph(
+            "Densities are compared after a few iterations, and the best is then trained to the "
+            "end: its loss is of then, and may be above one that lost."
+        )
     if len(met) > 1:
         questions = len({each.question for each in met})
         yield picture(
