@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureDensity
-from mixtura.data import tables
+from mixtura.data import lazy, tables
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
 from mixtura.solvers import EBW, EM, LBFGS, Adam
 
@@ -62,7 +62,7 @@ def files(frame, tmp_path_factory):
 @pytest.fixture
 def streaming(monkeypatch):
     """Less than a quarter of the rows comes into memory for good, and chunks are short."""
-    monkeypatch.setattr(tables, "_FEW", 250)
+    monkeypatch.setattr(lazy, "_FEW", 250)
     monkeypatch.setattr(tables.Table, "most_rows", {"cpu": 64, "cuda": 64})
     monkeypatch.setattr(streamed, "_WINDOW", 400)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,20 @@ class CodedLabels:
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    @classmethod
+    def joined(cls, parts: Sequence[CodedLabels]) -> CodedLabels:
+        """The labels of several parts, one after another."""
+        places: dict[object, int] = {}
+        codes = [
+            np.array([places.setdefault(value, len(places)) for value in part.values])[part.codes]
+            for part in parts
+        ]
+        return cls(np.array([*places], dtype=object), np.concatenate(codes))
+
+    def plain(self) -> np.ndarray:
+        """(n,) the labels themselves."""
+        return self.values[self.codes]
 
 
 def read_labels(y: ArrayLike) -> np.ndarray:

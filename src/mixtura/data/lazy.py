@@ -7,18 +7,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
+from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
 from mixtura.data.given import ArrayLike
+from mixtura.exceptions import UnsupportedError
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from mixtura.data.schema import Schema
+
+#: So many numbers of rows that stay on disk are read into memory for good.
+_FEW = 2**25
+
+Found = TypeVar("Found")
 
 
 class LazyRows(ABC):
@@ -57,6 +64,28 @@ class LazyRows(ABC):
         part._order = index if self._order is None else self._order[index]
         return part
 
+    def chunks(self, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """The rows at hand, in order: where they stand, and so many of them at a time."""
+        for start in range(0, len(self), n_rows):
+            yield slice(start, start + n_rows), self[start : start + n_rows]
+
+    def recode(self, schema: Schema) -> None:
+        """Take other categories, among which are those of these rows."""
+        if schema.categories is not None:
+            raise UnsupportedError("these rows hold numbers, and no categories.")
+
+    def comes_whole(self, index: np.ndarray) -> bool:
+        """Whether the rows at `index` are so few that they are read into memory for good."""
+        return len(index) * self._whole[1] <= _FEW
+
+    def shared(self, found: Found) -> list[Found]:
+        """What was found in the rows at hand, here and wherever else there are some."""
+        return [found]
+
+    def reduced(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sums over all rows, from those over the rows at hand."""
+        return sums
+
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Positions of all rows in an order that is random, `size` at a time."""
         import torch  # not needed to read tables
@@ -77,6 +106,20 @@ class MappedRows(LazyRows):
 
     def _read(self, index: slice | np.ndarray) -> np.ndarray:
         return self._array[index]
+
+
+def chunks_of(X: np.ndarray | LazyRows, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
+    """The rows at hand, in order: where they stand, and so many of them at a time."""
+    if isinstance(X, LazyRows):
+        yield from X.chunks(n_rows)
+        return
+    for start in range(0, len(X), n_rows):
+        yield slice(start, start + n_rows), X[start : start + n_rows]
+
+
+def shared(X: np.ndarray | LazyRows, found: Found) -> list[Found]:
+    """What was found in the rows at hand, here and wherever else there are some."""
+    return X.shared(found) if isinstance(X, LazyRows) else [found]
 
 
 def is_memory_mapped(X: np.ndarray) -> bool:
@@ -113,6 +156,13 @@ class Openable(ABC):
         self, y: ArrayLike, sample_weight: ArrayLike, categorical_features: ArrayLike
     ) -> Opened:
         """Look through the rows once; y and weights are names of columns, or arrays, or None."""
+
+
+def source_of(X: ArrayLike) -> ArrayLike:
+    """X; a path becomes the source of rows that it names."""
+    if not is_path(X):
+        return X
+    return import_module("mixtura.data.streamed").Source(X)  # pyarrow is optional
 
 
 def is_path(given: object) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura.data.curves import Curves
+from mixtura.data.lazy import LazyRows, chunks_of, shared
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.parts import storable
 
@@ -53,7 +55,9 @@ class Scaling:
         return Scaling(location, scale, levels)
 
     @classmethod
-    def measure(cls, X: np.ndarray, weight: np.ndarray, names: np.ndarray | None = None) -> Scaling:
+    def measure(
+        cls, X: np.ndarray | LazyRows, weight: np.ndarray, names: np.ndarray | None = None
+    ) -> Scaling:
         """Weighted mean and deviation of each column, ignoring NaN; safe for any magnitude."""
         location, mass = _weighted_nanmean(X, weight, lambda x: x)
         low, high = _nan_range(X)
@@ -98,31 +102,40 @@ class Scaling:
         return plain - torch.from_numpy(slope).to(x.device)
 
 
+#: Means of columns (D,), and the mass of the rows that they are of.
+_Mean = tuple[np.ndarray, np.ndarray]
+
+
 def _weighted_nanmean(
-    X: np.ndarray, weight: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
+    X: np.ndarray | LazyRows, weight: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    total, mass = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for start in range(0, len(X), _SCAN_ROWS):
-        rows = np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64)
+    found = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for at, chunk in chunks_of(X, _SCAN_ROWS):
+        rows = np.asarray(chunk, dtype=np.float64)
         seen = ~np.isnan(rows)
-        share = weight[start : start + _SCAN_ROWS, None]
-        mass_here = (share * seen).sum(0)
-        mass += mass_here
-        part = np.divide(share * seen, mass_here, out=np.zeros(rows.shape), where=mass_here > 0)
-        mean_here = (part * np.where(seen, function(rows), 0.0)).sum(0)
-        total += (mean_here - total) * np.divide(
-            mass_here, mass, out=np.zeros_like(mass), where=mass > 0
-        )
-    return total, mass
+        share = weight[at, None]
+        mass = (share * seen).sum(0)
+        part = np.divide(share * seen, mass, out=np.zeros(rows.shape), where=mass > 0)
+        found = _pooled(found, ((part * np.where(seen, function(rows), 0.0)).sum(0), mass))
+    return reduce(_pooled, shared(X, found))
 
 
-def _nan_range(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _pooled(one: _Mean, other: _Mean) -> _Mean:
+    """The mean of all rows, and their mass, from those of two parts."""
+    mass = one[1] + other[1]
+    share = np.divide(other[1], mass, out=np.zeros_like(mass), where=mass > 0)
+    return one[0] + (other[0] - one[0]) * share, mass
+
+
+def _nan_range(X: np.ndarray | LazyRows) -> tuple[np.ndarray, np.ndarray]:
     """Smallest and largest observed value of each column; zeros where there is none."""
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
-    for start in range(0, len(X), _SCAN_ROWS):
-        rows = np.asarray(X[start : start + _SCAN_ROWS], dtype=np.float64)
+    for _, chunk in chunks_of(X, _SCAN_ROWS):
+        rows = np.asarray(chunk, dtype=np.float64)
         low = np.fmin(low, np.fmin.reduce(rows, axis=0))
         high = np.fmax(high, np.fmax.reduce(rows, axis=0))
+    lows, highs = zip(*shared(X, (low, high)), strict=True)
+    low, high = np.fmin.reduce(lows), np.fmax.reduce(highs)
     seen = high >= low
     return np.where(seen, low, 0.0), np.where(seen, high, 0.0)
 

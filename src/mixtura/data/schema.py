@@ -25,7 +25,7 @@ from mixtura.data.columns import (
     unmasked,
 )
 from mixtura.data.given import ArrayLike
-from mixtura.data.lazy import LazyRows, Openable, is_path
+from mixtura.data.lazy import LazyRows, Openable, chunks_of, is_path, shared
 from mixtura.data.matrix import Matrix
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 
@@ -90,10 +90,11 @@ class Schema:
     def with_empty(self, values: np.ndarray | LazyRows) -> Schema:
         """The same, knowing which columns of the training rows (n, D) are all NaN."""
         empty = np.ones(values.shape[1], dtype=bool)
-        for start in range(0, len(values), _SCAN_ROWS):
-            empty &= np.isnan(values[start : start + _SCAN_ROWS]).all(0)
+        for _, rows in chunks_of(values, _SCAN_ROWS):
+            empty &= np.isnan(rows).all(0)
             if not empty.any():
-                return self
+                break
+        empty = np.logical_and.reduce(shared(values, empty))
         return replace(self, empty=tuple(np.flatnonzero(empty).tolist()))
 
     def of_numbers(self) -> Schema:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from mixtura.data.columns import codes_of, distinct
+from mixtura.data.columns import check_kind, codes_of, distinct, kind_of
 from mixtura.data.given import ArrayLike
 from mixtura.data.labels import CodedLabels
 from mixtura.data.lazy import LazyRows, Openable, Opened
@@ -215,6 +215,13 @@ class StreamedRows(LazyRows):
         self._edges = np.append(0, np.cumsum(counts))
         self._cursor = _Cursor(self._blocks, self._edges)
         self._window: _Window | None = None
+
+    def recode(self, schema: Schema) -> None:
+        """Take other categories, among which are those of these rows."""
+        every = schema.categories or [None] * len(self._columns)
+        for column, categories in zip(self._columns, every, strict=True):
+            check_kind(column.kind, kind_of(categories), column.label)
+            column.categories = categories
 
     def view(self, index: np.ndarray) -> Self:
         part = super().view(index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -16,9 +16,8 @@ from mixtura.data.scaling import Scaling
 from mixtura.exceptions import InvalidInputError
 
 UNLABELED = -1
+Sums = dict[str, Tensor]
 _SCAN_ROWS = 16_384
-#: So many numbers of a table that stays on disk are read into memory for good.
-_FEW = 2**25
 
 
 @dataclass(frozen=True)
@@ -208,7 +207,11 @@ class Table:
 
     def chunks(self, n_rows: int) -> Iterator[Batch]:
         """All rows in order, `n_rows` at a time."""
-        if self._lazy is None and len(self) <= n_rows:
+        if self._lazy is not None:
+            for at, rows in self._lazy.chunks(n_rows):
+                yield Batch(*self._convert(rows), self.y[at], self.weight[at])
+            return
+        if len(self) <= n_rows:
             yield Batch(self._x, self._observed, self.y, self.weight, self._absent)
             return
         for start in range(0, len(self), n_rows):
@@ -231,7 +234,7 @@ class Table:
             part._x = self._x[at]
             part._observed = None if self._observed is None else self._observed[at]
             part._absent = None if self._absent is None else self._absent[at]
-        elif len(index) * self.n_features > _FEW:
+        elif not self._lazy.comes_whole(index):
             part._lazy = self._lazy.view(index)
         else:
             part._x, part._observed = self._convert(self._lazy[index])
@@ -243,7 +246,25 @@ class Table:
     def row_keys(self) -> np.ndarray:
         """(n,) numbers as good as random, the same for copies of a row (but for rounding)."""
         factors = odd_factors(self.n_features)
-        return np.concatenate([hashed(batch, factors) for batch in self.chunks(_SCAN_ROWS)])
+        keys = [hashed(batch, factors).view(np.int64) for batch in self.chunks(_SCAN_ROWS)]
+        return self.joined([torch.from_numpy(each) for each in keys]).numpy().view(np.uint64)
+
+    def reduced(self, sums: Sums, function: Callable[[Batch], Sums]) -> Sums:
+        """Sums over all rows, from those that `function` gives for the rows at hand."""
+        if self._lazy is None:
+            return sums
+        return self._lazy.reduced(sums or function(self._nobody()))
+
+    def _nobody(self) -> Batch:
+        """A row that counts for nothing."""
+        x = torch.zeros(1, self.n_features, dtype=self.dtype, device=self.device)
+        return Batch(x, None, torch.zeros_like(self.y[:1]), torch.zeros_like(self.weight[:1]))
+
+    def joined(self, parts: list[Tensor]) -> Tensor:
+        """What was found for each row, from that for the chunks at hand."""
+        if self._lazy is not None:
+            parts = [part for found in self._lazy.shared(parts) for part in found]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
         """The same rows with other labels or weights, (n,)."""

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mixtura.data import Scaling
 from mixtura.data.sequences import AnyBatch
-
-Sums = dict[str, Tensor]
+from mixtura.data.tables import Sums
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
@@ -80,7 +79,15 @@ class Engine(ABC, Generic[AnyBatch]):
 
     @abstractmethod
     def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
-        """All rows in order, `n_rows` at a time."""
+        """The rows at hand in order, `n_rows` at a time: all, or those of this process."""
+
+    @abstractmethod
+    def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
+        """Sums over all rows, from those that `function` gives for the rows at hand."""
+
+    @abstractmethod
+    def joined(self, parts: list[Tensor]) -> Tensor:
+        """What was found for each row, from that for the chunks at hand."""
 
     @property
     @abstractmethod
@@ -147,7 +154,7 @@ class Engine(ABC, Generic[AnyBatch]):
         """Observed values of a row, in all its frames: their mean by weight, at least one."""
         values = self.sizes.double() * self.n_features
         if self.may_have_missing:
-            missing = torch.cat([batch.missing_share() for batch in self.chunks(_SCAN_ROWS)])
+            missing = self.joined([batch.missing_share() for batch in self.chunks(_SCAN_ROWS)])
             values = values * (1.0 - missing)
         weight = self.weight.double()
         return max(float(weight @ values / weight.sum()), 1.0)
@@ -170,13 +177,12 @@ class Engine(ABC, Generic[AnyBatch]):
         for batch in self.chunks(self.chunk_rows(model)):
             for name, value in function(batch).items():
                 total[name] = value if name not in total else total[name].add_(value)
-        return total
+        return self.reduced(total, function)
 
     def concat(self, function: Callable[[AnyBatch], Tensor], model: HasRowCost) -> Tensor:
         """What `function` gives for each chunk, one after another, on the CPU."""
         with torch.no_grad():
-            parts = [function(b).cpu() for b in self.chunks(self.chunk_rows(model))]
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+            return self.joined([function(b).cpu() for b in self.chunks(self.chunk_rows(model))])
 
     # -- parts ---------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mixtura.data import Batch, Scaling, Table
 from mixtura.data.sequences import AnyBatch
+from mixtura.data.tables import Sums
 from mixtura.engines.base import Engine
 
 
@@ -72,6 +73,12 @@ class Wrapped(Engine[AnyBatch]):
 
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         return self._inner.minibatch_indices(size, generator)
+
+    def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
+        return self._inner.reduced(sums, function)
+
+    def joined(self, parts: list[Tensor]) -> Tensor:
+        return self._inner.joined(parts)
 
     def row_keys(self) -> np.ndarray:
         return self._inner.row_keys()

@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from numbers import Integral, Real
 from os import PathLike
@@ -28,9 +27,10 @@ from sklearn.utils.validation import (
 from mixtura.answers import METHODS, OUTPUTS, Condition, Given, Groups, explain
 from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of, resolve_device
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState, Setting
-from mixtura.data.lazy import Openable, Opened, is_path
+from mixtura.data.lazy import Openable, Opened, is_path, source_of
 from mixtura.data.schema import Schema, as_table
 from mixtura.data.sequence_input import Sequences
+from mixtura.data.sharded import Shard
 from mixtura.densities import HiddenMarkov
 from mixtura.engines import Engine, LocalEngine
 from mixtura.estimators.conditioned import ConditionedModel
@@ -170,14 +170,15 @@ class Estimator(BaseEstimator):
 
 
 def opened(
-    X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike, categorical_features: ArrayLike
+    estimator: DensityEstimator, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike
 ) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
     """Training rows, labels and weights: as they are, or of a source after its scan."""
-    if is_path(X):
-        X = import_module("mixtura.data.streamed").Source(X)  # pyarrow is optional
+    X = source_of(X)
     if not isinstance(X, Openable):
         return X, y, sample_weight
-    found = X.opened(y, sample_weight, categorical_features)
+    if isinstance(X, Shard):
+        X.check_fit(estimator.get_params(deep=False))
+    found = X.opened(y, sample_weight, estimator.categorical_features)
     return found, found.y, found.weight
 
 
@@ -258,7 +259,8 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
     def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
         """Checked rows, and what their columns are; they are learned if that is not known."""
         if isinstance(X, Opened):
-            self.feature_names_in_ = np.array(X.schema.names, dtype=object)
+            if all(isinstance(name, str) for name in X.schema.names or [None]):
+                self.feature_names_in_ = np.array(X.schema.names, dtype=object)
             _check_n_features(self, X.rows, reset=True)
             return Matrix(X.rows), X.schema  # type: ignore[arg-type]
         if schema is not None:

@@ -264,7 +264,7 @@ class MixtureClassifier(DensityClassifier):
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         """
         with self._all_or_nothing(X):
-            given = opened(X, y, sample_weight, self.categorical_features)
+            given = opened(self, X, y, sample_weight)
             return self._fit_rows(*self._read_labeled(*given))
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -188,7 +188,7 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         X may stay on disk, as in `MixtureClassifier.fit`; a column that y names is left out.
         """
         with self._all_or_nothing(X):
-            X, _, sample_weight = opened(X, y, sample_weight, self.categorical_features)
+            X, _, sample_weight = opened(self, X, y, sample_weight)
             rows, schema = self._read(X)
             weight = check_weight(sample_weight, len(rows))
             if (weight == 0).any():

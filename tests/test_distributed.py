@@ -1,0 +1,136 @@
+"""Processes that hold some of the rows each: one model, that of one process with all rows."""
+
+import re
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from mixtura import MixtureClassifier, MixtureDensity
+from mixtura.data import sharded
+from mixtura.distributed import Shard
+from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.solvers import EBW, EM, LBFGS
+
+pd = pytest.importorskip("pandas")
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="PyTorch without gloo"
+)
+
+SETTINGS = {
+    "em": {"objective": "likelihood", "solver": EM(3)},
+    "lbfgs": {"tradeoff": 0.5, "solver": LBFGS(3)},
+    "ebw": {"tradeoff": 0.5, "solver": EBW(3)},
+}
+
+
+def make_rows():
+    """Numbers and words with holes; the class "z" and the word "c" are in the last rows alone."""
+    rng = np.random.default_rng(0)
+    y = np.sort(rng.integers(3, size=90))
+    X = rng.normal(size=(90, 2)) + y[:, None] * [2.0, -1.0]
+    X[rng.random(X.shape) < 0.1] = np.nan
+    word = np.where(y == 2, "c", np.where(rng.random(90) < 0.5, "a", "b"))
+    return pd.DataFrame({"u": X[:, 0], "v": X[:, 1], "word": word}), np.array(["x", "y", "z"])[y]
+
+
+def make_model(name):
+    model = MixtureClassifier(
+        2, density="diag", init=EM(2), missingness="ignore", calibrate=False, random_state=0
+    )
+    return model.set_params(**SETTINGS[name])
+
+
+def parameters(model):
+    found = {"means": model.means_, "covariances": model.covariances_, "weights": model.weights_}
+    return found | {"typical": model.score_quantiles_}
+
+
+def refusals(rank, X, y):
+    """Messages of what is refused, in all processes."""
+    wrong = {
+        "columns": (Shard(X.rename(columns={"u": f"u{rank}"})), {}),
+        "type": (Shard(X.assign(u=X["u"].astype(str)) if rank else X), {}),
+        "infinity": (Shard(X.assign(u=np.inf) if rank else X), {}),
+        "settings": (Shard(X), {"n_components": 1 + rank}),
+        "seed": (Shard(X), {"random_state": None}),
+        "clock": (Shard(X), {"max_time": 1.0}),
+        "nothing": (Shard(X[:0]), {}),
+    }
+    found = {}
+    for name, (given, settings) in wrong.items():
+        with pytest.raises((InvalidInputError, UnsupportedError)) as error:
+            make_model("em").set_params(**settings).fit(given, y[: len(given.X)])
+        found[name] = str(error.value)
+    return found
+
+
+def work(rank, folder, stop):
+    """What one of two processes does: it holds the rows up to `stop`, or those from there on."""
+    torch.set_num_threads(1)
+    sharded._FEW_ROWS = 20
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+    X, y = make_rows()
+    mine = slice(0, stop) if rank == 0 else slice(stop, None)
+    found = {}
+    for name in SETTINGS:
+        found[name] = parameters(make_model(name).fit(Shard(X[mine]), y[mine]))
+    density = MixtureDensity(2, density="diag", solver=EM(3), random_state=0)
+    found["density"] = parameters(density.fit(Shard(X[["u", "v"]].to_numpy()[mine])))
+    if find_spec("pyarrow"):
+        path = f"{folder}/{rank}.parquet"
+        X[mine].assign(label=y[mine]).to_parquet(path)
+        found["files"] = parameters(make_model("em").fit(Shard(path), "label"))
+    alone = slice(0, 0) if rank == 0 else slice(None)
+    found["alone"] = parameters(make_model("em").fit(Shard(X[alone]), y[alone]))
+    torch.save((found, refusals(rank, X[mine], y[mine])), f"{folder}/{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What the two processes have found, and what they have refused."""
+    folder = tmp_path_factory.mktemp("processes")
+    torch.multiprocessing.spawn(work, (str(folder), 35), nprocs=2)
+    return [torch.load(folder / str(rank), weights_only=False) for rank in range(2)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*SETTINGS, "density", "alone", "files"])
+def test_many_processes_and_one_give_the_same_model(name, found):
+    """Also where a class or a category is in one process alone, and where one has no rows."""
+    X, y = make_rows()
+    if name == "density":
+        model = MixtureDensity(2, density="diag", solver=EM(3), random_state=0)
+        expected = parameters(model.fit(X[["u", "v"]].to_numpy()))
+    else:
+        expected = parameters(make_model(name if name in SETTINGS else "em").fit(X, y))
+    for answers, _ in found:
+        if name == "files" and name not in answers:
+            pytest.skip("pyarrow is not installed")
+        for key, value in expected.items():
+            np.testing.assert_allclose(answers[name][key], value, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("columns", "rank 1 has the columns .'u1', 'v', 'word'., and rank 0"),
+        ("type", "rank 0: column 'u' held text in training and holds numbers now"),
+        ("infinity", "rank 1: Input X contains infinity"),
+        ("settings", "n_components must be the same in all processes: it is 1 in rank 0, and 2 in"),
+        ("seed", "random_state must be an int"),
+        ("clock", "max_time"),
+        ("nothing", "no process has rows"),
+    ],
+)
+def test_what_is_refused_names_the_rank(name, message, found):
+    for _, refused in found:
+        assert re.search(message, refused[name]), refused[name]
+
+
+def test_a_shard_needs_a_group():
+    with pytest.raises(InvalidInputError, match="init_process_group"):
+        MixtureDensity(1, random_state=0).fit(Shard(np.zeros((3, 1))))
