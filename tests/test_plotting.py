@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.integrate import trapezoid
 from sklearn.base import BaseEstimator
 from sklearn.calibration import calibration_curve
 from sklearn.datasets import load_iris
@@ -47,6 +48,7 @@ from mixtura.plotting import (  # noqa: E402
     StatesDisplay,
 )
 from mixtura.plotting.classifiers import Reliability  # noqa: E402
+from mixtura.plotting.components import _radii  # noqa: E402
 from mixtura.plotting.holes import with_holes  # noqa: E402
 
 X, Y = load_iris(return_X_y=True)
@@ -152,7 +154,7 @@ def test_marginals_are_densities_of_single_columns(model, mixed):
     drawn = MarginalsDisplay.from_estimator(mixed, features=[1, 0])
     words, numbers = drawn.marginals
     np.testing.assert_allclose(words.density.sum(0), 1.0)
-    np.testing.assert_allclose(np.trapezoid(numbers.density, numbers.at, axis=0), 1.0, atol=2e-3)
+    np.testing.assert_allclose(trapezoid(numbers.density, numbers.at, axis=0), 1.0, atol=2e-3)
     assert len(drawn.axes_[0].patches) == 2 * 2
     found = check_texts(drawn)
     assert {"$x_{", "<b>", "_$a", "$b^$", "column 1"} <= set(found)
@@ -179,6 +181,14 @@ def test_components_of_a_network_are_those_of_its_mixtures():
     with pytest.warns(ConvergenceWarning):
         network = MixtureNetworkClassifier(1, solver=solver, random_state=0, **settings).fit(X, Y)
     assert len(ComponentsDisplay.from_estimator(network, ax=axes()).lines_) == 2 * 3
+
+
+def test_radii_are_those_of_scipy():
+    density = plain(density="student").fit(X, NAMES).mixture_.density
+    dof = density.dof.numpy()[:, None]
+    np.testing.assert_allclose(_radii(density) ** 2, 2 * stats.f.ppf((0.5, 0.9), 2, dof))
+    squares = _radii(density.scale) ** 2
+    np.testing.assert_allclose(squares, stats.chi2.ppf([(0.5, 0.9)] * len(dof), 2))
 
 
 # -- classifiers -------------------------------------------------------------------------------

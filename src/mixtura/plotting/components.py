@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
-from scipy import stats
 
 from mixtura.answers import next_feature
 from mixtura.data import Matrix
@@ -181,10 +180,15 @@ def outlines(model: Fitted, pair: Sequence[int]) -> np.ndarray:
 
 
 def _radii(part: Density) -> np.ndarray:
-    """(K, shares) of the circle that an outline is the image of."""
+    """(K, shares) of the circle that an outline is the image of.
+
+    In two dimensions the squares are quantiles in closed form, of chi-squared and F distributions.
+    """
+    beyond = np.tile(1.0 - np.array(SHARES), (part.n_components, 1))
     if isinstance(part, StudentT):
-        return np.sqrt(2.0 * stats.f.ppf(SHARES, 2, part.dof.numpy()[:, None]))
-    return np.tile(np.sqrt(stats.chi2.ppf(SHARES, 2)), (part.n_components, 1))
+        dof = part.dof.numpy()[:, None]
+        return np.sqrt(dof * (beyond ** (-2.0 / dof) - 1.0))
+    return np.sqrt(-2.0 * np.log(beyond))
 
 
 @dataclass

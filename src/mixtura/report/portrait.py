@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.stats import entropy
+from scipy.special import xlogy
 
 from mixtura.answers import Explanation, explain, next_feature
 from mixtura.data import Matrix
@@ -95,7 +95,7 @@ def _joined(parts: list[Explanation]) -> Explanation:
 def measurements(subject: Subject) -> Iterator[Html]:
     """What to measure first, and next."""
     prior = subject.model.class_prior
-    total = float(entropy(prior)) if prior is not None else 0.0
+    total = 0.0 if prior is None else -float(xlogy(prior, prior).sum())
     top = [at for at in subject.telling[:_COLUMNS] if subject.nats[at] > 0.0]
     lines = [
         (subject.columns[at], f"{subject.nats[at]:.3f}", bar(subject.nats[at] / max(total, 1e-9)))
