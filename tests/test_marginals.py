@@ -15,7 +15,7 @@ from mixtura.data.curves import KINDS, Curves
 from mixtura.densities import Diagonal
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
-from mixtura.selection.blend import _EVEN_ROWS, _weights
+from mixtura.selection.blend import _EVEN_ROWS, blend_weights
 from mixtura.selection.chooser import Chooser
 from mixtura.solvers import LBFGS
 
@@ -193,7 +193,7 @@ def test_weights_predict_best(rng):
 
     best = optimize.minimize(loss, np.zeros(3), tol=1e-12).x
     best = np.exp(best - np.logaddexp.reduce(best))
-    np.testing.assert_allclose(_weights(own, weight), best, atol=1e-4)
+    np.testing.assert_allclose(blend_weights(np.log(own), weight), best, atol=1e-4)
 
 
 def test_class_probabilities_are_averages(blended, skewed):

@@ -18,6 +18,7 @@ from mixtura import (
     MixtureDensity,
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
+    MixtureRegressor,
     PairwiseClassifier,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
@@ -30,6 +31,7 @@ from mixtura.estimators import (
     imputer,
     network_classifier,
     network_regressor,
+    regressor,
     sequence,
     sparse,
 )
@@ -75,6 +77,7 @@ QUICK = {
         **{"specialize": 0.5, "unlabeled_weight": 0.5, "calibrate": False},
     },
     "MixtureNetworkRegressor": NETWORK,
+    "MixtureRegressor": {"n_components": 1, "density": "full", "marginals": "linear"},
     "BoostedMixtureClassifier": {"n_stages": 1, "calibrate": False},
     "SequenceMixtureClassifier": {"n_states": 1, "method": "ml", "calibrate": False},
 }
@@ -130,11 +133,11 @@ def test_what_the_readme_says_of_each_estimator(claim):
 ESTIMATORS = [
     *(MixtureClassifier, MixtureDensity, BoostedMixtureClassifier, SparseMixtureClassifier),
     *(SequenceMixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor),
-    *(PairwiseClassifier, FisherScores),
+    *(PairwiseClassifier, FisherScores, MixtureRegressor),
 ]
 SHOWN = [
     *(boosted, classifier, density, fisher, imputer),
-    *(network_classifier, network_regressor, sequence, sparse),
+    *(network_classifier, network_regressor, regressor, sequence, sparse),
 ]
 
 

@@ -16,6 +16,7 @@ from mixtura import (
     MixtureImputer,
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
+    MixtureRegressor,
     PairwiseClassifier,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
@@ -46,7 +47,7 @@ LONGER = LONG | {
     "check_n_features_in",
 }
 #: Estimators for which almost all checks are long.
-SLOW = {"Moments", "MixtureNetworkClassifier", "MixtureNetworkRegressor"}
+SLOW = {"Moments", "MixtureNetworkClassifier", "MixtureNetworkRegressor", "MixtureRegressor"}
 #: For them there is less to choose, in the few iterations that scikit-learn's own estimators are
 #: checked with; `make fuzz` leaves all as they come.
 BRIEF = {"n_components": 1, "density": "diag", "calibrate": False}
@@ -62,6 +63,7 @@ NARROW = {
     "BoostedMixtureClassifier": BRIEF | {"n_stages": 2, "early_stopping": False, "solver": EM(5)},
     "MixtureNetworkClassifier": BRIEF | LINKED | {"solver": LinkedEM(5, end_to_end=False)},
     "MixtureNetworkRegressor": LINKED | {"n_components": 3, "solver": LinkedEM(5)},
+    "MixtureRegressor": {"n_components": 1, "density": "full", "marginals": "linear"},
     "Moments": {"n_states": 1, "method": "ml", "init": EM(5), "early_stopping": False},
 }
 
@@ -92,7 +94,8 @@ CLASSIFIERS = [
     MixtureNetworkClassifier(),
     Moments(),
 ]
-OTHERS = [MixtureDensity(), MixtureNetworkRegressor(), MixtureImputer(1, density="diag")]
+REGRESSORS = [MixtureNetworkRegressor(), MixtureRegressor()]
+OTHERS = [MixtureDensity(), *REGRESSORS, MixtureImputer(1, density="diag")]
 
 
 def name_of(check):

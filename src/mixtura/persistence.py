@@ -26,6 +26,7 @@ from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedEr
 from mixtura.files import replacing
 from mixtura.models.fitted import Fitted
 from mixtura.models.network import Network
+from mixtura.models.regression import Regression
 from mixtura.parts import Part, Stored, find_class, import_path, is_storable
 from mixtura.runtime.files import FORMAT_VERSION
 from mixtura.selection.typical import with_models
@@ -275,7 +276,7 @@ def _plain_copy(value: object) -> object:
 def _check_answer(estimator: object) -> None:
     """A row of zeros, one far away and one of nothing get finite answers: the parts fit."""
     tags, model = get_tags(estimator).input_tags, _innermost_model(estimator)
-    rows = np.full((2 + tags.allow_nan, len(model.scaling.scale)), np.nan)
+    rows = np.full((2 + tags.allow_nan, model.n_columns), np.nan)
     rows[0], rows[1] = 0.0, _FAR
     rows[:, list(model.schema.empty)] = np.nan  # what was empty in training is not asked about
     for asked in (rows, rows[:-1]):  # what fits three rows by chance does not fit two
@@ -292,7 +293,7 @@ def _first_answer(estimator: object, given: ArrayLike) -> np.ndarray:
     raise ValueError("it answers nothing")
 
 
-def _innermost_model(estimator: object) -> Fitted:
+def _innermost_model(estimator: object) -> Fitted | Regression:
     """The model of an estimator, or of one inside it."""
     state = vars(estimator)
     if "model_" in state:

@@ -22,19 +22,19 @@ def predict_set(
     if not held_back.models:
         held_back = with_models(model, held_back, device)
 
-    def proba(judge: Fitted, rows: Matrix) -> np.ndarray:
-        return np.exp(judge.log_proba(judge.engine(rows, device)))
+    def proba(fitted: Fitted, rows: Matrix) -> np.ndarray:
+        return np.exp(fitted.log_proba(fitted.engine(rows, device)))
 
     def judged_by(mixtures: tuple[Mixture, ...]) -> Judge:
-        judge = _judge(model, mixtures)
-        return lambda values: proba(judge, Matrix(values))
+        own = judge(model, mixtures)
+        return lambda values: proba(own, Matrix(values))
 
     judges = [judged_by(mixtures) for mixtures in held_back.models]
     observed = ~np.isnan(rows.values)
     return conformal_sets(proba(model, rows), observed, held_back, judges, coverage)
 
 
-def _judge(model: Fitted, mixtures: tuple[Mixture, ...]) -> Fitted:
+def judge(model: Fitted, mixtures: tuple[Mixture, ...]) -> Fitted:
     """The model with mixtures in place of its own and of those averaged with it, if any."""
     if not mixtures:
         return model

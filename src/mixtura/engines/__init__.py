@@ -2,6 +2,6 @@
 
 from mixtura.engines.base import Engine
 from mixtura.engines.local import LocalEngine
-from mixtura.engines.wrapped import PreparedEngine, PunchedEngine, is_copy
+from mixtura.engines.wrapped import ContrastEngine, PreparedEngine, PunchedEngine, is_copy
 
-__all__ = ["Engine", "LocalEngine", "PreparedEngine", "PunchedEngine", "is_copy"]
+__all__ = ["ContrastEngine", "Engine", "LocalEngine", "PreparedEngine", "PunchedEngine", "is_copy"]

@@ -1,4 +1,4 @@
-"""Rows of a table or another engine: as they are, with holes, or as a model has prepared them."""
+"""Rows of a table or another engine: as they are, with copies, or as a model has prepared them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from mixtura.data import Batch, Scaling, Table
 from mixtura.data.sequences import AnyBatch
 from mixtura.data.tables import Sums
+from mixtura.data.targets import beside_features
 from mixtura.engines.base import Engine
 
 
@@ -124,6 +125,29 @@ class PunchedEngine(Wrapped[AnyBatch]):
         generator = torch.Generator().manual_seed(self._seed)
         for batch in super().chunks(max(1, n_rows // 2)):
             yield batch.with_punched(self._share, generator)
+
+
+class ContrastEngine(Wrapped[Batch]):
+    """Every row stands beside a copy without its targets, of negative weight.
+
+    The likelihood of such rows is that of the targets given the features, and a `share` of that of
+    the features.
+    """
+
+    def __init__(self, inner: Engine[Batch], n_targets: int, share: float) -> None:
+        super().__init__(inner)
+        self._n_targets, self._share = n_targets, share
+
+    @property
+    def may_have_missing(self) -> bool:
+        return True
+
+    def batch(self, index: slice | Tensor) -> Batch:
+        return beside_features(super().batch(index), self._n_targets, self._share)
+
+    def chunks(self, n_rows: int) -> Iterator[Batch]:
+        for batch in super().chunks(max(1, n_rows // 2)):
+            yield beside_features(batch, self._n_targets, self._share)
 
 
 class PreparedEngine(Wrapped[Batch]):

@@ -8,6 +8,7 @@ from mixtura.estimators.imputer import MixtureImputer
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.estimators.network_regressor import MixtureNetworkRegressor
 from mixtura.estimators.pairwise import PairwiseClassifier
+from mixtura.estimators.regressor import MixtureRegressor
 from mixtura.estimators.sequence import SequenceMixtureClassifier
 from mixtura.estimators.sparse import SparseMixtureClassifier
 
@@ -19,6 +20,7 @@ __all__ = [
     "MixtureImputer",
     "MixtureNetworkClassifier",
     "MixtureNetworkRegressor",
+    "MixtureRegressor",
     "PairwiseClassifier",
     "SequenceMixtureClassifier",
     "SparseMixtureClassifier",

@@ -200,6 +200,15 @@ def read_table(
     return Matrix(rows, given.untold)
 
 
+def learn_table(
+    estimator: BaseEstimator, X: ArrayLike, categorical_features: ArrayLike, unexpected: str
+) -> tuple[Matrix, Schema]:
+    """Training rows, and what their columns are."""
+    schema = Schema.learn(as_table(X), categorical_features)
+    rows = read_table(estimator, X, schema, unexpected, reset=True)
+    return rows, schema.with_empty(rows.values)
+
+
 class ModelEstimator(Estimator):
     """An estimator whose answers are those of its fitted model, `model_`; subclasses train it."""
 
@@ -265,9 +274,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
             return Matrix(X.rows), X.schema  # type: ignore[arg-type]
         if schema is not None:
             return read_table(self, X, schema, self.unexpected, reset=False), schema
-        schema = Schema.learn(as_table(X), self.categorical_features)
-        rows = read_table(self, X, schema, self.unexpected, reset=True)
-        return rows, schema.with_empty(rows.values)
+        return learn_table(self, X, self.categorical_features, self.unexpected)
 
     def _rows(self, X: ArrayLike) -> Observations:
         return self._read(X, self._fitted.schema)[0]

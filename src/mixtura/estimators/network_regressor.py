@@ -13,17 +13,16 @@ from sklearn.base import RegressorMixin, _fit_context
 from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
-from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
 from mixtura.densities import Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
 from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
+from mixtura.estimators.rows import read_targets
 from mixtura.exceptions import InvalidInputError
-from mixtura.models.fitted import run_over
+from mixtura.models.fitted import Observations, run_over
 from mixtura.numerics import spawn
 from mixtura.progress import Callback, Progress
 from mixtura.selection.chooser import MOST, Chooser
@@ -138,21 +137,10 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
             return self
 
     def _read_targets(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike
+        self, X: Observations, y: ArrayLike, sample_weight: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
         """Targets in units of their deviation, weights, and the mean and deviation."""
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
-                "is None."
-            )
-        y = column_or_1d(unmasked(y), warn=True)
-        try:
-            y = y.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"y must hold numbers: {error}.") from error
-        assert_all_finite(y, allow_nan=True, input_name="y")
-        check_consistent_length(X, y)
+        y = read_targets(self, X, y, several=False)
         weight = check_weight(sample_weight, len(X))
         known = ~np.isnan(y) & (weight > 0)
         if not known.any():

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.metrics import accuracy_score
-from sklearn.utils import compute_sample_weight
+from sklearn.utils import column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
 from mixtura.data import encode_labels, find_labeled, labeled_mask, read_labels
+from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike, ClassWeight, Numbers
 from mixtura.data.labels import CodedLabels
 from mixtura.estimators.base import check_weight
@@ -108,6 +109,25 @@ def read_classes(
         assert_all_finite(y, allow_nan=True, input_name="y")
     classes = _classes(y, unlabeled) if known is None else known
     return classes, encode_labels(y, classes, unlabeled)
+
+
+def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool) -> np.ndarray:
+    """(n,) numbers to predict, or (n, T) if there may be several; NaN where there is none."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None."
+        )
+    given = np.asarray(unmasked(y))
+    if not several or given.ndim != 2:
+        given = column_or_1d(given, warn=True)
+    try:
+        given = given.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"y must hold numbers: {error}.") from error
+    assert_all_finite(given, allow_nan=True, input_name="y")
+    check_consistent_length(X, given)
+    return given
 
 
 def labeled_alone(codes: np.ndarray) -> np.ndarray:

@@ -162,6 +162,11 @@ class Fitted:
     held_back: HeldBack | None = None
 
     @property
+    def n_columns(self) -> int:
+        """How many columns rows have."""
+        return len(self.scaling.scale)
+
+    @property
     def mixture(self) -> Mixture:
         """The density of rows; an error where there is none."""
         if isinstance(self.model, Mixture):

@@ -28,20 +28,22 @@ def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:
             for each in answers
         ]
     )
-    own = np.exp([-each.losses() for each in answers])
-    weights = _weights(own, first.weight)
+    weights = blend_weights(-np.stack([each.losses() for each in answers]), first.weight)
     average = replace(first, class_log_joint=log_average(log_proba, weights).numpy())
     return weights, average
 
 
-def _weights(own: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """(M,) by EM: own (M, n) are the probabilities that models gave to the labels."""
+def blend_weights(
+    log_own: np.ndarray, weight: np.ndarray, even_rows: float = _EVEN_ROWS
+) -> np.ndarray:
+    """(M,) by EM, of the chances, in logs (M, n), that models gave to the answers of rows."""
     rows = 0.5 * len(weight)  # every row stands here twice, whole and with holes
+    own = np.exp(log_own - log_own.max(0))
     share, even = weight / weight.sum() * rows, np.full(len(own), 1.0 / len(own))
     found = even
     for _ in range(_STEPS):
         joint = found[:, None] * own
         occupancy = joint / np.maximum(joint.sum(0), 1e-300)
-        found = (occupancy @ share + _EVEN_ROWS * even) / (rows + _EVEN_ROWS)
+        found = (occupancy @ share + even_rows * even) / (rows + even_rows)
         found = found / found.sum()
     return found

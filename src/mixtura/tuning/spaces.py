@@ -21,6 +21,7 @@ from mixtura.estimators import (
     MixtureDensity,
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
+    MixtureRegressor,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
@@ -145,6 +146,19 @@ def network_space(
     return chosen
 
 
+def regressor_space(
+    trial: Trial, estimator: MixtureRegressor, X: ArrayLike, y: ArrayLike = None
+) -> Parameters:
+    """The space of `MixtureRegressor`: one mixture."""
+    return {
+        "n_components": _components(trial, X.shape[0]),
+        "tradeoff": trial.suggest_float("tradeoff", 1e-2, 1.0, log=True),
+        "marginals": trial.suggest_categorical("marginals", ["linear", "power", "ranks"]),
+        "prior_rows": trial.suggest_float("prior_rows", 0.1, 30.0, log=True),
+        "density": _density(trial, X.shape[1] + 1),
+    }
+
+
 #: The space of each type of estimator and its subclasses: a function of (trial, estimator, X, y),
 #: with the rows of one training part, that returns parameters.
 SPACES: dict[type, Callable[..., Parameters]] = {
@@ -155,6 +169,7 @@ SPACES: dict[type, Callable[..., Parameters]] = {
     MixtureDensity: density_space,
     MixtureNetworkClassifier: network_space,
     MixtureNetworkRegressor: network_space,
+    MixtureRegressor: regressor_space,
 }
 
 

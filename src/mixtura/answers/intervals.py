@@ -1,0 +1,44 @@
+"""How sure a regression is: intervals that cover the true number as often as they promise.
+
+A number is as likely as what lies beyond it, on its side of the predicted distribution; it is
+inside the interval of a row unless too few held-back rows, masked as this row is, have numbers as
+unlikely as that. So intervals are as wide, and as skew, as the distributions are, and held-back
+rows say how far out they end.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from mixtura.answers.sets import judge
+from mixtura.conformal import conformal_thresholds
+from mixtura.data import Matrix
+from mixtura.data.given import Device
+from mixtura.models.fitted import Fitted
+from mixtura.models.held_back import HeldBack
+from mixtura.models.regression import Regression, predictive
+
+#: Logs of chances between which numbers are sought that have them.
+_LEAST, _HALF = -1e100, float(np.log(0.5))
+
+
+def predict_interval(
+    model: Regression, held_back: HeldBack, rows: Matrix, coverage: float, device: Device
+) -> np.ndarray:
+    """(n, T, 2) lower and upper ends; infinite where held-back rows are too few."""
+
+    def tails(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
+        found = predictive(own, Matrix(values), model.n_targets, device)
+        return np.minimum(*(found.log_tail(y, upper) for upper in (False, True)))
+
+    scores = [partial(tails, judge(model.fitted, mixtures)) for mixtures in held_back.models]
+    observed = ~np.isnan(model.whole(rows).values)
+    least = conformal_thresholds(observed, held_back, scores, coverage)
+    predicted, nowhere = model.predictive(rows, device), np.isneginf(least)
+    lower, upper = (
+        np.where(nowhere, end, predicted.beyond(least.clip(_LEAST, _HALF), end > 0.0))
+        for end in (-np.inf, np.inf)
+    )
+    return np.stack([lower, upper], axis=2)

@@ -1,0 +1,86 @@
+"""Tables whose last columns are targets: features as numbers, and rows without their targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+
+from mixtura.data.tables import Batch
+from mixtura.parts import storable
+
+#: Categories of a column that have an indicator; rarer ones count as the most frequent one.
+_MOST_INDICATORS = 20
+
+
+@storable
+@dataclass(frozen=True)
+class Indicators:
+    """Columns of numbers, and of categories the indicators of all but the most frequent one.
+
+    Attributes
+    ----------
+    column : (P,) the column that each number comes from.
+    code : (P,) the category that an indicator tells; -1 for the number itself.
+    n_columns : how many columns there are.
+    """
+
+    column: np.ndarray
+    code: np.ndarray
+    n_columns: int
+
+    @classmethod
+    def learn(cls, values: np.ndarray, levels: np.ndarray) -> Self:
+        """Of codes and numbers (n, D), with so many categories (D,) per column, 0 for numbers."""
+        pairs: list[tuple[int, int]] = []
+        for place, level in enumerate(levels):
+            if not level:
+                pairs.append((place, -1))
+                continue
+            known = values[~np.isnan(values[:, place]), place].astype(int)
+            count = np.bincount(known, minlength=level)
+            order = np.argsort(-count, kind="stable")[1 : 1 + _MOST_INDICATORS]
+            pairs += [(place, int(each)) for each in np.sort(order) if count[each]]
+        column, code = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return cls(column, code, len(levels))
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        """(n, P) numbers; the indicators of a missing category are missing."""
+        found = values[:, self.column]
+        told = np.where(np.isnan(found), found, found == self.code)
+        return np.where(self.code < 0, found, told).astype(values.dtype)
+
+
+def without_targets(batch: Batch, n_targets: int) -> Batch:
+    """The rows, with nothing observed in their last columns."""
+    first = batch.x.shape[1] - n_targets
+    observed = torch.ones_like(batch.x, dtype=torch.bool)
+    observed = observed if batch.observed is None else batch.observed.clone()
+    observed[:, first:] = False
+    return replace(batch, x=batch.x * observed, observed=observed)
+
+
+def beside_features(batch: Batch, n_targets: int, share: float) -> Batch:
+    """The rows and, beside each, a copy without its targets, of negative weight."""
+    less = without_targets(batch, n_targets)
+    assert less.observed is not None
+    seen = torch.ones_like(less.observed) if batch.observed is None else batch.observed
+    return Batch(
+        torch.cat([batch.x, less.x]),
+        torch.cat([seen, less.observed]),
+        batch.y.repeat(2),
+        torch.cat([batch.weight, (share - 1.0) * batch.weight]),
+    )
+
+
+def with_punched_features(
+    batch: Batch, share: float, generator: torch.Generator, n_targets: int
+) -> Batch:
+    """The rows and, beside each, a copy with random holes in all but its targets."""
+    both, first = batch.with_punched(share, generator), batch.x.shape[1] - n_targets
+    assert both.observed is not None
+    for values in (both.x, both.observed):
+        values[len(batch) :, first:] = values[: len(batch), first:]
+    return both

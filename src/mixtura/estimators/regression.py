@@ -1,0 +1,239 @@
+"""Which mixtures over features and targets a `MixtureRegressor` averages, and by which weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from mixtura.data import Scaling
+from mixtura.data.curves import Curves
+from mixtura.data.targets import with_punched_features
+from mixtura.densities import DENSITIES, Auto, Full, LowRank, Structure, Student
+from mixtura.engines import Engine, is_copy
+from mixtura.estimators.blending import curved
+from mixtura.estimators.rows import distinct_rows
+from mixtura.exceptions import UnsupportedError
+from mixtura.models.calibration import Calibration
+from mixtura.models.fitted import Blend, Fitted
+from mixtura.models.held_back import HeldBack
+from mixtura.models.predictive import log_conditional
+from mixtura.numerics import spawn
+from mixtura.parts import resolve
+from mixtura.progress import Progress
+from mixtura.selection.blend import blend_weights
+from mixtura.selection.chooser import MOST, Chooser, Contender
+from mixtura.selection.held_out import HOLES, Losses
+from mixtura.solvers import EM, LBFGS
+from mixtura.training.groups import Recipe
+from mixtura.training.joint import JointPlan, Trained
+
+if TYPE_CHECKING:
+    from mixtura.estimators.regressor import MixtureRegressor
+
+#: What "auto" compares: components, structure, marginals. The first is taken where rows are too few
+#: to compare any. The study behind them is docs/results/answers.md.
+_MODELS: tuple[tuple[int, Structure, str], ...] = (
+    (1, Full(0.1), "linear"),
+    (1, Full(1e-4), "linear"),
+    (4, Full(1e-3), "linear"),
+    (4, Full(1e-3), "ranks"),
+    (8, Full(1e-3), "power"),
+    (4, LowRank(3, 0.01), "linear"),
+)
+#: Share of the likelihood of whole rows where there are several components.
+_TRADEOFF = 0.5
+#: Distinct rows per component, at least; columns beyond which several covariances have low rank.
+_ROWS_PER_COMPONENT, _WIDE = 10, 60
+#: With fewer rows none are held out. Rows of evidence for weights that are all the same; a model
+#: with less than such a share of an even weight gets none.
+_FEWEST, _EVEN_ROWS, _LITTLE = 8, 4.0, 0.5
+#: Logs of densities are no smaller where models are weighed.
+_LEAST = -1e6
+
+
+def make_plans(estimator: MixtureRegressor, engine: Engine, n_targets: int) -> list[JointPlan]:
+    """One for each model that the parameters of the estimator leave open."""
+    count, marginals = estimator.n_components, estimator.marginals
+    given = resolve(estimator.density, DENSITIES)
+    if isinstance(given, Student):
+        raise UnsupportedError(
+            f"density={estimator.density!r}: targets are predicted by mixtures of Gaussians; use "
+            "'full', 'low_rank', 'diag' or 'spherical'."
+        )
+    fixed = None if isinstance(given, Auto) else given.candidates(engine.n_features)[0]
+    rows = engine.all_rows() if len(engine) <= MOST else engine.take(np.arange(MOST)).all_rows()
+    most = distinct_rows(rows.x.cpu().numpy(), np.arange(len(rows)), MOST)
+    ways = {}
+    for own, structure, kind in _MODELS:
+        if engine.n_features > _WIDE and own > 1:
+            structure = LowRank(3, 0.01)
+        n_components = own if isinstance(count, str) else min(int(count), most)
+        if isinstance(count, str) and n_components > max(1, most // _ROWS_PER_COMPONENT):
+            continue
+        kind = kind if marginals == "auto" else marginals
+        way = n_components, repr(fixed or structure), kind
+        ways[way] = _plan(estimator, n_components, fixed or structure, kind, n_targets)
+    return list(ways.values())
+
+
+def _plan(
+    estimator: MixtureRegressor, count: int, structure: Structure, marginals: str, n_targets: int
+) -> JointPlan:
+    tradeoff, given = estimator.tradeoff, estimator.prior_rows
+    if isinstance(tradeoff, str):
+        tradeoff = 1.0 if count == 1 else _TRADEOFF
+    own = None if count > 1 else 0.0  # one component is what the prior would be
+    prior_rows = own if isinstance(given, str) else given
+    em = resolve(estimator.init, {"em": partial(EM, tol=1e-3)})
+    recipe = Recipe(structure, em, prior_rows)
+    solver = resolve(estimator.solver, {"lbfgs": LBFGS})
+    return JointPlan(recipe, count, float(tradeoff), n_targets, solver, marginals)
+
+
+def _units(engine: Engine, kind: str, n_targets: int) -> Scaling:
+    """The units of a model: curves of a kind for the features, and lines for the targets."""
+    if kind == "linear":
+        return engine.scaling
+    scaling = curved(engine, kind)
+    assert scaling.curves is not None
+    at, to = scaling.curves.at, scaling.curves.to.copy()
+    to[-n_targets:] = at[-n_targets:]
+    return replace(scaling, curves=Curves(at, to))
+
+
+def _judged(
+    trained: Trained, held_out: Engine, generator: torch.Generator, *, n_targets: int
+) -> Losses:
+    """Minus the log densities of targets given features, whole and with holes."""
+    mixture, parts = trained.model.to(held_out.device), []
+    for batch in held_out.chunks(held_out.chunk_rows(mixture)):
+        both = with_punched_features(batch, HOLES, generator, n_targets)
+        with torch.no_grad():
+            losses = -log_conditional(mixture, both, n_targets).double()
+        tensors = both.weight.double(), is_copy(both), losses
+        parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))
+    return Losses.pool(parts)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A plan, the units it is for, and what its models made of held-out rows."""
+
+    plan: JointPlan
+    scaling: Scaling
+    trial: Contender[JointPlan, Trained]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Models that are to be averaged, that of the largest weight first.
+
+    Attributes
+    ----------
+    weights : (M,).
+    held_back : rows that were held out, with the models of each fold.
+    choice : what was compared, on how many rows, with which loss, and the weight of each.
+    """
+
+    tried: Sequence[Tried]
+    weights: np.ndarray
+    held_back: HeldBack | None
+    choice: list[dict[str, object]]
+
+    @classmethod
+    def of(
+        cls,
+        plans: Sequence[JointPlan],
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> Comparison:
+        """All plans that time allows to try; they are weighed by what they say of held-out rows."""
+        n_targets = plans[0].n_targets
+        some = engine.merged().sample(MOST, spawn(generator))
+        chooser = Chooser[JointPlan, Trained](
+            some,
+            partial(_judged, n_targets=n_targets),
+            spawn(generator),
+            progress,
+            n_ways=len(plans),
+            fewest=_FEWEST,
+        )
+        tried = []
+        for plan in plans:
+            scaling = _units(engine, plan.marginals, n_targets)
+            tried.append(Tried(plan, scaling, chooser.under(scaling).try_out(plan, "models")))
+        weights = _weights([each.trial for each in tried])
+        choice = [
+            {**row, "chosen": weight > 0.0, "weight": float(weight)}
+            for row, weight in zip(chooser.table(), weights, strict=True)
+        ]
+        order = [place for place in np.argsort(-weights, kind="stable") if weights[place] > 0.0]
+        kept = [tried[place] for place in order]
+        if not math.isclose(some.total_weight, engine.total_weight):
+            for each in kept:
+                each.trial.whole = None  # it is one of a sample of the rows
+        models = list(zip(*(each.trial.models for each in kept), strict=True))
+        held_back = None
+        if models:
+            number = chooser.fold_numbers.where(chooser.fold_numbers < len(models), -1)
+            own = [[each.model for each in fold] for fold in models]
+            held_back = _with_targets(HeldBack.of(some, number, own), n_targets)
+        return cls(kept, weights[order], held_back, choice)
+
+    def train(
+        self, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> tuple[Fitted, Trained]:
+        """The models of all rows, as many as time allows, and how training of the first ended."""
+        results: list[Trained] = []
+        for each in self.tried:
+            if results and progress.stopped:
+                break
+            found = each.trial.whole if results else None
+            rows = engine.under(each.scaling)
+            results.append(found or each.plan.train(rows, spawn(generator), progress))
+        count = len(results)
+        first, *others = [
+            Fitted(result.model.to("cpu", torch.float64), each.scaling)
+            for result, each in zip(results, self.tried, strict=False)
+        ]
+        if others:
+            weights = self.weights[:count] / self.weights[:count].sum()
+            first = replace(first, blend=Blend(tuple(others), weights, Calibration()))
+        held_back = self.held_back
+        if held_back is not None:
+            models = tuple(fold[:count] for fold in held_back.models)
+            held_back = replace(held_back, models=models)
+        return replace(first, held_back=held_back), results[0]
+
+
+def _weights(trials: Sequence[Contender[JointPlan, Trained]]) -> np.ndarray:
+    """(M,) how much say models have; none where time did not allow to try them."""
+    found = np.zeros(len(trials))
+    told = [place for place, each in enumerate(trials) if each.won and each.parts]
+    if not told:
+        found[0] = 1.0
+        return found
+    losses = [held_out.losses() for place in told if (held_out := trials[place].held_out())]
+    own = np.nan_to_num(-np.stack(losses), nan=_LEAST).clip(_LEAST)
+    held_out = trials[told[0]].held_out()
+    assert held_out is not None
+    weights = blend_weights(own, held_out.weight, _EVEN_ROWS)
+    keep = weights >= _LITTLE / len(weights)
+    found[np.array(told)[keep]] = blend_weights(own[keep], held_out.weight, _EVEN_ROWS)
+    return found
+
+
+def _with_targets(held_back: HeldBack | None, n_targets: int) -> HeldBack | None:
+    """Rows held back, whose targets are what is to be answered."""
+    if held_back is None:
+        return None
+    values = held_back.values.copy()
+    values[:, -n_targets:] = np.nan
+    return replace(held_back, values=values, y=held_back.values[:, -n_targets:])

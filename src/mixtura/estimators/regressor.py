@@ -1,0 +1,297 @@
+"""MixtureRegressor: the distribution of targets given features, from mixtures over both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
+from typing import Self
+
+import numpy as np
+from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.metrics import r2_score
+from sklearn.utils import Tags
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from mixtura.answers import predict_interval
+from mixtura.data import Matrix, Scaling
+from mixtura.data.curves import KINDS
+from mixtura.data.given import ArrayLike, Device, RandomState
+from mixtura.data.schema import Schema
+from mixtura.data.targets import Indicators
+from mixtura.densities import DENSITIES, Structure
+from mixtura.estimators.base import (
+    FIT_CONSTRAINTS,
+    TABLE_CONSTRAINTS,
+    Estimator,
+    check_count,
+    check_weight,
+    learn_table,
+    read_table,
+    training_engine,
+)
+from mixtura.estimators.regression import Comparison, make_plans
+from mixtura.estimators.rows import read_targets
+from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.models.held_back import HeldBack
+from mixtura.models.regression import Regression
+from mixtura.numerics import spawn
+from mixtura.progress import Callback
+from mixtura.selection.budget import warn_if_cut_short
+from mixtura.solvers import EM, LBFGS
+
+#: Units of a target per deviation: k-means then takes it for as many features as the square.
+_TARGET_UNITS = 2.0
+
+
+@dataclass(eq=False, repr=False)
+class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
+    """The distribution of one or several numbers given features, whatever of these is missing.
+
+    Mixtures of Gaussians over features and targets are trained to explain both and to predict the
+    targets. Given what is observed of a row, its targets are a mixture of Gaussians again, around
+    linear functions of the features: means, deviations, quantiles, densities and draws are exact,
+    and so are holes, which are integrated out. Categories enter as indicators, of which a missing
+    one is a hole.
+
+    Parameters
+    ----------
+    n_components : "auto" or int
+        "auto" averages mixtures of 1, 4 and 8 components, where rows are enough for them, by how
+        likely they make the targets of held-out rows, whole and with holes.
+    density : "auto", "full", "diag", "spherical", "low_rank", or a `Structure` of Gaussians
+        "auto" has full covariances with several floors, and low rank, among the models.
+    tradeoff : "auto" or float in (0, 1]
+        Share of the likelihood of whole rows, per observed value; the rest is that of the targets
+        given the features. 1 trains by EM alone. "auto" is 1 for one component, and else 0.5.
+    marginals : "auto", "linear", "power" or "ranks"
+        What features are mapped by, as in `MixtureClassifier`; "auto" averages models of all three.
+    prior_rows : "auto" or float
+        Imagined rows per component with the covariance of all rows.
+    solver : "lbfgs", or an `LBFGS`
+    init : "em", or an `EM`
+        What training begins with; and ends with, if `tradeoff` is 1.
+    max_time, categorical_features, unexpected, device, callbacks
+        As in `MixtureClassifier`.
+    random_state, verbose : as in scikit-learn.
+
+    Attributes
+    ----------
+    model_ : the fitted mixtures, their weights and units, and rows that are held back
+    choice_ : the models that were compared on held-out rows, and the weight of each
+    history_, n_iter_, converged_ : of the model of the largest weight
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mixtura import MixtureRegressor
+    >>> X = np.random.default_rng(0).normal(size=(200, 3))
+    >>> y = X[:, 0] + np.abs(X[:, 1])
+    >>> model = MixtureRegressor(4, random_state=0).fit(X, y)
+    >>> X[:, 1] = np.nan
+    >>> mean, std = model.predict(X, return_std=True)
+    >>> model.predict_interval(X, coverage=0.8).shape
+    (200, 2)
+    """
+
+    _parameter_constraints = {
+        "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "density": [StrOptions(set(DENSITIES)), Structure],
+        "tradeoff": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
+        "marginals": [StrOptions({"auto", "linear", *KINDS})],
+        "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
+        "solver": [StrOptions({"lbfgs"}), LBFGS],
+        "init": [StrOptions({"em"}), EM],
+        "categorical_features": TABLE_CONSTRAINTS["categorical_features"],
+        "unexpected": TABLE_CONSTRAINTS["unexpected"],
+        **FIT_CONSTRAINTS,
+    }
+
+    n_components: int | str = "auto"
+    _: KW_ONLY
+    density: str | Structure = "auto"
+    tradeoff: float | str = "auto"
+    marginals: str = "auto"
+    prior_rows: float | str = "auto"
+    solver: str | LBFGS = "lbfgs"
+    init: str | EM = "em"
+    max_time: float | None = None
+    categorical_features: ArrayLike = None
+    unexpected: str = "missing"
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
+        return tags
+
+    # -- fitting -------------------------------------------------------------------------------
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:
+        """Fit the mixtures.
+
+        Parameters
+        ----------
+        X : (n, D), numbers and categories; NaN or None where missing.
+        y : (n,) targets, or (n, T); NaN where there is none. Rows without any teach what features
+            are like.
+        sample_weight : (n,) non-negative weights.
+        """
+        with self._all_or_nothing(X):
+            rows, schema = learn_table(self, X, self.categorical_features, self.unexpected)
+            y = read_targets(self, rows, y, several=True)
+            weight = check_weight(sample_weight, len(rows))
+            if not (~np.isnan(y.reshape(len(y), -1))[weight > 0]).any(0).all():
+                raise InvalidInputError(
+                    "a target has no number in any row (of weight above zero): give some, or use "
+                    "MixtureDensity for rows alone."
+                )
+            used = weight > 0
+            return self._fit_rows(rows.take(used), y[used], weight[used], schema)
+
+    def _fit_rows(self, rows: Matrix, y: np.ndarray, weight: np.ndarray, schema: Schema) -> Self:
+        flat, y = y.ndim == 1, y.reshape(len(y), -1)
+        indicators = Indicators.learn(rows.values, schema.levels(rows.values.shape[1]))
+        whole = Matrix(np.column_stack([indicators.apply(rows.values), y]))
+        scaling = self._scaled(whole.values, weight, indicators)
+        known = np.where(np.isnan(y).all(1), np.nan, 0.0)
+        engine = training_engine(whole, known, weight, scaling, self.device)
+        plans, generator = make_plans(self, engine, y.shape[1]), self._generator()
+        with self._progress() as progress:
+            compared = Comparison.of(plans, engine, spawn(generator), progress)
+            fitted, result = compared.train(engine, spawn(generator), progress)
+        self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat)
+        self.choice_, self.history_ = compared.choice, progress.history
+        cut_short = warn_if_cut_short(progress, len(engine), len(engine))
+        self.n_iter_, self.converged_ = result.n_iter, result.converged and not cut_short
+        return self
+
+    def _scaled(self, values: np.ndarray, weight: np.ndarray, indicators: Indicators) -> Scaling:
+        """Units of features, each of variance one, and of the targets beside them."""
+        names = np.asarray(getattr(self, "feature_names_in_", np.arange(self.n_features_in_)))
+        n_features = len(indicators.column)
+        targets = [f"target {place}" for place in range(values.shape[1] - n_features)]
+        names = np.append(names[indicators.column].astype(object), targets)
+        found = Scaling.measure(values, weight, names)
+        units = np.where(np.arange(len(names)) < n_features, 1.0, _TARGET_UNITS)
+        return Scaling(found.location, found.scale / units)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    @property
+    def _model(self) -> Regression:
+        check_is_fitted(self, "model_")
+        return self.model_
+
+    def _rows(self, X: ArrayLike) -> Matrix:
+        return read_table(self, X, self._model.schema, self.unexpected, reset=False)
+
+    def _shaped(self, answers: np.ndarray, axis: int = 1) -> np.ndarray:
+        """Answers of T targets along an axis, as targets were given."""
+        return answers.take(0, axis) if self._model.flat else answers
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """The expected targets of each row, (n,) or (n, T), and their standard deviations."""
+        rows = self._rows(X)
+        found = self._model.predictive(rows, self.device)
+        mean = self._shaped(found.expected())
+        return (mean, self._shaped(found.std())) if return_std else mean
+
+    def predict_quantiles(
+        self, X: ArrayLike, quantiles: ArrayLike = (0.05, 0.5, 0.95)
+    ) -> np.ndarray:
+        """(n, Q), or (n, T, Q), what a share `quantiles` (Q,) of the targets will not exceed."""
+        wanted = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        if wanted.ndim != 1 or not ((wanted > 0.0) & (wanted < 1.0)).all():
+            raise InvalidInputError(f"quantiles must lie between 0 and 1, got {quantiles!r}.")
+        rows = self._rows(X)
+        found = self._model.predictive(rows, self.device)
+        tails = np.log(np.minimum(wanted, 1.0 - wanted))
+        like = np.ones_like(found.expected())
+        ends = [found.beyond(t * like, q > 0.5) for q, t in zip(wanted, tails, strict=True)]
+        return self._shaped(np.stack(ends, axis=2))
+
+    def predict_interval(
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        *,
+        calibration: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> np.ndarray:
+        """Intervals of which a share `coverage` hold the true number, whatever is missing.
+
+        They end where what is beyond has the chances that held-back rows, masked as this row is,
+        show to be right: rows of training, by folds, judged by models that have not seen them. So
+        widths are those of the predicted distributions, and coverage does not rest on these being
+        true. It is over all rows that lack the same entries, and of each target on its own. Ends
+        are infinite where held-back rows are fewer than `coverage / (1 - coverage)`, and where
+        `coverage` is 1.
+
+        Parameters
+        ----------
+        coverage : from 0 to 1.
+        calibration : rows and targets that the model has not seen, to go by instead.
+
+        Returns
+        -------
+        (n, 2), or (n, T, 2), lower and upper ends.
+        """
+        if not 0.0 <= coverage <= 1.0:
+            raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
+        rows, model = self._rows(X), self._model
+        held_back = model.fitted.held_back if calibration is None else self._unseen(*calibration)
+        if held_back is None:
+            raise UnsupportedError(
+                "too few rows were there to hold some back: pass rows that the model has not seen, "
+                "calibration=(X, y)."
+            )
+        return self._shaped(predict_interval(model, held_back, rows, coverage, self.device))
+
+    def _unseen(self, X: ArrayLike, y: ArrayLike) -> HeldBack:
+        rows = self._rows(X)
+        values, count = self._model.whole(rows).values, len(rows)
+        return HeldBack(values, self._targets(rows, y), np.ones(count), np.zeros(count, dtype=int))
+
+    def _targets(self, rows: Matrix, y: ArrayLike) -> np.ndarray:
+        """(n, T) targets of new rows."""
+        found = read_targets(self, rows, y, several=True).reshape(len(rows), -1)
+        if found.shape[1] != self._model.n_targets:
+            raise InvalidInputError(
+                f"y has {found.shape[1]} column(s), the model {self._model.n_targets} target(s)."
+            )
+        return found
+
+    def score_samples(self, X: ArrayLike, y: ArrayLike = None) -> np.ndarray:
+        """(n,) log p(y | x), in the units of y; targets that are NaN do not count.
+
+        Without y, log p(x), in the units of X; indicators of categories count as numbers.
+        """
+        rows = self._rows(X)
+        targets = None if y is None else self._targets(rows, y)
+        return self._model.log_density(rows, targets, self.device)
+
+    def sample(
+        self, X: ArrayLike, n_samples: int = 1, *, random_state: RandomState = None
+    ) -> np.ndarray:
+        """(n_samples, n), or (n_samples, n, T), draws of the targets of each row."""
+        rows, generator = self._rows(X), self._generator(random_state)
+        found = self._model.draw(rows, check_count(n_samples), self.device, generator)
+        return self._shaped(found, axis=2)
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
+        """R^2 of the rows that have a target; of several targets, the mean."""
+        rows = self._rows(X)
+        y, weight = self._targets(rows, y), check_weight(sample_weight, len(rows))
+        found = self._model.predictive(rows, self.device).expected()
+        known = ~np.isnan(y) & (weight > 0)[:, None]
+        scores = [
+            r2_score(y[k, t], found[k, t], sample_weight=weight[k]) for t, k in enumerate(known.T)
+        ]
+        return float(np.mean(scores))
