@@ -151,8 +151,8 @@ class MixtureClassifier(DensityClassifier):
         the labels of held-out rows are clearly more probable then (by two standard errors, and
         0.02 nats per row), and no less so with further random holes; else, and always where the
         training rows have no holes, "ignore". `missingness_` is what was chosen. Discriminative
-        training counts on what holes tell even with "ignore", so that features need not learn it;
-        there "auto" asks for more than that, and a warning says what "informative" would bring.
+        training counts on what holes tell even with "ignore", so that features need not learn it,
+        and where "auto" averages several models only the first of them is "informative".
     warm_start : bool
         Start from the model of the previous fit.
     unlabeled : "auto", None or a label

@@ -20,7 +20,7 @@ from mixtura.densities import DENSITIES, Auto, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import EVEN
 from mixtura.estimators.rows import Rows
-from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, UnsupportedError, warn
+from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import working_type
 from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
@@ -187,28 +187,9 @@ def choose(
     best = chooser.challenge(best, others, question="tradeoff")
     others = [best.way.informative()] if asks else []
     best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
-    _say_what_holes_tell(best, chooser.runner_up("missingness"))
     chosen = replace(best.way, solver=plan.solver, begin=())
     saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
     return Decision(chosen, engine, chooser, best, previous, best.held_out(), saw_all)
-
-
-def _say_what_holes_tell(
-    best: Contender[Plan, Trained], informative: Contender[Plan, Trained] | None
-) -> None:
-    """Warn where missing entries tell the classes, and that is left out."""
-    told, without = informative and informative.held_out(), best.held_out()
-    if not isinstance(told, Answers) or not isinstance(without, Answers):
-        return
-    if len(told) == len(without) and told.clearly_beats(without.alone()):
-        warn(
-            "Which entries are missing tells the classes of these rows, and "
-            "missingness='auto' leaves that out, since other rows may lack entries for other "
-            "reasons. Where they do not, missingness='informative' lowers the log-loss of "
-            f"held-out rows from {without.alone().loss:.3f} to {told.loss:.3f}; "
-            "missingness='ignore' silences this.",
-            AmbiguousDataWarning,
-        )
 
 
 def held_back(found: Decision, beside: Sequence[Contender[Plan, Trained]] = ()) -> HeldBack | None:
@@ -226,6 +207,8 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
 
     Models that differ err on different rows: the first of them gets the second best structure, and
     more components than a criterion of each class's likelihood asks for.
+    Where it was "auto" that took the absence of entries for a sign, they do not: rows to come may
+    lack entries for other reasons.
     """
     best, second = found.trial, found.chooser.runner_up("density") or found.trial
     ways: list[Plan] = []
@@ -233,7 +216,8 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
         counts = [*trial.models[0].model.layout.counts] if trial.models else found.plan.counts
         if estimator.n_components == "auto" and counts is not None and not ways:
             counts = _more(counts, found.engine)
-        recipe = replace(found.plan.recipe, structure=trial.way.recipe.structure)
+        structure, informative = trial.way.recipe.structure, estimator.missingness == "informative"
+        recipe = replace(found.plan.recipe, structure=structure, informative=informative)
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
         ways.append(_quick(estimator, way, _BESIDE))
     return ways

@@ -165,22 +165,9 @@ class Answers(HeldOut):
         return replace(self, evidence=np.zeros_like(self.evidence))
 
     def clearly_beats(self, other: HeldOut) -> bool:
-        """Whether it does, the other one's evidence included.
-
-        Rows to come may lack other entries than these did, so a model that takes absence for a sign
-        must know more than that; unless the other one knows nothing by itself.
-        """
+        """Whether it does, each by itself."""
         assert isinstance(other, Answers)
-        alone = other.alone()
-        return super().clearly_beats(alone if alone.guesses else other)
-
-    @property
-    def guesses(self) -> bool:
-        """Whether whole rows are no more clearly predicted than by the shares of the classes."""
-        whole, y, weight = ~self.punched, self.y[~self.punched], self.weight[~self.punched]
-        share = np.bincount(y, weight, self.class_log_joint.shape[1]) / weight.sum()
-        mean, error = mean_and_error(-np.log(share[y]) - self.losses()[whole], weight)
-        return mean <= max(_CLEAR * error, _WORTH)
+        return HeldOut.clearly_beats(self.alone(), other.alone())
 
     def surely_beats(self, other: HeldOut) -> bool:
         assert isinstance(other, Answers)
