@@ -162,7 +162,7 @@ def test_unlabeled_rows_and_whole_numbers_as_classes(tmp_path, monkeypatch):
 
 
 def test_a_density_and_a_number(asked, tmp_path):
-    """Without a target, and with one that is a number."""
+    """Without a target; and with one that is a number, which comes with intervals."""
     plain = [*PLAIN[:2], *PLAIN[4:]]
     assert facts("fit", asked[1], "--drop", "flower", *plain)["model"] == "MixtureDensity"
     density = facts("evaluate", "model.safetensors", asked[1])["mean_log_density"]
@@ -176,6 +176,23 @@ def test_a_density_and_a_number(asked, tmp_path):
         "predict", "model.safetensors", asked[1], "--coverage", 0.9
     )
     assert facts("sample", "model.safetensors", "-n", 5)["columns"] == 4
+
+
+def test_numbers_are_predicted_with_intervals(asked):
+    quick = ["--set", "n_components=1", "--set", "density=full", "--set", "marginals=linear"]
+    options = ["--target", "length", "--regression", *quick, "--test-size", 0.25]
+    found = facts("fit", asked[1], *options)
+    assert found["model"] == "MixtureRegressor"
+    assert found["r2"] > 0.5
+    X = table().drop(columns="length")
+    model = mixtura.load("model.safetensors")
+    run("predict", "model.safetensors", asked[1], "--coverage", 0.8)
+    written = pd.read_csv("predictions.csv")
+    np.testing.assert_allclose(written["prediction"], model.predict(X))
+    np.testing.assert_allclose(written[["low", "high"]], model.predict_interval(X, 0.8))
+    rows = facts("evaluate", "model.safetensors", asked[1])
+    assert rows["mean_absolute_error"] < rows["root_mean_squared_error"] < 0.6
+    assert "is not for" in error("sample", "model.safetensors")
 
 
 # -- questions ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_command import error, run, table
 
-from mixtura import MixtureClassifier, MixtureDensity
+from mixtura import MixtureClassifier, MixtureDensity, MixtureRegressor
 
 pd = pytest.importorskip("pandas")
 for package in ("starlette", "uvicorn", "httpx2"):
@@ -121,6 +121,21 @@ def test_a_density_of_an_array_is_served_too():
     (why,) = ask(client, "explain", {"column 1": 0.0})
     assert why["answer"] == pytest.approx(found["log_density"])
     assert client.post("/next", json={"rows": [{}]}).status_code == 404
+
+
+def test_numbers_come_with_intervals():
+    frame = table(60)
+    regressor = MixtureRegressor(1, density="full", marginals="linear", random_state=0)
+    X = frame.drop(columns=["length", "wild"])
+    regressor.fit(X, frame["length"])
+    client = connect(regressor)
+    row = {"width": -1.0, "color": None, "flower": "lily"}
+    (found,) = ask(client, "predict", row, coverage=0.8)
+    given = X.iloc[:1].assign(**row)
+    assert found["prediction"] == pytest.approx(regressor.predict(given)[0])
+    assert found["interval"] == pytest.approx(regressor.predict_interval(given, 0.8)[0].tolist())
+    (wide,) = ask(client, "predict", row, coverage=1.0)
+    assert wide["interval"] == [None, None]
 
 
 # -- refusals ----------------------------------------------------------------------------------

@@ -137,7 +137,9 @@ def test_targets_that_are_none(tmp_path):
     frame = table().assign(price=np.linspace(0, 1, 60), same=1, none=None, day=date(2024, 1, 31))
     frame["name"] = [f"n{n}" for n in range(60)]
     frame["count"] = np.arange(60)
+    frame["kind"] = pd.Categorical(frame["price"])
     expected = {
+        "kind": "60 different numbers are no classes",
         "flwr": "did you mean 'flower'",
         "price": "60 different numbers are no classes. Use --regression",
         "count": "60 different numbers are no classes",
@@ -221,6 +223,7 @@ def test_many_files_are_as_one(tmp_path):
     options = ["rows?.parquet", "--target", "flower"]
     assert "hold a file back" in error("fit", *options, "--test-size", 0.2)
     assert "--missing is for tables" in error("fit", *options, "--missing", "?")
+    assert "tune is for tables" in error("tune", *options)
     assert "goes to .parquet" in error("predict", "model.safetensors", "rows?.parquet")
     assert "no classes. Use --regression" in error("fit", options[0], "--target", "length")
 

@@ -10,6 +10,7 @@ from sklearn.utils import get_tags
 
 from mixtura.data.columns import kind_of
 from mixtura.data.given import ArrayLike, Loaded
+from mixtura.data.schema import Schema
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.persistence import load
 
@@ -20,7 +21,7 @@ Columns = dict[str, ArrayLike]
 def load_model(path: Path, question: str = "score_samples") -> Loaded:
     """The model of a file, which takes tables, and answers the question."""
     model = load(path)
-    if not hasattr(model, question) or not hasattr(model, "schema_"):
+    if not hasattr(model, question) or not hasattr(getattr(model, "model_", None), "schema"):
         raise UnsupportedError(
             f"{path} holds a {type(model).__name__}, which this command is not for: `mixtura fit` "
             "makes models that it is for."
@@ -35,6 +36,11 @@ def is_density(model: Loaded) -> bool:
     return get_tags(model).estimator_type == "density_estimator"
 
 
+def schema_of(model: Loaded) -> Schema:
+    """Names and categories of the columns."""
+    return model.model_.schema
+
+
 def target_of(model: Loaded) -> str | None:
     """The name of what the model predicts, if it knows it."""
     return getattr(model, "target_name_", None)
@@ -42,7 +48,7 @@ def target_of(model: Loaded) -> str | None:
 
 def text_columns(model: Loaded) -> list[object]:
     """Names of the columns whose values are text, be they numbers to look at; also the target."""
-    schema = model.schema_
+    schema = schema_of(model)
     pairs = zip(schema.names or (), schema.categories or (), strict=False)
     found = [name for name, categories in pairs if kind_of(categories) == "text"]
     labels = np.asarray(getattr(model, "classes_", ()))
@@ -54,8 +60,8 @@ def predictions(
 ) -> Columns:
     """The prediction and class probabilities; of a density, component and log density.
 
-    Also sets of classes that cover the true one, and whether a row is odd, at a share of usual
-    rows, where these are asked for.
+    Also sets of classes, or intervals of numbers, that cover the true one, and whether a row is
+    odd, at a share of usual rows, where these are asked for.
     """
     found: Columns = {"prediction": model.predict(X)}
     if is_density(model):
@@ -63,7 +69,9 @@ def predictions(
     elif hasattr(model, "classes_"):
         names = [f"p({label})" for label in model.classes_]
         found |= zip(names, model.predict_proba(X).T, strict=True)
-    if coverage is not None:
+    if coverage is not None and hasattr(model, "predict_interval"):
+        found["low"], found["high"] = model.predict_interval(X, coverage).T
+    elif coverage is not None:
         _check_answers(model, "predict_set")
         sets = model.predict_set(X, coverage)
         found["set"] = [" | ".join(map(str, model.classes_[row])) for row in sets]

@@ -17,7 +17,8 @@ def predict(
     out: TableOut = Path("predictions.csv"),
     id: Kept = None,
     coverage: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="add sets that hold the true class")
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="add sets, or intervals, that hold the truth"),
     ] = None,
     outliers: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="mark this share of usual rows as odd")
@@ -154,6 +155,6 @@ def sample(
         from mixtura.files import check_table_place, write_frame
 
         check_table_place(out)
-        drawn = draw(load_model(model, "sample"), n, label, given or [], seed)
+        drawn = draw(load_model(model, "condition"), n, label, given or [], seed)
         write_frame(drawn, out)
         show({"rows": n, "columns": drawn.shape[1], "wrote": out}, as_json)

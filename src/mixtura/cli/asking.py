@@ -14,6 +14,7 @@ from mixtura.asking import (
     is_density,
     load_model,
     reasons,
+    schema_of,
     target_of,
     text_columns,
 )
@@ -132,7 +133,7 @@ class Asked:
 
 def draw(model: Loaded, count: int, label: str | None, given: list[str], seed: int) -> pd.DataFrame:
     """So many rows, with their classes where there are any."""
-    schema, known = model.schema_, {}
+    schema, known = schema_of(model), {}
     names = schema.names or [f"column {place}" for place in range(1, model.n_features_in_ + 1)]
     for text in given:
         name, equals, value = text.partition("=")

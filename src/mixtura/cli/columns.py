@@ -28,9 +28,9 @@ _DATE = re.compile(
 _FEW = 20
 #: Rows from which on a column that is different in each is taken for one of identifiers.
 _MANY_ROWS = 20
-#: Different numbers of a target from which on it is not one of classes: broken ones; whole ones,
+#: Different numbers of a target from which on it is not one of classes: fractions; whole numbers,
 #: and of these also the share of the rows.
-_MOST_BROKEN, _MOST_WHOLE, _WHOLE_SHARE = 20, 50, 0.05
+_MOST_FRACTIONS, _MOST_WHOLE, _WHOLE_SHARE = 20, 50, 0.05
 
 
 def check_columns(frame: pd.DataFrame, names: Collection[str], option: str) -> None:
@@ -117,8 +117,8 @@ def numbers(column: pd.Series) -> np.ndarray:
 def _is_continuous(known: pd.Series, n_different: int) -> bool:
     if _kind(known) != "numbers":
         return False
-    if (known % 1 != 0).any():
-        return n_different > _MOST_BROKEN
+    if (known.astype("float64") % 1 != 0).any():
+        return n_different > _MOST_FRACTIONS
     return n_different > max(_MOST_WHOLE, _WHOLE_SHARE * len(known))
 
 

@@ -34,6 +34,5 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="a parameter, such as density=diag; may be repeated"),
 ]
-Share = Annotated[float | None, typer.Option(min=0.0, max=1.0)]
 Seed = Annotated[int, typer.Option(min=0, help="of all that is random")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import train_test_split
 
-from mixtura import MixtureClassifier, MixtureDensity, MixtureNetworkRegressor
+from mixtura import MixtureClassifier, MixtureDensity, MixtureRegressor
 from mixtura.cli.columns import check_classes, check_columns, classes, numbers, usable
 from mixtura.cli.large import Large
 from mixtura.cli.output import Facts
@@ -22,7 +22,7 @@ from mixtura.files import check_place, read_frame
 from mixtura.parquet import Source as Streamed
 from mixtura.progress import Record
 
-AnyModel = MixtureClassifier | MixtureDensity | MixtureNetworkRegressor
+AnyModel = MixtureClassifier | MixtureDensity | MixtureRegressor
 #: What an estimator has chosen.
 _CHOICES = ("density_", "tradeoff_", "n_components_", "marginals_", "missingness_")
 #: Rows, and what they are to be predicted as; None where nothing is.
@@ -125,14 +125,20 @@ class Task:
     def fit(self, max_time: float | None, step: Callable[[Record], None]) -> None:
         """Fit the estimator to the rows."""
         began = time.perf_counter()
-        self.model.set_params(max_time=max_time, callbacks=[step]).fit(self.X, self.y)
-        self.model.set_params(max_time=None, callbacks=None)
+        limit = {} if max_time is None else {"max_time": max_time}
+        self.model.set_params(callbacks=[step], **limit).fit(self.X, self.y)
+        self.model.set_params(callbacks=None)
         self._seconds = time.perf_counter() - began
 
     def tune(self, trials: int, folds: int, timeout: float | None, storage: Path | None) -> Facts:
         """Search for the best settings, and keep the estimator that has them."""
         from mixtura.tuning import tune
 
+        if not isinstance(self.X, pd.DataFrame):
+            raise InvalidInputError(
+                f"tune is for tables that are read at once, and {self.source.data} is too large, "
+                "or many files: take a sample."
+            )
         began = time.perf_counter()
         self.model, study = tune(
             self.model,
@@ -183,7 +189,7 @@ class Task:
 def _estimator(source: Source, settings: list[str], seed: int) -> AnyModel:
     if source.regression and source.target is None:
         raise InvalidInputError("--regression needs a --target, the column of numbers to predict.")
-    kind = MixtureNetworkRegressor if source.regression else MixtureClassifier
+    kind = MixtureRegressor if source.regression else MixtureClassifier
     model = (MixtureDensity if source.target is None else kind)(random_state=seed)
     known = model.get_params(deep=False)
     for setting in settings:

@@ -130,6 +130,10 @@ function showPrediction(found, nothing) {
     const value = "prediction" in found ? found.prediction : found.log_density;
     parts.push(...listed(name, [[name, value]], brief));
   }
+  if (found.interval) {
+    const ends = found.interval.map((end) => end === null ? "anything" : brief(end));
+    parts.push(element("p", { id: "set", textContent: "With 90 % coverage: " + ends.join(" to ") }));
+  }
   if (found.set) {
     const set = found.set.length ? found.set.join(", ") : "none of them";
     parts.push(element("p", { id: "set", textContent: "With 90 % coverage: " + set }));

@@ -17,6 +17,7 @@ from mixtura.asking import (
     is_density,
     predictions,
     reasons,
+    schema_of,
     target_of,
     text_columns,
 )
@@ -105,7 +106,7 @@ class Questions:
     @classmethod
     def of(cls, model: Loaded) -> Questions:
         """The questions to a model that takes tables."""
-        schema, count = model.schema_, model.n_features_in_
+        schema, count = schema_of(model), model.n_features_in_
         names = schema.names or [f"column {place}" for place in range(1, count + 1)]
         columns = []
         for place, name in enumerate(names):
@@ -144,7 +145,7 @@ class Questions:
 
     def table_of(self, rows: Rows) -> ArrayLike:
         """Rows as the model takes them: a data frame if it was fitted to one."""
-        names = self.model.schema_.names
+        names = schema_of(self.model).names
         if all(column.kind == "number" for column in self.columns):
             values = np.array(rows, dtype=np.float64)
             return values if names is None else pd.DataFrame(values, columns=list(names))
@@ -193,6 +194,9 @@ class Questions:
         if coverage is not None and self._has("predict_set"):
             for facts, row in zip(found, self.model.predict_set(X, coverage), strict=True):
                 facts["set"] = [_plain(label) for label in classes[row]]
+        if coverage is not None and self._has("predict_interval"):
+            for facts, ends in zip(found, self.model.predict_interval(X, coverage), strict=True):
+                facts["interval"] = [float(end) if np.isfinite(end) else None for end in ends]
         if outliers is not None and self._has("is_outlier"):
             for facts, odd in zip(found, self.model.is_outlier(X, outliers), strict=True):
                 facts["unlike_training"] = bool(odd)
