@@ -19,6 +19,7 @@ from mixtura import (
     MixtureImputer,
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
+    MixtureRegressor,
     PairwiseClassifier,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
@@ -116,7 +117,9 @@ MIXED = {
     "imputer": (MixtureImputer(1, density="diag", add_indicator=True, random_state=0), None),
     "log_density": (network("log_density", "full"), LABELS),
     "peaks": (network("density", "low_rank", missingness="informative"), LABELS),
-    "regressor": (
+    "regressor": (MixtureRegressor(1, density="full", marginals="linear"), X[:, 0] + X[:, 2]),
+    "targets": (MixtureRegressor(1, density="diag", random_state=0), X[:, :2]),
+    "network regressor": (
         MixtureNetworkRegressor(3, embedding="log_density", missingness="ignore", **NETWORK),
         X[:, 0],
     ),

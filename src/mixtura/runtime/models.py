@@ -267,6 +267,11 @@ class Fitted:
     without: tuple[tuple[Mixture, ...], ...] = ()
 
     @property
+    def n_columns(self) -> int:
+        """How many columns rows have."""
+        return len(self.scaling.scale)
+
+    @property
     def mixture(self) -> Mixture:
         """The density of rows."""
         found = getattr(self.model, "mixture", self.model)
@@ -312,7 +317,7 @@ class Fitted:
         if self.blend is None:
             return own
         others = [
-            each._own_log_proba(self._under(batch, each.scaling), missing)
+            each._own_log_proba(self.under(batch, each.scaling), missing)
             for each in self.blend.members
         ]
         return self.blend.averaged([own, *others], missing)
@@ -323,7 +328,7 @@ class Fitted:
         blank = missing == 1.0
         return np.where(blank[:, None], log_softmax(joint), found) if blank.any() else found
 
-    def _under(self, batch: Batch, scaling: Scaling) -> Batch:
+    def under(self, batch: Batch, scaling: Scaling) -> Batch:
         """The same rows in other units."""
         x = _within(scaling.moved(batch.x, self.scaling), FARTHEST)
         return Batch(x * batch.seen, batch.observed, batch.absent)

@@ -16,6 +16,7 @@ from mixtura.runtime import gaussians, mixed  # noqa: F401  what files may hold
 from mixtura.runtime.files import Arrays, class_name, named, unpack
 from mixtura.runtime.models import Fitted, HeldBack
 from mixtura.runtime.networks import Network, RegressionNetwork
+from mixtura.runtime.regression import Regression
 from mixtura.runtime.sparse import SparseModel
 
 
@@ -67,36 +68,37 @@ class Predictor:
     def __init__(self, value: ArrayLike, arrays: Arrays) -> None:
         settings, state = named(value["settings"]), named(value["state"])
         self._unexpected = settings.get("unexpected", "missing")
-        self.fitted: Fitted = unpack(state["model_"], arrays)
-        self.n_features_in_ = len(self.fitted.scaling.scale)
+        self.model: Fitted | Regression = unpack(state["model_"], arrays)
+        self.n_features_in_ = self.model.n_columns
 
     def _answer(self, rows: Matrix) -> np.ndarray:
         """(n, ...) what rows are asked for first."""
-        return self.fitted.log_density(rows)
+        return self.model.log_density(rows)
 
     def check(self) -> None:
         """A row of zeros, one far away and one of nothing get finite answers: the parts fit."""
         rows = np.zeros((2 + self._takes_holes, self.n_features_in_))
         rows[1], rows[2:] = _FAR, np.nan
+        rows[:, list(self.model.schema.empty)] = np.nan
         for asked in (rows, rows[:2], rows[:1]):  # what fits two rows by chance does not fit one
-            found = self._answer(self._rows(self.fitted.schema.decode(asked)))
+            found = self._answer(self._rows(self.model.schema.decode(asked)))
             if len(found) != len(asked) or not np.isfinite(found).all():
                 raise ValueError("its answers are not finite")
 
     @property
     def feature_names_in_(self) -> np.ndarray | None:
         """(D,) names of the columns; None where there are none."""
-        names = self.fitted.schema.names
+        names = self.model.schema.names
         return None if names is None else np.array(names, dtype=object)
 
     def _rows(self, X: ArrayLike) -> Matrix:
-        plain = self.fitted.schema.plain(X)
+        plain = self.model.schema.plain(X)
         if plain is None or plain.shape[1] != self.n_features_in_:
             return self._read(Columns(X) if isinstance(X, Mapping) else as_table(X))
         return Matrix(plain)
 
     def _read(self, X: ArrayLike) -> Matrix:
-        given = self.fitted.schema.encode(X, self._unexpected)
+        given = self.model.schema.encode(X, self._unexpected)
         rows = given if isinstance(given, Matrix) else Matrix(_numbers(given))
         if rows.values.ndim != 2 or rows.values.shape[1] != self.n_features_in_:
             raise InvalidInputError(
@@ -111,7 +113,17 @@ class Predictor:
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """(n,) log density of what is observed of each row."""
-        return self.fitted.log_density(self._rows(X))
+        return self.model.log_density(self._rows(X))
+
+
+class Filler(Predictor):
+    """One whose model has a density of all its columns, and no others."""
+
+    @property
+    def fitted(self) -> Fitted:
+        """The model."""
+        assert isinstance(self.model, Fitted)
+        return self.model
 
     def impute(self, X: ArrayLike) -> ArrayLike:
         """The rows with conditional means, and the likeliest categories, in their holes.
@@ -141,7 +153,7 @@ def _numbers(given: ArrayLike) -> np.ndarray:
         ) from error
 
 
-class Classifier(Predictor):
+class Classifier(Filler):
     """A classifier."""
 
     def _answer(self, rows: Matrix) -> np.ndarray:
@@ -210,7 +222,7 @@ class Classifier(Predictor):
         return HeldBack(values, codes, np.ones(len(codes)), np.zeros(len(codes), dtype=int))
 
 
-class Density(Predictor):
+class Density(Filler):
     """A mixture without classes."""
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
@@ -222,7 +234,7 @@ class Density(Predictor):
         return self.predict_proba(X).argmax(1)
 
 
-class Regressor(Predictor):
+class NetworkRegressor(Filler):
     """A network that predicts numbers."""
 
     def _answer(self, rows: Matrix) -> np.ndarray:
@@ -232,6 +244,18 @@ class Regressor(Predictor):
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The expected target of each row."""
+        return self._answer(self._rows(X))
+
+
+class Regressor(Predictor):
+    """Mixtures over features and targets."""
+
+    def _answer(self, rows: Matrix) -> np.ndarray:
+        assert isinstance(self.model, Regression)
+        return self.model.predicted(rows)
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The expected targets of each row, (n,) or (n, T)."""
         return self._answer(self._rows(X))
 
 
@@ -245,7 +269,7 @@ class SparseClassifier(Classifier):
         model, moderate = self.fitted.model, named(value["settings"])["moderate"]
         assert isinstance(model, SparseModel)
         self._unexpected = "error"
-        self.fitted = replace(self.fitted, model=replace(model, moderate=moderate))
+        self.model = replace(self.fitted, model=replace(model, moderate=moderate))
 
     def _rows(self, X: ArrayLike) -> Matrix:
         rows = super()._rows(X if isinstance(X, Mapping) else self.fitted.schema.in_order(X))
@@ -319,7 +343,8 @@ _PREDICTORS = {
     "MixtureNetworkClassifier": Classifier,
     "SparseMixtureClassifier": SparseClassifier,
     "PairwiseClassifier": Pairwise,
-    "MixtureNetworkRegressor": Regressor,
+    "MixtureNetworkRegressor": NetworkRegressor,
+    "MixtureRegressor": Regressor,
     "MixtureDensity": Density,
     "MixtureImputer": Imputer,
 }
