@@ -33,8 +33,8 @@ _WEIGHTS, _MOST = (1.0, 1.0, 0.3), 8.0
 _ROUNDING = 1e-5
 #: Principal components of all channels together, and those that a channel gets at least.
 _COMPONENTS, _FEWEST = 600, 2
-#: Numbers that are worked on together.
-_CHUNK = 4_000_000
+#: Numbers that are worked on together, and outputs that thresholds are quantiles of.
+_CHUNK, _SORTED = 4_000_000, 1_000_000
 _GOLDEN = 0.6180339887498949
 
 
@@ -167,7 +167,7 @@ def _outputs(values: Tensor, dilation: int) -> Tensor:
 
 def _thresholds(values: Tensor, dilation: int, count: int) -> Tensor:
     """(B, D, 84) quantiles of the outputs of some sequences, so many per kernel."""
-    step = -(-values.numel() * len(_KERNELS) // _CHUNK)
+    step = -(-values.numel() * len(_KERNELS) // _SORTED)
     outputs = _outputs(values[::step], dilation).permute(1, 2, 0, 3).flatten(2).sort().values
     share = torch.arange(1, count * len(_KERNELS) + 1, dtype=torch.float64) * _GOLDEN % 1.0
     place = (share * (outputs.shape[2] - 1)).long().view(-1, count).to(values.device)
