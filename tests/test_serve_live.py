@@ -65,41 +65,45 @@ def test_a_slow_client_does_not_hold_others_up(address):
 
 def test_requests_that_wait_are_answered_together_and_apart(model, monkeypatch):
     """One call of the model answers them; what is to be said of one row, others do not hear."""
-    plain, sizes, began = type(model).predict_proba, [], threading.Event()
+    from mixtura.serve.questions import Questions
 
-    def counted(self, X):
+    proba_of, rows_of = type(model).predict_proba, Questions.rows
+    sizes, arrived, began, go_on = [], [], threading.Event(), threading.Event()
+    found = {}
+
+    def counted(self, X):  # the first call waits until all requests have arrived
         sizes.append(len(X))
         began.set()
-        time.sleep(0.3 if len(sizes) == 1 else 0.0)
-        return plain(self, X)
+        assert go_on.wait(20)
+        return proba_of(self, X)
 
-    monkeypatch.setattr(type(model), "predict_proba", counted)
-    found = {}
+    def received(self, *given):
+        arrived.append(1)
+        return rows_of(self, *given)
 
     def ask(address, number):
         row = {"length": number / 10, **({"color": "green"} if number == 7 else {})}
         body = json.dumps({"rows": [row]}).encode()
         found[number] = json.loads(fetch(f"{address}/predict", body))
 
-    def ask_at_once(numbers):
-        threads = [threading.Thread(target=ask, args=(address, number)) for number in numbers]
-        for thread in threads:
+    monkeypatch.setattr(type(model), "predict_proba", counted)
+    monkeypatch.setattr(Questions, "rows", received)
+    with serving(model) as (_, address):
+        threads = [threading.Thread(target=ask, args=(address, number)) for number in range(9)]
+        threads[0].start()
+        assert began.wait(20)
+        for thread in threads[1:]:
             thread.start()
-            assert began.wait(20)
+        while len(arrived) < len(threads):
+            time.sleep(0.01)
+        go_on.set()
         for thread in threads:
             thread.join()
-
-    with serving(model) as (_, address):
-        ask_at_once(range(7))
-        assert sum(sizes) == 7
-        assert len(sizes) < 7
-        sizes.clear()
-        began.clear()
-        ask_at_once([8, 7, 9])
-    assert ["green" in str(found[number]["notes"]) for number in (7, 8, 9)] == [True, False, False]
+    assert sizes == [1, 8, *[1] * 8]  # the eight together, and then apart, since one is green
+    assert [n for n in found if "green" in str(found[n]["notes"])] == [7]
     for number, answer in found.items():
         X = pd.DataFrame({"length": [number / 10], "width": None, "color": None, "wild": None})
-        proba = dict(zip(model.classes_, plain(model, X)[0], strict=True))
+        proba = dict(zip(model.classes_, proba_of(model, X)[0], strict=True))
         assert answer["rows"][0]["probabilities"] == pytest.approx(proba, abs=1e-12)
 
 
