@@ -348,7 +348,10 @@ def test_numpy_is_all_it_imports(averaged):
     same(proba, model.predict_proba([[0.5, np.nan, 1.0, np.nan]]))
 
 
-def test_the_package_has_it():
+def test_every_estimator_is_read_or_refused_by_name():
+    """A new one of tables gets its predictor, or stands here."""
+    known = set(runtime.predictors._PREDICTORS)
+    assert known | {"SequenceMixtureClassifier", "FisherScores", "load"} == set(mixtura.__all__)
     assert mixtura.runtime is runtime
 
 

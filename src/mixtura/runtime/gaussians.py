@@ -8,6 +8,7 @@ gives its squared distance and the log determinant.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -35,7 +36,7 @@ def _bordered(matrix: np.ndarray, vector: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(ABC):
     """What all forms of covariances share; a form writes `distances` and `regress`."""
 
     mean: np.ndarray
@@ -49,10 +50,11 @@ class Gaussian:
     def row_cost(self) -> int:
         return 4 * self.mean.size
 
+    @abstractmethod
     def distances(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Squared distances of what is observed, and log det(2 pi covariance) of it, (n, K)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def regress(
         self, away: np.ndarray, seen: np.ndarray, component: np.ndarray | slice
     ) -> np.ndarray:
@@ -60,7 +62,6 @@ class Gaussian:
 
         Leading dimensions end with those that `component` has.
         """
-        raise NotImplementedError
 
     def log_prob(self, batch: Batch) -> np.ndarray:
         squared, log_det = self.distances(batch)
