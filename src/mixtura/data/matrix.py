@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,7 @@ from mixtura.data.lazy import LazyRows
 if TYPE_CHECKING:
     import torch
 
+    from mixtura.data.journal import Journal
     from mixtura.data.scaling import Scaling
     from mixtura.data.tables import Table
 
@@ -25,10 +26,12 @@ class Matrix:
     values : (n, D) numbers and codes of categories, NaN where missing; lazy rows act like an array.
     untold : (n, D) entries that are missing because the model could not know them: a column that is
         not there, a category never seen. None: there are none.
+    journal : where sums over the rows are written down, if they are.
     """
 
     values: np.ndarray
     untold: np.ndarray | None = None
+    journal: Journal | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -36,9 +39,9 @@ class Matrix:
     def take(self, index: np.ndarray | slice) -> Matrix:
         """The rows that a mask or integers choose."""
         if isinstance(self.values, LazyRows):
-            return Matrix(self.values.view(index))
+            return replace(self, values=self.values.view(index))
         untold = None if self.untold is None else self.untold[index]
-        return Matrix(self.values[index], untold)
+        return replace(self, values=self.values[index], untold=untold)
 
     def table(
         self,
@@ -54,5 +57,12 @@ class Matrix:
 
         options = {} if dtype is None else {"dtype": dtype}
         return Table(
-            self.values, y, weight, scaling=scaling, device=device, untold=self.untold, **options
+            self.values,
+            y,
+            weight,
+            scaling=scaling,
+            device=device,
+            untold=self.untold,
+            journal=self.journal,
+            **options,
         )

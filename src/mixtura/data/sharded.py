@@ -24,7 +24,7 @@ from mixtura.exceptions import InvalidInputError, UnsupportedError
 _FEW_ROWS = 30_000
 
 #: Parameters of an estimator that each process may set for itself.
-_OWN = {"callbacks", "device", "verbose"}
+OWN = {"callbacks", "device", "verbose"}
 
 Made = TypeVar("Made")
 
@@ -60,7 +60,7 @@ class Shard(Openable):
 
     def check_fit(self, settings: Parameters) -> None:
         """Refuse what would let processes part: other settings, seeds, or clocks."""
-        told = {name: repr(value) for name, value in settings.items() if name not in _OWN}
+        told = {name: repr(value) for name, value in settings.items() if name not in OWN}
         Peers(self.group).check_alike(told)
         if not isinstance(settings["random_state"], int | np.integer):
             raise InvalidInputError(

@@ -247,7 +247,11 @@ class StreamedRows(LazyRows):
 
     def _read(self, index: slice | np.ndarray) -> np.ndarray:
         if isinstance(index, slice):
-            index = np.arange(*index.indices(self._whole[0]))
+            first, last, _ = index.indices(self._whole[0])
+            start, values = self._cursor.block_at(first) if first < last else (0, np.empty((0, 0)))
+            if first < last <= start + len(values):
+                return values[first - start : last - start]
+            index = np.arange(first, last)
         order = None if (index[1:] >= index[:-1]).all() else np.argsort(index, kind="stable")
         wanted = index if order is None else index[order]
         found = np.empty((len(index), self._whole[1]), self.dtype)

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.journal import Journal, Sums
 from mixtura.data.lazy import LazyRows, MappedRows, is_memory_mapped
 from mixtura.data.scaling import Scaling
 from mixtura.exceptions import InvalidInputError
 
 UNLABELED = -1
-Sums = dict[str, Tensor]
+#: Sums over fewer numbers are not worth to be written down.
+_WORTH = 2**20
 _SCAN_ROWS = 16_384
 
 
@@ -123,8 +125,10 @@ class Table:
         device: torch.device,
         dtype: torch.dtype = torch.float64,
         untold: np.ndarray | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.scaling, self.device, self.dtype = scaling, device, dtype
+        self._journal = journal
         n = len(X)
         y = np.zeros(n, dtype=np.int64) if y is None else y
         self.y = torch.as_tensor(y, device=device)
@@ -248,6 +252,12 @@ class Table:
         factors = odd_factors(self.n_features)
         keys = [hashed(batch, factors).view(np.int64) for batch in self.chunks(_SCAN_ROWS)]
         return self.joined([torch.from_numpy(each) for each in keys]).numpy().view(np.uint64)
+
+    def recorded(self, compute: Callable[[], Sums]) -> Sums:
+        """Sums that a journal has, or that are computed and written into it, if there is one."""
+        if self._journal is None or len(self) * self.n_features < _WORTH:
+            return compute()
+        return self._journal.next(compute, self.device)
 
     def reduced(self, sums: Sums, function: Callable[[Batch], Sums]) -> Sums:
         """Sums over all rows, from those that `function` gives for the rows at hand."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Scaling
+from mixtura.data.journal import Sums
 from mixtura.data.sequences import AnyBatch
-from mixtura.data.tables import Sums
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
@@ -80,6 +80,10 @@ class Engine(ABC, Generic[AnyBatch]):
     @abstractmethod
     def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
         """The rows at hand in order, `n_rows` at a time: all, or those of this process."""
+
+    @abstractmethod
+    def recorded(self, compute: Callable[[], Sums]) -> Sums:
+        """Sums that a journal has, or that are computed and written into it, if there is one."""
 
     @abstractmethod
     def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
@@ -173,6 +177,9 @@ class Engine(ABC, Generic[AnyBatch]):
 
     def sum(self, function: Callable[[AnyBatch], Sums], model: HasRowCost) -> Sums:
         """The sum of what `function` gives for each chunk."""
+        return self.recorded(lambda: self._summed(function, model))
+
+    def _summed(self, function: Callable[[AnyBatch], Sums], model: HasRowCost) -> Sums:
         total: Sums = {}
         for batch in self.chunks(self.chunk_rows(model)):
             for name, value in function(batch).items():

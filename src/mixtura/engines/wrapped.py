@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch, Scaling, Table
+from mixtura.data.journal import Sums
 from mixtura.data.sequences import AnyBatch
-from mixtura.data.tables import Sums
 from mixtura.data.targets import beside_features
 from mixtura.engines.base import Engine
 
@@ -74,6 +74,9 @@ class Wrapped(Engine[AnyBatch]):
 
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         return self._inner.minibatch_indices(size, generator)
+
+    def recorded(self, compute: Callable[[], Sums]) -> Sums:
+        return self._inner.recorded(compute)
 
     def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
         return self._inner.reduced(sums, function)

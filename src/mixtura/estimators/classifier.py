@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral, Real
+from os import PathLike
 from typing import Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, opened, training_engine
 from mixtura.estimators.blending import Company, Mapped, best_of, curved
+from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.plan import (
     Decision,
@@ -252,7 +254,14 @@ class MixtureClassifier(DensityClassifier):
         return list(self.mixture_.layout.counts)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike = None,
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -262,10 +271,14 @@ class MixtureClassifier(DensityClassifier):
         y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`). Of files, the
             name of a column.
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
+        checkpoint : path of a file that keeps the sums over many rows. The same fit, with the same
+            path, goes on where it was interrupted, and ends with the same model to the bit; then
+            the file is gone.
         """
         with self._all_or_nothing(X):
-            given = opened(self, X, y, sample_weight)
-            return self._fit_rows(*self._read_labeled(*given))
+            rows, schema = self._read_labeled(*opened(self, X, y, sample_weight))
+            with checkpointed(self, rows.X, (rows.y, rows.weight), checkpoint) as values:
+                return self._fit_rows(replace(rows, X=values), schema)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(

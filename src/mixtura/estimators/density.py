@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral
+from os import PathLike
 from typing import Self
 
 import numpy as np
@@ -30,6 +31,7 @@ from mixtura.estimators.base import (
     opened,
     training_engine,
 )
+from mixtura.estimators.checkpoint import checkpointed
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Fitted, Observations, log_density
 from mixtura.models.mixture import Mixture
@@ -182,10 +184,18 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         return self.mixture_.n_components
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike = None,
+        sample_weight: ArrayLike = None,
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
         """Fit the mixture to the rows of X; y is ignored.
 
-        X may stay on disk, as in `MixtureClassifier.fit`; a column that y names is left out.
+        X may stay on disk, and a fit that is interrupted go on, as in `MixtureClassifier.fit`; a
+        column that y names is left out.
         """
         with self._all_or_nothing(X):
             X, _, sample_weight = opened(self, X, y, sample_weight)
@@ -193,27 +203,31 @@ class MixtureDensity(DensityMixin, DensityEstimator):
             weight = check_weight(sample_weight, len(rows))
             if (weight == 0).any():
                 rows, weight = rows.take(weight > 0), weight[weight > 0]
-            previous = self._previous(schema) if self.warm_start else None
-            scaling = self.scaling_ if previous else self._scaled(rows, weight, schema)
-            engine = training_engine(rows, None, weight, scaling, self.device)
-            with self._progress() as progress:
-                outcome = self._train(engine, previous, progress)
-            result = outcome.model
-            self.model_ = Fitted(
-                result.model.to("cpu", torch.float64),
-                scaling,
-                schema,
-                typical=typical_quantiles(result.model, engine, None, progress),
+            with checkpointed(self, rows, (weight,), checkpoint) as values:
+                return self._fit_rows(values, weight, schema)
+
+    def _fit_rows(self, rows: Observations, weight: np.ndarray, schema: Schema) -> Self:
+        previous = self._previous(schema) if self.warm_start else None
+        scaling = self.scaling_ if previous else self._scaled(rows, weight, schema)
+        engine = training_engine(rows, None, weight, scaling, self.device)
+        with self._progress() as progress:
+            outcome = self._train(engine, previous, progress)
+        result = outcome.model
+        self.model_ = Fitted(
+            result.model.to("cpu", torch.float64),
+            scaling,
+            schema,
+            typical=typical_quantiles(result.model, engine, None, progress),
+        )
+        self.history_, self.n_iter_ = progress.history, result.n_iter
+        cut_short = warn_if_cut_short(progress, outcome.n_rows, len(engine))
+        self.converged_ = result.converged and not cut_short
+        if not result.converged and not progress.stopped:
+            warn(
+                "EM stopped before it had settled; raise max_iter or tol of the solver.",
+                ConvergenceWarning,
             )
-            self.history_, self.n_iter_ = progress.history, result.n_iter
-            cut_short = warn_if_cut_short(progress, outcome.n_rows, len(engine))
-            self.converged_ = result.converged and not cut_short
-            if not result.converged and not progress.stopped:
-                warn(
-                    "EM stopped before it had settled; raise max_iter or tol of the solver.",
-                    ConvergenceWarning,
-                )
-            return self
+        return self
 
     def _previous(self, schema: Schema) -> Mixture | None:
         """The mixture of the previous fit, if there is one; it must fit the new rows."""

@@ -1,0 +1,84 @@
+"""Sums over many rows, written down: a fit that was interrupted finds them again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from mixtura.exceptions import InvalidInputError
+
+_BEGINNING = b"mixtura checkpoint 1\n"
+#: Bytes of a hash, and of the length that stands before it.
+_HASH, _LENGTH = 32, 8
+
+Sums = dict[str, Tensor]
+
+
+class Journal:
+    """The sums of a fit in their order, in a file.
+
+    What is between two sums is done again when a fit is resumed: it takes no time, and comes to the
+    same.
+    The file is appended to, entry by entry, each with its hash: whatever a crash leaves of the last
+    one is cut off, and what is left are the sums of a fit that was interrupted a little earlier.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fit: str) -> None:
+        """Open the journal of a fit, which `fit` tells from others, or begin it."""
+        self._path = Path(path)
+        existed = self._path.exists()
+        self._file = self._path.open("r+b" if existed else "x+b")
+        begun = self._file.read(len(_BEGINNING))
+        if not _BEGINNING.startswith(begun):
+            self._file.close()
+            raise InvalidInputError(f"{path} is no checkpoint: name another file.")
+        known = self._entry() if begun == _BEGINNING else None
+        if known is None:
+            self._file.truncate(0)
+            self._file.seek(0)
+            self._file.write(_BEGINNING)
+            self._append(fit.encode())
+        elif known != fit.encode():
+            self._file.close()
+            raise InvalidInputError(
+                f"{path} is the checkpoint of a fit with other rows or parameters: delete it, or "
+                "name another file."
+            )
+
+    def next(self, compute: Callable[[], Sums], device: torch.device) -> Sums:
+        """The next sums: as they were, or as they are computed now."""
+        at = self._file.tell()
+        entry = self._entry()
+        if entry is not None:
+            return {name: value.to(device) for name, value in load(entry).items()}
+        self._file.seek(at)
+        self._file.truncate()
+        sums = compute()
+        told = {name: value.detach().cpu().contiguous() for name, value in sums.items()}
+        self._append(save(told))
+        return sums
+
+    def _entry(self) -> bytes | None:
+        """The entry that begins here; None where none is complete."""
+        size = self._file.read(_LENGTH)
+        told, content = self._file.read(_HASH), self._file.read(int.from_bytes(size, "little"))
+        whole = len(size) == _LENGTH and hashlib.sha256(content).digest() == told
+        return content if whole else None
+
+    def _append(self, content: bytes) -> None:
+        size = len(content).to_bytes(_LENGTH, "little")
+        self._file.write(size + hashlib.sha256(content).digest() + content)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self, finished: bool) -> None:
+        """End the fit; what has finished needs no checkpoint."""
+        self._file.close()
+        if finished:
+            self._path.unlink()

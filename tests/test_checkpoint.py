@@ -1,0 +1,131 @@
+"""A fit that was interrupted goes on where it was, and ends with the same bits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from mixtura import MixtureClassifier, MixtureDensity
+from mixtura.data import tables
+from mixtura.engines import LocalEngine
+from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.solvers import EBW, EM, LBFGS
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*stopped")
+
+MODELS = {
+    "em": MixtureDensity(2, density="diag", solver=EM(6, tol=0.0)),
+    "lbfgs": MixtureClassifier(1, density="diag", tradeoff=0.5, solver=LBFGS(4), calibrate=False),
+    "ebw": MixtureClassifier(1, density="diag", tradeoff=0.5, solver=EBW(4), calibrate=False),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    return rng.normal(size=(60, 2)) + y[:, None], y
+
+
+@pytest.fixture(autouse=True)
+def _all_is_recorded(monkeypatch):
+    monkeypatch.setattr(tables, "_WORTH", 0)
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """Counts the sums that are computed."""
+    counted, summed = [], LocalEngine._summed
+
+    def counting(self, *given):
+        counted.append(1)
+        return summed(self, *given)
+
+    monkeypatch.setattr(LocalEngine, "_summed", counting)
+    return counted
+
+
+class Killed(BaseException):
+    """What ends a fit at once."""
+
+
+def interrupted(model, rows, path, at):
+    """Fit, and be killed after so many iterations."""
+
+    def kill(record, left=[at]):  # noqa: B006
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+
+    with pytest.raises(Killed):
+        clone(model).set_params(callbacks=[kill], random_state=0).fit(*rows, checkpoint=path)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_interrupted_fit_ends_with_the_same_bits(name, rows, tmp_path, computed):
+    model, path = clone(MODELS[name]).set_params(random_state=0), tmp_path / "run.ckpt"
+    whole = clone(model).fit(*rows)
+    n_sums = len(computed)
+    interrupted(model, rows, path, 3)
+    computed.clear()
+    resumed = clone(model).fit(*rows, checkpoint=path)
+    assert 0 < len(computed) < n_sums
+    assert np.array_equal(resumed.means_, whole.means_)
+    assert np.array_equal(resumed.covariances_, whole.covariances_)
+    assert np.array_equal(resumed.score_quantiles_, whole.score_quantiles_)
+    assert [record["objective"] for record in resumed.history_] == [
+        record["objective"] for record in whole.history_
+    ]
+    assert not path.exists()
+
+
+def test_wherever_a_crash_cuts_the_file(rows, tmp_path, rng):
+    """Whatever is left of the last entry, the end is the same."""
+    model, path = clone(MODELS["em"]).set_params(random_state=0), tmp_path / "run.ckpt"
+    whole = clone(model).fit(*rows)
+    interrupted(model, rows, path, 5)
+    content = path.read_bytes()
+    for length in [0, 5, 30, *rng.integers(len(content), size=7).tolist()]:
+        path.write_bytes(content[:length])
+        assert np.array_equal(clone(model).fit(*rows, checkpoint=path).means_, whole.means_)
+    damaged = bytearray(content)
+    damaged[len(content) // 2] ^= 1
+    path.write_bytes(damaged)
+    assert np.array_equal(clone(model).fit(*rows, checkpoint=path).means_, whole.means_)
+
+
+def test_files_have_checkpoints_too(rows, tmp_path):
+    pytest.importorskip("pyarrow")
+    frame = pytest.importorskip("pandas").DataFrame(rows[0], columns=["a", "b"])
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=17)
+    given, path = (tmp_path / "rows.parquet",), tmp_path / "run.ckpt"
+    model = clone(MODELS["em"]).set_params(random_state=0)
+    interrupted(model, given, path, 3)
+    resumed = clone(model).fit(*given, checkpoint=path)
+    assert np.array_equal(resumed.means_, clone(model).fit(*given).means_)
+
+
+def test_other_fits_and_files_are_refused(rows, tmp_path):
+    (X, y), path = rows, tmp_path / "run.ckpt"
+    model = clone(MODELS["em"]).set_params(random_state=0)
+    interrupted(model, rows, path, 2)
+    for other, given in ((clone(model), X + 1), (clone(model).set_params(random_state=1), X)):
+        with pytest.raises(InvalidInputError, match="other rows or parameters"):
+            other.fit(given, y, checkpoint=path)
+    notes = Path(tmp_path / "notes.txt")
+    notes.write_text("mine")
+    with pytest.raises(InvalidInputError, match="no checkpoint"):
+        clone(model).fit(X, checkpoint=notes)
+    assert notes.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"random_state": None}, "random_state"), ({"max_time": 9.0}, "max_time")],
+)
+def test_what_cannot_be_resumed_is_refused(settings, message, rows, tmp_path):
+    model = clone(MODELS["em"]).set_params(**{"random_state": 0, **settings})
+    with pytest.raises((InvalidInputError, UnsupportedError), match=message):
+        model.fit(*rows, checkpoint=tmp_path / "run.ckpt")
+    assert not list(tmp_path.iterdir())
