@@ -208,9 +208,12 @@ def test_wrong_tables_are_refused(client, text):
 
 
 def test_limits(model):
+    wide = ",".join(f"c{n}" for n in range(1005)) + "\n1"
+    kind = {"Content-Type": "text/csv"}
+    message = connect(model).post("/table", content=wide, headers=kind).json()["error"]
+    assert "1005 columns, more than 1004" in message
     client = connect(model, rows=2, table_rows=2, table=200)
     assert client.post("/predict", json={"rows": [{}] * 3}).status_code == 422
-    kind = {"Content-Type": "text/csv"}
     assert client.post("/table", content="length\n1\n2\n3", headers=kind).status_code == 422
     assert client.post("/table", content="length\n" + "1\n" * 200, headers=kind).status_code == 413
     impatient = connect(model, seconds=0.0)

@@ -236,8 +236,11 @@ def test_absent_packages_are_named(monkeypatch):
     assert "pip install openpyxl" in error("fit", "a.xlsx")
     for package, extra in {"pyarrow": "cli", "pandas": "cli", "starlette": "serve"}.items():
         with monkeypatch.context() as hidden:
-            for name in [name for name in sys.modules if name.startswith("mixtura.")]:
-                hidden.delitem(sys.modules, name)
+            for name in list(sys.modules):
+                if name.startswith(("mixtura.cli", "mixtura.serve")):
+                    hidden.delitem(sys.modules, name)
+                if name.partition(".")[0] == package:
+                    hidden.setitem(sys.modules, name, None)
             hidden.setitem(sys.modules, package, None)
             command = "serve" if extra == "serve" else "fit"
             assert f"pip install 'mixtura[{extra}]'" in error(command, "a.xlsx")

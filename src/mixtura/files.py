@@ -38,8 +38,8 @@ _NEEDS = {"parquet": ("pyarrow",), "arrow": ("pyarrow",), "excel": ("openpyxl",)
 _DELIMITERS = ",;\t|"
 #: Letters that are looked at for delimiters, and lines of them; bytes that are decoded at a time.
 _SAMPLE, _LINES, _BLOCK = 2**18, 100, 2**20
-#: Letters of a line, and columns, that no table has more of.
-_LONGEST, _MOST_COLUMNS = 2**26, 100_000
+#: Letters that no line has more of.
+_LONGEST = 2**26
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -129,7 +129,11 @@ def read_frame(
 
 
 def read_text(
-    stream: BinaryIO, label: str, missing: Collection[str] = (), text: Collection[object] = ()
+    stream: BinaryIO,
+    label: str,
+    missing: Collection[str] = (),
+    text: Collection[object] = (),
+    most_columns: int = 100_000,
 ) -> pd.DataFrame:
     """The same for delimited text; `label` is what messages call it."""
     import pandas as pd
@@ -140,9 +144,9 @@ def read_text(
         delimiter, rows = _dialect(lines)
         if not rows:
             raise FileFormatError(f"{label} is empty: it needs a line of names, and rows.")
-        if len(rows[0]) > _MOST_COLUMNS:
+        if len(rows[0]) > most_columns:
             raise FileFormatError(
-                f"{label} has {len(rows[0])} columns, more than {_MOST_COLUMNS}: is it transposed?"
+                f"{label} has {len(rows[0])} columns, more than {most_columns}: leave some out."
             )
         names = _names_of(rows[0], label)
         stream.seek(0)

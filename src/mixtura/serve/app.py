@@ -78,7 +78,7 @@ class Limits:
     body: int = 2**20
     table: int = 10 * 2**20
     rows: int = 1000
-    table_rows: int = 100_000
+    table_rows: int = 20_000
     seconds: float = 10.0
 
     def rows_of(self, question: str) -> int:

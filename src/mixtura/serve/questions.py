@@ -33,6 +33,8 @@ Rows = list[list[object]]
 _KINDS = {"numbers": "number", "nothing": "number", "text": "text", "booleans": "boolean"}
 #: Digits that typical values are shown with, and rows that one request may have explained.
 _DIGITS, MOST_EXPLAINED = 4, 20
+#: Columns that a table may have beside those of the model.
+_MORE_COLUMNS = 1000
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,10 @@ class Questions:
 
     def table(self, body: bytes, most: int) -> bytes:
         """Delimited text with predictions beside its columns."""
-        frame = read_text(io.BytesIO(body), "the table", text=text_columns(self.model))
+        widest = len(self.columns) + _MORE_COLUMNS
+        frame = read_text(
+            io.BytesIO(body), "the table", text=text_columns(self.model), most_columns=widest
+        )
         if len(frame) > most:
             raise InvalidInputError(f"the table has {len(frame)} rows: send {most} at a time.")
         X = frame.drop(columns=[target_of(self.model)], errors="ignore")
