@@ -7,7 +7,7 @@ import torch
 from scipy.stats import multivariate_normal, norm
 from sklearn.linear_model import LinearRegression
 
-from mixtura import MixtureRegressor, load
+from mixtura import MixtureNetworkRegressor, MixtureRegressor, load
 from mixtura.data import Batch
 from mixtura.data.targets import Indicators, beside_features, with_punched_features
 from mixtura.densities import Full, LowRank
@@ -15,7 +15,7 @@ from mixtura.densities.gaussian import FullGaussian
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.models.predictive import Predictive, conditional, log_conditional
-from mixtura.solvers import EM, LBFGS
+from mixtura.solvers import EM, LBFGS, LinkedEM
 
 BRIEF = {"solver": LBFGS(5), "init": EM(10, 0.1), "random_state": 0}
 
@@ -185,6 +185,28 @@ def test_ends_of_intervals():
     assert np.isinf(model.predict_interval(new, 1.0)).all()
     assert np.isinf(model.predict_interval(new, 0.9, calibration=(new[:8], own[:8]))).all()
     np.testing.assert_allclose(model.predict_interval(new, 0.0)[:, 1], mean, rtol=1e-6)
+
+
+def test_intervals_of_networks_cover_too(tmp_path):
+    """By networks of the folds; rows that lack the same entries have intervals of one width."""
+    quick = {"init": EM(5, 0.01), "solver": LinkedEM(5), "random_state": 0}
+    model = MixtureNetworkRegressor(4, **quick).fit(*draw(120))
+    X, y = draw(300, 1)
+    X[:100, 1] = np.nan
+    interval = model.predict_interval(X, 0.8)
+    assert 0.7 <= np.mean((y >= interval[:, 0]) & (y <= interval[:, 1])) <= 0.9
+    np.testing.assert_allclose(interval.mean(1), model.predict(X), rtol=1e-9)
+    width = np.diff(interval)[:, 0]
+    np.testing.assert_allclose(width[:100], width[0])
+    np.testing.assert_allclose(width[100:], width[100])
+    assert width[0] > width[100]
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict_interval(X, 0.8), interval)
+    whole, own = draw(99, 3)
+    farthest = np.sort(np.abs(own - model.predict(whole)))[-9]
+    found = model.predict_interval(whole, 0.905, calibration=(whole, own))
+    np.testing.assert_allclose(np.diff(found)[:, 0], 2 * farthest, rtol=1e-9)
+    assert np.isinf(model.predict_interval(X[:2], 1.0)).all()
 
 
 def test_draws_are_of_the_predicted_distribution(averaged):

@@ -2,7 +2,7 @@
 
 from mixtura.answers.condition import Condition, Given, draw_by_chance
 from mixtura.answers.explain import METHODS, OUTPUTS, Explanation, Groups, explain
-from mixtura.answers.intervals import predict_interval
+from mixtura.answers.intervals import network_interval, predict_interval
 from mixtura.answers.next_feature import Cost, next_feature, unit_costs
 from mixtura.answers.sets import predict_set
 
@@ -16,6 +16,7 @@ __all__ = [
     "Groups",
     "draw_by_chance",
     "explain",
+    "network_interval",
     "next_feature",
     "predict_interval",
     "predict_set",

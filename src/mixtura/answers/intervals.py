@@ -3,7 +3,8 @@
 A number is as likely as what lies beyond it, on its side of the predicted distribution; it is
 inside the interval of a row unless too few held-back rows, masked as this row is, have numbers as
 unlikely as that. So intervals are as wide, and as skew, as the distributions are, and held-back
-rows say how far out they end.
+rows say how far out they end. Of a network, which predicts means alone, the distance from these
+takes the place of what lies beyond: rows that lack the same entries have intervals of one width.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from mixtura.answers.sets import judge
 from mixtura.conformal import conformal_thresholds
 from mixtura.data import Matrix
 from mixtura.data.given import Device
-from mixtura.models.fitted import Fitted
+from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.held_back import HeldBack
+from mixtura.models.network import Network
 from mixtura.models.regression import Regression, predictive
 
 #: Logs of chances between which numbers are sought that have them.
@@ -42,3 +44,22 @@ def predict_interval(
         for end in (-np.inf, np.inf)
     )
     return np.stack([lower, upper], axis=2)
+
+
+def network_interval(
+    model: Fitted, held_back: HeldBack, rows: Matrix, coverage: float, device: Device
+) -> np.ndarray:
+    """(n, 2) the same around what a network predicts."""
+
+    def predicted(own: Fitted, values: np.ndarray) -> np.ndarray:
+        assert isinstance(own.model, Network)
+        engine = own.engine(Matrix(values), device)
+        return own.predicted(run_over(own.model, engine, lambda m, b: m.outputs(b)).numpy())
+
+    def nearness(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return -np.abs(y - predicted(own, values)[:, None])
+
+    scores = [partial(nearness, judge(model, networks)) for networks in held_back.models]
+    least = conformal_thresholds(~np.isnan(rows.values), held_back, scores, coverage)
+    reach = -np.minimum(least, 0.0)
+    return predicted(model, rows.values)[:, None] + reach * [-1.0, 1.0]

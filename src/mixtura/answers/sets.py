@@ -12,6 +12,7 @@ from mixtura.data.given import Device
 from mixtura.models.fitted import Fitted
 from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
+from mixtura.models.network import Network
 from mixtura.selection.typical import with_models
 
 
@@ -25,7 +26,7 @@ def predict_set(
     def proba(fitted: Fitted, rows: Matrix) -> np.ndarray:
         return np.exp(fitted.log_proba(fitted.engine(rows, device)))
 
-    def judged_by(mixtures: tuple[Mixture, ...]) -> Judge:
+    def judged_by(mixtures: tuple[Mixture | Network, ...]) -> Judge:
         own = judge(model, mixtures)
         return lambda values: proba(own, Matrix(values))
 
@@ -34,7 +35,7 @@ def predict_set(
     return conformal_sets(proba(model, rows), observed, held_back, judges, coverage)
 
 
-def judge(model: Fitted, mixtures: tuple[Mixture, ...]) -> Fitted:
+def judge(model: Fitted, mixtures: tuple[Mixture | Network, ...]) -> Fitted:
     """The model with mixtures in place of its own and of those averaged with it, if any."""
     if not mixtures:
         return model

@@ -286,8 +286,7 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         if codes is None or not (codes >= 0).any():
             raise InvalidInputError("calibration=(X, y) needs labels of rows.")
         known = codes >= 0
-        count = int(known.sum())
-        return HeldBack(values[known], codes[known], np.ones(count), np.zeros(count, dtype=int))
+        return HeldBack.unseen(values[known], codes[known])
 
     def class_log_density(self, X: ArrayLike) -> np.ndarray:
         """log p(x | class) over the observed features of each row, (n, C), in the units of X.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Self
 
@@ -14,15 +14,17 @@ from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from mixtura.answers import network_interval
 from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
 from mixtura.densities import Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
 from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
-from mixtura.estimators.rows import read_targets
+from mixtura.estimators.rows import check_held_back, read_targets
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations, run_over
+from mixtura.models.held_back import HeldBack
 from mixtura.numerics import spawn
 from mixtura.progress import Callback, Progress
 from mixtura.selection.chooser import MOST, Chooser
@@ -131,9 +133,14 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
             counts = None if self.n_components == "auto" else np.array([self.n_components])
             plans = self._plans(engine, 0, counts, None, 0.0, 0.5)
             with self._progress() as progress:
-                plan = self._choose(plans, engine, spawn(generator), progress)
+                plan, held_back = self._choose(plans, engine, spawn(generator), progress)
                 result = self._train(plan, engine, generator, progress)
-            self._publish(result, plan, engine, schema, progress, target=target)
+            if held_back is not None:
+                center, scale = target
+                known = (held_back.y * scale + center)[:, None]
+                held_back = replace(held_back, y=known)
+            answers = {"target": target, "held_back": held_back}
+            self._publish(result, plan, engine, schema, progress, **answers)
             return self
 
     def _read_targets(
@@ -161,8 +168,8 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         engine: Engine,
         generator: torch.Generator,
         progress: Progress,
-    ) -> NetworkPlan:
-        """The plan with the smallest squared error on held-out rows."""
+    ) -> tuple[NetworkPlan, HeldBack | None]:
+        """The plan with the smallest squared error on held-out rows, and these, if any."""
         asks = self.missingness == "auto" and engine.has_holes
         compares = len(plans) > 1 or asks
         some = engine.merged().sample(MOST, spawn(generator)) if compares else None
@@ -171,12 +178,34 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         )
         best, _ = self._best(chooser, plans, asks, Losses.clearly_beats)
         self.choice_ = chooser.table()
-        return best.way.whole()
+        return best.way.whole(), chooser.held_back([[each.network] for each in best.models])
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The expected target of each row."""
         found = run_over(self.network_, self._engine(X), lambda n, b: n.outputs(b)).numpy()
         return self._fitted.predicted(found)
+
+    def predict_interval(
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        *,
+        calibration: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> np.ndarray:
+        """(n, 2) intervals of which a share `coverage` hold the true number, whatever is missing.
+
+        As of `MixtureRegressor`, but that all rows that lack the same entries have intervals of one
+        width around what is predicted. Rows are held back where embeddings, or whether holes mean
+        something, were compared; else `calibration` is needed.
+        """
+        rows, model = self._table(X), self._fitted
+        held_back = model.held_back
+        if calibration is not None:
+            seen = self._table(calibration[0])
+            y = read_targets(self, seen, calibration[1], several=False)
+            held_back = HeldBack.unseen(seen.values, y[:, None])
+        known = check_held_back(held_back, coverage)
+        return network_interval(model, known, rows, coverage, self.device)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """R^2 of the rows that have a target."""

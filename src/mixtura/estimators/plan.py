@@ -194,12 +194,8 @@ def choose(
 
 def held_back(found: Decision, beside: Sequence[Contender[Plan, Trained]] = ()) -> HeldBack | None:
     """Rows of the comparison, with the models that were tried without them; None if none was."""
-    rows, number = found.chooser.rows, found.chooser.fold_numbers
-    models = list(zip(*(trial.models for trial in (found.trial, *beside)), strict=False))
-    if rows is None or not models:
-        return None
-    number = number.where(number < len(models), -1)
-    return HeldBack.of(rows, number, [[each.model for each in fold] for fold in models])
+    models = zip(*(trial.models for trial in (found.trial, *beside)), strict=False)
+    return found.chooser.held_back([[each.model for each in fold] for fold in models])
 
 
 def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[str]) -> list[Plan]:

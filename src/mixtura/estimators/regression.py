@@ -179,12 +179,9 @@ class Comparison:
         if not math.isclose(some.total_weight, engine.total_weight):
             for each in kept:
                 each.trial.whole = None  # it is one of a sample of the rows
-        models = list(zip(*(each.trial.models for each in kept), strict=True))
-        held_back = None
-        if models:
-            number = chooser.fold_numbers.where(chooser.fold_numbers < len(models), -1)
-            own = [[each.model for each in fold] for fold in models]
-            held_back = _with_targets(HeldBack.of(some, number, own), n_targets)
+        models = zip(*(each.trial.models for each in kept), strict=True)
+        held_back = chooser.held_back([[each.model for each in fold] for fold in models])
+        held_back = _with_targets(held_back, n_targets)
         return cls(kept, weights[order], held_back, choice)
 
     def train(

@@ -32,8 +32,8 @@ from mixtura.estimators.base import (
     training_engine,
 )
 from mixtura.estimators.regression import Comparison, make_plans
-from mixtura.estimators.rows import read_targets
-from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.estimators.rows import check_held_back, read_targets
+from mixtura.exceptions import InvalidInputError
 from mixtura.models.held_back import HeldBack
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
@@ -243,21 +243,14 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         -------
         (n, 2), or (n, T, 2), lower and upper ends.
         """
-        if not 0.0 <= coverage <= 1.0:
-            raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
         rows, model = self._rows(X), self._model
         held_back = model.fitted.held_back if calibration is None else self._unseen(*calibration)
-        if held_back is None:
-            raise UnsupportedError(
-                "too few rows were there to hold some back: pass rows that the model has not seen, "
-                "calibration=(X, y)."
-            )
-        return self._shaped(predict_interval(model, held_back, rows, coverage, self.device))
+        known = check_held_back(held_back, coverage)
+        return self._shaped(predict_interval(model, known, rows, coverage, self.device))
 
     def _unseen(self, X: ArrayLike, y: ArrayLike) -> HeldBack:
         rows = self._rows(X)
-        values, count = self._model.whole(rows).values, len(rows)
-        return HeldBack(values, self._targets(rows, y), np.ones(count), np.zeros(count, dtype=int))
+        return HeldBack.unseen(self._model.whole(rows).values, self._targets(rows, y))
 
     def _targets(self, rows: Matrix, y: ArrayLike) -> np.ndarray:
         """(n, T) targets of new rows."""

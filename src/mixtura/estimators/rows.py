@@ -16,8 +16,9 @@ from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike, ClassWeight, Numbers
 from mixtura.data.labels import CodedLabels
 from mixtura.estimators.base import check_weight
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.fitted import Observations
+from mixtura.models.held_back import HeldBack
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifying import ModelClassifier
@@ -128,6 +129,18 @@ def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool
     assert_all_finite(given, allow_nan=True, input_name="y")
     check_consistent_length(X, given)
     return given
+
+
+def check_held_back(held_back: HeldBack | None, coverage: float) -> HeldBack:
+    """Rows that intervals go by; an error where there are none, or the coverage is no share."""
+    if not 0.0 <= coverage <= 1.0:
+        raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
+    if held_back is None:
+        raise UnsupportedError(
+            "no rows were held back from training (they were too few, or there was nothing to "
+            "compare): pass rows that the model has not seen, calibration=(X, y)."
+        )
+    return held_back
 
 
 def labeled_alone(codes: np.ndarray) -> np.ndarray:

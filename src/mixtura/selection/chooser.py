@@ -11,6 +11,9 @@ import torch
 
 from mixtura.data import Scaling
 from mixtura.engines import Engine
+from mixtura.models.held_back import HeldBack
+from mixtura.models.mixture import Mixture
+from mixtura.models.network import Network
 from mixtura.numerics import one_thread, spawn
 from mixtura.progress import Progress
 from mixtura.selection.held_out import HeldOut
@@ -165,6 +168,13 @@ class Chooser(Generic[AnyWay, AnyTrained]):
     def fold_numbers(self) -> torch.Tensor:
         """(n,) the fold that each row is held out in, -1 for none; empty where nothing is tried."""
         return self._number
+
+    def held_back(self, models: Sequence[Sequence[Mixture | Network]]) -> HeldBack | None:
+        """Rows that were held out in the first folds, and the models of each; None if none was."""
+        if self._engine is None or not models:
+            return None
+        number = self._number.where(self._number < len(models), -1)
+        return HeldBack.of(self._engine, number, models)
 
     def under(self, scaling: Scaling) -> Self:
         """This chooser, with its rows in other units: same folds, same seeds, one table."""
