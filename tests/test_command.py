@@ -284,6 +284,13 @@ def test_samples_of_a_class_with_a_column_given(asked):
     assert drawn["width"].nunique() == 20
     assert "there is no class tulip: iris, lily" in error("sample", asked[0], "--class", "tulip")
     assert "write COLUMN=VALUE" in error("sample", asked[0], "--given", "length")
+    assert "holds true and false" in error("sample", asked[0], "--given", "wild=maybe")
+
+
+def test_models_of_several_numbers_are_refused(asked):
+    X = np.arange(8.0)[:, None]
+    mixtura.MixtureRegressor(1, random_state=0).fit(X, np.hstack([X, -X])).save("two.safetensors")
+    assert "2 numbers per row" in error("predict", "two.safetensors", asked[1])
 
 
 def test_export_gives_the_same_probabilities(asked):

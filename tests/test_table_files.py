@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from datetime import date
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -75,6 +76,14 @@ def test_marks_of_missing_values_in_every_format(tmp_path):
     pd.DataFrame({"a": ["x", "?"]}).to_feather(tmp_path / "a.feather")
     found = read_frame(tmp_path / "a.feather", missing=["?"])["a"]
     assert found.isna().tolist() == [False, True]
+    marked = pd.DataFrame({"f": [1.5, -9], "i": [1, -9], "s": ["x", "-9"], "b": [True, False]})
+    expected = [[False] * 4, [True, True, True, False]]
+    excel = ["a.xlsx"] if find_spec("openpyxl") else []
+    for name in ("a.csv", "a.parquet", "a.feather", *excel):
+        write_frame(marked, tmp_path / name)
+        found = read_frame(tmp_path / name, missing=["-9", "?"])
+        assert found.isna().to_numpy().tolist() == expected, name
+        assert found["f"].dtype.kind == found["i"].dtype.kind == "f", name
 
 
 BROKEN = {
@@ -220,6 +229,19 @@ def test_many_files_are_as_one(tmp_path):
     names = ["p(iris)", "p(lily)", "p(rose)"]
     np.testing.assert_allclose(one[names], many[names], atol=1e-6)
     assert said["predicted"] == many["prediction"].value_counts().to_dict()
+    for part in range(3):
+        rows = frame.iloc[30 * part : 30 * part + 30]
+        rows.assign(length=-9.0).to_parquet(f"marked{part}.parquet")
+    asked = ["predict", "model.safetensors", "marked?.parquet", "--out", "marked.parquet"]
+    run(*asked, "--missing", "-9")
+    frame.drop(columns="length").to_csv("absent.csv", index=False)
+    run("predict", "one.safetensors", "absent.csv")
+    absent, marked = pd.read_csv("predictions.csv"), pd.read_parquet("marked.parquet")
+    np.testing.assert_allclose(absent[names], marked[names], atol=1e-6)
+    for part in range(2):
+        frame.iloc[:0].to_parquet(f"empty{part}.parquet")
+    for command in (["predict", "model.safetensors"], ["fit"]):
+        assert "have no rows" in error(*command, "empty?.parquet")
     options = ["rows?.parquet", "--target", "flower"]
     assert "hold a file back" in error("fit", *options, "--test-size", 0.2)
     assert "--missing is for tables" in error("fit", *options, "--missing", "?")

@@ -26,6 +26,11 @@ def load_model(path: Path, question: str = "score_samples") -> Loaded:
             f"{path} holds a {type(model).__name__}, which this command is not for: `mixtura fit` "
             "makes models that it is for."
         )
+    if getattr(model.model_, "n_targets", 1) > 1:
+        raise UnsupportedError(
+            f"{path} predicts {model.model_.n_targets} numbers per row, and this is for models of "
+            "one: load it in Python."
+        )
     if hasattr(model, "unexpected"):
         model.set_params(unexpected="ignore")
     return model

@@ -124,8 +124,7 @@ def read_frame(
         raise
     except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
         raise FileFormatError(f"{path.name} is damaged or no {kind} file ({error}).") from error
-    frame = frame.replace(list(missing), None) if missing else frame
-    return _checked(as_text(frame, text), path.name)
+    return _checked(as_text(without_marks(frame, missing), text), path.name)
 
 
 def read_text(
@@ -197,6 +196,15 @@ def _checked(frame: pd.DataFrame, label: str) -> pd.DataFrame:
 
 def _first_line(error: object) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+def without_marks(frame: pd.DataFrame, marks: Collection[str]) -> pd.DataFrame:
+    """The table, with nothing in cells that hold a mark, be it as a word or as a number."""
+    numbers = [float(mark) for mark in marks if _is_number(mark)]
+    counted = frame.select_dtypes("number").columns
+    held = frame.isin([*marks])
+    held[counted] = frame[counted].isin(numbers)
+    return frame.mask(held) if held.to_numpy().any() else frame
 
 
 def as_text(frame: pd.DataFrame, names: Collection[object]) -> pd.DataFrame:

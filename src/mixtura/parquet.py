@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 
 import numpy as np
@@ -51,12 +51,20 @@ def write(
     if absent:
         raise InvalidInputError(f"{reader.parts[0].name} has no column {absent[0]!r} to keep.")
     known = [name for name in names if name in reader.types]
+
+    def answered(batch: pa.RecordBatch) -> pa.Table:
+        found = _columns(answer, model, answer(batch.select(known).to_pandas()))
+        return pa.Table.from_pydict({name: batch.column(name) for name in keep} | found)
+
+    write_tables((answered(batch) for _, batch in reader.batches(reader.parts)), target)
+
+
+def write_tables(tables: Iterable[pa.Table], target: str | PathLike[str]) -> None:
+    """Write tables, one below the other, into one file; its types are those of the first."""
     with replacing(target) as path:
         writer = None
         try:
-            for _, batch in reader.batches(reader.parts):
-                found = _columns(answer, model, answer(batch.select(known).to_pandas()))
-                table = pa.Table.from_pydict({name: batch.column(name) for name in keep} | found)
+            for table in tables:
                 writer = writer or ParquetWriter(path, table.schema)
                 writer.write_table(table.cast(writer.schema))
         finally:

@@ -34,7 +34,8 @@ def predict(
 
         if large := Large.find(data):
             with working(f"predicting {large.n_rows:,} rows"):
-                facts = large.predict(load_model(model, "predict"), out, id, coverage, outliers)
+                found = load_model(model, "predict")
+                facts = large.predict(found, out, id, coverage, outliers, missing or ())
             show({**facts, "wrote": out}, as_json)
             return
         asked = Asked.read(model, data, missing, "predict", out, id)

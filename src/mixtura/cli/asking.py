@@ -26,7 +26,7 @@ from mixtura.data.given import Loaded, Parameters
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 from mixtura.files import check_table_place, read_frame, write_frame
 
-_TRUE = {"true", "yes", "1"}
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,9 @@ def _cell(text: str, categories: np.ndarray | None, label: str) -> object:
     """A value of a column, as the model has it."""
     kind = kind_of(categories)
     if kind == "booleans":
-        return text.lower() in _TRUE
+        if text.lower() not in _BOOLEANS:
+            raise InvalidInputError(f"--given {label}: the column holds true and false.")
+        return _BOOLEANS[text.lower()]
     if kind == "text":
         return text
     try:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import glob
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-from pyarrow.parquet import ParquetFile, ParquetWriter
+from pyarrow.parquet import ParquetFile
 
-from mixtura.asking import is_density, predictions, target_of, text_columns
+from mixtura.asking import predictions, target_of, text_columns
 from mixtura.cli.columns import check_columns
 from mixtura.cli.output import Facts
 from mixtura.data.given import Loaded
 from mixtura.exceptions import FileFormatError, InvalidInputError
-from mixtura.files import as_text, replacing
+from mixtura.files import as_text, without_marks
+from mixtura.parquet import write_tables
 
 #: Numbers in a Parquet file from which on it is not read at once, rows that tell what its columns
 #: are, and rows that are answered for at a time.
@@ -46,7 +47,10 @@ class Large:
         n_numbers = sum(size.num_rows * size.num_columns for size in sizes)
         if not files or (path.exists() and n_numbers <= _MOST):
             return None
-        return cls(pattern, files, sum(size.num_rows for size in sizes))
+        n_rows = sum(size.num_rows for size in sizes)
+        if not n_rows:
+            raise InvalidInputError(f"the files that {path} names have no rows.")
+        return cls(pattern, files, n_rows)
 
     def head(self) -> pd.DataFrame:
         """The first rows."""
@@ -64,29 +68,26 @@ class Large:
         kept: list[str] | None,
         coverage: float | None,
         outliers: float | None,
+        missing: Collection[str],
     ) -> Facts:
         """Write predictions beside the columns, chunk by chunk; and say what was predicted."""
         if out.suffix.lower() not in (".parquet", ".pq"):
             raise InvalidInputError(f"--out {out}: what is read from large files goes to .parquet.")
-        head, counts, writer = self.head(), Counter[str](), None
-        check_columns(head, kept or [], "--id")
-        with replacing(out) as fresh:
-            try:
-                for batch in self._batches(_CHUNK):
-                    frame = as_text(batch.to_pandas(), text_columns(model))
-                    X = frame.drop(columns=[target_of(model)], errors="ignore")
-                    found = predictions(model, X, coverage, outliers)
-                    beside = [name for name in kept or batch.schema.names if name not in found]
-                    table = pa.table(
-                        {name: batch.column(name) for name in beside}
-                        | {name: pa.array(column) for name, column in found.items()}
-                    )
-                    writer = writer or ParquetWriter(fresh, table.schema)
-                    writer.write_table(table.cast(writer.schema))
-                    if not is_density(model):
-                        counts.update(map(str, found["prediction"].tolist()))
-            finally:
-                if writer is not None:
-                    writer.close()
+        counts = Counter[str]()
+        check_columns(self.head(), kept or [], "--id")
+
+        def answered(batch: pa.RecordBatch) -> pa.Table:
+            frame = as_text(without_marks(batch.to_pandas(), missing), text_columns(model))
+            X = frame.drop(columns=[target_of(model)], errors="ignore")
+            found = predictions(model, X, coverage, outliers)
+            if hasattr(model, "classes_"):
+                counts.update(map(str, found["prediction"].tolist()))
+            beside = [name for name in kept or batch.schema.names if name not in found]
+            return pa.table(
+                {name: batch.column(name) for name in beside}
+                | {name: pa.array(column) for name, column in found.items()}
+            )
+
+        write_tables(map(answered, self._batches(_CHUNK)), out)
         facts: Facts = {"rows": self.n_rows}
         return {**facts, "predicted": dict(counts)} if hasattr(model, "classes_") else facts
