@@ -289,11 +289,20 @@ class Pairwise:
         self.classes_, self._pairs, self._count = (
             unpack(state[name], arrays) for name in ("classes_", "pairs_", "class_count_")
         )
-        self.fitteds = [predictor(each, arrays) for each in state["estimators_"]["items"]]
+        self._models = [predictor(each, arrays) for each in state["estimators_"]["items"]]
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
-        answers = [model.predict_proba(X) for model in self.fitteds]
+        return self._coupled([model.predict_proba(X) for model in self._models])
+
+    def check(self) -> None:
+        """Pairs, classes and their counts fit each other."""
+        found = self._coupled([np.full((1, len(each.classes_)), 0.5) for each in self._models])
+        if found.shape != (1, len(self.classes_)) or not np.isfinite(found).all():
+            raise ValueError("its pairs do not fit its classes")
+
+    def _coupled(self, answers: list[np.ndarray]) -> np.ndarray:
+        """(n, C) from the probabilities (n, 2) of all pairs."""
         if len(answers) == 1:
             return answers[0]
         n_classes = len(self.classes_)
@@ -353,6 +362,6 @@ _PREDICTORS = {
 def predictor(value: ArrayLike, arrays: Arrays) -> ArrayLike:
     """What answers for a stored estimator."""
     found = _PREDICTORS[class_name(value, _PREDICTORS)](value, arrays)
-    if isinstance(found, Predictor):
+    if isinstance(found, Predictor | Pairwise):  # what an imputer holds has been checked
         found.check()
     return found
