@@ -274,6 +274,9 @@ def test_many_rows_are_sampled_and_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("mixtura.report.subject._MOST_ROWS", 250)
     for part in ("quality", "portrait"):
         monkeypatch.setattr(f"mixtura.report.{part}.picture", lambda *rest: "")
+    monkeypatch.setattr(
+        "mixtura.report.subject.in_time", lambda n_rows, seconds, answer: answer(np.arange(32))
+    )
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(16), 20)
     rows = labels[:, None] + 0.3 * rng.normal(size=(320, 2))
@@ -282,7 +285,9 @@ def test_many_rows_are_sampled_and_it_says_so(tmp_path, monkeypatch):
     marked = np.where(np.arange(320) < 10, -1, labels)
     model.report(tmp_path / "many.html", rows, marked, max_time=1.0)
     page = Page((tmp_path / "many.html").read_text())
-    assert "250 rows of 16 classes, drawn at random from 320" in page.words
+    assert "32 rows of 16 classes, drawn at random from 310" in page.words
+    assert "250 of the 310 labeled rows were looked at" in page.words
+    assert "Time allowed predictions for 32 of these rows" in page.words
     assert "10 rows without a label are left out" in page.words
     assert "Classes that are confused most often" in page.words
 

@@ -18,8 +18,8 @@ from mixtura.data.given import Loaded
 from mixtura.exceptions import InvalidInputError
 from mixtura.plotting.classifiers import Reliability
 
-#: Groups of rows of the calibration error, and classes of which a confusion matrix is shown.
-_GROUPS, _MOST_CLASSES = 10, 20
+#: Classes of which a confusion matrix is shown.
+_MOST_CLASSES = 20
 
 
 def scores(model: Loaded, X: pd.DataFrame, y: np.ndarray | None) -> Facts:
@@ -49,7 +49,7 @@ def _of_classes(model: Loaded, X: pd.DataFrame, y: np.ndarray) -> Facts:
     facts: dict[str, object] = {
         "error": float(np.mean(guess != codes)),
         "log_loss": float(log_loss(codes, proba, labels=labels)),
-        "calibration_error": Reliability.of(proba, codes, _GROUPS).error,
+        "calibration_error": Reliability.of(proba, codes).error,
     }
     if len(labels) <= _MOST_CLASSES:
         names, counts = (

@@ -26,8 +26,8 @@ from mixtura.plotting.holes import with_holes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Normal quantile of intervals that hold 95 %, and rows of a group.
-_TWO_SIDED, _FEWEST = 1.96, 20
+#: Normal quantile of intervals that hold 95 %; rows of a group, at least, and groups, at most.
+_TWO_SIDED, _FEWEST, _GROUPS = 1.96, 20, 8
 
 
 def labels_of(classes: np.ndarray, y: ArrayLike) -> np.ndarray:
@@ -61,7 +61,7 @@ class Reliability:
     count: np.ndarray
 
     @classmethod
-    def of(cls, proba: np.ndarray, labels: np.ndarray, n_groups: int) -> Reliability:
+    def of(cls, proba: np.ndarray, labels: np.ndarray, n_groups: int = _GROUPS) -> Reliability:
         """Of probabilities (n, C) and class indices (n,), in groups of as many rows each.
 
         They are so many at most, and have twenty rows at least, where there are as many.
@@ -114,7 +114,7 @@ class CalibrationDisplay(Display):
         y: ArrayLike,
         *,
         missing: Sequence[float] = (0.0,),
-        n_groups: int = 8,
+        n_groups: int = _GROUPS,
         random_state: int = 0,
         ax: Axes | None = None,
     ) -> Self:

@@ -124,7 +124,7 @@ def _next_of_incomplete(subject: Subject) -> Iterator[Html]:
         return next_feature(subject.model, some, generator, subject.estimator.device)
 
     found = in_time(len(holed), subject.max_time / 12.0, answer, first=1)
-    counts = np.bincount(found.argmax(1), minlength=found.shape[1])
+    counts = np.bincount(found.argmax(1), found.max(1) > 0.0, minlength=found.shape[1])
     mean = found.sum(0) / np.maximum(missing[holed[: len(found)]].sum(0), 1)
     lines = [
         (subject.columns[at], int(counts[at]), f"{mean[at]:.3f}")

@@ -37,7 +37,7 @@ def scores(subject: Subject) -> Iterator[Html]:
     lines, found, errors = [], {}, []
     for share, proba in subject.proba.items():
         labels = subject.labels[: len(proba)]
-        each = Reliability.of(proba, labels, 8)
+        each = Reliability.of(proba, labels)
         wrong = float((proba.argmax(1) != labels).mean())
         errors.append([wrong])
         if share in _DRAWN:

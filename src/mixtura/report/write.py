@@ -50,10 +50,10 @@ def write_report(
 
 def _lead(subject: Subject) -> Html:
     wrong, low, high = quality.error_of(subject)
-    sampled = len(subject.labels) < subject.n_given - subject.n_unlabeled
+    n_rows, n_labeled = len(subject.proba[0.0]), subject.n_given - subject.n_unlabeled
     parts = [
-        f"{len(subject.labels)} rows of {len(subject.classes)} classes"
-        + (f", drawn at random from {subject.n_given}" if sampled else "")
+        f"{n_rows} rows of {len(subject.classes)} classes"
+        + (f", drawn at random from {n_labeled}" if n_rows < n_labeled else "")
         + f": error {percent(wrong)} (95 % interval {percent(low)} to {percent(high)}).",
         "These figures hold for rows that the model has not seen in training; if it has, they "
         f"flatter it. Written on {date.today().isoformat()}.",
