@@ -21,7 +21,9 @@ from scipy.stats import rankdata
 from benchmarks.defaults import CONDITIONS, KEY, OURS, OUTPUT, Record, half, read
 
 PAGE = Path("docs/results/defaults.md")
-PICTURE = Path("pictures/defaults.png")
+PICTURE, MISSING = Path("pictures/defaults.png"), Path("pictures/missing.png")
+#: Share of the features that rows lack at prediction, in conditions that train on the same rows.
+SHARES = {name: each.missing for name, each in CONDITIONS.items() if each.training == "complete"}
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 #: Points that ours may be worse than the best rival on any table.
 TOLERATED = 3.0
@@ -159,6 +161,27 @@ def draw(found: dict[str, Figures], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def draw_missing(found: dict[str, Figures], path: Path) -> None:
+    """Mean error of all models against the share of features that rows lack at prediction."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 3.6), layout="constrained")
+    axes, each = figure.subplots(), [found[name] for name in SHARES if name in found]
+    share = [100 * SHARES[name] for name in SHARES if name in found]
+    for place, model in enumerate(each[0].models):
+        errors = [part.scores["error"][place].mean() for part in each]
+        bold = (
+            {"color": "black", "lw": 2.5, "zorder": 3} if model == OURS else {"lw": 1, "ls": "--"}
+        )
+        axes.plot(share, errors, marker="o", ms=3, label=model, **bold)
+    axes.set_xlabel("features missing at prediction, in %")
+    axes.set_ylabel("mean error in %")
+    axes.set_title(f"{len(each[0].tables)} tables, trained as they are, defaults", fontsize=9)
+    axes.set_ylim(bottom=0)
+    figure.legend(fontsize=8, loc="outside right upper", frameon=False)
+    figure.savefig(path, dpi=110)
+
+
 def written(records: list[Record]) -> tuple[str, dict[str, Figures]]:
     """The text between the marks, and the figures of the picture."""
     origins = {
@@ -193,6 +216,7 @@ def main() -> None:
     picture = ""
     if find_spec("matplotlib"):
         draw(found, options.output.parent / PICTURE)
+        draw_missing(found, options.output.parent / MISSING)
         picture = f"![Mean errors by condition]({PICTURE})\n\n"
     page = f"{before}{BEGIN}\n\n{picture}{text}\n\n{END}{after}"
     options.output.write_text(page, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the README and the docstrings show runs as it stands."""
+"""What the README, the guide and the docstrings show runs as it stands."""
 
 import doctest
 import inspect
@@ -38,25 +38,36 @@ from mixtura.estimators import (
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 from mixtura.solvers import EM, LinkedEM
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+GUIDE = ROOT / "docs" / "guide.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def test_readme_snippets(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [ROOT / "README.md", GUIDE], ids=lambda page: page.stem)
+def test_snippets(page, tmp_path, monkeypatch):
     """Every Python block, in order, in one session."""
     for package in ("matplotlib", "pandas", "optuna"):
         pytest.importorskip(package)
     monkeypatch.setenv("MPLBACKEND", "agg")
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    assert len(blocks) >= 4
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert blocks
     monkeypatch.chdir(tmp_path)
     session: dict = {}
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), session)
+        exec(compile(block, page.name, "exec"), session)
     assert session["model"].score(session["X_test"], session["y_test"]) > 0.8
     assert (tmp_path / "wine.safetensors").exists()
 
 
-# -- what the README says each estimator takes -------------------------------------------------
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page):
+    """What pages point to in this project is there."""
+    targets = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    for target in targets:
+        assert "://" in target or (page.parent / target).exists(), target
+
+
+# -- what the guide says each estimator takes --------------------------------------------------
 
 LABELS = np.arange(60) % 2
 ROWS = 2.0 * LABELS[:, None] + np.random.default_rng(0).normal(size=(60, 2))
@@ -85,7 +96,7 @@ QUICK = {
 
 def claims():
     """Estimator, columns, missing values, unlabeled rows, density: the cells of the table."""
-    (table,) = re.findall(r"\| estimator \| columns .*?\n\n", README.read_text(), re.DOTALL)
+    (table,) = re.findall(r"\| estimator \| columns .*?\n\n", GUIDE.read_text(), re.DOTALL)
     for line in table.strip().splitlines()[2:]:
         names, *cells = (cell.strip() for cell in line.strip("|").split("|"))
         yield from ((name, *cells) for name in re.findall(r"`(\w+)`", names))
@@ -105,7 +116,7 @@ def fit_claimed(name, rows, labels):
 
 
 @pytest.mark.parametrize("claim", list(claims()), ids=lambda claim: claim[0])
-def test_what_the_readme_says_of_each_estimator(claim):
+def test_what_the_guide_says_of_each_estimator(claim):
     """Kinds of columns, missing values, unlabeled rows and a density, or not."""
     name, columns, missing, unlabeled, density = claim
     attempts = {
