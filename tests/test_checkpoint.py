@@ -107,10 +107,12 @@ def test_files_have_checkpoints_too(rows, tmp_path):
 
 
 def test_other_fits_and_files_are_refused(rows, tmp_path):
-    (X, y), path = rows, tmp_path / "run.ckpt"
+    X, y, path = np.tile(rows[0], (20, 1)), np.tile(rows[1], 20), tmp_path / "run.ckpt"
     model = clone(MODELS["em"]).set_params(random_state=0)
-    interrupted(model, rows, path, 2)
-    for other, given in ((clone(model), X + 1), (clone(model).set_params(random_state=1), X)):
+    interrupted(model, (X, y), path, 2)
+    last = X.copy()
+    last[-1, -1] += 1e-9
+    for other, given in ((clone(model), last), (clone(model).set_params(random_state=1), X)):
         with pytest.raises(InvalidInputError, match="other rows or parameters"):
             other.fit(given, y, checkpoint=path)
     notes = Path(tmp_path / "notes.txt")

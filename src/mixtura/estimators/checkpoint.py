@@ -6,19 +6,21 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from os import PathLike
 
 import numpy as np
 
 from mixtura.data import Matrix
 from mixtura.data.journal import Journal
+from mixtura.data.lazy import chunks_of
 from mixtura.data.sharded import OWN, ShardedRows
 from mixtura.estimators.base import DensityEstimator
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import Observations
 
-#: Rows that tell whether a checkpoint is of the same table.
-_LOOKED_AT = 1_000
+#: Rows that are read at a time to tell whether a checkpoint is of the same table.
+_AT_ONCE = 2**16
 
 
 @contextmanager
@@ -49,9 +51,9 @@ def checkpointed(
     if not isinstance(rows, Matrix) or isinstance(rows.values, ShardedRows):
         raise UnsupportedError("a checkpoint is of a table, or of files, in one process.")
     told = {name: repr(value) for name, value in settings.items() if name not in OWN}
-    digest = hashlib.sha256(np.ascontiguousarray(rows.values[:_LOOKED_AT]).tobytes())
-    for each in answers:
-        digest.update(each.tobytes())
+    digest = hashlib.sha256()
+    for each in chain(answers, (part for _, part in chunks_of(rows.values, _AT_ONCE))):
+        digest.update(np.ascontiguousarray(each))
     journal = Journal(path, f"{told} {rows.values.shape} {digest.hexdigest()}")
     finished = False
     try:
