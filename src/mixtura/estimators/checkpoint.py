@@ -53,7 +53,7 @@ def checkpointed(
     told = {name: repr(value) for name, value in settings.items() if name not in OWN}
     digest = hashlib.sha256()
     for each in chain(answers, (part for _, part in chunks_of(rows.values, _AT_ONCE))):
-        digest.update(np.ascontiguousarray(each))
+        digest.update(np.ascontiguousarray(each).data)
     journal = Journal(path, f"{told} {rows.values.shape} {digest.hexdigest()}")
     finished = False
     try:
