@@ -12,6 +12,7 @@ from mixtura.data import Batch
 from mixtura.data.targets import Indicators, beside_features, with_punched_features
 from mixtura.densities import Full, LowRank
 from mixtura.densities.gaussian import FullGaussian
+from mixtura.engines import ContrastEngine
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.models.predictive import Predictive, conditional, log_conditional
@@ -92,6 +93,21 @@ def test_weights_of_copies_make_the_likelihood_conditional():
     found = (mixture.outputs(both)[:, 0] * both.weight).sum()
     wanted = 0.5 * mixture.outputs(batch)[:, 0] + 0.5 * log_conditional(mixture, batch, 2)
     torch.testing.assert_close(found, wanted.sum())
+
+
+def test_the_tradeoff_is_per_observed_value(monkeypatch):
+    """t log p(x, y) / V + (1 - t) log p(y | x) in rows of V values; the weights add up to one."""
+    shares = []
+
+    def contrast(rows, n_targets, share):
+        shares.append(share)
+        return ContrastEngine(rows, n_targets, share)
+
+    monkeypatch.setattr("mixtura.training.joint.ContrastEngine", contrast)
+    X, y = draw(40, share=0.3)
+    MixtureRegressor(2, density="diag", marginals="linear", tradeoff=0.3, **BRIEF).fit(X, y)
+    n_values = 1.0 + (~np.isnan(X)).sum() / 40
+    assert shares[-1] == pytest.approx(0.3 / n_values / (0.3 / n_values + 0.7))
 
 
 def test_holes_leave_targets_alone():

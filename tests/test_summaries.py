@@ -16,7 +16,7 @@ from mixtura.exceptions import DegenerateDataWarning, NoDensityError
 from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _thresholds
 from mixtura.solvers import EM
 from mixtura.training.groups import NOTHING, Folds
-from mixtura.training.summaries import SummaryPlan, _left_out
+from mixtura.training.summaries import SummaryPlan, _left_out, _Rows
 
 FAST = {"init": EM(3), "n_states": 2, "random_state": 0}
 
@@ -135,6 +135,37 @@ def test_distances_without_a_row_are_those_of_moments_without_it():
         means, covariance = moments(np.arange(12) != row)
         off = x[row] - means
         assert_allclose(found[row], (off * np.linalg.solve(covariance, off.T).T).sum(1), rtol=1e-9)
+
+
+def test_covariances_are_those_within_classes_beside_what_lost_frames_change(rng):
+    """Of a channel that some sequences lack, the variance is that of the others."""
+    y, weight = np.arange(40) % 2, rng.uniform(0.5, 2.0, 40)
+    x = rng.normal(size=(40, 2, 2)) + y[:, None, None]
+    seen = np.stack([np.ones(40, dtype=bool), np.arange(40) % 4 > 1], 1)
+    noise = np.cov(rng.normal(size=(4, 9)))
+    given = (torch.from_numpy(each) for each in (x, seen, y, weight, noise))
+    model = _Rows(None, *given).fit(2)
+    off = [
+        x[:, d] - np.stack([_mean(x[:, d], weight, seen[:, d] & (y == c)) for c in y])
+        for d in (0, 1)
+    ]
+    wanted = [
+        noise[:2, :2] + _spread(off[0], weight),
+        noise[2:, 2:] + _spread(off[1], weight * seen[:, 1]),
+    ]
+    ridge = model.covariance[0, 0] - wanted[0][0, 0]
+    for found, expected in zip(
+        (model.covariance[:2, :2], model.covariance[2:, 2:]), wanted, strict=True
+    ):
+        assert_allclose(found, expected + ridge.item() * np.eye(2), rtol=1e-9)
+
+
+def _mean(x, weight, kept):
+    return np.average(x[kept], 0, weight[kept])
+
+
+def _spread(off, weight):
+    return off.T @ (off * weight[:, None]) / weight.sum()
 
 
 def test_failed_channels_are_integrated_out(data):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_command import PLAIN, error, facts, run, table
 
+from mixtura.cli.columns import labels
 from mixtura.exceptions import FileFormatError, InvalidInputError
 from mixtura.files import check_table_place, read_frame, read_text, replacing, write_frame
 
@@ -69,6 +70,12 @@ def test_text_stays_text_where_a_model_has_it_so(tmp_path):
     pd.DataFrame({"zip": [1.0, None, 2.0]}).to_parquet(tmp_path / "a.parquet")
     found = read_frame(tmp_path / "a.parquet", text=["zip"])["zip"]
     assert found.dropna().tolist() == ["1", "2"]
+
+
+def test_whole_numbers_are_classes_without_a_point():
+    found = labels(pd.Series([1.0, None, 2.0]))
+    assert list(map(repr, found)) == ["1", "None", "2"]
+    assert labels(pd.Series([1.0, 2.5])).tolist() == [1.0, 2.5]
 
 
 def test_marks_of_missing_values_in_every_format(tmp_path):
