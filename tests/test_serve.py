@@ -72,6 +72,8 @@ def test_answers_are_those_of_the_model(client, model):
     assert why["class"] == found["prediction"]
     assert why["answer"] == pytest.approx(max(proba.values()))
     assert why["base"] + sum(why["adds"].values()) == pytest.approx(why["answer"])
+    sizes = list(map(abs, why["adds"].values()))
+    assert sizes == sorted(sizes, reverse=True)
     (other,) = ask(client, "explain", ROW, **{"class": "iris"})
     assert other["answer"] == pytest.approx(proba["iris"], abs=1e-9)
     (following,) = ask(client, "next", ROW)

@@ -107,6 +107,11 @@ async function answer() {
   }
 }
 
+// The largest first. Objects do not keep that order: names that are whole numbers come first in them.
+function bySize(values) {
+  return Object.entries(values).sort(([, one], [, other]) => Math.abs(other) - Math.abs(one));
+}
+
 function listed(title, pairs, show, ranked = true) {
   const rows = pairs.slice(0, MOST_SHOWN).map(([name, value], place) =>
     element("tr", { className: ranked && place === 0 ? "best" : "" },
@@ -124,7 +129,7 @@ function showPrediction(found, nothing) {
       textContent: "This row is unlike anything that the model has seen." }));
   }
   if (found.probabilities) {
-    parts.push(...listed(schema.target || "Class", Object.entries(found.probabilities), percent));
+    parts.push(...listed(schema.target || "Class", bySize(found.probabilities), percent));
   } else {
     const name = "prediction" in found ? schema.target || "Prediction" : "Log density";
     const value = "prediction" in found ? found.prediction : found.log_density;
@@ -146,7 +151,7 @@ function showWhy(found) {
     byId("why").replaceChildren();
     return;
   }
-  const adds = Object.entries(found.adds).filter(([, value]) => value !== 0);
+  const adds = bySize(found.adds).filter(([, value]) => value !== 0);
   const shown = adds.slice(0, MOST_SHOWN);
   const rest = adds.slice(MOST_SHOWN).reduce((sum, [, value]) => sum + value, 0);
   if (rest !== 0) shown.push(["all others", rest]);
@@ -188,7 +193,7 @@ function waterfall(base, steps, answer, description) {
 }
 
 function showNext(found) {
-  const pairs = found ? Object.entries(found.nats) : [];
+  const pairs = found ? bySize(found.nats) : [];
   byId("next").replaceChildren(...(pairs.length
     ? listed("What to measure next", pairs.slice(0, 5), (value) => value.toFixed(3) + " nats") : []));
 }
