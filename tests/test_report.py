@@ -269,6 +269,30 @@ def test_answers_end_when_time_is_up(monkeypatch):
     np.testing.assert_array_equal(in_time(10_000, 1.0, lambda rows: rows), np.arange(10_000))
 
 
+def test_strange_rows_are_found_and_said_to_be_many(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    for part in ("quality", "portrait"):
+        monkeypatch.setattr(f"mixtura.report.{part}.picture", lambda *rest: "")
+    monkeypatch.setattr(
+        "mixtura.report.portrait.next_feature", lambda _, rows, *rest: np.zeros((len(rows), 2))
+    )
+    labels = np.arange(60) % 2
+    rows = np.random.default_rng(0).normal(size=(60, 2)) + labels[:, None]
+    model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+    model.fit(rows, labels)
+    odd, all_odd = rows.copy(), rows + 30.0
+    odd[7], odd[9, 0] = 30.0, np.nan
+    text = {}
+    for name, given in {"odd": odd, "all odd": all_odd}.items():
+        model.report(tmp_path / "strange.html", given, labels, max_time=1.0)
+        text[name] = (tmp_path / "strange.html").read_text()
+    assert cells(text["odd"], "The least likely rows")[1][:2] == ["7", "1"]
+    assert "7" not in [row[0] for row in cells(text["odd"], "The likeliest row of each class")]
+    said = "these rows are not like those of training"
+    assert (said in text["odd"], said in text["all odd"]) == (False, True)
+    assert len(cells(text["odd"], "What to measure next, of 1 rows")) == 1  # names alone
+
+
 def test_many_rows_are_sampled_and_it_says_so(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("mixtura.report.subject._MOST_ROWS", 250)

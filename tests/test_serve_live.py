@@ -175,9 +175,7 @@ def test_the_page(address, browser, tmp_path):
         page.get_by_role("link", name="predictions.csv").press("Enter")
     content = caught.value.path().read_text().splitlines()
     page.evaluate("showPrediction({prediction: 1, probabilities: {'1': 0.9, '0': 0.1}}, false)")
-    assert (
-        page.inner_text("#prediction tr.best th") == "1"
-    )  # classes may be whole numbers
+    assert page.inner_text("#prediction tr.best th") == "1"  # classes may be whole numbers
     page.evaluate("showWhy({base: 0.5, adds: {'2': -0.4, 'a': 0.3, '1': 0.1}, answer: 0.5})")
     assert re.search(r"2 −.*a \+.*1 \+", page.get_attribute("#why svg", "aria-label"))
     assert content[0].endswith("prediction,p(iris),p(lily),p(rose)")
