@@ -141,6 +141,16 @@ def test_numbers_may_be_categories(frame, tmp_path):
     assert model.schema_.categories[1].tolist() == [5, 6, 7]
 
 
+def test_holes_are_seen_in_columns_of_all_kinds(tmp_path):
+    path = tmp_path / "rows.parquet"
+    whole = {"number": [1.0, 2.0], "word": ["u", "v"], "flag": [True, False]}
+    pd.DataFrame(whole).to_parquet(path)
+    assert not open_rows(path).has_missing
+    for name, hole in {"number": np.nan, "word": None, "flag": None}.items():
+        pd.DataFrame({**whole, name: [whole[name][0], hole]}).to_parquet(path)
+        assert open_rows(path).has_missing, name
+
+
 def test_float32_stays_float32(tmp_path):
     rows = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
     rows.astype(np.float32).to_parquet(tmp_path / "rows.parquet")
