@@ -255,7 +255,7 @@ def test_explanations_sum_to_the_answer(asked):
 def test_impute_fills_holes_and_leaves_the_rest(asked):
     run("impute", *asked)
     filled, before = pd.read_csv("imputed.csv"), pd.read_csv(asked[1])
-    assert set(filled) == set(before)
+    assert list(filled) == list(before)
     assert not filled.isna().any().any()
     for name in before:
         known = before[name].notna()
@@ -288,6 +288,58 @@ def test_samples_of_a_class_with_a_column_given(asked):
     assert "there is no class tulip: iris, lily" in error("sample", asked[0], "--class", "tulip")
     assert "write COLUMN=VALUE" in error("sample", asked[0], "--given", "length")
     assert "holds true and false" in error("sample", asked[0], "--given", "wild=maybe")
+
+
+def test_names_with_an_equals_sign_are_given(asked):
+    frame = table()[["length", "wild", "flower"]].rename(columns={"wild": "length=b"})
+    frame.insert(0, "flower", frame.pop("flower"))
+    frame.to_csv("named.csv", index=False)
+    run("fit", "named.csv", "--target", "flower", *PLAIN)
+    run("sample", "model.safetensors", "-n", 3, "--given", "length=b=true", "--given", "length=2")
+    drawn = pd.read_csv("sample.csv")
+    assert drawn["length=b"].all()
+    assert (drawn["length"] == 2).all()
+    run("impute", "model.safetensors", "named.csv")
+    assert list(pd.read_csv("imputed.csv")) == list(frame)
+
+
+def test_files_that_are_read_stay_as_they_are(asked, tmp_path):
+    """Whatever is asked, and whatever the file is called by."""
+    model, data = tmp_path / "model.csv", tmp_path / "data.csv"
+    model.write_bytes(asked[0].read_bytes())
+    data.write_bytes(asked[1].read_bytes())
+    questions = [("fit", data), *((name, model, data) for name in ("predict", "explain", "impute"))]
+    for question in [*questions, ("report", model, data), ("sample", model), ("export", model)]:
+        for read in question[1:]:
+            said = error(*question, "--out", tmp_path / ".." / tmp_path.name / read.name)
+            assert "is read here, and stays as it is" in said
+    assert model.read_bytes() == asked[0].read_bytes()
+    assert data.read_bytes() == asked[1].read_bytes()
+    table().to_parquet("part.parquet")
+    assert "is read here" in error("fit", "p*.parquet", "--out", "part.parquet")
+    assert "is read here" in error("predict", model, "p*.parquet", "--out", "part.parquet")
+
+
+def test_answers_in_place_of_columns_are_noted(asked):
+    frame = table().assign(prediction="mine")
+    frame.to_csv("named.csv", index=False)
+    frame.to_parquet("part.parquet")
+    for data, out in (("named.csv", "out.csv"), ("p*.parquet", "out.parquet")):
+        ended = run("predict", asked[0], data, "--out", out)
+        assert "in place of the columns 'prediction' of the file" in ended.stderr
+    assert "in place of" not in run("predict", asked[0], "named.csv", "--id", "length").stderr
+    assert "in place of" not in run("impute", *asked).stderr
+
+
+def test_rows_marked_as_unlabeled_are_not_evaluated(asked):
+    frame = table()
+    frame["flower"] = np.arange(len(frame)) % 3 - 1
+    frame.to_csv("marked.csv", index=False)
+    run("fit", "marked.csv", "--target", "flower", *PLAIN)
+    found = facts("evaluate", "model.safetensors", "marked.csv")
+    assert sum(line["0"] + line["1"] for line in found["confusion"]) == 40
+    frame[frame["flower"] == -1].to_csv("none.csv", index=False)
+    assert "marked as unlabeled" in error("evaluate", "model.safetensors", "none.csv")
 
 
 def test_models_of_several_numbers_are_refused(asked):

@@ -24,7 +24,7 @@ def load_model(path: Path, question: str = "score_samples") -> Loaded:
     if not hasattr(model, question) or not hasattr(getattr(model, "model_", None), "schema"):
         raise UnsupportedError(
             f"{path} holds a {type(model).__name__}, which this command is not for: `mixtura fit` "
-            "makes models that it is for."
+            "with classes as --target makes models that it is for."
         )
     if getattr(model.model_, "n_targets", 1) > 1:
         raise UnsupportedError(

@@ -65,8 +65,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         fresh.unlink(missing_ok=True)
 
 
-def check_place(path: Path) -> None:
-    """Refuse a name under which no file can be written."""
+def check_place(path: Path, *read: Path) -> None:
+    """Refuse a name under which no file can be written, or that of a file that is read."""
+    if path.exists() and any(each.exists() and path.samefile(each) for each in read):
+        raise InvalidInputError(f"{path} is read here, and stays as it is: write elsewhere.")
     if path.is_dir():
         raise InvalidInputError(f"{path} is a folder: give the name of a file.")
     if not path.parent.is_dir():
@@ -75,9 +77,9 @@ def check_place(path: Path) -> None:
         raise PermissionError(f"the folder {path.parent} cannot be written to: choose another.")
 
 
-def check_table_place(path: Path) -> None:
+def check_table_place(path: Path, *read: Path) -> None:
     """Refuse a name under which no table can be written, before any work is done."""
-    check_place(path)
+    check_place(path, *read)
     if path.suffix.lower() not in _KINDS:
         raise InvalidInputError(
             f"{path}: what is to be written there? Let the name end in {', '.join(_KINDS)}."

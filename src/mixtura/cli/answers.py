@@ -41,7 +41,7 @@ def predict(
         asked = Asked.read(model, data, missing, "predict", out, id)
         with working(f"predicting {len(asked.X):,} rows"):
             found = predictions(asked.model, asked.X, coverage, outliers)
-        asked.write(found, out)
+        asked.write_beside(found, out)
         show({"rows": len(asked.X), **asked.summary(found), "wrote": out}, as_json)
 
 
@@ -78,7 +78,7 @@ def report(
         from mixtura.cli.asking import Asked
         from mixtura.files import check_place
 
-        check_place(out)
+        check_place(out, model, data)
         asked = Asked.read(model, data, missing, "report")
         truth = asked.truth(target)
         with working(f"reporting on {len(asked.X):,} rows"):
@@ -105,7 +105,7 @@ def explain(
         asked = Asked.read(model, data, missing, "explain", out, id).first(rows)
         with working(f"explaining {len(asked.X):,} rows"):
             found, importance = asked.explanations(output, time, seed)
-        asked.write(found, out)
+        asked.write_beside(found, out)
         what = output or ("probability" if "prediction" in found else "log_density")
         show(
             {"rows": len(asked.X), "explained": what, "importance": importance, "wrote": out},
@@ -155,7 +155,7 @@ def sample(
         from mixtura.cli.asking import draw
         from mixtura.files import check_table_place, write_frame
 
-        check_table_place(out)
+        check_table_place(out, model)
         drawn = draw(load_model(model, "condition"), n, label, given or [], seed)
         write_frame(drawn, out)
         show({"rows": n, "columns": drawn.shape[1], "wrote": out}, as_json)

@@ -18,7 +18,7 @@ from mixtura.asking import (
     target_of,
     text_columns,
 )
-from mixtura.cli.columns import check_columns, labels, numbers
+from mixtura.cli.columns import check_columns, labels, note_replaced, numbers
 from mixtura.cli.output import Facts
 from mixtura.cli.scores import scores
 from mixtura.data.columns import kind_of
@@ -50,7 +50,7 @@ class Asked:
     ) -> Asked:
         """All is checked before any work."""
         if out is not None:
-            check_table_place(out)
+            check_table_place(out, model, data)
         found = load_model(model, question)
         frame = read_frame(data, missing or (), text_columns(found))
         check_columns(frame, kept or [], "--id")
@@ -63,12 +63,18 @@ class Asked:
         warn(f"the first {count} of {len(self.X)} rows are taken.", AmbiguousDataWarning)
         return replace(self, frame=self.frame.iloc[:count], X=self.X.iloc[:count])
 
+    def write_beside(self, answers: Columns, out: Path) -> None:
+        """Write what is kept of the file, and answers beside it."""
+        note_replaced(self.frame.columns if self.kept is None else self.kept, answers)
+        self.write(answers, out)
+
     def write(self, columns: Columns, out: Path) -> None:
         """Write what is kept of the file, and columns beside it, or in place of its own."""
         kept = self.frame if self.kept is None else self.frame[self.kept]
         found = pd.DataFrame(dict(columns), index=kept.index)
         beside = [name for name in kept.columns if name not in found.columns]
-        write_frame(pd.concat([kept[beside], found], axis=1), out)
+        places = kept.columns.append(found.columns).unique()  # as in the file
+        write_frame(pd.concat([kept[beside], found], axis=1)[places], out)
 
     # -- predictions ---------------------------------------------------------------------------
 
@@ -134,21 +140,22 @@ class Asked:
 def draw(model: Loaded, count: int, label: str | None, given: list[str], seed: int) -> pd.DataFrame:
     """So many rows, with their classes where there are any."""
     schema, known = schema_of(model), {}
-    names = schema.names or [f"column {place}" for place in range(1, model.n_features_in_ + 1)]
+    places = range(1, model.n_features_in_ + 1)
+    names = [*map(str, schema.names or (f"column {place}" for place in places))]
     for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or name not in names:
+        name = max((each for each in names if text.startswith(f"{each}=")), key=len, default="")
+        if not name:
             raise InvalidInputError(
                 f"--given {text}: write COLUMN=VALUE, with a column of the model: "
-                f"{', '.join(map(str, names[:10]))}."
+                f"{', '.join(names[:10])}."
             )
-        at = names.index(name)
+        at, value = names.index(name), text[len(name) + 1 :]
         known[name] = _cell(value, schema.categories[at] if schema.categories else None, text)
     options: Parameters = {"given": known or None, "random_state": seed}
     if label is not None:
         options["y"] = class_of(model, label)
     rows, drawn = model.sample(count, **options)
-    frame = pd.DataFrame(rows, columns=list(names)).infer_objects()
+    frame = pd.DataFrame(rows, columns=names).infer_objects()
     if hasattr(model, "classes_"):
         frame[target_of(model) or "class"] = drawn
     return frame

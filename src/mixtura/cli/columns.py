@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -171,6 +171,16 @@ def _hint_at_identifiers(column: pd.Series, kind: str) -> None:
         warn(
             f"column {column.name!r} is different in every row, as identifiers are, which say "
             f"nothing about other rows. Remedy: --drop {quote(str(column.name))}.",
+            AmbiguousDataWarning,
+        )
+
+
+def note_replaced(names: Iterable[str], answers: Iterable[str]) -> None:
+    """A word about columns of a file that are not written, since answers have their names."""
+    if lost := sorted(set(names) & set(answers)):
+        warn(
+            f"answers stand in place of the columns {_some(lost)} of the file: "
+            "rename these to keep them.",
             AmbiguousDataWarning,
         )
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
 from mixtura.asking import predictions, target_of, text_columns
-from mixtura.cli.columns import check_columns
+from mixtura.cli.columns import check_columns, note_replaced
 from mixtura.cli.output import Facts
 from mixtura.data.given import Loaded
 from mixtura.exceptions import FileFormatError, InvalidInputError
-from mixtura.files import as_text, without_marks
+from mixtura.files import as_text, check_place, without_marks
 from mixtura.parquet import write_tables
 
 #: Numbers in a Parquet file from which on it is not read at once, rows that tell what its columns
@@ -73,6 +73,7 @@ class Large:
         """Write predictions beside the columns, chunk by chunk; and say what was predicted."""
         if out.suffix.lower() not in (".parquet", ".pq"):
             raise InvalidInputError(f"--out {out}: what is read from large files goes to .parquet.")
+        check_place(out, *map(Path, self.files))
         counts = Counter[str]()
         check_columns(self.head(), kept or [], "--id")
 
@@ -82,6 +83,7 @@ class Large:
             found = predictions(model, X, coverage, outliers)
             if hasattr(model, "classes_"):
                 counts.update(map(str, found["prediction"].tolist()))
+            note_replaced(batch.schema.names, found)
             beside = [name for name in kept or batch.schema.names if name not in found]
             return pa.table(
                 {name: batch.column(name) for name in beside}

@@ -44,7 +44,11 @@ def _of_numbers(y: np.ndarray, predicted: np.ndarray) -> Facts:
 
 
 def _of_classes(model: Loaded, X: pd.DataFrame, y: np.ndarray) -> Facts:
-    codes, proba = encode_labels(y, model.classes_, None), model.predict_proba(X)
+    codes = encode_labels(y, model.classes_, model.unlabeled)
+    X, codes = X[codes >= 0], codes[codes >= 0]
+    if not len(codes):
+        raise InvalidInputError("every row is marked as unlabeled: there is nothing to compare.")
+    proba = model.predict_proba(X)
     guess, labels = proba.argmax(1), np.arange(len(model.classes_))
     facts: dict[str, object] = {
         "error": float(np.mean(guess != codes)),

@@ -40,6 +40,6 @@ def export(
         from mixtura.asking import load_model
         from mixtura.files import check_place
 
-        check_place(out)
+        check_place(out, model)
         load_model(model, "predict").export(out)
         show({"bytes": out.stat().st_size, "wrote": out}, as_json)

@@ -97,7 +97,7 @@ class Task:
         cls, source: Source, out: Path, test_size: float, settings: list[str] | None, seed: int
     ) -> Task:
         """All is checked before any work."""
-        check_place(out)
+        check_place(out, source.data)
         model = _estimator(source, settings or [], seed)
         if large := Large.find(source.data):
             if test_size:
@@ -105,6 +105,7 @@ class Task:
                     "--test-size is for tables that are read at once: hold a file back, and let "
                     "`mixtura evaluate` read that."
                 )
+            check_place(out, *map(Path, large.files))
             columns, X = source.stream(large)
             task = cls(model, X, source.target, None, large.n_rows, columns, seed, source, out)
         else:
