@@ -248,6 +248,18 @@ def test_answers_are_written_as_parquet(fitted, frame, files, tmp_path):
     )
 
 
+def test_files_that_are_read_are_not_written_to(fitted, frame, tmp_path):
+    """Also under a name that would be a pattern, if it were not that of a file."""
+    source = tmp_path / "p[0].parquet"
+    frame[::2].to_parquet(source)  # pandas adds a column for its index
+    before = source.read_bytes()
+    with pytest.raises(InvalidInputError, match="is read here"):
+        parquet.write(fitted.predict, source, source)
+    assert source.read_bytes() == before
+    model = MixtureDensity(1, density="diag", random_state=0).fit(source)
+    assert [*model.feature_names_in_] == [*frame]
+
+
 def test_a_failure_leaves_what_stood_there(fitted, frame, files, tmp_path):
     target = tmp_path / "answers.parquet"
     parquet.write(fitted.predict, files / "p0.parquet", target)

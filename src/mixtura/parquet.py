@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from mixtura.data.given import ArrayLike
 from mixtura.data.source import Reader
 from mixtura.data.streamed import Source
 from mixtura.exceptions import InvalidInputError
-from mixtura.files import replacing
+from mixtura.files import check_place, replacing
 
 __all__ = ["Source", "write"]
 
@@ -47,6 +48,7 @@ def write(
         )
     source = source if isinstance(source, Source) else Source(source)
     reader = Reader(source.given, source.columns)
+    check_place(Path(target), *(Path(part.path) for part in reader.parts if part.path))
     absent = [name for name in keep if name not in reader.types]
     if absent:
         raise InvalidInputError(f"{reader.parts[0].name} has no column {absent[0]!r} to keep.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import fspath
+from os.path import exists
 
 from mixtura.data.columns import BOOLEANS, NUMBERS, TEXT, name_of_type
 from mixtura.data.given import ArrayLike
@@ -22,6 +24,8 @@ except ImportError:
 
 #: Numbers that are read together.
 _BLOCK = 2**20
+#: What pandas names a column of the numbers that rows had.
+_INDEX = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Reader:
         found = dict(zip(schema.names, schema.types, strict=True))
         if len(found) < len(schema.names):
             raise InvalidInputError(f"{place} has several columns of one name.")
+        if self._columns is None:  # pandas' numbers of rows are no column of its data frames
+            found = {name: kind for name, kind in found.items() if not _INDEX.fullmatch(name)}
         wanted = self._columns or list(self.types or found)
         for name in wanted:
             if name not in found:
@@ -161,7 +167,7 @@ def _found(given: Sequence[ArrayLike]) -> list[str]:
     """The files that paths and patterns name."""
     found = []
     for pattern in map(fspath, given):
-        files = sorted(glob.glob(pattern, recursive=True))
+        files = [pattern] if exists(pattern) else sorted(glob.glob(pattern, recursive=True))
         if not files:
             raise InvalidInputError(f"no file is named {pattern!r}: give a path, or a pattern.")
         found += files
