@@ -265,10 +265,11 @@ def test_numbers_in_a_dict(tmp_path):
         (X[0], r"\(4,\), and the model takes"),
         (X[:0], "no rows"),
         (np.where(X > 2.0, np.inf, X), "infinity"),
+        (X + 1j, "complex numbers"),
         ([["a", "b", "c", "d"]], "held numbers in training and holds text"),
         (object(), "numbers"),
     ],
-    ids=["width", "one dimension", "no rows", "infinite", "text", "nonsense"],
+    ids=["width", "one dimension", "no rows", "infinite", "complex", "text", "nonsense"],
 )
 def test_rows_that_are_refused(rows, what, averaged):
     with pytest.raises(InvalidInputError, match=what):

@@ -146,6 +146,8 @@ class Filler(Predictor):
 def _numbers(given: ArrayLike) -> np.ndarray:
     try:
         values = np.asarray(given)
+        if values.dtype.kind == "c":
+            raise TypeError("complex numbers are neither")
         return values if values.dtype == np.float32 else values.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
