@@ -205,6 +205,13 @@ def test_weights_are_repetitions(data):
 # -- the estimator ---------------------------------------------------------------------------------
 
 
+def test_frames_far_out_have_an_answer(summary, data):
+    far = [data[2][0] * 1e9, data[2][0] * 1e200]
+    near, found = summary.predict_proba(far)
+    assert_allclose(found.sum(), 1.0)
+    assert near.argmax() == found.argmax()
+
+
 def test_the_default_weighs_both_and_keeps_all_answers(both, data):
     X, y = data[2:]
     assert both.score(X, y) > 0.95

@@ -144,7 +144,8 @@ def _numbers(
 ) -> Iterator[Tensor]:
     """(n, D, p) of channels (n, D, L) of sequences of so many frames (n,), some at a time."""
     step = max(1, _CHUNK // (len(_KERNELS) * values[0].numel()))
-    for part, some in zip(values.float().split(step), lengths.split(step), strict=True):
+    values = values.clamp(-1e9, 1e9).float()  # squares of more overflow, and tell no more
+    for part, some in zip(values.split(step), lengths.split(step), strict=True):
         length = some.log()[:, None, None].expand(*part.shape[:2], 1).to(part)
         each = zip(dilations, thresholds, strict=True)
         shares = [_shares_over(part, dilation, levels) for dilation, levels in each]
