@@ -131,6 +131,7 @@ BAD_GROWTH = {
     "n_states": [0, -1, 1.5, "many", None],
     "method": ["mcmc", None],
     "multiclass": ["one_vs_rest"],
+    "representation": ["shapelets", None],
     "topology": ["circle"],
     "n_stages": [0, 1.5],
     "channels_first": ["yes"],
