@@ -248,7 +248,8 @@ def _beside_summaries(
     where that predicts held-out labels better.
     """
     every_stage, calibrate = _every_stage(estimator), estimator.calibrate
-    some = engine.merged().sample(MOST, spawn(generator))
+    different = engine.merged()
+    some = different.sample(MOST, spawn(generator))
     ways, summary = [Staged(plan, every_stage) for plan in plans], SummaryPlan(plans[0].n_classes)
     chooser = Chooser[_Plan, AnyModel](
         some, partial(Answers.of, chunk=_FRAMES), spawn(generator), progress, n_ways=len(ways) + 1
@@ -263,9 +264,9 @@ def _beside_summaries(
         states = Choice(first.way.plan, grown, own, [])
         if chooser.cut_short and not beside.won:
             return Represented(states, None, chooser.table())
-    model = beside.whole if len(some) == len(engine) else None
+    model = beside.whole if len(some) == len(different) else None
     if not isinstance(model, Summarized):
-        model = summary.train(engine, spawn(generator))
+        model = summary.train(different, spawn(generator))
     own = calibrated_by(beside.held_out(), some) if calibrate else Calibration()
     weights, average = _say(first, beside, estimator.representation == "auto")
     summaries = Summaries(model.to("cpu"), own, weights, average if calibrate else Calibration())
