@@ -128,7 +128,7 @@ def test_evidence_of_holes_against_a_loop():
     scaling = Scaling(np.zeros(3), np.ones(3))
     engine = training_engine(Matrix(x), y, np.ones(40), scaling, "cpu")
     kinds = Assignment(torch.ones(1, 2, dtype=torch.bool), torch.arange(2))
-    found = hole_evidence(engine, kinds, 2, torch.Generator())
+    found = hole_evidence(engine, kinds, 2)
 
     def log_prob(rows, labels, pattern, side):
         mine = rows[labels == side]
@@ -148,6 +148,24 @@ def test_evidence_of_holes_against_a_loop():
     told = found.log_prob(hole_patterns(engine.all_rows()))
     whole = [[power * log_prob(absent, y, row, side) for side in (0, 1)] for row in absent]
     np.testing.assert_allclose(told.numpy(), whole, rtol=1e-9)
+
+
+def test_weights_are_repetitions_to_evidence_of_holes():
+    """However often rows are given, and in which order, they tell the same."""
+    rng = np.random.default_rng(0)
+    X, y = two_classes(40, 0)
+    X, count = lose(X, np.where(y[:, None] == 0, 0.6, 0.2), 1), rng.integers(1, 4, 40)
+    again = rng.permutation(np.arange(40).repeat(count))
+    kinds = Assignment(torch.ones(1, 2, dtype=torch.bool), torch.arange(2))
+    scaling = Scaling(np.zeros(4), np.ones(4))
+    tables = (X, y, count * 1.0), (X[again], y[again], np.ones(len(again)))
+    weighted, repeated = (
+        hole_evidence(training_engine(Matrix(x), label, weight, scaling, "cpu"), kinds, 2)
+        for x, label, weight in tables
+    )
+    assert weighted.log_odds.abs().max() > 0.1
+    torch.testing.assert_close(weighted.log_odds, repeated.log_odds)
+    torch.testing.assert_close(weighted.base, repeated.base)
 
 
 def test_a_density_finds_holes_that_come_together():

@@ -270,8 +270,11 @@ def test_categories_shift_targets(tmp_path):
 
 
 def test_rare_categories_have_no_indicator():
-    codes = np.repeat(np.arange(30.0), np.arange(60, 30, -1))[:, None]
-    found = Indicators.learn(codes, np.array([30]))
+    codes, count = np.arange(30.0)[:, None], np.arange(60, 30, -1)
+    found = Indicators.learn(codes, count, np.array([30]))
+    repeated = codes.repeat(count, 0)
+    again = Indicators.learn(repeated, np.ones(len(repeated)), np.array([30]))
+    np.testing.assert_array_equal(again.code, found.code)
     np.testing.assert_array_equal(found.code, np.arange(1, 21))
     assert found.apply(np.array([[0.0], [29.0], [2.0]])).sum(1).tolist() == [0.0, 0.0, 1.0]
     assert np.isnan(found.apply(np.array([[np.nan]]))).all()

@@ -32,15 +32,18 @@ class Indicators:
     n_columns: int
 
     @classmethod
-    def learn(cls, values: np.ndarray, levels: np.ndarray) -> Self:
-        """Of codes and numbers (n, D), with so many categories (D,) per column, 0 for numbers."""
+    def learn(cls, values: np.ndarray, weight: np.ndarray, levels: np.ndarray) -> Self:
+        """Of codes and numbers (n, D), with so many categories (D,) per column, 0 for numbers.
+
+        How frequent categories are goes by the weights (n,) of rows.
+        """
         pairs: list[tuple[int, int]] = []
         for place, level in enumerate(levels):
             if not level:
                 pairs.append((place, -1))
                 continue
-            known = values[~np.isnan(values[:, place]), place].astype(int)
-            count = np.bincount(known, minlength=level)
+            seen = ~np.isnan(values[:, place])
+            count = np.bincount(values[seen, place].astype(int), weight[seen], minlength=level)
             order = np.argsort(-count, kind="stable")[1 : 1 + _MOST_INDICATORS]
             pairs += [(place, int(each)) for each in np.sort(order) if count[each]]
         column, code = np.array(pairs, dtype=np.int64).reshape(-1, 2).T

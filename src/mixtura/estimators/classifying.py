@@ -24,12 +24,11 @@ from mixtura.data.given import ArrayLike, ClassWeight, RandomState
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.base import DensityEstimator, ModelEstimator, check_count
-from mixtura.estimators.rows import Rows, labeled_score, read_rows
+from mixtura.estimators.rows import Rows, check_held_back, labeled_score, read_rows
 from mixtura.exceptions import (
     AmbiguousDataWarning,
     InvalidInputError,
     NoLabelsError,
-    UnsupportedError,
     warn,
 )
 from mixtura.models.held_back import HeldBack
@@ -246,17 +245,11 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         -------
         (n, C) bool, classes in the order of `classes_`.
         """
-        if not 0.0 <= coverage <= 1.0:
-            raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
         self._check_classes()
         rows, model = self._table(X), self._fitted
         held_back = model.held_back if calibration is None else self._unseen(*calibration)
-        if held_back is None:
-            raise UnsupportedError(
-                "this model holds no rows back (MixtureClassifier does, where it has enough of "
-                "them): pass rows that it has not seen, calibration=(X, y)."
-            )
-        return predict_set(model, held_back, rows, coverage, self.device)
+        known = check_held_back(held_back, coverage)
+        return predict_set(model, known, rows, coverage, self.device)
 
     def next_feature(
         self, X: ArrayLike, cost: Cost = None, *, random_state: RandomState = None

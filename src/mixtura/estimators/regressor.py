@@ -156,7 +156,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def _fit_rows(self, rows: Matrix, y: np.ndarray, weight: np.ndarray, schema: Schema) -> Self:
         flat, y = y.ndim == 1, y.reshape(len(y), -1)
-        indicators = Indicators.learn(rows.values, schema.levels(rows.values.shape[1]))
+        indicators = Indicators.learn(rows.values, weight, schema.levels(rows.values.shape[1]))
         whole = Matrix(np.column_stack([indicators.apply(rows.values), y]))
         scaling = self._scaled(whole.values, weight, indicators)
         known = np.where(np.isnan(y).all(1), np.nan, 0.0)

@@ -132,13 +132,13 @@ def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool
 
 
 def check_held_back(held_back: HeldBack | None, coverage: float) -> HeldBack:
-    """Rows that intervals go by; an error where there are none, or the coverage is no share."""
+    """Rows that sets and intervals go by; an error where there are none, or for a bad coverage."""
     if not 0.0 <= coverage <= 1.0:
         raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
     if held_back is None:
         raise UnsupportedError(
-            "no rows were held back from training (they were too few, or there was nothing to "
-            "compare): pass rows that the model has not seen, calibration=(X, y)."
+            "this model holds no rows back (MixtureClassifier and the regressors do, where they "
+            "have enough of them): pass rows that it has not seen, calibration=(X, y)."
         )
     return held_back
 

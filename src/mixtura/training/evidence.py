@@ -24,24 +24,21 @@ from mixtura.solvers import SpreadPrior
 
 #: Rows that are counted, at most; imagined rows per class, which lack what rows do on average.
 _MOST_ROWS, _IMAGINED = 20_000, 2.0
-#: Steps of the power of the evidence, from zero to one.
-_POWERS = 21
+#: Powers of the evidence that are compared.
+_POWERS = [step / 20 for step in range(21)]
 
 AnyMixture = TypeVar("AnyMixture", Mixture, MixtureStack)
 
 
-def hole_evidence(
-    engine: Engine, assignment: Assignment, n_classes: int, generator: torch.Generator
-) -> HoleEvidence:
-    """(P * C, ...) for each class of each problem, by the rows that it learns from."""
-    batch = engine.subsample(_MOST_ROWS, generator).all_rows()
+def hole_evidence(engine: Engine, assignment: Assignment, n_classes: int) -> HoleEvidence:
+    """(P * C, ...) for each class of each problem, by the different rows that it learns from."""
+    batch = engine.merged(_MOST_ROWS).all_rows()
     absent, label = batch.lacks().clamp_min(0).double(), assignment.label[batch.y]
     weight = assignment.weight(batch.y, batch.weight).double() * (label >= 0)[:, None]
     own = torch.nn.functional.one_hot(label.clamp_min(0), n_classes).double()
     found = [_evidence(absent, own, each) for each in weight.mT]
-    return found[0].with_tensors(
-        {name: torch.cat([each.tensors()[name] for each in found]) for name in found[0].tensors()}
-    )
+    base, log_odds = (torch.cat([getattr(e, name) for e in found]) for name in ("base", "log_odds"))
+    return HoleEvidence(base=base, log_odds=log_odds)
 
 
 def _evidence(absent: Tensor, own: Tensor, weight: Tensor) -> HoleEvidence:
@@ -60,11 +57,13 @@ def _evidence(absent: Tensor, own: Tensor, weight: Tensor) -> HoleEvidence:
     own_odds, own_base = _log_odds(*others)
     alone = own_base + (absent * own_odds).sum(1)
     told = (base + absent @ log_odds.mT).scatter(1, label[:, None], alone[:, None])
-    powers = torch.linspace(0.0, 1.0, _POWERS, dtype=told.dtype, device=told.device)
     prior = (count + 1.0).log()
-    proba = (prior + powers[:, None, None] * told).log_softmax(2)
-    gain = proba[:, torch.arange(len(label), device=label.device), label] @ weight
-    return HoleEvidence(base=base, log_odds=log_odds).scaled(float(powers[gain.argmax()]))
+
+    def gain(power: float) -> float:
+        chance = (prior + power * told).log_softmax(1)
+        return float(chance.gather(1, label[:, None])[:, 0] @ weight)
+
+    return HoleEvidence(base=base, log_odds=log_odds).scaled(max(_POWERS, key=gain))
 
 
 def _log_odds(lacks: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,8 +17,7 @@ from mixtura.engines import Engine, PunchedEngine
 from mixtura.exceptions import warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.mixture import Mixture
-from mixtura.models.stack import Assignment, MixtureStack
-from mixtura.numerics import spawn
+from mixtura.models.stack import MixtureStack
 from mixtura.objectives import (
     Likelihood,
     LogMargin,
@@ -127,7 +126,7 @@ class Plan:
         rows = engine.with_answers(y=kind)
         if self.unlabeled_weight and not begin:
             stack = self._shown_unlabeled(stack, prior, rows, progress)
-        told = self._told_by_holes(rows, assignment, generator)
+        told = self._told_by_holes(engine, folds)
         stack, prior = self._beside(stack, prior, told)
         rows, objective = trial._as_met(rows, generator), self.objective(engine)
         found = trial.solver.run(stack, objective, rows, progress, generator=generator, prior=prior)
@@ -138,13 +137,12 @@ class Plan:
             for place, each in enumerate(begun)
         ]
 
-    def _told_by_holes(
-        self, rows: Engine, assignment: Assignment, generator: torch.Generator
-    ) -> HoleEvidence | None:
-        """What discriminative training is not to learn from the rows of these problems."""
-        if not rows.has_holes or self.generative or self.recipe.informative:
+    def _told_by_holes(self, engine: Engine, folds: Folds) -> HoleEvidence | None:
+        """What discriminative training is not to learn from the rows of each trial."""
+        if not engine.has_holes or self.generative or self.recipe.informative:
             return None
-        return hole_evidence(rows, assignment, len(self.log_prior), spawn(generator))
+        kind, assignment = folds.assignment(engine.y, len(self.log_prior))
+        return hole_evidence(engine.with_answers(y=kind), assignment, len(self.log_prior))
 
     def _beside(
         self, model: AnyMixture, prior: SpreadPrior | None, told: HoleEvidence | None
@@ -203,8 +201,7 @@ class Plan:
             if self.unlabeled_weight and not by_em:
                 shown = self._shown_unlabeled(start.model, start.prior, few, progress)
                 start = replace(start, model=shown)
-        kind, assignment = Folds.none(engine).assignment(engine.y, len(self.log_prior))
-        told = self._told_by_holes(engine.with_answers(y=kind), assignment, generator)
+        told = self._told_by_holes(engine, Folds.none(engine))
         model, prior = self._beside(start.model, start.prior, told)
         rows = self._as_met(engine, generator)
         result = self.solver.run(
