@@ -1,6 +1,6 @@
 """What the answers are worth: sets that cover, features bought one at a time, imputation, time.
 
-    MIXTURA_DATA=... python benchmarks/answers.py sets [--seeds 3] [--tables iris ...]
+    MIXTURA_DATA=... python benchmarks/answers.py sets [--seeds 20] [--jobs 16] [--tables iris ...]
 
 and so for `features`, `imputers` and `explain`.
 
@@ -18,6 +18,7 @@ from functools import partial
 from itertools import product
 
 import numpy as np
+from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingClassifier
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401
@@ -55,12 +56,16 @@ def punch(X: np.ndarray, share: float, seed: int) -> np.ndarray:
     return np.where(np.random.default_rng([seed, 1]).random(X.shape) < share, np.nan, X)
 
 
-def show(title: list[str], lines: Iterator[tuple[str, Cells]]) -> None:
+def show(title: list[str], lines: Iterator[tuple[str, Cells]], spread: Callable = np.std) -> None:
     """Mean and deviation over seeds, one line of a Markdown table at a time."""
     print("| " + " | ".join(title) + " |\n|" + "---|" * len(title))
     for name, cells in lines:
-        shown = [f"{np.mean(v):.3f} ± {np.std(v):.3f}" if len(v) else "" for v in cells.values()]
+        shown = [f"{np.mean(v):.3f} ± {spread(v):.3f}" if len(v) else "" for v in cells.values()]
         print(f"| {name} | " + " | ".join(shown) + " |", flush=True)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=min(1, len(values) - 1)) / np.sqrt(len(values)))
 
 
 # -- sets --------------------------------------------------------------------------------------
@@ -99,32 +104,38 @@ def by_mixtura(rows: Bunch, seed: int, seen: bool = False) -> Callable:
     return lambda rows: model.predict_set(rows, COVERAGE, calibration=calibration)
 
 
-def sets(seeds: int, tables: Sequence[str]) -> None:
-    """Coverage and mean size of sets, as features of the test rows go missing."""
+def covered(name: str, make: Callable, seed: int) -> dict[tuple[float, str], float]:
+    """Coverage and mean size of the sets of one split, as features of the test rows go missing."""
+    warnings.simplefilter("ignore")
+    rows = load_table(name, seed)
+    found, cells = make(rows, seed), {}
+    for share in SHARES:
+        shown = found(punch(rows.test, share, seed))
+        cells[share, "covers"] = shown[np.arange(len(rows.truth)), rows.truth].mean()
+        cells[share, "size"] = shown.sum(1).mean()
+    return cells
+
+
+def sets(seeds: int, tables: Sequence[str], jobs: int) -> None:
+    """Coverage and mean size of sets, with standard errors over splits."""
     ways = {"mixtura": by_mixtura, "mixtura, rows it has seen": partial(by_mixtura, seen=True)}
     for name, make in rivals().items():
         ways[f"MAPIE, {name}"] = lambda rows, seed, make=make: by_mapie(make, rows, seed)
+    keys = list(product(SHARES, ("covers", "size")))
 
     def lines() -> Iterator[tuple[str, Cells]]:
-        total = {way: {k: [] for k in product(SHARES, ("covers", "size"))} for way in ways}
-        for name, (way, make) in product(tables, ways.items()):
-            cells = {key: [] for key in product(SHARES, ("covers", "size"))}
-            for seed in range(seeds):
-                rows = load_table(name, seed)
-                rows.test, rows.truth = rows.test[:MOST_TEST], rows.truth[:MOST_TEST]
-                found = make(rows, seed)
-                for share in SHARES:
-                    shown = found(punch(rows.test, share, seed))
-                    own = shown[np.arange(len(rows.truth)), rows.truth]
-                    cells[share, "covers"].append(own.mean())
-                    cells[share, "size"].append(shown.sum(1).mean())
-            for key, values in cells.items():
-                total[way][key].append(np.mean(values))
-            yield f"{name} | {way}", cells
+        total = {way: {key: [] for key in keys} for way in ways}
+        with Parallel(jobs) as parallel:
+            for name, (way, make) in product(tables, ways.items()):
+                found = parallel(delayed(covered)(name, make, seed) for seed in range(seeds))
+                cells = {key: [each[key] for each in found] for key in keys}
+                for key, values in cells.items():
+                    total[way][key].append(np.mean(values))
+                yield f"{name} | {way}", cells
         yield from ((f"mean of tables | {way}", cells) for way, cells in total.items())
 
-    heads = [f"{100 * share:.0f} %: {what}" for share, what in product(SHARES, ("covers", "size"))]
-    show(["table", "sets of", *heads], lines())
+    heads = [f"{100 * share:.0f} %: {what}" for share, what in keys]
+    show(["table", "sets of", *heads], lines(), standard_error)
 
 
 # -- features ----------------------------------------------------------------------------------
@@ -143,7 +154,7 @@ def orders(model: MixtureClassifier, rows: Bunch, seed: int) -> dict[str, Callab
     }
 
 
-def features(seeds: int, tables: Sequence[str]) -> None:
+def features(seeds: int, tables: Sequence[str], jobs: int) -> None:
     """Error against the number of features bought, beginning with none."""
 
     def lines() -> Iterator[tuple[str, Cells]]:
@@ -206,7 +217,7 @@ def draws_of(imputer: BaseEstimator, holes: Bunch, seed: int) -> np.ndarray:
     return np.zeros((0, *holes.test.shape))
 
 
-def imputers(seeds: int, tables: Sequence[str], share: float = 0.3) -> None:
+def imputers(seeds: int, tables: Sequence[str], jobs: int, share: float = 0.3) -> None:
     """Thirty in a hundred entries of training and test rows are hidden, and told again."""
     names = ("MixtureImputer", "IterativeImputer", "IterativeImputer, trees", "KNNImputer")
     heads = ["RMSE", "wrong categories", "90 % intervals cover", "seconds"]
@@ -248,7 +259,7 @@ def imputers(seeds: int, tables: Sequence[str], share: float = 0.3) -> None:
 # -- explanations ------------------------------------------------------------------------------
 
 
-def explain(seeds: int, tables: Sequence[str]) -> None:
+def explain(seeds: int, tables: Sequence[str], jobs: int) -> None:
     """Milliseconds per row: all subsets together, one prediction per subset, random orders."""
     heads = ["table", "columns", "subsets", "together", "one by one, in one call", "random orders"]
     print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
@@ -280,7 +291,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["sets", "features", "imputers", "explain"])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of `sets`")
     parser.add_argument("--tables", nargs="+", default=[*NUMBERS, *MIXED])
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    globals()[given.what](given.seeds, given.tables)
+    globals()[given.what](given.seeds, given.tables, given.jobs)

@@ -1,6 +1,6 @@
 """What `MixtureRegressor` is worth: R2, CRPS and coverage, whole and with entries missing.
 
-    MIXTURA_DATA=... python benchmarks/regression.py [--targets diabetes ...] [--folds 5]
+    MIXTURA_DATA=... python benchmarks/regression.py [--targets diabetes ...] [--jobs 10]
 
 One line of JSON per target, fold and model; then the tables of docs/results/answers.md. Features
 of the test rows go missing at random; all models are trained on whole rows, but for those that say
@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from joblib import Parallel, delayed
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -171,52 +172,57 @@ def scores(y: np.ndarray, mean: object, quantiles: object, interval: object) -> 
     return found
 
 
-def lines(targets: list[str], n_folds: int) -> Iterator[dict]:
+def lines(name: str, n_folds: int) -> Iterator[dict]:
     """What each model scores on each fold."""
-    for name in targets:
-        X, y = TARGETS[name]()
-        categories = np.arange(X.shape[1]) < (name == "abalone-like")
-        for fold, (train, test) in enumerate(KFold(n_folds, shuffle=True, random_state=0).split(X)):
-            rows = Bunch(X=X[train], y=y[train], categories=categories)
-            for model, make in MODELS.items():
-                began = time.process_time()
-                answer = make(rows)
-                line = {"target": name, "fold": fold, "model": model}
-                line["seconds"] = time.process_time() - began
-                for share in SHARES:
-                    found = scores(y[test], *answer(punch(X[test], share, fold)))
-                    line |= {f"{key} {share:.0%}": float(value) for key, value in found.items()}
-                yield line
+    warnings.simplefilter("ignore")
+    X, y = TARGETS[name]()
+    categories = np.arange(X.shape[1]) < (name == "abalone-like")
+    for fold, (train, test) in enumerate(KFold(n_folds, shuffle=True, random_state=0).split(X)):
+        rows = Bunch(X=X[train], y=y[train], categories=categories)
+        for model, make in MODELS.items():
+            began = time.process_time()
+            answer = make(rows)
+            line = {"target": name, "fold": fold, "model": model}
+            line["seconds"] = time.process_time() - began
+            for share in SHARES:
+                found = scores(y[test], *answer(punch(X[test], share, fold)))
+                line |= {f"{key} {share:.0%}": float(value) for key, value in found.items()}
+            print(json.dumps(line), flush=True)
+            yield line
 
 
 def table(found: list[dict], keys: list[str], models: list[str]) -> None:
-    """Means over folds, a row per target, in Markdown; and the means of these."""
+    """Means and deviations over folds, a row per target, in Markdown; and the means of these."""
     names = [f"{model}, {key}" for key in keys for model in models]
     print("\n| target | " + " | ".join(names) + " |\n|" + "---|" * (1 + len(names)))
-    cells = {}
+    means = {}
     for target in dict.fromkeys(line["target"] for line in found):
         mine = [line for line in found if line["target"] == target]
-        cells[target] = [
-            np.mean([line[key] for line in mine if line["model"] == model])
+        each = [
+            [line[key] for line in mine if line["model"] == model]
             for key in keys
             for model in models
         ]
-    cells["mean"] = np.mean(list(cells.values()), axis=0)
-    for target, values in cells.items():
-        star = "*" if target in CHOSEN_ON else ""
-        print(f"| {target}{star} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
+        star, means[target] = "*" if target in CHOSEN_ON else "", np.mean(each, axis=1)
+        cells = (f"{np.mean(values):.3f} ± {np.std(values):.3f}" for values in each)
+        print(f"| {target}{star} | " + " | ".join(cells) + " |")
+    unstarred = {target: own for target, own in means.items() if target not in CHOSEN_ON}
+    for name, some in (("mean of targets", means), ("mean without *", unstarred)):
+        if some:
+            own = np.mean(list(some.values()), axis=0)
+            print(f"| {name} | " + " | ".join(f"{value:.3f}" for value in own) + " |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(TARGETS))
     parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, one per target")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    found = []
-    for line in lines(options.targets, options.folds):
-        found.append(line)
-        print(json.dumps(line), flush=True)
+    each = Parallel(options.jobs)(
+        delayed(lambda name: list(lines(name, options.folds)))(name) for name in options.targets
+    )
+    found = [line for lines in each for line in lines]
     means = [model for model in MODELS if model != "quantile boosting"]
     spread = ["MixtureRegressor", "quantile boosting"]
     table(found, ["r2 0%"], means)
