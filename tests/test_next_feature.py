@@ -1,5 +1,7 @@
 """Which entry to measure next: against integrals by SciPy, and sums by hand."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from mixtura import MixtureClassifier
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
 
@@ -35,7 +37,44 @@ def model(iris):
 def test_quadrature_is_that_of_scipy(model):
     found = model.next_feature(np.full((1, 4), np.nan))[0]
     by_hand = [information(model, column) for column in range(4)]
-    np.testing.assert_allclose(found, by_hand, rtol=0.01)
+    np.testing.assert_allclose(found, by_hand, rtol=1e-5)
+
+
+def test_entries_given_others_are_those_of_whole_rows(iris, monkeypatch):
+    """Several components, and columns by ranks: against a grid, and the way of other densities."""
+    model = MixtureClassifier(3, density="full", marginals="ranks", **PLAIN).fit(*iris)
+    X = np.where([False, True, False, True], np.nan, iris[0][60:120:20])
+    found = model.next_feature(X)
+    grid = np.linspace(-2.0, 6.0, 4_001)
+    for row, own in zip(X, found, strict=True):
+        rows = np.tile(row, (len(grid), 1))
+        rows[:, 3] = grid
+        density = np.exp(model.class_log_density(rows))
+        density /= np.trapezoid(density, grid, axis=0)
+        joint = density * model.predict_proba(row[None])
+        ratio = np.log(np.maximum(density, 1e-300) / np.maximum(joint.sum(1), 1e-300)[:, None])
+        assert own[3] == pytest.approx(np.trapezoid((joint * ratio).sum(1), grid), rel=1e-3)
+    monkeypatch.setattr(sys.modules["mixtura.answers.next_feature"], "has_entries", lambda _: False)
+    np.testing.assert_allclose(model.next_feature(X), found, rtol=0.05, atol=0.02)
+
+
+def test_many_columns_take_no_longer_than_allowed(rng, clock):
+    X, y = rng.normal(size=(60, 60)), np.arange(60) % 2
+    model = MixtureClassifier(1, density="diag", **PLAIN).fit(X, y)
+    blank = np.full((2, 60), np.nan)
+    assert np.isfinite(model.next_feature(blank, max_time=None)).all()
+    with pytest.warns(DegenerateDataWarning, match="sufficed for .* of 120 missing entries"):
+        found = model.next_feature(blank, max_time=0.05)
+    assert 0 < np.isnan(found).sum() < 120
+
+
+def test_progress_is_shown(model, capsys):
+    clone = MixtureClassifier(verbose=1)
+    clone.model_, clone.n_features_in_ = model.model_, 4
+    clone.next_feature(np.full((1, 4), np.nan))
+    shown = capsys.readouterr().out
+    assert "missing entries" in shown
+    assert "4/4" in shown
 
 
 def test_what_is_observed_has_nothing_to_tell(model, iris):

@@ -7,22 +7,28 @@ That is the mutual information of class and entry, given what is observed:
 
 with q the calibrated probabilities of the classes, and p(v | c) the density of the entry given what
 is observed (where models are averaged, that of the first: it has the density). v goes through the
-categories of a column, or through nodes of a quadrature.
+categories of a column, or through nodes of a quadrature. Mixtures of Gaussians and categories have
+the distributions of all entries at once (`entries`); any other model is asked about rows that have
+each value in place, at nodes that are drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import torch
 from scipy.special import logsumexp
 
+from mixtura.answers.entries import NODES, entries, has_entries
 from mixtura.data import Matrix
 from mixtura.data.given import Device, Numbers
 from mixtura.data.schema import Schema
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Fitted
+from mixtura.models.mixture import Mixture
+from mixtura.progress import Progress
 
 #: Draws of a missing number, so many of which are averaged to a node (that spaces nodes evenly),
 #: and nodes beyond the outermost ones, as shares of the range.
@@ -32,6 +38,9 @@ _BEYOND = np.array([0.1, 0.25, 0.5])
 _NUMBERS = 4_000_000
 
 Cost = Numbers | Mapping[int | str, float] | None
+#: A column, the rows that lack it, and log densities (n, Q, C), given each class, of the values it
+#: may have there, plus the logs of the widths that values stand for.
+Asked = tuple[int, np.ndarray, np.ndarray]
 
 
 def unit_costs(schema: Schema, n_columns: int, cost: Cost) -> np.ndarray:
@@ -51,29 +60,64 @@ def unit_costs(schema: Schema, n_columns: int, cost: Cost) -> np.ndarray:
 
 
 def next_feature(
-    model: Fitted, rows: Matrix, generator: torch.Generator, device: Device
+    model: Fitted,
+    rows: Matrix,
+    generator: torch.Generator,
+    device: Device,
+    progress: Progress | None = None,
 ) -> np.ndarray:
-    """(n, D) nats that each missing entry is expected to tell about the class; zero if observed."""
-    found = np.zeros_like(rows.values, dtype=np.float64)
-    size = max(1, _NUMBERS // (_DRAWS * rows.values.shape[1]))
-    for start in range(0, len(rows), size):
-        part = slice(start, start + size)
-        found[part] = _information(model, rows.take(part), generator, device)
+    """(n, D) nats that each missing entry is expected to tell about the class; zero if observed.
+
+    NaN, with a warning, where time did not suffice.
+    """
+    progress = progress or Progress()
+    missing, width = np.isnan(rows.values), rows.values.shape[1]
+    ask, cost = partial(_by_answers, model, generator=generator), _DRAWS * width
+    if isinstance(model.model, Mixture) and has_entries(model.model.density):
+        ask, count = partial(_by_components, model, model.model), model.model.n_components
+        cost = count * (2 * width + len(NODES) * count)
+    size = max(1, _NUMBERS // cost)
+    parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+    progress.start("missing entries", sum(int(missing[part].any(0).sum()) for part in parts))
+    found = np.where(missing, np.nan, 0.0)
+    for part in parts:
+        some = rows.take(part)
+        log_proba = model.log_proba(model.engine(some, device))
+        for column, asked, log_density in ask(some, device=device):
+            found[part.start + asked, column] = _mutual(log_density, log_proba[asked])
+            best = float(np.nanmax(found))
+            if progress.step({"iteration": column, "objective": best}) and np.isnan(found).any():
+                warn(
+                    f"max_time sufficed for {int((missing & ~np.isnan(found)).sum())} of "
+                    f"{int(missing.sum())} missing entries; the others are NaN. Remedy: fewer "
+                    "rows, or more time.",
+                    DegenerateDataWarning,
+                )
+                return found
     return found
 
 
-def _information(
-    model: Fitted, rows: Matrix, generator: torch.Generator, device: Device
-) -> np.ndarray:
-    found = np.zeros_like(rows.values, dtype=np.float64)
-    log_proba = model.log_proba(model.engine(rows, device))
+def _by_components(
+    model: Fitted, mixture: Mixture, rows: Matrix, *, device: Device
+) -> Iterator[Asked]:
+    """What components say of each missing entry, in the units of the model."""
+    engine = model.engine(rows, device)
+    batch, mixture = engine.all_rows().to(torch.float64), mixture.to(engine.device, torch.float64)
+    joint = mixture.log_joint(batch)
+    for column, asked, said in entries(mixture.density, batch):
+        found = mixture.by_class((said + joint[asked, None]).flatten(0, 1))
+        yield column, asked.cpu().numpy(), found.unflatten(0, said.shape[:2]).cpu().numpy()
+
+
+def _by_answers(
+    model: Fitted, rows: Matrix, *, generator: torch.Generator, device: Device
+) -> Iterator[Asked]:
+    """What any model says of rows with values in the place of each missing entry."""
     for column, asked, nodes, log_width in _tables(model, rows, generator, device):
         values = np.repeat(rows.values[asked], nodes.shape[1], axis=0)
         values[:, column] = nodes.ravel()
-        density = model.class_log_density(model.engine(Matrix(values), device))
-        density = density.reshape(*nodes.shape, -1) + log_width[..., None]
-        found[asked, column] = _mutual(density, log_proba[asked])
-    return found
+        found = model.class_log_density(model.engine(Matrix(values), device))
+        yield column, asked, found.reshape(*nodes.shape, -1) + log_width[..., None]
 
 
 def _tables(

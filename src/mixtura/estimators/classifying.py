@@ -252,25 +252,33 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         return predict_set(model, known, rows, coverage, self.device)
 
     def next_feature(
-        self, X: ArrayLike, cost: Cost = None, *, random_state: RandomState = None
+        self,
+        X: ArrayLike,
+        cost: Cost = None,
+        *,
+        max_time: float | None = 60.0,
+        random_state: RandomState = None,
     ) -> np.ndarray:
         """Which missing entry of each row to measure next.
 
         Parameters
         ----------
         cost : of measuring each column, (D,), or a dict by name or position, where others cost one.
+        max_time : seconds, about, after which entries that have not been looked at stay NaN, with a
+            warning. `verbose` of the estimator shows how far it is.
 
         Returns
         -------
         (n, D) nats that each missing entry is expected to tell about the class, by its cost: its
         mutual information with the class given what is observed. Zero where an entry is observed.
         Of categories it is a sum over these; of numbers a quadrature, whose nodes come from draws
-        (of `random_state`).
+        (of `random_state`) unless densities are Gaussian.
         """
         self._check_classes()
         rows, generator = self._table(X), self._generator(random_state)
         costs = unit_costs(self.schema_, rows.values.shape[1], cost)
-        return next_feature(self._fitted, rows, generator, self.device) / costs
+        with Progress((), self.verbose, max_time) as progress:
+            return next_feature(self._fitted, rows, generator, self.device, progress) / costs
 
     def _unseen(self, X: ArrayLike, y: ArrayLike) -> HeldBack:
         """Rows that the model has not seen; those without a label are left out."""

@@ -1,0 +1,88 @@
+"""Distributions of the missing entries of rows, given what is observed and the component.
+
+An entry of a Gaussian is Gaussian: one factorization per component and set of observed columns
+serves all entries. Categories are independent of all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from mixtura.data import Batch
+from mixtura.densities import Categorical, Density, Gaussian, Product
+from mixtura.densities.patterns import distinct_patterns
+from mixtura.numerics import LOG_2PI
+
+#: Nodes around the mean of each component, in deviations. Integrals are sums over the nodes of all
+#: components, whose own share of the densities at a node is smooth: such sums converge fast.
+NODES = torch.linspace(-6.0, 6.0, 33, dtype=torch.float64)
+
+#: A column, the rows (n,) that lack it, and log densities (n, Q, K) of values it may have there,
+#: under each component, plus the logs of the widths that values stand for.
+Entry = tuple[int, Tensor, Tensor]
+
+
+def has_entries(density: Density) -> bool:
+    """Whether `entries` knows the kind of density."""
+    if isinstance(density, Product):
+        return all(map(has_entries, density.parts))
+    return isinstance(density, Gaussian | Categorical)
+
+
+@singledispatch
+def entries(density: Density, batch: Batch) -> Iterator[Entry]:
+    """All columns that rows, in double precision, lack entries of."""
+    raise NotImplementedError(type(density).__name__)
+
+
+@entries.register
+def _of_product(density: Product, batch: Batch) -> Iterator[Entry]:
+    for number, columns in enumerate(density.columns):
+        for place, asked, found in entries(density.parts[number], density.view(batch, number)):
+            yield columns[place], asked, found
+
+
+@entries.register
+def _of_categories(density: Categorical, batch: Batch) -> Iterator[Entry]:
+    chances = density.by_column(density.log_chance.to(batch.x))
+    for place, asked in _lacking(batch):
+        yield place, asked, chances[place].mT.expand(len(asked), -1, -1)
+
+
+@entries.register
+def _of_gaussians(density: Gaussian, batch: Batch) -> Iterator[Entry]:
+    if batch.observed is None:
+        return
+    mean, variance = density.expected(batch), _variances(density, batch.observed)
+    for place, asked in _lacking(batch):
+        center, deviation = mean[asked, :, place], variance[asked, :, place].sqrt()
+        nodes = (center[..., None] + deviation[..., None] * NODES.to(deviation)).flatten(1)
+        off = (nodes[..., None] - center[:, None]) / deviation[:, None]
+        found = -0.5 * (off.square() + LOG_2PI) - deviation.log()[:, None]
+        chance = (NODES[1] - NODES[0]).log() - 0.5 * (NODES.square() + LOG_2PI)
+        chance = chance.to(found).repeat(density.n_components)
+        yield place, asked, found + (chance - found.logsumexp(2))[..., None]
+
+
+def _lacking(batch: Batch) -> Iterator[tuple[int, Tensor]]:
+    """Columns that some rows lack, and these rows."""
+    if batch.observed is None:
+        return
+    for place in (~batch.observed).any(0).nonzero().flatten().tolist():
+        yield place, (~batch.observed[:, place]).nonzero().flatten()
+
+
+def _variances(density: Gaussian, observed: Tensor) -> Tensor:
+    """(n, K, D) of each entry, given those that are observed (n, D)."""
+    patterns, which = distinct_patterns(observed)
+    covariance = density.covariances()
+    found = covariance.diagonal(dim1=1, dim2=2).repeat(len(patterns), 1, 1)
+    for number, seen in enumerate(patterns):
+        factor = torch.linalg.cholesky(covariance[:, seen][:, :, seen])
+        reach = torch.linalg.solve_triangular(factor, covariance[:, seen], upper=False)
+        found[number] -= reach.square().sum(1)
+    return found.clamp_min(density.floor)[which]
