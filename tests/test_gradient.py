@@ -225,7 +225,7 @@ def test_single_precision_training(generator):
 def losses_and_gradients(start, objective, engine, indices, prior=None):
     """What Adam sees of each minibatch, (b,) and (b, P), all of them at the same parameters."""
     free = {k: v.detach().clone().requires_grad_() for k, v in start.free().items()}
-    step = make_step(start, objective, free, engine, 100, prior)
+    step = make_step(start.from_free, objective, free, engine, 100, prior)
     found = []
     for index in indices:
         loss = step(index, 0.0)

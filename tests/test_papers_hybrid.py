@@ -4,18 +4,26 @@ import csv
 
 import numpy as np
 import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import make_moons
 from sklearn.discriminant_analysis import (
     LinearDiscriminantAnalysis,
     QuadraticDiscriminantAnalysis,
 )
 
-from mixtura import papers
+from mixtura import MixtureClassifier, papers
+from mixtura.data import Table
 from mixtura.datasets import load_dataset
-from mixtura.papers.hybrid import figure3, table1, table2
+from mixtura.engines import LocalEngine
+from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
+from mixtura.papers.hybrid import _search, _side_by_side, _training, figure3, table1, table2
 from mixtura.papers.images import Images, load_images
 from mixtura.papers.report import Report
 from mixtura.papers.tables import punch
+from mixtura.progress import Progress
 from mixtura.solvers import Adam
+from mixtura.solvers.gradients import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +60,14 @@ def test_table1(reproduce):
     # full CLL has errors of 6 to 9 %, and one seed alone keeps to every bound (means would not).
     tables = reproduce("hybrid-table1", pictures=0, seed=7)
     ours = {(row["covariance"], row["objective"]): row["ours"] for row in tables["errors"]}
-    assert set(ours) == {(k, t) for k in table1.STRUCTURES for t in table1.OBJECTIVES}
+    assert set(ours) == {(k, t) for k in _training.STRUCTURES for t in _training.OBJECTIVES}
     rows = load_images("mnist-pca50", n_train=2000, n_test=2000)
     rivals = [LinearDiscriminantAnalysis(), QuadraticDiscriminantAnalysis()]
     linear, quadratic = (
         100 * (1 - each.fit(rows.X_train, rows.y_train).score(rows.X_test, rows.y_test))
         for each in rivals
     )
-    assert max(ours["full", term] for term in table1.OBJECTIVES) < 1.2 * quadratic
+    assert max(ours["full", term] for term in _training.OBJECTIVES) < 1.2 * quadratic
     for term in ("LL+LM", "LL+CLL", "LM", "CLL"):
         assert ours["full", term] < ours["diagonal", term]
         assert ours["diagonal", term] < min(ours["diagonal", "LL"] - 1.0, linear)
@@ -99,7 +107,7 @@ def test_a_cell_is_a_mean_over_seeds(monkeypatch, tmp_path, capsys):
 
     def train(report, X, y, chosen):
         seeds.append(report.seed)
-        return table1.Fit(Model(), 2.0)
+        return _training.Fit(Model(), 2.0)
 
     images = Images(np.zeros((6, 1)), np.zeros(6), np.zeros((100, 1)), np.ones(100, dtype=bool))
     monkeypatch.setattr(table1, "train", train)
@@ -121,11 +129,14 @@ def test_table1_keeps_to_the_part_asked_for(reproduce):
 def test_settings_name_cells_and_parameters_that_exist():
     """No setting is lost to a slip of the pen, and none is refused."""
     cells = [
-        f"{s}/{k}/{t}" for s in table1.PAPER for k in table1.STRUCTURES for t in table1.OBJECTIVES
+        f"{s}/{k}/{t}"
+        for s in table1.PAPER
+        for k in _training.STRUCTURES
+        for t in _training.OBJECTIVES
     ]
     few = [f"{row}/{count}" for row in table2.PAPER for count in table2.LABELS]
     for table, parts in ((table1, cells), (table2, few)):
-        known = {part: set(table1.build(table.parameters(part)).get_params()) for part in parts}
+        known = {part: set(_training.build(table.parameters(part)).get_params()) for part in parts}
         for name, chosen in table.SETTINGS.items():
             mine = [known[part] for part in parts if f"{part}/".startswith(f"{name}/")]
             assert mine, name
@@ -135,10 +146,10 @@ def test_settings_name_cells_and_parameters_that_exist():
 
 def test_models_do_not_change_the_tables():
     """Cells share objects, and each model has its own."""
-    first, second = (table1.build(table1.parameters(f"mnist/full/{t}")) for t in ("LM", "LL+LM"))
+    first, second = (_training.build(table1.parameters(f"mnist/full/{t}")) for t in ("LM", "LL+LM"))
     assert first.solver == second.solver
     assert first.solver is not second.solver
-    assert table1.COMMON["solver"] == Adam()
+    assert _training.COMMON["solver"] == Adam()
     assert first.set_params(objective__margin=3.0).objective != second.objective
 
 
@@ -209,3 +220,85 @@ def test_variants_have_pixels_between_zero_and_one():
     assert images.X_train.min() >= 0
     assert images.X_train.max() <= 1
     assert images.X_train.mean() > 0.4
+
+
+@pytest.fixture(scope="module")
+def started():
+    """A mixture of maximum likelihood, rows to train it on, and rows to hold out."""
+    X, y = make_moons(240, noise=0.2, random_state=0)
+    model = MixtureClassifier(
+        2,
+        density="diag",
+        objective="likelihood",
+        solver="em",
+        class_prior="uniform",
+        random_state=0,
+    ).fit(X, y)
+    table = Table(X, y, scaling=model.scaling_, device=torch.device("cpu"))
+    rows = np.arange(240)
+    return model.mixture_, LocalEngine(table.take(rows[:160])), LocalEngine(table.take(rows[160:]))
+
+
+@pytest.mark.parametrize("margin", [None, 3.0])
+def test_trials_side_by_side_are_those_of_adam(started, margin):
+    """Each mixture of a stack goes the way that Adam goes with it alone."""
+    start, rows, held_out = started
+    solver = Adam(1, 8, averaging=0.9)
+    trials = [
+        _side_by_side.Trial(share, margin, rate) for share, rate in ((0.2, 0.05), (0.0, 0.01))
+    ]
+    found = _side_by_side.train(
+        [start, start],
+        trials,
+        rows.with_answers(y=_side_by_side.kinds(rows.y)),
+        held_out.with_answers(y=_side_by_side.kinds(held_out.y)),
+        solver,
+        torch.Generator().manual_seed(0),
+    )
+    term = Conditional() if margin is None else Margin(margin)
+    for trial, outcome in zip(trials, found, strict=True):
+        alone = clone(solver).set_params(learning_rate=trial.learning_rate)
+        result = alone.run(
+            start,
+            Hybrid(Likelihood(), term, trial.share),
+            rows,
+            Progress(),
+            generator=torch.Generator().manual_seed(0),
+            held_out=held_out,
+        )
+        assert outcome.validation == pytest.approx(100 * evaluate(result.model, term, held_out)[0])
+        for name, value in result.model.free().items():
+            np.testing.assert_allclose(outcome.mixture.free()[name], value, rtol=1e-6, atol=1e-9)
+        assert not torch.equal(outcome.mixture.density.mean, start.density.mean)
+
+
+def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
+    """Settings are chosen on validation rows and kept; test rows are for the seeds of the cell."""
+    X, y = make_moons(420, noise=0.2, random_state=0)
+    images = Images(X[:120], y[:120], X[120:], y[120:])
+    monkeypatch.setattr(_search, "load_images", lambda name: images)
+    for name, value in {"SHAPES": {"diagonal": ((1, 0.1), (3, 0.1))}, "N_TRIALS": 1}.items():
+        monkeypatch.setattr(_search, name, value)
+    monkeypatch.setattr(_search, "SHORT", 2)
+    monkeypatch.setattr(_search, "LONG", 4)
+    report = Report("trial", tmp_path, device="cpu", search=True)
+    jobs = [_search.Job("moons", "diagonal", terms) for terms in (["LL"], ["LL+LM", "CLL"])]
+    for job in jobs:
+        _search._work(report, job, range(2), deadline=0.0)
+    assert report.kept("choices") == report.kept("cells") == []
+    for job in jobs:
+        _search._work(report, job, range(2), deadline=np.inf)
+    choices, cells = report.kept("choices"), report.kept("cells")
+    assert [each["part"] for each in choices] == [
+        f"moons/diagonal/{term}" for term in ("LL", "LL+LM", "CLL")
+    ]
+    assert [each["trials"] for each in choices] == [2, 2, 2]
+    for choice, cell in zip(choices, cells, strict=True):
+        assert cell["settings"] == choice["settings"]
+        assert len(cell["values"]) == 2
+        assert max(cell["values"]) < 25.0
+    # What has been chosen is not searched for again.
+    monkeypatch.setattr(_search, "_search_adam", None)
+    _search._work(report, jobs[1], range(1), deadline=np.inf)
+    assert len(report.kept("cells")) == 5
+    assert report.kept("cells")[-1]["settings"] == choices[-1]["settings"]

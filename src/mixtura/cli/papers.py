@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,13 @@ def reproduce(
     only: Annotated[str, typer.Option(help="keep to the parts whose name contains this")] = "",
     device: str = "auto",
     seed: int = 0,
+    search: Annotated[
+        bool, typer.Option(help="find the settings anew, where that is done")
+    ] = False,
+    jobs: Annotated[int, typer.Option(help="processes of a search")] = 1,
+    max_time: Annotated[
+        float, typer.Option(help="seconds of a search; the next goes on")
+    ] = math.inf,
     output: Path = Path("mixtura-results"),
 ) -> None:
     """Run an experiment of the papers: our figures beside theirs, as CSV and PNG."""
@@ -34,7 +42,10 @@ def reproduce(
             print(f"{known:<22}{papers.summary(known)}")
         return
     _check_matplotlib()
-    papers.reproduce(name, folder=output, quick=quick, only=only, device=device, seed=seed)
+    chosen = {"search": search, "jobs": jobs, "max_time": max_time}
+    papers.reproduce(
+        name, folder=output, quick=quick, only=only, device=device, seed=seed, **chosen
+    )
 
 
 def _check_matplotlib() -> None:

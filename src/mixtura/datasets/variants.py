@@ -11,25 +11,33 @@ from mixtura.datasets.generators import Seed
 from mixtura.datasets.loading import load_dataset
 from mixtura.exceptions import InvalidInputError
 
-VARIANTS = ("basic", "rotated", "background_random", "rotated_background_random")
+VARIANTS = (
+    *("basic", "rotated", "background_random", "rotated_background_random"),
+    *("background_images", "rotated_background_images"),
+)
 
 _SIDE = 28
 _CHUNK = 4096
+#: Photographs with a smaller deviation of their gray values are too flat for a background.
+_FLAT = 20.0
 
 
 def mnist_variant(
     kind: str, *, n_train: int = 12_000, n_test: int = 50_000, random_state: Seed = 0
 ) -> Bunch:
-    """MNIST digits rotated, on noise, or both, with few training rows.
+    """MNIST digits rotated, on noise or photographs, or both, with few training rows.
 
     Generated here by the recipe of Larochelle et al. (2007); these are not the files of that paper,
     and neither the digits chosen nor the random numbers are theirs.
 
     Parameters
     ----------
-    kind : {"basic", "rotated", "background_random", "rotated_background_random"}
+    kind : {"basic", "rotated", "background_random", "rotated_background_random", \
+            "background_images", "rotated_background_images"}
         What is done to a digit: nothing; a turn by an angle uniform on [0, 2π), interpolated
-        bilinearly; uniform grey noise wherever it is brighter than the digit; the last two.
+        bilinearly; uniform gray noise wherever it is brighter than the digit; the last two; and
+        the same with patches of photographs instead of noise, which are those of CIFAR-10 in
+        gray (the paper's were others), flat ones left out.
     n_train, n_test : int, default=12000, 50000
         Rows, drawn without replacement from all 70,000. The paper holds back the last 2,000 of its
         12,000 training rows for validation.
@@ -56,6 +64,8 @@ def mnist_variant(
         data = _rotate(data, rng.uniform(0.0, 2.0 * np.pi, size=n))
     if kind.endswith("background_random"):
         data = np.maximum(data, rng.randint(256, size=data.shape, dtype=np.uint8))
+    if kind.endswith("background_images"):
+        data = np.maximum(data, _patches(n, rng))
     rows = np.arange(n)
     changed = {
         "data": data,
@@ -81,3 +91,13 @@ def _rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
         sampled = functional.grid_sample(pixels, grid, align_corners=False)
         turned[rows] = sampled.round_().flatten(1).to(torch.uint8).numpy()
     return turned
+
+
+def _patches(count: int, rng: np.random.RandomState) -> np.ndarray:
+    """(count, 784) patches of photographs, in gray."""
+    colors = load_dataset("cifar10").data
+    gray = colors.reshape(len(colors), 3, -1).mean(1, dtype=np.float32).astype(np.uint8)
+    photos = gray[gray.std(1) >= _FLAT].reshape(-1, 32, 32)
+    windows = np.lib.stride_tricks.sliding_window_view(photos, (_SIDE, _SIDE), axis=(1, 2))
+    place = rng.randint(windows.shape[1], size=(2, count))
+    return windows[rng.randint(len(photos), size=count), *place].reshape(count, -1)

@@ -1,17 +1,23 @@
-"""What an experiment shows: rows as they come, pictures, and both as files."""
+"""What an experiment shows: rows as they come, pictures, and both as files; measured cells."""
 
 from __future__ import annotations
 
 import csv
+import json
+import math
 import os
+import platform
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+
+import torch
 
 from mixtura.data.given import Parameters, Setting
 from mixtura.exceptions import InvalidInputError
@@ -36,6 +42,9 @@ class Report:
     folder : where files are written.
     quick : a small version that ends within a minute on two cores.
     only : keep to the parts whose name contains this.
+    search : find the settings anew, where the experiment can.
+    jobs : processes that search at the same time.
+    max_time : seconds after which a search stops; another run goes on where it was.
     """
 
     name: str
@@ -44,6 +53,9 @@ class Report:
     device: str = "auto"
     seed: int = 0
     only: str = ""
+    search: bool = False
+    jobs: int = 1
+    max_time: float = math.inf
     tables: dict[str, Lines] = field(default_factory=dict)
     _header: tuple[str, ...] = ()
     _began: float = field(default_factory=time.perf_counter)
@@ -65,6 +77,24 @@ class Report:
             self._header = header
             print(f"\n{table}\n{_line(cells, widths)}")
         print(_line(map(_show, cells.values()), widths), flush=True)
+
+    def cell(
+        self, row: str, column: str, values: Sequence[float], settings: Parameters | None = None
+    ) -> None:
+        """A measured cell of a published table, one value per seed, kept at once."""
+        what = {"row": row, "column": column, "values": [round(float(each), 4) for each in values]}
+        self.keep("cells", {**what, "settings": settings or {}, **provenance(self)})
+
+    def keep(self, kind: str, line: Parameters) -> None:
+        """One more line of a file, at once: so that an interrupted run can go on."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._path(kind, "jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def kept(self, kind: str) -> Lines:
+        """The lines that this run or earlier ones have kept."""
+        path = self._path(kind, "jsonl")
+        return lines_of(path) if path.is_file() else []
 
     @contextmanager
     def figure(self, name: str = "", **options: Setting) -> Iterator[Figure]:
@@ -92,6 +122,25 @@ class Report:
             write(fresh)
             os.replace(fresh, path)
         self.note(f"saved {path}")
+
+
+def lines_of(path: Path) -> Lines:
+    """The objects of a file with one per line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def provenance(report: Report) -> Parameters:
+    """How a figure can be had again: command, commit and machine."""
+    words = [f"mixtura reproduce {report.name}"]
+    words += [f"--only {report.only!r}"] if report.only else []
+    words += ["--search"] if report.search else []
+    words += [f"--seed {report.seed}"] if report.seed else []
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    if report.device.startswith("cuda"):
+        machine = f"{torch.cuda.get_device_name()}, {machine}"
+    return {"command": " ".join(words), "commit": found, "machine": machine}
 
 
 def writable_folder(folder: str | os.PathLike[str]) -> Path:

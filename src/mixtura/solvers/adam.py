@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -95,7 +95,7 @@ class Adam(Solver):
         working = model.to(dtype=engine.dtype)
         free = {k: v.detach().clone().requires_grad_() for k, v in working.free().items()}
         average = {k: v.detach().clone() for k, v in free.items()}
-        step = make_step(working, objective, free, engine, size, prior)
+        step = make_step(working.from_free, objective, free, engine, size, prior)
         best = Best(model, objective, held_out)
         progress.start("Adam", n_epochs)
         n_batches = math.ceil(len(engine) / size)
@@ -109,7 +109,7 @@ class Adam(Solver):
                     total += step(index, rate) * len(index)
                     seen += len(index)
                     if self.averaging:
-                        self._average(average, free, (epoch - 1) * n_batches + number + 1)
+                        self.average(average, free, (epoch - 1) * n_batches + number + 1)
                     if progress.time_spent >= 1.0:
                         break
             loss = float(total) / seen
@@ -123,7 +123,7 @@ class Adam(Solver):
         settled = settled and not progress.stopped
         return FitResult(best.model, best.score[1], epoch, settled)
 
-    def _average(self, average: Free, free: Free, n_steps: int) -> None:
+    def average(self, average: Free, free: Free, n_steps: int) -> None:
         """Take in the latest of `n_steps` iterates; the start has no share, as no iterate is it."""
         share = (1.0 - self.averaging) / (1.0 - self.averaging**n_steps)
         leaves = [value.detach() for value in free.values()]
@@ -134,7 +134,7 @@ Step = Callable[[Tensor, float], Tensor]
 
 
 def make_step(
-    model: Model,
+    build: Callable[[Free], Model],
     objective: Objective,
     free: Free,
     engine: Engine,
@@ -143,16 +143,18 @@ def make_step(
 ) -> Step:
     """One update from the rows at an index: eager, or the whole of it as one CUDA graph.
 
-    It returns the weighted mean loss of all rows, estimated from these without bias: their losses
-    are divided by the weight that as many rows have on average. By their own weight would be
-    wrong: in minibatches of one row, weights would then count for nothing.
+    `build` makes the model of the free parameters, which may be a stack. A step returns the
+    weighted mean loss of all rows, estimated from these without bias: their losses are divided by
+    the weight that as many rows have on average. By their own weight would be wrong: in minibatches
+    of one row, weights would then count for nothing.
     """
     total_weight = engine.total_weight
     row_share = len(engine) / total_weight
 
     def loss_of(batch: Batch, scale: float | Tensor) -> Tensor:
-        current = model.from_free(free)
-        loss = objective.total(current.outputs(batch), batch.y, batch.weight * scale)
+        current = build(free)
+        y, weight = current.asked(replace(batch, weight=batch.weight * scale))
+        loss = objective.total(current.outputs(batch), y, weight)
         return loss if prior is None else loss + prior.penalty(current) / total_weight
 
     on_cuda = engine.device.type == "cuda"

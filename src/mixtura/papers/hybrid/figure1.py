@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixtura.estimators import MixtureClassifier
-from mixtura.papers.hybrid.table1 import Fit, load, train_cell
+from mixtura.papers.hybrid._training import Fit
+from mixtura.papers.hybrid.table1 import load, train_cell
 from mixtura.papers.images import Images
 from mixtura.papers.report import Lines, Report
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from mixtura.estimators import MixtureClassifier
+from mixtura.papers.hybrid._training import Fit, error_rate
 from mixtura.papers.hybrid.figure1 import train_hybrid
-from mixtura.papers.hybrid.table1 import Fit, error_rate, load, train_cell
+from mixtura.papers.hybrid.table1 import load, train_cell
 from mixtura.papers.images import Images
 from mixtura.papers.report import Report
 

@@ -20,8 +20,9 @@ from mixtura.data.given import Parameters
 from mixtura.densities import FullGaussian, Gaussian
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Mixture
+from mixtura.papers.hybrid._training import error_rate
 from mixtura.papers.hybrid.figure1 import train_hybrid
-from mixtura.papers.hybrid.table1 import error_rate, load, train_cell
+from mixtura.papers.hybrid.table1 import load, train_cell
 from mixtura.papers.images import Images
 from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.tables import punch

@@ -13,9 +13,10 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from mixtura.data import UNLABELED
+from mixtura.data.given import Parameters
 from mixtura.densities import LowRank
 from mixtura.objectives import Conditional, Margin
-from mixtura.papers.hybrid.table1 import COMMON, Fit, Parameters, error_rate, layered, train
+from mixtura.papers.hybrid._training import COMMON, Fit, error_rate, layered, train
 from mixtura.papers.images import Images, load_images
 from mixtura.papers.report import Report
 
