@@ -250,8 +250,8 @@ def test_trials_side_by_side_are_those_of_adam(started, margin):
     found = _side_by_side.train(
         [start, start],
         trials,
-        rows.with_answers(y=_side_by_side.kinds(rows.y)),
-        held_out.with_answers(y=_side_by_side.kinds(held_out.y)),
+        rows.with_answers(y=rows.y + 1),
+        held_out.with_answers(y=held_out.y + 1),
         solver,
         torch.Generator().manual_seed(0),
     )
@@ -276,29 +276,28 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     """Settings are chosen on validation rows and kept; test rows are for the seeds of the cell."""
     X, y = make_moons(420, noise=0.2, random_state=0)
     images = Images(X[:120], y[:120], X[120:], y[120:])
-    monkeypatch.setattr(_search, "load_images", lambda name: images)
-    for name, value in {"SHAPES": {"diagonal": ((1, 0.1), (3, 0.1))}, "N_TRIALS": 1}.items():
+    monkeypatch.setattr(table1, "_images", lambda name: images)
+    monkeypatch.setattr(table1, "PAPER", {"moons": None})
+    monkeypatch.setattr(table1, "SHAPES", {"full": ((1, 0.1),), "diagonal": ((1, 0.1), (3, 0.1))})
+    for name, value in {"N_TRIALS": 1, "SHORT": 2, "LONG": 4}.items():
         monkeypatch.setattr(_search, name, value)
-    monkeypatch.setattr(_search, "SHORT", 2)
-    monkeypatch.setattr(_search, "LONG", 4)
     report = Report("trial", tmp_path, device="cpu", search=True)
-    jobs = [_search.Job("moons", "diagonal", terms) for terms in (["LL"], ["LL+LM", "CLL"])]
-    for job in jobs:
-        _search._work(report, job, range(2), deadline=0.0)
+    chosen = [task for task in table1.tasks() if "diagonal" in task.label]
+    for task in chosen:
+        _search.work(report, task, range(2), deadline=0.0)
     assert report.kept("choices") == report.kept("cells") == []
-    for job in jobs:
-        _search._work(report, job, range(2), deadline=np.inf)
+    for task in chosen:
+        _search.work(report, task, range(2), deadline=np.inf)
     choices, cells = report.kept("choices"), report.kept("cells")
-    assert [each["part"] for each in choices] == [
-        f"moons/diagonal/{term}" for term in ("LL", "LL+LM", "CLL")
-    ]
-    assert [each["trials"] for each in choices] == [2, 2, 2]
+    assert [each["column"] for each in choices] == [f"diagonal {t}" for t in _training.OBJECTIVES]
+    assert {each["trials"] for each in choices} == {2}
     for choice, cell in zip(choices, cells, strict=True):
         assert cell["settings"] == choice["settings"]
         assert len(cell["values"]) == 2
         assert max(cell["values"]) < 25.0
-    # What has been chosen is not searched for again.
-    monkeypatch.setattr(_search, "_search_adam", None)
-    _search._work(report, jobs[1], range(1), deadline=np.inf)
-    assert len(report.kept("cells")) == 5
-    assert report.kept("cells")[-1]["settings"] == choices[-1]["settings"]
+    # What has been chosen is not searched for again, and what was measured not measured.
+    monkeypatch.setattr(_search, "_choose", None)
+    _search.work(report, chosen[0], range(1), deadline=np.inf)
+    assert report.kept("cells")[-1]["values"] == cells[0]["values"][:1]
+    monkeypatch.setattr(_search, "work", None)
+    _search.search(report, chosen, 1)

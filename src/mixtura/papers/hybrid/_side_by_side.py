@@ -89,13 +89,8 @@ class _Objectives(Objective):
         return scale * (share * generative + (1.0 - share) * term)
 
 
-def kinds(y: Tensor) -> Tensor:
-    """Labels as a stack numbers its rows: 0 for none, the classes from 1 on."""
-    return y + 1
-
-
 def stacked(mixtures: Sequence[Mixture]) -> MixtureStack:
-    """Mixtures that all see the same rows, labeled by `kinds`."""
+    """Mixtures that all see the same rows, whose labels count from 1 on; 0 is for none."""
     device = mixtures[0].log_weight.device
     labels = torch.arange(-1, mixtures[0].n_classes, device=device)
     sees = torch.ones(len(mixtures), len(labels), dtype=torch.bool, device=device)
@@ -132,9 +127,9 @@ def train(
 ) -> list[Outcome]:
     """Every trial from its start; of each, the epoch with the fewest errors on held-out rows.
 
-    Of those with as few, the one with the smallest loss. Rows carry `kinds`. The solver says how
-    many epochs, of which batches, and how iterates are averaged. Past the deadline (of
-    `time.time`) a TimeoutError is raised.
+    Of those with as few, the one with the smallest loss. Rows have labels as in `stacked`. The
+    solver says how many epochs, of which batches, and how iterates are averaged. Past the deadline
+    (of `time.time`) a TimeoutError is raised.
     """
     device = engine.device
     stack = stacked([start.to(device, engine.dtype) for start in starts])
@@ -150,6 +145,8 @@ def train(
     n_epochs, size = solver.epochs_and_size(len(engine))
     n_batches, n_steps = math.ceil(len(engine) / size), 0
     objective = _Objectives.of(trials, device)
+    if n_epochs == 0:
+        return _outcomes(stack, error_rates(stack, held_out))
     step = make_step(lambda each: stack.from_free(paced(each)), objective, free, engine, size)
     kept = {name: value.clone() for name, value in average.items()}
     fewest, least = _judged(stack, objective, held_out)
@@ -165,8 +162,11 @@ def train(
         fewest, least = torch.where(better, errors, fewest), torch.where(better, loss, least)
         for name, value in average.items():
             kept[name] = torch.where(_beside(better, value), value, kept[name])
-    trained = stack.from_free(paced(kept))
-    return [Outcome(trained[place], error) for place, error in enumerate(fewest.tolist())]
+    return _outcomes(stack.from_free(paced(kept)), fewest)
+
+
+def _outcomes(stack: MixtureStack, errors: Tensor) -> list[Outcome]:
+    return [Outcome(stack[place], error) for place, error in enumerate(errors.tolist())]
 
 
 def _beside(values: Tensor, parameter: Tensor) -> Tensor:

@@ -14,13 +14,14 @@ A part is named like "mnist-pca50/full/LL+LM".
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache, partial
 
 import numpy as np
 from sklearn.model_selection import train_test_split
 
 from mixtura.data.given import Parameters, Setting
 from mixtura.densities import LowRank
-from mixtura.papers.hybrid._search import search
+from mixtura.papers.hybrid._search import Prepared, Task, draw, search
 from mixtura.papers.hybrid._training import (
     COMMON,
     OBJECTIVES,
@@ -36,6 +37,14 @@ from mixtura.papers.report import Report
 from mixtura.solvers import EM
 
 SEEDS = 3
+#: What a search tries: components per class, and floor of the variances.
+SHAPES = {
+    "full": ((8, 0.1), (16, 0.3), (4, 0.3), (16, 0.1), (2, 0.1), (8, 0.03), (4, 0.1)),
+    "diagonal": ((50, 0.1), (100, 0.3), (20, 0.3), (100, 0.1), (50, 0.03), (20, 0.1)),
+}
+#: Features up to which the likelihood alone gets whole covariances.
+_WHOLE = 100
+_images = lru_cache(1)(load_images)
 
 _PIXELS: Parameters = {
     "density__floor": 0.03,
@@ -185,7 +194,7 @@ _QUICK: Parameters = {
 def run(report: Report) -> None:
     """One row per cell of the table; a search finds the settings of each anew."""
     if report.search:
-        search(report, list(PAPER), SEEDS)
+        search(report, tasks(), SEEDS)
         return
     for name in ("mnist-pca50",) if report.quick else PAPER:
         parts = [f"{name}/{kind}/{term}" for kind in STRUCTURES for term in OBJECTIVES]
@@ -196,6 +205,43 @@ def run(report: Report) -> None:
         images = load(report, name)
         for part in wanted:
             _show_cell(report, part, images, paper[part])
+
+
+def tasks() -> list[Task]:
+    """What a search looks for: the likelihood alone, then what Adam trains."""
+    return [
+        Task(
+            f"{name}/{structure}/{'LL' if generative else 'trained'}",
+            {t: (name, f"{structure} {t}") for t in OBJECTIVES if (t == "LL") == generative},
+            [{"n_components": k, "density__floor": floor} for k, floor in SHAPES[structure]],
+            draw,
+            partial(_prepare, name, structure, "LL" if generative else "LM"),
+            generative,
+        )
+        for generative in (True, False)
+        for name in PAPER
+        for structure in STRUCTURES
+    ]
+
+
+def _prepare(name: str, structure: str, term: str, report: Report, shape: Parameters) -> Prepared:
+    """Rows of a seed; the start is the likelihood's own model, or its precursor."""
+    images = _images(name)
+    rows, held = train_test_split(
+        np.arange(len(images.y_train)),
+        test_size=COMMON["solver__validation_fraction"],
+        stratify=images.y_train,
+        random_state=report.seed,
+    )
+    X, y = images.X_train[rows], images.y_train[rows]
+    whole = X.shape[1] <= _WHOLE
+    form = density(structure, term if whole else "LM")
+    chosen = {**COMMON, **shape, "density": form, **OBJECTIVES["LL"]}
+    if term != "LL":
+        chosen["solver"] = EM(tol=1e-3 * X.shape[1])
+    model = train(report, X, y, chosen).model
+    parts = (X, y), (images.X_train[held], images.y_train[held]), (images.X_test, images.y_test)
+    return Prepared.of(report, {"em": [model.mixture_]}, model.scaling_, parts)
 
 
 def load(report: Report, name: str, quick_rows: int = 2000) -> Images:
