@@ -1,6 +1,6 @@
 """Explanations: against brute force over masked rows, and shap."""
 
-from itertools import combinations
+from itertools import combinations, permutations
 from math import factorial
 
 import numpy as np
@@ -18,7 +18,12 @@ from mixtura import (
 from mixtura.answers.subsets import Subsets, all_subsets, log_probs
 from mixtura.data import Batch
 from mixtura.densities import Density, DiagonalGaussian, FullGaussian, LowRank, Student
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.exceptions import (
+    DegenerateDataWarning,
+    InvalidInputError,
+    NoDensityError,
+    UnsupportedError,
+)
 from mixtura.progress import Progress
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
@@ -184,16 +189,88 @@ def test_other_models_answer_too(iris):
     np.testing.assert_allclose(found, shapley(network.predict_proba, row), atol=1e-9)
 
 
-def test_channels_of_sequences(rng):
-    X = [rng.normal((label, 0.0), size=(5, 2)) for label in (0, 3) * 10]
-    model = SequenceMixtureClassifier(n_states=1, random_state=0, method="ml")
-    model.fit(X, np.array([0, 1] * 10))
+@pytest.fixture(scope="module")
+def steps():
+    """Sequences whose first channel tells the class, in its second half alone."""
+    rng = np.random.default_rng(0)
+    y = np.arange(30) % 2
+    X = [rng.normal(size=(length, 2)) for length in (6 + np.arange(30) % 5)]
+    for each, label in zip(X, y, strict=True):
+        each[len(each) // 2 :, 0] += 3.0 + 2.0 * label
+    model = SequenceMixtureClassifier(
+        n_states=2, representation="states", random_state=0, method="ml", topology="left_to_right"
+    )
+    return X, y, model.fit(X, y)
+
+
+def test_channels_of_sequences(steps):
+    X, _, model = steps
     found = model.explain(X[:4])
     assert found.values.shape == (4, 2, 2)
     np.testing.assert_allclose(
         found.values.sum(1) + found.base_values, model.predict_proba(X[:4]), atol=1e-12
     )
     assert (np.abs(found.values[:, 0]) > np.abs(found.values[:, 1])).all()
+
+
+def test_times_of_sequences(steps):
+    """Against sequences with frames missing, for all orders; a short one lacks the last part."""
+    X, _, model = steps
+    X = [X[0], X[9][:4]]
+    parts = [slice(0, 2), slice(2, 5), slice(5, None)]
+    found = model.explain(X, intervals=[2, 5])
+    assert found.feature_names == ["frames 0 to 1", "frames 2 to 4", "frames 5 to the end"]
+    for row, own in zip(X, found.values, strict=True):
+        by_hand = np.zeros((3, 2))
+        for order in permutations(range(3)):
+            shown = np.full_like(row, np.nan)
+            before = model.predict_proba([shown])[0]
+            for place in order:
+                shown[parts[place]] = row[parts[place]]
+                after = model.predict_proba([shown])[0]
+                by_hand[place] += (after - before) / 6
+                before = after
+        np.testing.assert_allclose(own, by_hand, atol=1e-12)
+    assert (found.values[1, 2] == 0.0).all()
+
+
+def test_halves_and_channels_of_sequences(steps):
+    X, _, model = steps
+    late = np.abs(model.explain(X, intervals=2).values[:, 1]).sum(1)
+    assert (late > np.abs(model.explain(X, intervals=2).values[:, 0]).sum(1)).mean() > 0.9
+    both = model.explain(X[:3], "log_density", intervals=2, groups=[[0]])
+    assert both.feature_names == [
+        "0, 0 to 50 %",
+        "0, 50 to 100 %",
+        "1, 0 to 50 %",
+        "1, 50 to 100 %",
+    ]
+    np.testing.assert_allclose(
+        both.values.sum(1) + both.base_values, model.score_samples(X[:3]), atol=1e-9
+    )
+    many = model.explain(X[:2], intervals=5, method="permutation")
+    exact = model.explain(X[:2], intervals=5)
+    assert (np.abs(many.values - exact.values) <= 5 * many.error_std + 1e-9).all()
+
+
+@pytest.mark.parametrize("intervals", [0, -1, 2.5, True, [3, 3], [0, 2], [[1]], ["a"], "a", []])
+def test_intervals_that_make_no_sense_are_refused(steps, intervals):
+    X, _, model = steps
+    with pytest.raises(InvalidInputError, match="intervals="):
+        model.explain(X[:1], intervals=intervals)
+
+
+def test_summaries_cannot_leave_out_frames(steps):
+    X, y, _ = steps
+    model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
+    with pytest.raises(UnsupportedError, match="summaries of sequences cannot leave out frames"):
+        model.explain(X[:2], intervals=2)
+    with pytest.raises(NoDensityError, match="knows summaries"):
+        model.explain(X[:2], "log_density", intervals=2)
+    found = model.explain(X[:2])
+    np.testing.assert_allclose(
+        found.values.sum(1) + found.base_values, model.predict_proba(X[:2]), atol=1e-9
+    )
 
 
 def test_what_holes_tell_stands_in_the_base_value(rng):
@@ -223,7 +300,7 @@ def test_shap_agrees(wine, wine_model):
     ("asked", "message"),
     [
         ({"output": "logit"}, "output is one of"),
-        ({"method": "kernel"}, "method one of"),
+        ({"method": "kernel"}, "method is one of"),
         ({"groups": [[0, 1], [1, 2]]}, "no column two groups"),
         ({"groups": [[0], [99]]}, "no column 99"),
         ({"groups": {"a": []}}, "must have columns"),

@@ -1,19 +1,25 @@
 """What a fitted model answers beyond predictions: why, how sure, what next, what if."""
 
+from mixtura.answers.cells import Cells, Intervals
 from mixtura.answers.condition import Condition, Given, draw_by_chance
 from mixtura.answers.explain import METHODS, OUTPUTS, Explanation, Groups, explain
 from mixtura.answers.intervals import network_interval, predict_interval
 from mixtura.answers.next_feature import Cost, next_feature, unit_costs
+from mixtura.answers.question import ClassQuestion, Question
 from mixtura.answers.sets import predict_set
 
 __all__ = [
     "METHODS",
     "OUTPUTS",
+    "Cells",
+    "ClassQuestion",
     "Condition",
     "Cost",
     "Explanation",
     "Given",
     "Groups",
+    "Intervals",
+    "Question",
     "draw_by_chance",
     "explain",
     "network_interval",

@@ -11,20 +11,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.answers.subsets import Columns, Subsets, all_subsets, log_probs
+from mixtura.answers.cells import Cells
+from mixtura.answers.question import Question
+from mixtura.answers.subsets import Columns, Subsets, all_subsets
 from mixtura.data import Matrix
-from mixtura.data.given import Device
 from mixtura.data.schema import Schema
-from mixtura.data.sequence_input import Sequences
-from mixtura.densities import Categorical, Density, DiagonalGaussian, HolePattern, Product
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
-from mixtura.models.fitted import Fitted, Observations, log_density, run_over
-from mixtura.models.mixture import Mixture
+from mixtura.models.fitted import Observations
 from mixtura.progress import Progress, Record
 
 OUTPUTS = ("probability", "log_odds", "log_density")
@@ -94,6 +93,18 @@ class Players:
         alone = {labels[place]: (place,) for place in range(n_columns) if place not in taken}
         return cls([*found, *alone], [*found.values(), *alone.values()])
 
+    @classmethod
+    def in_time(cls, schema: Schema, n_columns: int, groups: Groups, cells: Cells) -> Players:
+        """All columns, or the groups and other columns, within each interval."""
+        own = cls([""], [tuple(range(n_columns))])
+        if groups is not None:
+            own = cls.of(schema, n_columns, groups)
+        pairs = list(product(zip(own.names, own.columns, strict=True), enumerate(cells.names)))
+        return cls(
+            [f"{name}, {when}" if name else when for (name, _), (_, when) in pairs],
+            [tuple(t * n_columns + at for at in columns) for (_, columns), (t, _) in pairs],
+        )
+
     def data(self, values: np.ndarray, blank: object) -> np.ndarray:
         """(n, P) values (n, D) of those that are single columns."""
         found = np.full((len(values), len(self.columns)), blank, dtype=values.dtype)
@@ -101,116 +112,6 @@ class Players:
             if len(columns) == 1:
                 found[:, place] = values[:, columns[0]]
         return found
-
-
-@dataclass(frozen=True)
-class Question:
-    """What a model is asked of parts of rows."""
-
-    model: Fitted
-    output: str
-    device: Device
-
-    @property
-    def _source(self) -> object:
-        return self.model.mixture if self.output == "log_density" else self.model.model
-
-    @property
-    def size(self) -> int:
-        """How many numbers an answer has."""
-        classes = self.model.classes
-        return 1 if self.output == "log_density" or classes is None else len(classes)
-
-    @property
-    def cost(self) -> int:
-        """Numbers that are held per row and subset, beside the row itself."""
-        source = self._source
-        return 4 * self.size + (8 * source.n_components if isinstance(source, Mixture) else 0)
-
-    def values(self, rows: Observations, subsets: Subsets) -> Tensor:
-        """(s, n, C) answers to each subset of columns of rows that lack the same ones."""
-        found, blend = self._own_values(rows, subsets), self.model.blend
-        if blend is None or self.output == "log_density":
-            return self._shown(found[0])
-        others = [replace(self, model=each)._own_values(rows, subsets) for each in blend.members]
-        every = torch.stack([found[0], *(own for own, _ in others)])
-        return self._shown(blend.averaged(every.flatten(1, 2), found[1]).view_as(found[0]))
-
-    def _own_values(self, rows: Observations, subsets: Subsets) -> tuple[Tensor, Tensor]:
-        """What the model itself says in logs, (s, n, C), and shares that are missing, (s n,)."""
-        if isinstance(rows, Matrix) and isinstance(self._source, Mixture):
-            joint, missing = self._of_mixture(self._source, rows, subsets)
-        else:
-            joint, missing = self._of_any(rows, subsets)
-        if self.output == "log_density":
-            found = joint.logsumexp(1, keepdim=True)
-        else:
-            found = self.model.calibrated(joint, missing)
-        return found.unflatten(0, (-1, len(rows))), missing
-
-    def _shown(self, log_values: Tensor) -> Tensor:
-        if self.output == "log_density":
-            return log_values
-        if self.output == "probability":
-            return log_values.exp()
-        own = torch.eye(log_values.shape[-1], dtype=torch.bool)
-        others = log_values[..., None, :].masked_fill(own, -torch.inf)
-        return log_values - others.logsumexp(-1)
-
-    def _of_mixture(
-        self, mixture: Mixture, rows: Matrix, subsets: Subsets
-    ) -> tuple[Tensor, Tensor]:
-        """Class log-joints (s n, C), and shares of the columns that are missing, (s n,)."""
-        engine = self.model.engine(rows, self.device)
-        batch = engine.all_rows()
-        mixture = mixture if engine.device.type == "cpu" else mixture.to(engine.device)
-        kept = torch.from_numpy(subsets.columns(engine.n_features)).to(engine.device)
-        if batch.observed is not None:
-            kept = kept & batch.observed[0]
-        found = log_probs(mixture.density, batch.to(torch.float64), subsets).flatten(0, 1)
-        missing = replace(batch, observed=kept).missing_share().repeat_interleave(len(rows))
-        return mixture.by_class(mixture.weighted(found)).cpu(), missing.cpu()
-
-    def _of_any(self, rows: Observations, subsets: Subsets) -> tuple[Tensor, Tensor]:
-        """The same by the answers to rows with holes, of any model."""
-        engine = self.model.engine(masked(rows, subsets), self.device)
-        missing = engine.concat(lambda batch: batch.missing_share(), self.model.model)
-        if self.output == "log_density":
-            joint = run_over(self.model.mixture, engine, log_density)[:, None]
-        else:
-            joint = torch.from_numpy(self.model.class_log_joint(engine))
-        return joint, missing
-
-    def adds_up(self) -> bool:
-        """Whether answers are sums over columns: then every order tells the Shapley values."""
-        source, calibration = self._source, self.model.calibration
-        if not isinstance(source, Mixture) or source.n_components > source.n_classes:
-            return False
-        parts = source.density.parts if isinstance(source.density, Product) else [source.density]
-        if self.output == "log_density":
-            fit = source.n_classes == 1
-        else:
-            plain = calibration == replace(calibration, temperature=1.0, doubt=0.0)
-            plain = plain and self.model.blend is None
-            fit = self.output == "log_odds" and source.n_classes == 2 and plain
-        return fit and all(map(_is_independent, parts))
-
-
-def _is_independent(density: Density) -> bool:
-    kinds = (Categorical, DiagonalGaussian)
-    return isinstance(density, kinds) and not isinstance(density, HolePattern)
-
-
-def masked(rows: Observations, subsets: Subsets) -> Observations:
-    """Every row (or sequence) once for each subset of columns, with no telling of the others."""
-    kept = subsets.columns(rows.values.shape[1])
-    many = rows.take(np.tile(np.arange(len(rows)), len(kept)))
-    each = rows.lengths if isinstance(rows, Sequences) else np.ones(len(rows), dtype=np.int64)
-    kept = np.repeat(kept, each.sum(), axis=0)
-    values = np.where(kept, many.values, np.nan)
-    if isinstance(many, Sequences):
-        return many.with_values(values)
-    return Matrix(values, ~kept if many.untold is None else many.untold | ~kept)
 
 
 @lru_cache(maxsize=16)
@@ -231,11 +132,8 @@ class _Block:
     groups: list[Columns]
 
     @classmethod
-    def split(cls, rows: Observations, players: Players) -> Iterator[_Block]:
-        """All rows, or sequences; these have a column if they have anything of it."""
-        seen = ~np.isnan(rows.values)
-        if isinstance(rows, Sequences):
-            seen = np.logical_or.reduceat(seen, rows.offsets[:-1])
+    def split(cls, seen: np.ndarray, players: Players) -> Iterator[_Block]:
+        """All rows, or sequences, by the cells (n, m) that they have anything of."""
         patterns, place = np.unique(seen, axis=0, return_inverse=True)
         for number, pattern in enumerate(patterns):
             groups = [tuple(c for c in columns if pattern[c]) for columns in players.columns]
@@ -312,30 +210,29 @@ class _Means:
 
 
 def explain(
-    model: Fitted,
+    question: Question,
     rows: Observations,
-    output: str,
     method: str,
     groups: Groups,
     *,
     generator: torch.Generator,
     progress: Progress,
-    device: Device,
 ) -> Explanation:
-    """Shapley values of the columns of rows; see the method of estimators."""
-    players = Players.of(model.schema, rows.values.shape[1], groups)
-    question = Question(model, output, device)
+    """Shapley values of the cells of rows; see the method of estimators."""
+    schema, width, cells = question.schema, rows.values.shape[1], question.cells
+    players = Players.of(schema, width, groups)
+    if len(cells.names) > 1:
+        players = Players.in_time(schema, width, groups, cells)
     means = _means(question, rows, players, method, generator, progress)
     values, base, errors = (each.numpy() for each in (means.values, means.base, means.errors))
-    names = None if model.classes is None else [str(label) for label in model.classes.tolist()]
-    if output == "log_density":
-        values, errors, names = values[..., 0], errors[..., 0], None
-        base = model.log_density(model.engine(rows, device)) - values.sum(1)
+    if question.output == "log_density":
+        values, errors = values[..., 0], errors[..., 0]
+        base = question.log_density(rows) - values.sum(1)
     data = shown = None
     if isinstance(rows, Matrix):
         data = players.data(rows.values.astype(np.float64), np.nan)
-        shown = players.data(model.schema.decode(rows.values).astype(object), None)
-    return Explanation(values, base, data, shown, players.names, names, errors)
+        shown = players.data(schema.decode(rows.values).astype(object), None)
+    return Explanation(values, base, data, shown, players.names, question.names, errors)
 
 
 def _means(
@@ -347,7 +244,8 @@ def _means(
     progress: Progress,
 ) -> _Means:
     """From all subsets where a row has few columns, from random orders where it has many."""
-    blocks, adds_up = list(_Block.split(rows, players)), question.adds_up()
+    blocks = list(_Block.split(question.cells.seen(rows), players))
+    adds_up = question.adds_up()
     most = {"auto": _EXACT, "exact": _MOST_EXACT, "permutation": 0}[method]
     many = [block for block in blocks if len(block.groups) > most and not adds_up]
     if many and method == "exact":

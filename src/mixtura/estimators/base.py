@@ -24,7 +24,18 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from mixtura.answers import METHODS, OUTPUTS, Condition, Given, Groups, explain
+from mixtura.answers import (
+    METHODS,
+    OUTPUTS,
+    Cells,
+    ClassQuestion,
+    Condition,
+    Given,
+    Groups,
+    Intervals,
+    Question,
+    explain,
+)
 from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of, resolve_device
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState, Setting
 from mixtura.data.lazy import Openable, Opened, is_path, source_of
@@ -147,6 +158,25 @@ class Estimator(BaseEstimator):
         if not all(callable(callback) for callback in self.callbacks or ()):
             raise InvalidInputError("callbacks must be functions that take a dict.")
         return Progress(self.callbacks or (), self.verbose, self.max_time)
+
+    def _told(
+        self,
+        question: Question,
+        rows: Observations,
+        method: str,
+        groups: Groups,
+        max_time: float | None,
+        random_state: RandomState,
+    ) -> ArrayLike:
+        """Shapley values, for shap where it is installed."""
+        if method not in METHODS:
+            raise InvalidInputError(f"method={method!r}: method is one of {METHODS}.")
+        generator = self._generator(random_state)
+        with Progress((), self.verbose, max_time) as progress:
+            found = explain(
+                *(question, rows, method, groups), generator=generator, progress=progress
+            )
+        return found.for_shap()
 
     @contextmanager
     def _all_or_nothing(self, X: ArrayLike) -> Iterator[None]:
@@ -503,7 +533,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
 
         Parameters
         ----------
-        X : rows, or sequences, whose channels are explained.
+        X : rows, as for `predict`.
         output : "probability", "log_odds" (of each class against the others) or "log_density", by
             which the most negative values say why a row is an outlier; they are in units in which
             columns compare, and the base values make the sum `score_samples`. None is
@@ -525,31 +555,30 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         `base_values`, `data`, `display_data`, `feature_names`, `output_names`, and `error_std`,
         standard errors that are zero where values are exact.
         """
+        return self._explained(X, output, method, groups, None, max_time, random_state)
+
+    def _explained(
+        self,
+        X: ArrayLike,
+        output: str | None,
+        method: str,
+        groups: Groups,
+        intervals: Intervals,
+        max_time: float | None,
+        random_state: RandomState,
+    ) -> ArrayLike:
         rows, model = self._rows(X), self._fitted
         known = () if model.classes is None else model.classes
         output = output or ("probability" if len(known) else "log_density")
-        if output not in OUTPUTS or method not in METHODS:
-            raise InvalidInputError(
-                f"output={output!r} and method={method!r}: output is one of {OUTPUTS}, and method "
-                f"one of {METHODS}."
-            )
+        if output not in OUTPUTS:
+            raise InvalidInputError(f"output={output!r}: output is one of {OUTPUTS}.")
         if output != "log_density" and len(known) < 1 + (output == "log_odds"):
             raise InvalidInputError(
                 f"output={output!r} needs classes, and the model knows {len(known)}: use "
                 "output='log_density'."
             )
-        with Progress((), self.verbose, max_time) as progress:
-            found = explain(
-                model,
-                rows,
-                output,
-                method,
-                groups,
-                generator=self._generator(random_state),
-                progress=progress,
-                device=self.device,
-            )
-        return found.for_shap()
+        question = ClassQuestion(model, output, self.device, Cells.of(intervals))
+        return self._told(question, rows, method, groups, max_time, random_state)
 
 
 def training_engine(

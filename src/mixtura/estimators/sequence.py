@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
+from mixtura.answers import Groups, Intervals
 from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
 from mixtura.data.packing import Packing
 from mixtura.data.schema import Schema, check_names
@@ -29,6 +30,7 @@ from mixtura.estimators.rows import Rows
 from mixtura.exceptions import (
     InvalidInputError,
     NoDensityError,
+    UnsupportedError,
 )
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Mixture
@@ -337,6 +339,44 @@ class SequenceMixtureClassifier(DensityClassifier):
         return self.classes_[self.predict_log_proba(X).argmax(1)]
 
     # -- what a fitted model answers -------------------------------------------------------
+
+    def explain(
+        self,
+        X: ArrayLike,
+        output: str | None = None,
+        *,
+        method: str = "auto",
+        groups: Groups = None,
+        intervals: Intervals = None,
+        max_time: float | None = 60.0,
+        random_state: RandomState = None,
+    ) -> ArrayLike:
+        """Why the model answers as it does: Shapley values of the channels, or of parts in time.
+
+        What is left out is integrated out: channels and frames by hidden Markov models, channels
+        by summaries. Summaries are no density of frames, so that parts in time are explained for
+        `representation="states"`, and for the log density.
+
+        Parameters
+        ----------
+        X : sequences, as for `fit`.
+        groups : channels that come and go together, by name or position.
+        intervals : what to cut sequences into: the number of equal parts of each, or a list of
+            ascending frames at which the second and later intervals begin. All channels of an
+            interval come and go together; with `groups`, each group, and each other channel, does
+            within each interval.
+        output, method, max_time, random_state, and what is returned
+            As in `MixtureClassifier.explain`, with channels, intervals or both in place of columns.
+        """
+        self._fitted  # noqa: B018  an error where there is none
+        summarized = self.representation_ != "states"
+        if intervals is not None and summarized and output != "log_density":
+            raise UnsupportedError(
+                f"representation_ is {self.representation_!r}, and summaries of sequences cannot "
+                "leave out frames: explain channels, or output='log_density', or fit with "
+                "representation='states'."
+            )
+        return self._explained(X, output, method, groups, intervals, max_time, random_state)
 
     def decode(self, X: ArrayLike) -> list[np.ndarray]:
         """The likeliest path of each sequence through the states of its likeliest component."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.special import xlogy
 
-from mixtura.answers import Explanation, explain, next_feature
+from mixtura.answers import ClassQuestion, Explanation, explain, next_feature
 from mixtura.data import Matrix
 from mixtura.densities import Product, numeric_part
 from mixtura.exceptions import DegenerateDataWarning
@@ -68,11 +68,9 @@ def _explained(subject: Subject, rows: Observations, output: str, seconds: float
     def answer(some: np.ndarray) -> np.ndarray:
         with warnings.catch_warnings(), Progress((), 0, seconds / _CALLS) as progress:
             warnings.simplefilter("ignore", DegenerateDataWarning)  # the report tells the errors
+            question = ClassQuestion(subject.model, output, subject.estimator.device)
             found = explain(
-                *(subject.model, rows.take(some), output, "auto", None),
-                generator=generator,
-                progress=progress,
-                device=subject.estimator.device,
+                *(question, rows.take(some), "auto", None), generator=generator, progress=progress
             )
         parts.append(found)
         return some

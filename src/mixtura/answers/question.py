@@ -1,0 +1,173 @@
+"""What a model is asked about parts of rows, where its answers are explained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.answers.cells import Cells
+from mixtura.answers.subsets import Subsets, log_probs
+from mixtura.data import Matrix
+from mixtura.data.given import Device
+from mixtura.data.schema import Schema
+from mixtura.densities import Categorical, Density, DiagonalGaussian, HolePattern, Product
+from mixtura.models.fitted import Fitted, Observations, log_density, run_over
+from mixtura.models.mixture import Mixture
+
+
+class Question(Protocol):
+    """What is asked, and of which parts.
+
+    Attributes
+    ----------
+    output : what values are of.
+    cells : what comes and goes.
+    """
+
+    @property
+    def output(self) -> str: ...
+    @property
+    def cells(self) -> Cells: ...
+    @property
+    def schema(self) -> Schema:
+        """Names and categories of the columns."""
+        ...
+
+    @property
+    def names(self) -> list[str] | None:
+        """Of the C numbers of an answer; None of a log density."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many numbers an answer has."""
+        ...
+
+    @property
+    def cost(self) -> int:
+        """Numbers that are held per row and subset, beside the row itself."""
+        ...
+
+    def values(self, rows: Observations, subsets: Subsets) -> Tensor:
+        """(s, n, C) answers to each subset of cells of rows that lack the same ones."""
+        ...
+
+    def log_density(self, rows: Observations) -> np.ndarray:
+        """(n,) in the user's units."""
+        ...
+
+    def adds_up(self) -> bool:
+        """Whether answers are sums over cells: then every order tells the Shapley values."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClassQuestion:
+    """What a model says of classes, or how likely it finds rows."""
+
+    model: Fitted
+    output: str
+    device: Device
+    cells: Cells = field(default_factory=lambda: Cells.of(None))
+
+    @property
+    def schema(self) -> Schema:
+        return self.model.schema
+
+    @property
+    def names(self) -> list[str] | None:
+        if self.output == "log_density" or self.model.classes is None:
+            return None
+        return [str(label) for label in self.model.classes.tolist()]
+
+    def log_density(self, rows: Observations) -> np.ndarray:
+        return self.model.log_density(self.model.engine(rows, self.device))
+
+    @property
+    def _source(self) -> object:
+        return self.model.mixture if self.output == "log_density" else self.model.model
+
+    @property
+    def size(self) -> int:
+        classes = self.model.classes
+        return 1 if self.output == "log_density" or classes is None else len(classes)
+
+    @property
+    def cost(self) -> int:
+        source = self._source
+        return 4 * self.size + (8 * source.n_components if isinstance(source, Mixture) else 0)
+
+    def values(self, rows: Observations, subsets: Subsets) -> Tensor:
+        found, blend = self._own_values(rows, subsets), self.model.blend
+        if blend is None or self.output == "log_density":
+            return self._shown(found[0])
+        others = [replace(self, model=each)._own_values(rows, subsets) for each in blend.members]
+        every = torch.stack([found[0], *(own for own, _ in others)])
+        return self._shown(blend.averaged(every.flatten(1, 2), found[1]).view_as(found[0]))
+
+    def _own_values(self, rows: Observations, subsets: Subsets) -> tuple[Tensor, Tensor]:
+        """What the model itself says in logs, (s, n, C), and shares that are missing, (s n,)."""
+        if isinstance(rows, Matrix) and isinstance(self._source, Mixture):
+            joint, missing = self._of_mixture(self._source, rows, subsets)
+        else:
+            joint, missing = self._of_any(rows, subsets)
+        if self.output == "log_density":
+            found = joint.logsumexp(1, keepdim=True)
+        else:
+            found = self.model.calibrated(joint, missing)
+        return found.unflatten(0, (-1, len(rows))), missing
+
+    def _shown(self, log_values: Tensor) -> Tensor:
+        if self.output == "log_density":
+            return log_values
+        if self.output == "probability":
+            return log_values.exp()
+        own = torch.eye(log_values.shape[-1], dtype=torch.bool)
+        others = log_values[..., None, :].masked_fill(own, -torch.inf)
+        return log_values - others.logsumexp(-1)
+
+    def _of_mixture(
+        self, mixture: Mixture, rows: Matrix, subsets: Subsets
+    ) -> tuple[Tensor, Tensor]:
+        """Class log-joints (s n, C), and shares of the columns that are missing, (s n,)."""
+        engine = self.model.engine(rows, self.device)
+        batch = engine.all_rows()
+        mixture = mixture if engine.device.type == "cpu" else mixture.to(engine.device)
+        kept = torch.from_numpy(subsets.columns(engine.n_features)).to(engine.device)
+        if batch.observed is not None:
+            kept = kept & batch.observed[0]
+        found = log_probs(mixture.density, batch.to(torch.float64), subsets).flatten(0, 1)
+        missing = replace(batch, observed=kept).missing_share().repeat_interleave(len(rows))
+        return mixture.by_class(mixture.weighted(found)).cpu(), missing.cpu()
+
+    def _of_any(self, rows: Observations, subsets: Subsets) -> tuple[Tensor, Tensor]:
+        """The same by the answers to rows with holes, of any model."""
+        engine = self.model.engine(self.cells.masked(rows, subsets), self.device)
+        missing = engine.concat(lambda batch: batch.missing_share(), self.model.model)
+        if self.output == "log_density":
+            joint = run_over(self.model.mixture, engine, log_density)[:, None]
+        else:
+            joint = torch.from_numpy(self.model.class_log_joint(engine))
+        return joint, missing
+
+    def adds_up(self) -> bool:
+        source, calibration = self._source, self.model.calibration
+        if not isinstance(source, Mixture) or source.n_components > source.n_classes:
+            return False
+        parts = source.density.parts if isinstance(source.density, Product) else [source.density]
+        if self.output == "log_density":
+            fit = source.n_classes == 1
+        else:
+            plain = calibration == replace(calibration, temperature=1.0, doubt=0.0)
+            plain = plain and self.model.blend is None
+            fit = self.output == "log_odds" and source.n_classes == 2 and plain
+        return fit and all(map(_is_independent, parts))
+
+
+def _is_independent(density: Density) -> bool:
+    kinds = (Categorical, DiagonalGaussian)
+    return isinstance(density, kinds) and not isinstance(density, HolePattern)
