@@ -1,6 +1,8 @@
 """Processes that hold some of the rows each: one model, that of one process with all rows."""
 
+import os
 import re
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -9,8 +11,9 @@ import torch
 import torch.distributed as dist
 
 from mixtura import MixtureClassifier, MixtureDensity
-from mixtura.data import sharded
+from mixtura.data import sharded, tables
 from mixtura.distributed import Shard
+from mixtura.engines import LocalEngine
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.solvers import EBW, EM, LBFGS
 
@@ -70,7 +73,7 @@ def refusals(rank, X, y):
 def work(rank, folder, stop):
     """What one of two processes does: it holds the rows up to `stop`, or those from there on."""
     torch.set_num_threads(1)
-    sharded._FEW_ROWS = 20
+    sharded._FEW_ROWS, tables._WORTH = 20, 0
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
     X, y = make_rows()
     mine = slice(0, stop) if rank == 0 else slice(stop, None)
@@ -85,8 +88,21 @@ def work(rank, folder, stop):
         found["files"] = parameters(make_model("em").fit(Shard(path), "label"))
     alone = slice(0, 0) if rank == 0 else slice(None)
     found["alone"] = parameters(make_model("em").fit(Shard(X[alone]), y[alone]))
-    torch.save((found, refusals(rank, X[mine], y[mine])), f"{folder}/{rank}")
+    found["refused"] = refusals(rank, X[mine], y[mine])
+    if rank == 1:
+        torch.save(found, f"{folder}/{rank}")
+    dying = make_model("em").set_params(callbacks=[partial(die, rank)])
+    with pytest.raises(ConnectionError) as error:
+        dying.fit(Shard(X[mine]), y[mine], checkpoint=f"{folder}/run.ckpt")
+    found["lost"] = str(error.value)
+    torch.save(found, f"{folder}/{rank}")
     dist.destroy_process_group()
+
+
+def die(rank, record):
+    """Process 1 ends without a word."""
+    if rank == 1 and record["iteration"] == 2:
+        os._exit(0)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +110,8 @@ def found(tmp_path_factory):
     """What the two processes have found, and what they have refused."""
     folder = tmp_path_factory.mktemp("processes")
     torch.multiprocessing.spawn(work, (str(folder), 35), nprocs=2)
-    return [torch.load(folder / str(rank), weights_only=False) for rank in range(2)]
+    found = [torch.load(folder / str(rank), weights_only=False) for rank in range(2)]
+    return [{**each, "checkpoint": folder / "run.ckpt"} for each in found]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -107,7 +124,7 @@ def test_many_processes_and_one_give_the_same_model(name, found):
         expected = parameters(model.fit(X[["u", "v"]].to_numpy()))
     else:
         expected = parameters(make_model(name if name in SETTINGS else "em").fit(X, y))
-    for answers, _ in found:
+    for answers in found:
         if name == "files" and name not in answers:
             pytest.skip("pyarrow is not installed")
         for key, value in expected.items():
@@ -127,8 +144,58 @@ def test_many_processes_and_one_give_the_same_model(name, found):
     ],
 )
 def test_what_is_refused_names_the_rank(name, message, found):
-    for _, refused in found:
-        assert re.search(message, refused[name]), refused[name]
+    for answers in found:
+        refused = answers["refused"][name]
+        assert re.search(message, refused), refused
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_process_that_dies_is_an_error_at_the_others_and_its_fit_goes_on(found, monkeypatch):
+    """With another number of processes: here with one, from the checkpoint of two."""
+    assert "rank 0 has lost the other processes" in found[0]["lost"]
+    computed, summed = [], LocalEngine._summed
+    monkeypatch.setattr(tables, "_WORTH", 0)
+    monkeypatch.setattr(LocalEngine, "_summed", lambda *a: computed.append(1) or summed(*a))
+    X, y = make_rows()
+    expected = parameters(make_model("em").fit(X, y))
+    n_sums = len(computed)
+    computed.clear()
+    resumed = parameters(make_model("em").fit(X, y, checkpoint=found[0]["checkpoint"]))
+    assert 0 < len(computed) < n_sums
+    for key, value in expected.items():
+        np.testing.assert_allclose(resumed[key], value, 1e-9, 1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_row_groups_are_shared_out_in_their_order(tmp_path):
+    pytest.importorskip("pyarrow")
+    from mixtura.parquet import Source
+
+    X, _ = make_rows()
+    X[:50].to_parquet(tmp_path / "a.parquet", row_group_size=10)
+    X[50:50].to_parquet(tmp_path / "b.parquet")
+    X[50:].to_parquet(tmp_path / "c.parquet", row_group_size=40)
+    source = Source(str(tmp_path / "*.parquet"), columns=["u", "v", "word"])
+    opened = [source.share(rank, 8).opened(None, None, None).rows for rank in range(8)]
+    assert [len(rows) for rows in opened] == [10, 10, 10, 10, 10, 0, 40, 0]
+    held = np.concatenate([rows[:] for rows in opened if len(rows)])
+    assert np.array_equal(held[:, :2], X[["u", "v"]], equal_nan=True)
+    with pytest.raises(InvalidInputError, match="each its own"):
+        Source([X]).share(0, 2).opened(None, None, None)
+
+
+def test_the_command_shares_out_tables():
+    """What torchrun's processes do, but for their group."""
+    pytest.importorskip("pyarrow")
+    from mixtura.cli.processes import Processes
+
+    X, y = make_rows()
+    parts = [Processes(rank, 4).share(X, y) for rank in range(4)]
+    assert pd.concat([shard.X for shard, _ in parts]).equals(X)
+    assert np.concatenate([labels for _, labels in parts]).tolist() == y.tolist()
+    assert Processes().share(X, y)[0] is X
+    with Processes.of_torchrun() as alone:
+        assert alone == Processes()
 
 
 def test_a_shard_needs_a_group():

@@ -59,7 +59,7 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         return import_module(f"mixtura.{name}")
     if name == "__version__":
-        found: object = _version()
+        found: object = import_module("mixtura.version").version()
     elif name in __all__:
         home = "mixtura.persistence" if name == "load" else "mixtura.estimators"
         found = getattr(import_module(home), name)
@@ -71,12 +71,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_MODULES, "__version__"})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("mixtura")
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        return "0+unknown"

@@ -51,7 +51,7 @@ def write(
     check_place(Path(target), *(Path(part.path) for part in reader.parts if part.path))
     absent = [name for name in keep if name not in reader.types]
     if absent:
-        raise InvalidInputError(f"{reader.parts[0].name} has no column {absent[0]!r} to keep.")
+        raise InvalidInputError(f"{reader.first} has no column {absent[0]!r} to keep.")
     known = [name for name in names if name in reader.types]
 
     def answered(batch: pa.RecordBatch) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,11 @@ from mixtura.progress import Record, describe
 Facts = Mapping[str, object]
 
 
+def _speaks() -> bool:
+    """Whether this process is to be heard: of those that torchrun starts, the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def one_line(text: object) -> str:
     """The text without its line breaks."""
     return " ".join(str(text).split())
@@ -29,7 +35,7 @@ def notes() -> Iterator[None]:
     said = set[str]()
 
     def show(message: Warning | str, *details: object, **more: object) -> None:
-        if one_line(message) not in said:
+        if one_line(message) not in said and _speaks():
             said.add(one_line(message))
             print(f"note: {one_line(message)}", file=sys.stderr, flush=True)
 
@@ -43,7 +49,7 @@ def notes() -> Iterator[None]:
 @contextmanager
 def working(title: str) -> Iterator[Callable[[Record], None]]:
     """A live line on standard error, which records of a fit move on; a plain one in a pipe."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=not _speaks())
     if not console.is_terminal:
         console.print(title, highlight=False, soft_wrap=True)
         yield lambda record: None

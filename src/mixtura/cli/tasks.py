@@ -16,6 +16,7 @@ from mixtura import MixtureClassifier, MixtureDensity, MixtureRegressor
 from mixtura.cli.columns import check_classes, check_columns, classes, numbers, usable
 from mixtura.cli.large import Large
 from mixtura.cli.output import Facts
+from mixtura.cli.processes import Processes
 from mixtura.cli.scores import scores
 from mixtura.exceptions import InvalidInputError
 from mixtura.files import check_place, read_frame
@@ -123,11 +124,21 @@ class Task:
         """That of the estimator."""
         return type(self.model).__name__
 
-    def fit(self, max_time: float | None, step: Callable[[Record], None]) -> None:
+    def fit(
+        self,
+        max_time: float | None,
+        step: Callable[[Record], None],
+        checkpoint: Path | None,
+        processes: Processes,
+    ) -> None:
         """Fit the estimator to the rows."""
         began = time.perf_counter()
         limit = {} if max_time is None else {"max_time": max_time}
-        self.model.set_params(callbacks=[step], **limit).fit(self.X, self.y)
+        X, y = processes.share(self.X, self.y)
+        kept = {} if checkpoint is None else {"checkpoint": checkpoint}
+        if kept and isinstance(self.model, MixtureRegressor):
+            raise InvalidInputError("--checkpoint is for classes and densities: leave it out.")
+        self.model.set_params(callbacks=[step], **limit).fit(X, y, **kept)
         self.model.set_params(callbacks=None)
         self._seconds = time.perf_counter() - began
 

@@ -35,19 +35,26 @@ def fit(
     regression: Regression = False,
     test_size: TestSize = 0.0,
     time: Annotated[float | None, typer.Option(help="seconds that training may take")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="a file by which a fit that was killed goes on")
+    ] = None,
     settings: Settings = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a model to a file, and save it."""
+    """Fit a model to a file, and save it; by torchrun, in many processes."""
     with notes():
+        from mixtura.cli.processes import Processes
         from mixtura.cli.tasks import Source, Task
 
-        source = Source(data, target, drop, id, categorical, missing, regression)
-        task = Task.read(source, out, test_size, settings, seed)
-        with working(f"fitting {task.name} to {task.n_rows:,} rows") as step:
-            task.fit(time, step)
-        show({**task.facts(), **task.chosen(), **task.tested(), "wrote": task.save()}, as_json)
+        with Processes.of_torchrun() as processes:
+            source = Source(data, target, drop, id, categorical, missing, regression)
+            task = Task.read(source, out, test_size, settings, seed)
+            with working(f"fitting {task.name} to {task.n_rows:,} rows") as step:
+                task.fit(time, step, checkpoint, processes)
+            if processes.rank == 0:
+                found = {**task.facts(), **task.chosen(), **task.tested()}
+                show({**found, "wrote": task.save()}, as_json)
 
 
 def tune(

@@ -12,6 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from mixtura.exceptions import InvalidInputError
+from mixtura.files import check_place
 
 _BEGINNING = b"mixtura checkpoint 1\n"
 #: Bytes of a hash, and of the length that stands before it.
@@ -32,6 +33,7 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str], fit: str) -> None:
         """Open the journal of a fit, which `fit` tells from others, or begin it."""
         self._path = Path(path)
+        check_place(self._path)
         existed = self._path.exists()
         self._file = self._path.open("r+b" if existed else "x+b")
         begun = self._file.read(len(_BEGINNING))
@@ -53,29 +55,36 @@ class Journal:
 
     def next(self, compute: Callable[[], Sums], device: torch.device) -> Sums:
         """The next sums: as they were, or as they are computed now."""
-        at = self._file.tell()
-        entry = self._entry()
+        return self._told(self._entry(), compute, device)
+
+    def _told(self, entry: bytes | None, compute: Callable[[], Sums], device: torch.device) -> Sums:
+        """The sums of an entry; without one, those that are computed and written down."""
         if entry is not None:
             return {name: value.to(device) for name, value in load(entry).items()}
-        self._file.seek(at)
-        self._file.truncate()
         sums = compute()
         told = {name: value.detach().cpu().contiguous() for name, value in sums.items()}
         self._append(save(told))
         return sums
 
     def _entry(self) -> bytes | None:
-        """The entry that begins here; None where none is complete."""
+        """The entry that begins here; where none is complete, what there is of it is cut off."""
+        at = self._file.tell()
         size = self._file.read(_LENGTH)
         told, content = self._file.read(_HASH), self._file.read(int.from_bytes(size, "little"))
-        whole = len(size) == _LENGTH and hashlib.sha256(content).digest() == told
-        return content if whole else None
+        if len(size) == _LENGTH and hashlib.sha256(content).digest() == told:
+            return content
+        self._file.seek(at)
+        self._file.truncate()
+        return None
 
     def _append(self, content: bytes) -> None:
         size = len(content).to_bytes(_LENGTH, "little")
-        self._file.write(size + hashlib.sha256(content).digest() + content)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(size + hashlib.sha256(content).digest() + content)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:  # a full disk, say
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self, finished: bool) -> None:
         """End the fit; what has finished needs no checkpoint."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from typing import TypeVar
 
 import numpy as np
@@ -14,11 +16,13 @@ from torch import Tensor
 
 from mixtura.data.columns import distinct, kind_of
 from mixtura.data.given import ArrayLike, Parameters
+from mixtura.data.journal import Journal, Sums
 from mixtura.data.labels import CodedLabels, read_labels_of
 from mixtura.data.lazy import Found, LazyRows, Openable, Opened, source_of
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema, as_table
 from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.version import version
 
 #: So many rows, of a sample, are given to all processes.
 _FEW_ROWS = 30_000
@@ -61,7 +65,8 @@ class Shard(Openable):
     def check_fit(self, settings: Parameters) -> None:
         """Refuse what would let processes part: other settings, seeds, or clocks."""
         told = {name: repr(value) for name, value in settings.items() if name not in OWN}
-        Peers(self.group).check_alike(told)
+        own = {"the version of mixtura": version(), "the version of PyTorch": torch.__version__}
+        Peers(self.group).check_alike({**own, **told})
         if not isinstance(settings["random_state"], int | np.integer):
             raise InvalidInputError(
                 "random_state must be an int where processes work on one model, so that all draw "
@@ -102,14 +107,29 @@ class Peers:
     def gathered(self, found: Found) -> list[Found]:
         """What each process has found, in their order."""
         everyone: list[Found | None] = [None] * self.size
-        dist.all_gather_object(everyone, found, self._group)
+        with self._reaching():
+            dist.all_gather_object(everyone, found, self._group)
         return everyone  # type: ignore[return-value]
 
     def summed(self, values: Tensor) -> Tensor:
         """The sum over processes of a tensor that all have."""
         moved = values.to(self._device)
-        dist.all_reduce(moved, group=self._group)
+        with self._reaching():
+            dist.all_reduce(moved, group=self._group)
         return moved.to(values.device)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """An exchange; where a process has died, the others say so."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise ConnectionError(
+                f"rank {self.rank} has lost the other processes: one of them has failed, been "
+                f"killed, or cannot be reached ({str(error).partition(chr(10))[0]}). Look for the "
+                "error of that one, and start all of them again; a fit with checkpoint= goes on "
+                "where it was, with as many processes as there are."
+            ) from error
 
     def together(self, work: Callable[[], Made]) -> Made:
         """What work gives here; where it fails in one process, all say in which, and why."""
@@ -211,6 +231,26 @@ def _joined_labels(parts: list[ArrayLike]) -> ArrayLike:
     return np.concatenate(plain if alike else [part.astype(object) for part in plain])
 
 
+class _SharedJournal(Journal):
+    """Sums that all processes find again: rank 0 has the file."""
+
+    def __init__(self, path: str | PathLike[str], fit: str, peers: Peers) -> None:
+        self._peers, self._keeps = peers, peers.rank == 0
+        peers.together(lambda: Journal.__init__(self, path, fit) if self._keeps else None)
+
+    def next(self, compute: Callable[[], Sums], device: torch.device) -> Sums:
+        known = self._peers.gathered(self._entry() if self._keeps else None)[0]
+        return self._told(known, compute, device)
+
+    def _append(self, content: bytes) -> None:
+        if self._keeps:
+            super()._append(content)
+
+    def close(self, finished: bool) -> None:
+        if self._keeps:
+            super().close(finished)
+
+
 class ShardedRows(LazyRows):
     """Rows of all processes, those of the first before those of the second, and so on.
 
@@ -255,6 +295,10 @@ class ShardedRows(LazyRows):
 
     def shared(self, found: Found) -> list[Found]:
         return self._peers.gathered(found)
+
+    def journal(self, path: str | PathLike[str], fit: str) -> Journal:
+        """The journal of all processes, which the first of them keeps."""
+        return _SharedJournal(path, fit, self._peers)
 
     def reduced(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """One exchange, of as many numbers as there are in the sums."""

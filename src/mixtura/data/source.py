@@ -6,6 +6,7 @@ import glob
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from os import fspath
 from os.path import exists
 
@@ -36,11 +37,13 @@ class Part:
     ----------
     name : for messages.
     path, group : of a row group of a Parquet file; None: all chunks of an iterable.
+    n_rows : of a row group.
     """
 
     name: str
     path: str | None = None
     group: int = 0
+    n_rows: int = 0
 
 
 class Reader:
@@ -50,13 +53,20 @@ class Reader:
     ----------
     parts : in their order.
     types : by name of the column.
+    first : where the first part stands, for messages.
     """
 
-    def __init__(self, given: ArrayLike, columns: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        given: ArrayLike,
+        columns: Sequence[str] | None = None,
+        share: tuple[int, int] | None = None,
+    ) -> None:
+        """Open all files; the parts are all, or the `share` (rank, size) of one process."""
         self._columns = columns
         self._chunks: Iterable[ArrayLike] = ()
         self.types: dict[str, pa.DataType] = {}
-        self._first = ""
+        self.first = ""
         listed = [given] if is_path(given) else given
         if isinstance(listed, list | tuple) and listed and all(map(is_path, listed)):
             self.parts = [part for path in _found(listed) for part in self._opened(path)]
@@ -72,18 +82,36 @@ class Reader:
                 break
         if not self.types:
             raise InvalidInputError("the source has no chunks: pass one that has.")
+        if share is not None:
+            self.parts = self._share(*share)
+
+    def _share(self, rank: int, size: int) -> list[Part]:
+        """The row groups of one process: about as many rows as others have, side by side."""
+        if self._chunks:
+            raise InvalidInputError(
+                "chunks cannot be shared out among processes: give each its own, by "
+                "Shard(Source(...))."
+            )
+        ends = list(accumulate(part.n_rows for part in self.parts))
+        middles = [end - part.n_rows / 2 for end, part in zip(ends, self.parts, strict=True)]
+        owners = [int(size * middle / max(ends[-1], 1)) for middle in middles]
+        return [part for part, owner in zip(self.parts, owners, strict=True) if owner == rank]
 
     def _opened(self, path: str) -> list[Part]:
         """The row groups of a file, which must have the columns of those before it."""
         try:
             with ParquetFile(path) as file:
                 self._check(file.schema_arrow, path)
-                count = file.num_row_groups
+                found = file.metadata
+                sizes = [found.row_group(each).num_rows for each in range(found.num_row_groups)]
         except (OSError, ValueError) as error:
             if isinstance(error, InvalidInputError):
                 raise
             raise FileFormatError(f"{path} cannot be read as Parquet: {_line(error)}") from error
-        return [Part(f"{path}, row group {group}", path, group) for group in range(count)]
+        return [
+            Part(f"{path}, row group {group}", path, group, size)
+            for group, size in enumerate(sizes)
+        ]
 
     def _check(self, schema: pa.Schema, place: str) -> None:
         """Refuse columns, or types of them, that are not those of the first part."""
@@ -99,11 +127,11 @@ class Reader:
                     f"{place} has no column {name!r}, but {', '.join(map(repr, found))}."
                 )
         if not self.types:
-            self.types, self._first = {name: found[name] for name in wanted}, place
+            self.types, self.first = {name: found[name] for name in wanted}, place
         strange = [name for name in found if name not in self.types]
         if strange and self._columns is None:
             raise InvalidInputError(
-                f"{place} has columns that {self._first} does not have "
+                f"{place} has columns that {self.first} does not have "
                 f"({', '.join(map(repr, strange))}): name those to read, by Source(..., columns=)."
             )
         for name in wanted:
@@ -113,7 +141,7 @@ class Reader:
             elif kinds[1] not in (kinds[0], "nothing"):
                 raise InvalidInputError(
                     f"column {name!r} is of the type {found[name]} in {place}, and "
-                    f"{self.types[name]} in {self._first}: give it one type everywhere."
+                    f"{self.types[name]} in {self.first}: give it one type everywhere."
                 )
 
     def batches(self, parts: Iterable[Part]) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Self
@@ -45,16 +46,23 @@ class Source(Openable):
         self, given: str | PathLike[str] | Iterable[ArrayLike], columns: Sequence[str] | None = None
     ) -> None:
         self.given, self.columns = given, columns
+        self._share: tuple[int, int] | None = None
+
+    def share(self, rank: int, size: int) -> Source:
+        """The row groups of one process of `size`, for a `mixtura.distributed.Shard` of it."""
+        part = copy(self)
+        part._share = rank, size
+        return part
 
     def opened(
         self, y: ArrayLike, sample_weight: ArrayLike, categorical_features: ArrayLike
     ) -> Opened:
-        reader = Reader(self.given, self.columns)
+        reader = Reader(self.given, self.columns, self._share)
         types, told = reader.types, [each for each in (y, sample_weight) if isinstance(each, str)]
         for name in told:
             if name not in types:
                 raise InvalidInputError(
-                    f"{reader.parts[0].name} has no column {name!r} for y or sample_weight, but "
+                    f"{reader.first} has no column {name!r} for y or sample_weight, but "
                     f"{', '.join(map(repr, types))}."
                 )
         names = tuple(name for name in types if name not in told)
@@ -64,9 +72,7 @@ class Source(Openable):
             raise InvalidInputError(f"there is no column beside {', '.join(map(repr, told))}.")
         scan = _Scan(columns, {name: _Answers(kind_of_arrow(types[name], name)) for name in told})
         counts = [sum(map(scan.add, reader.batches([part]))) for part in reader.parts]
-        if not sum(counts):
-            raise InvalidInputError("the files or chunks have no rows: pass some that have.")
-        schema = scan.schema()
+        schema = scan.schema() if sum(counts) else Schema(names)
         rows = StreamedRows(reader, columns, counts, scan.has_missing)
         labels, weight = (
             scan.answers[each].found() if isinstance(each, str) else each
@@ -191,7 +197,7 @@ class _Answers:
             self._parts.append(plain.to_numpy(zero_copy_only=False))
 
     def found(self) -> ArrayLike:
-        values = np.concatenate(self._parts)
+        values = np.concatenate(self._parts or [np.empty(0, np.int32)])
         if self.kind != "text":
             return values
         return CodedLabels(np.array([*self._codes], dtype=object), values)

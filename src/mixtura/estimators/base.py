@@ -209,6 +209,8 @@ def opened(
     if isinstance(X, Shard):
         X.check_fit(estimator.get_params(deep=False))
     found = X.opened(y, sample_weight, estimator.categorical_features)
+    if not len(found.rows):
+        raise InvalidInputError("the files or chunks have no rows: pass some that have.")
     return found, found.y, found.weight
 
 

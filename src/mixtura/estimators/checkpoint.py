@@ -6,18 +6,19 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 from os import PathLike
 
 import numpy as np
 
 from mixtura.data import Matrix
 from mixtura.data.journal import Journal
-from mixtura.data.lazy import chunks_of
+from mixtura.data.lazy import LazyRows, chunks_of, shared
 from mixtura.data.sharded import OWN, ShardedRows
+from mixtura.data.tables import odd_factors
 from mixtura.estimators.base import DensityEstimator
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import Observations
+from mixtura.version import version
 
 #: Rows that are read at a time to tell whether a checkpoint is of the same table.
 _AT_ONCE = 2**16
@@ -48,16 +49,33 @@ def checkpointed(
             "a checkpoint tells what a fit comes to from its rows and parameters alone: set "
             "max_time=None and warm_start=False."
         )
-    if not isinstance(rows, Matrix) or isinstance(rows.values, ShardedRows):
-        raise UnsupportedError("a checkpoint is of a table, or of files, in one process.")
+    if not isinstance(rows, Matrix):
+        raise UnsupportedError("a checkpoint is of a table, or of files.")
     told = {name: repr(value) for name, value in settings.items() if name not in OWN}
     digest = hashlib.sha256()
-    for each in chain(answers, (part for _, part in chunks_of(rows.values, _AT_ONCE))):
+    for each in answers:
         digest.update(np.ascontiguousarray(each).data)
-    journal = Journal(path, f"{told} {rows.values.shape} {digest.hexdigest()}")
+    fit = f"{version()} {told} {rows.values.shape} {_key(rows.values)} {digest.hexdigest()}"
+    values: np.ndarray | LazyRows = rows.values
+    journal = values.journal(path, fit) if isinstance(values, ShardedRows) else Journal(path, fit)
     finished = False
     try:
         yield replace(rows, journal=journal)
         finished = True
     finally:
         journal.close(finished)
+
+
+def _key(values: np.ndarray | LazyRows) -> int:
+    """A number of 64 bits that tells rows, in their order, from others.
+
+    It is a sum over rows, so that it is the same however many processes hold them.
+    """
+    total = np.zeros((), np.uint64)
+    factors = odd_factors(values.shape[1])
+    for at, rows in chunks_of(values, _AT_ONCE):
+        bits = np.ascontiguousarray(rows, dtype=np.float64).view(np.uint64)
+        keys = ((bits ^ (bits >> np.uint64(29))) * factors).sum(1)
+        place = np.arange(at.start, at.start + len(rows), dtype=np.uint64)
+        total += ((keys ^ (keys >> np.uint64(32))) * (2 * place + 1) * factors[0]).sum()
+    return sum(map(int, shared(values, total))) % 2**64

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from mixtura.serve.questions import Facts, Questions
+from mixtura.version import version
 
 _SUMMARIES = {
     "predict": "The prediction; of classes also probabilities, sets and oddity where asked for",
@@ -46,7 +45,7 @@ def describe(questions: Questions, most: dict[str, int]) -> Facts:
         paths[path] = {"get": {"summary": summary, "responses": {"200": {"description": "JSON"}}}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "mixtura", "version": _version()},
+        "info": {"title": "mixtura", "version": version()},
         "paths": paths,
         "components": {"schemas": {"Row": row}},
     }
@@ -71,10 +70,3 @@ def _post(name: str, most: int) -> Facts:
         "requestBody": {"required": True, "content": {"application/json": {"schema": content}}},
         "responses": {status: {"description": text} for status, text in answers.items()},
     }
-
-
-def _version() -> str:
-    try:
-        return version("mixtura")
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        return "0"
