@@ -96,42 +96,45 @@ def by_mapie(make: Callable[[int], object], rows: Bunch, seed: int) -> Callable:
     return lambda rows: found.predict_set(rows)[1][..., 0]
 
 
-def by_mixtura(rows: Bunch, seed: int, seen: bool = False) -> Callable:
-    """Sets of rows that were held back, or, for comparison, of those that the model has seen."""
+def ways(rows: Bunch, seed: int) -> Iterator[tuple[str, Callable]]:
+    """What gives sets: of rows that were held back, or, for comparison, that the model has seen."""
     model = MixtureClassifier(categorical_features=rows.kinds, random_state=seed)
     model.fit(rows.train, rows.y)
-    calibration = (rows.train, rows.y) if seen else None
-    return lambda rows: model.predict_set(rows, COVERAGE, calibration=calibration)
+    yield "mixtura", lambda test: model.predict_set(test, COVERAGE)
+    seen = partial(model.predict_set, coverage=COVERAGE, calibration=(rows.train, rows.y))
+    yield "mixtura, rows it has seen", seen
+    for name, make in rivals().items():
+        yield f"MAPIE, {name}", by_mapie(make, rows, seed)
 
 
-def covered(name: str, make: Callable, seed: int) -> dict[tuple[float, str], float]:
+def covered(name: str, seed: int) -> dict[str, dict[tuple[float, str], float]]:
     """Coverage and mean size of the sets of one split, as features of the test rows go missing."""
     warnings.simplefilter("ignore")
-    rows = load_table(name, seed)
-    found, cells = make(rows, seed), {}
-    for share in SHARES:
-        shown = found(punch(rows.test, share, seed))
-        cells[share, "covers"] = shown[np.arange(len(rows.truth)), rows.truth].mean()
-        cells[share, "size"] = shown.sum(1).mean()
-    return cells
+    rows, found = load_table(name, seed), {}
+    for way, predict in ways(rows, seed):
+        found[way] = cells = {}
+        for share in SHARES:
+            shown = predict(punch(rows.test, share, seed))
+            cells[share, "covers"] = shown[np.arange(len(rows.truth)), rows.truth].mean()
+            cells[share, "size"] = shown.sum(1).mean()
+    return found
 
 
 def sets(seeds: int, tables: Sequence[str], jobs: int) -> None:
     """Coverage and mean size of sets, with standard errors over splits."""
-    ways = {"mixtura": by_mixtura, "mixtura, rows it has seen": partial(by_mixtura, seen=True)}
-    for name, make in rivals().items():
-        ways[f"MAPIE, {name}"] = lambda rows, seed, make=make: by_mapie(make, rows, seed)
     keys = list(product(SHARES, ("covers", "size")))
 
     def lines() -> Iterator[tuple[str, Cells]]:
-        total = {way: {key: [] for key in keys} for way in ways}
+        total: dict[str, Cells] = {}
         with Parallel(jobs) as parallel:
-            for name, (way, make) in product(tables, ways.items()):
-                found = parallel(delayed(covered)(name, make, seed) for seed in range(seeds))
-                cells = {key: [each[key] for each in found] for key in keys}
-                for key, values in cells.items():
-                    total[way][key].append(np.mean(values))
-                yield f"{name} | {way}", cells
+            for name in tables:
+                found = parallel(delayed(covered)(name, seed) for seed in range(seeds))
+                for way in found[0]:
+                    cells = {key: [each[way][key] for each in found] for key in keys}
+                    yield f"{name} | {way}", cells
+                    means = total.setdefault(way, {key: [] for key in keys})
+                    for key, values in cells.items():
+                        means[key].append(np.mean(values))
         yield from ((f"mean of tables | {way}", cells) for way, cells in total.items())
 
     heads = [f"{100 * share:.0f} %: {what}" for share, what in keys]
