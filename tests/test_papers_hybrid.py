@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import make_moons
+from sklearn.datasets import make_blobs, make_moons
 from sklearn.discriminant_analysis import (
     LinearDiscriminantAnalysis,
     QuadraticDiscriminantAnalysis,
 )
+from sklearn.neighbors import kneighbors_graph
 
 from mixtura import MixtureClassifier, papers
 from mixtura.data import Table
@@ -301,3 +302,36 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     assert report.kept("cells")[-1]["values"] == cells[0]["values"][:1]
     monkeypatch.setattr(_search, "work", None)
     _search.search(report, chosen, 1)
+
+
+def test_labels_spread_to_neighbors():
+    """What the linear system of the method says, solved whole."""
+    X, y = make_moons(200, noise=0.1, random_state=0)
+    shown = np.where(np.arange(200) < 8, y, -1)
+    graph = kneighbors_graph(X, table2._NEIGHBORS).toarray()
+    graph = graph + graph.T
+    degree = graph.sum(0)
+    graph /= np.sqrt(np.outer(degree, degree))
+    told = np.stack([shown == 0, shown == 1], 1) / [[np.sum(shown == 0), np.sum(shown == 1)]]
+    found = np.linalg.solve(np.eye(200) - table2._KEPT * graph, told)
+    expected = np.where(shown < 0, (found / found.sum(0)).argmax(1), shown)
+    ours = table2.spread_labels(X, shown, torch.device("cpu"))
+    assert np.mean(ours == expected) >= 0.99
+    assert np.mean(ours == y) > 0.95
+
+
+def test_few_labels_by_search(monkeypatch, tmp_path, capsys):
+    """With unlabeled rows and without, from every start."""
+    X, y = make_blobs(360, 4, centers=3, cluster_std=1.5, random_state=0)
+    images = Images(X[:300], y[:300], X[300:], y[300:])
+    monkeypatch.setattr(table2, "_images", lambda name: images)
+    for name, value in {"LABELS": (30,), "SIZES": (5,), "SHAPES": {True: ((1, 0.1),)}}.items():
+        monkeypatch.setattr(table2, name, value)
+    for name, value in {"N_TRIALS": 3, "SHORT": 6, "LONG": 6}.items():
+        monkeypatch.setattr(_search, name, value)
+    report = Report("trial", tmp_path, device="cpu", search=True)
+    for task in table2.tasks():
+        _search.work(report, task, range(1), deadline=np.inf)
+    cells = {(each["row"], each["column"]): each["values"] for each in report.kept("cells")}
+    assert set(cells) == {(f"{k} ({t})", "30") for k in ("SV", "SSL") for t in ("LM", "CLL")}
+    assert max(value for (value,) in cells.values()) < 5.0

@@ -3,22 +3,31 @@
 Roth et al. (2018): SV sees the labeled rows alone, SSL the others too, without their labels. The
 start is EM on the labeled rows and, unlike the paper's, for SSL then on all rows. The labels of
 each draw are shared out like the classes; 10,000 more rows are the validation set, as in the paper.
+A search also tries the paper's start, and one from labels that a graph of neighbors has spread; SV
+and SSL then see as many minibatches.
 
 A part is named like "LM/SSL/100".
 """
 
 from __future__ import annotations
 
-import numpy as np
-from sklearn.model_selection import train_test_split
+from functools import lru_cache, partial
 
-from mixtura.data import UNLABELED
+import numpy as np
+import torch
+from scipy.sparse import csr_array, diags_array
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+
+from mixtura.data import UNLABELED, resolve_device
 from mixtura.data.given import Parameters
 from mixtura.densities import LowRank
 from mixtura.objectives import Conditional, Margin
-from mixtura.papers.hybrid._training import COMMON, Fit, error_rate, layered, train
+from mixtura.papers.hybrid._search import Prepared, Task, between, draw, search
+from mixtura.papers.hybrid._training import COMMON, OBJECTIVES, Fit, error_rate, layered, train
 from mixtura.papers.images import Images, load_images
 from mixtura.papers.report import Report
+from mixtura.solvers import EM
 
 LABELS = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000)
 ROWS = 50_000
@@ -86,14 +95,103 @@ _QUICK: Parameters = {
 }
 
 
+#: What a search tries: components per class and floors, by whether labels are few, and limits of
+#: what is drawn beside them.
+SHAPES = {
+    True: ((2, 0.3), (3, 0.3), (1, 0.3), (4, 0.3), (3, 0.1)),
+    False: ((5, 0.3), (10, 0.3), (3, 0.3), (10, 0.1), (5, 0.1)),
+}
+FEW = 500
+MARGINS, SHARES, LABELED = (0.1, 100.0), (5e-4, 0.99), (1e-3, 0.95)
+#: Rows of a minibatch, in the order of LABELS: with them SV has about as many as SSL.
+SIZES = (1, 2, 5, 10, 25, 50, 100, 100)
+TERMS = {"LM": "LL+LM", "CLL": "LL+CLL"}
+_images = lru_cache(1)(load_images)
+#: Neighbors of a row, the share of what they say, and how often it is passed on.
+_NEIGHBORS, _KEPT, _PASSES = 10, 0.98, 200
+_CHUNK = 2_000
+
+
 def run(report: Report) -> None:
-    """One row per cell of the table."""
+    """One row per cell of the table; a search finds the settings of each anew."""
+    if report.search:
+        search(report, tasks(), DRAWS)
+        return
     count = 4000 if report.quick else ROWS
     images = load_images("mnist-pca50", n_train=count + count // 5)
     for row, errors in PAPER.items():
         for n_labels, paper in zip(LABELS[:1] if report.quick else LABELS, errors, strict=False):
             if report.wants(f"{row}/{n_labels}"):
                 _show_cell(report, images, f"{row}/{n_labels}", paper)
+
+
+def tasks() -> list[Task]:
+    """What a search looks for."""
+    return [
+        Task(
+            f"{kind}/{n_labels}",
+            {term: (f"{kind} ({term})", str(n_labels)) for term in TERMS},
+            [{"n_components": k, "density__floor": floor} for k, floor in SHAPES[n_labels <= FEW]],
+            partial(_draw, kind),
+            partial(_prepare, kind, n_labels),
+        )
+        for n_labels in LABELS
+        for kind in ("SSL", "SV")
+    ]
+
+
+def _draw(kind: str, term: str, rng: np.random.Generator) -> Parameters:
+    settings = draw(TERMS[term], rng) | {"tradeoff": between(SHARES, rng)}
+    if term == "LM":
+        settings["objective__margin"] = between(MARGINS, rng)
+    if kind == "SSL":
+        settings["unlabeled_weight"] = round(1.0 - between(LABELED, rng), 4)
+        settings["start"] = str(rng.choice(["labeled", "all", "graph"]))
+    return settings
+
+
+def _prepare(kind: str, n_labels: int, report: Report, shape: Parameters) -> Prepared:
+    """Rows of a draw of labels, and its starts."""
+    images = _images("mnist-pca50")
+    count = len(images.y_train) - len(images.y_train) // 6
+    X, y = _few_labels(images, n_labels, kind == "SSL", report.seed)
+    chosen = {**_SHARED, **shape, "prior_rows": "auto", **OBJECTIVES["LL"]}
+    chosen["solver"] = EM(tol=1e-3 * X.shape[1])
+    known = y != UNLABELED
+    first = train(report, X[known], y[known], chosen).model
+    starts = {"em": [first.mixture_], "labeled": [first.mixture_]}
+    if kind == "SSL":
+        seeds = range(report.seed, report.seed + STARTS.get(n_labels, 1))
+        all_rows = chosen | {"unlabeled_weight": 0.5, "unlabeled": UNLABELED}
+        found = [train(report, X, y, all_rows | {"random_state": seed}) for seed in seeds]
+        starts["all"] = [fit.model.mixture_ for fit in found]
+        spread = spread_labels(X, y, resolve_device(report.device, X.size))
+        starts["graph"] = [train(report, X, spread, chosen).model.mixture_]
+    held = images.X_train[count:], images.y_train[count:]
+    parts = (X, y), held, (images.X_test, images.y_test)
+    size = SIZES[LABELS.index(n_labels)] if kind == "SV" else COMMON["solver__batch_size"]
+    return Prepared.of(report, starts, first.scaling_, parts, size)
+
+
+def spread_labels(X: np.ndarray, y: np.ndarray, device: torch.device) -> np.ndarray:
+    """Labels (class indices) of all rows, by those of their neighbors (Zhou et al., 2004)."""
+    rows = torch.from_numpy(X).to(device)
+    near = torch.cat([_neighbors(part, rows) for part in rows.split(_CHUNK)]).cpu().numpy()
+    edges = np.ones(len(near)), (np.arange(len(near)) // _NEIGHBORS, near)
+    graph = csr_array(edges, shape=(len(X), len(X)))
+    graph = graph + graph.T
+    root = diags_array(graph.sum(0) ** -0.5)
+    graph = (root @ graph @ root).tocsr()
+    told = (y[:, None] == np.unique(y[y != UNLABELED])).astype(float)
+    found = told = told / told.sum(0)
+    for _ in range(_PASSES):
+        found = _KEPT * (graph @ found) + (1.0 - _KEPT) * told
+    return np.where(y == UNLABELED, (found / found.sum(0)).argmax(1), y)
+
+
+def _neighbors(part: Tensor, rows: Tensor) -> Tensor:
+    """The nearest rows of some, without themselves, one after another."""
+    return torch.cdist(part, rows).topk(_NEIGHBORS + 1, largest=False).indices[:, 1:].flatten()
 
 
 def parameters(part: str, quick: bool = False) -> Parameters:
@@ -105,8 +203,8 @@ def _show_cell(report: Report, images: Images, part: str, paper: float) -> None:
     term, kind, n_labels = part.split("/")
     chosen = parameters(part, report.quick)
     errors, seconds = [], 0.0
-    for draw in range(1 if report.quick else DRAWS):
-        X, y = _few_labels(images, int(n_labels), kind == "SSL", report.seed + draw)
+    for number in range(1 if report.quick else DRAWS):
+        X, y = _few_labels(images, int(n_labels), kind == "SSL", report.seed + number)
         starts = 1 if report.quick else STARTS.get(int(n_labels), 1)
         fits = [
             train(report, X, y, chosen | {"random_state": report.seed + i}) for i in range(starts)
