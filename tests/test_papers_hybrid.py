@@ -321,7 +321,7 @@ def test_labels_spread_to_neighbors():
 
 
 def test_few_labels_by_search(monkeypatch, tmp_path, capsys):
-    """With unlabeled rows and without, from every start."""
+    """Unlabeled rows help: with them, hardly more errors than with all labels."""
     X, y = make_blobs(360, 4, centers=3, cluster_std=1.5, random_state=0)
     images = Images(X[:300], y[:300], X[300:], y[300:])
     monkeypatch.setattr(table2, "_images", lambda name: images)
@@ -334,4 +334,7 @@ def test_few_labels_by_search(monkeypatch, tmp_path, capsys):
         _search.work(report, task, range(1), deadline=np.inf)
     cells = {(each["row"], each["column"]): each["values"] for each in report.kept("cells")}
     assert set(cells) == {(f"{k} ({t})", "30") for k in ("SV", "SSL") for t in ("LM", "CLL")}
-    assert max(value for (value,) in cells.values()) < 5.0
+    whole = LinearDiscriminantAnalysis().fit(X[:300], y[:300]).score(X[300:], y[300:])
+    for term in ("LM", "CLL"):
+        (alone,), (ours,) = cells[f"SV ({term})", "30"], cells[f"SSL ({term})", "30"]
+        assert ours < min(alone, 100 * (1 - whole) + 3.5)
