@@ -99,6 +99,16 @@ def test_slopes_are_derivatives(kind, rng):
     assert np.mean(np.isclose(found, numeric, rtol=1e-4)) > 0.98  # but for steps across a knot
 
 
+def test_the_slope_at_a_knot_does_not_hang_on_rounding(rng):
+    curves = Curves.learn("ranks", rng.exponential(size=(60, 1)), np.ones(60), np.zeros(1))
+    knots = curves.to.T
+    before, after = (curves.log_slope(np.nextafter(knots, end)) for end in (-np.inf, np.inf))
+    np.testing.assert_array_equal(before, after)
+    np.testing.assert_array_equal(
+        before[1:, 0], np.log(np.diff(knots[:, 0]) / np.diff(curves.at[0]))
+    )
+
+
 @pytest.mark.parametrize(("kind", "bound"), [("power", 0.5), ("ranks", 0.2)])
 def test_values_become_more_gaussian(kind, bound, rng):
     """Skewness is all but gone where it was large."""

@@ -144,13 +144,13 @@ class Task:
 
     def tune(self, trials: int, folds: int, timeout: float | None, storage: Path | None) -> Facts:
         """Search for the best settings, and keep the estimator that has them."""
-        from mixtura.tuning import tune
-
         if not isinstance(self.X, pd.DataFrame):
             raise InvalidInputError(
                 f"tune is for tables that are read at once, and {self.source.data} is too large, "
                 "or many files: take a sample."
             )
+        from mixtura.tuning import tune
+
         began = time.perf_counter()
         self.model, study = tune(
             self.model,

@@ -71,8 +71,12 @@ class Curves:
         return self._along(values, self.to, self.at, 1.0 / self._slope)
 
     def log_slope(self, values: np.ndarray) -> np.ndarray:
-        """(n, D) logs of the derivatives of the map, at mapped values."""
-        return np.log(self._slope)[self._rows, _segments(values, self.to)].T
+        """(n, D) logs of the derivatives of the map, at mapped values.
+
+        A value that is a knot but for rounding is on the line before it, on every machine.
+        """
+        rounding = 0.5 * _SAME_TO * (self.to[:, -1:] - self.to[:, :1])
+        return np.log(self._slope)[self._rows, _segments(values, self.to + rounding)].T
 
     @cached_property
     def _slope(self) -> np.ndarray:
