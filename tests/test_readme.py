@@ -20,6 +20,7 @@ from mixtura import (
     MixtureNetworkRegressor,
     MixtureRegressor,
     PairwiseClassifier,
+    SequenceDensity,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
@@ -33,6 +34,7 @@ from mixtura.estimators import (
     network_regressor,
     regressor,
     sequence,
+    sequence_density,
     sparse,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
@@ -90,6 +92,7 @@ QUICK = {
     "MixtureNetworkRegressor": NETWORK,
     "MixtureRegressor": {"n_components": 1, "density": "full", "marginals": "linear"},
     "BoostedMixtureClassifier": {"n_stages": 1, "calibrate": False},
+    "SequenceDensity": {"n_components": 1, "n_states": 1},
     "SequenceMixtureClassifier": {"n_states": 1, "method": "ml", "calibrate": False},
 }
 
@@ -108,7 +111,7 @@ def fit_claimed(name, rows, labels):
     if "missingness" in inspect.signature(getattr(mixtura, name)).parameters:
         settings = {**settings, "missingness": "ignore"}
     model = getattr(mixtura, name)(random_state=0, **settings)
-    if name == "SequenceMixtureClassifier":
+    if name.startswith("Sequence"):
         rows = [np.stack([row, row]) for row in rows]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -144,11 +147,11 @@ def test_what_the_guide_says_of_each_estimator(claim):
 ESTIMATORS = [
     *(MixtureClassifier, MixtureDensity, BoostedMixtureClassifier, SparseMixtureClassifier),
     *(SequenceMixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor),
-    *(PairwiseClassifier, FisherScores, MixtureRegressor),
+    *(PairwiseClassifier, FisherScores, MixtureRegressor, SequenceDensity),
 ]
 SHOWN = [
     *(boosted, classifier, density, fisher, imputer),
-    *(network_classifier, network_regressor, regressor, sequence, sparse),
+    *(network_classifier, network_regressor, regressor, sequence, sequence_density, sparse),
 ]
 
 

@@ -21,6 +21,7 @@ from mixtura import (
     MixtureClassifier,
     MixtureDensity,
     MixtureNetworkClassifier,
+    SequenceDensity,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
@@ -142,6 +143,10 @@ def test_sequences_are_searched_as_lists():
     best, study = tune(start, rows.data, rows.target, n_trials=2, cv=2, random_state=0)
     asked = {"n_states", "density", "topology", "floor"}
     assert set(study.trials[-1].params) == asked
+    assert best.predict(rows.data).shape == (20,)
+    start = SequenceDensity(1, n_states=1, solver=EM(2), random_state=0)
+    best, study = tune(start, rows.data, n_trials=2, cv=2, random_state=0)
+    assert set(study.trials[-1].params) == {"n_components", *asked}
     assert best.predict(rows.data).shape == (20,)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         MixtureNetworkRegressor,
         MixtureRegressor,
         PairwiseClassifier,
+        SequenceDensity,
         SequenceMixtureClassifier,
         SparseMixtureClassifier,
     )
@@ -44,6 +45,7 @@ __all__ = [
     "MixtureNetworkRegressor",
     "MixtureRegressor",
     "PairwiseClassifier",
+    "SequenceDensity",
     "SequenceMixtureClassifier",
     "SparseMixtureClassifier",
     "load",

@@ -3,6 +3,14 @@
 from mixtura.answers.cells import Cells, Intervals
 from mixtura.answers.condition import Condition, Given, draw_by_chance
 from mixtura.answers.explain import METHODS, OUTPUTS, Explanation, Groups, explain
+from mixtura.answers.frames import (
+    Forecast,
+    decoded,
+    draw_futures,
+    forecast,
+    frame_scores,
+    state_proba,
+)
 from mixtura.answers.intervals import network_interval, predict_interval
 from mixtura.answers.next_feature import Cost, next_feature, unit_costs
 from mixtura.answers.question import ClassQuestion, Question
@@ -16,15 +24,21 @@ __all__ = [
     "Condition",
     "Cost",
     "Explanation",
+    "Forecast",
     "Given",
     "Groups",
     "Intervals",
     "Question",
+    "decoded",
     "draw_by_chance",
+    "draw_futures",
     "explain",
+    "forecast",
+    "frame_scores",
     "network_interval",
     "next_feature",
     "predict_interval",
     "predict_set",
+    "state_proba",
     "unit_costs",
 ]

@@ -51,6 +51,13 @@ class Sequences:
         moved = np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
         return Sequences(self.frames[np.arange(offsets[-1]) + moved], offsets, self.names)
 
+    def cut(self, most: int) -> Sequences:
+        """Pieces of the sequences, of at most so many frames, as sequences of their own."""
+        count = -(-self.lengths // most)
+        number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        starts = np.repeat(self.offsets[:-1], count) + most * number
+        return Sequences(self.frames, np.append(starts, self.offsets[-1]), self.names)
+
     @property
     def values(self) -> np.ndarray:
         """All frames, (F, D)."""

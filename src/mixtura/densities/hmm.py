@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Self
 
 import torch
@@ -220,6 +221,28 @@ class HiddenMarkov(Density[SequenceBatch]):
 
     # -- states, draws, holes ------------------------------------------------------------------
 
+    def states(self, batch: SequenceBatch, share: Tensor) -> Tensor:
+        """(F, K * S) chances of the states given all frames, under components' shares (n, K)."""
+        return self._posterior(batch, share).by_frame
+
+    @torch.no_grad()
+    def log_predicted(self, batch: SequenceBatch, log_weight: Tensor) -> Tensor:
+        """(F, K * S) log chances of component and state given the frames before each one.
+
+        `log_weight` (K,) are those of the components before the first. All components are one
+        chain here that never moves between them, and chances are normalized at every moment, so
+        that a frame that is impossible says nothing of the next ones.
+        """
+        packing = batch.packing
+        moments = self._log_emission(batch).transpose(0, 1).split(packing.alive)  # each (n, K, S)
+        ahead = (log_weight[:, None] + self.log_start).expand_as(moments[0])
+        found = [ahead]
+        for before, now in pairwise(moments):
+            reached = (ahead + before)[: len(now)].flatten(1).log_softmax(1).view_as(now)
+            ahead = (reached[..., None] + self.log_transition).logsumexp(2)
+            found.append(ahead)
+        return torch.cat(found).flatten(1)
+
     def paths(self, batch: SequenceBatch, component: Tensor) -> Tensor:
         """The likeliest states (F,) of every packed frame under its sequence's component (n,)."""
         with torch.no_grad():
@@ -228,12 +251,15 @@ class HiddenMarkov(Density[SequenceBatch]):
         return path[component[owner], torch.arange(len(owner), device=owner.device)]
 
     def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
-        """Packed frames of sequences with the given `lengths` (n,)."""
+        """Packed frames of sequences of `lengths` (n,), begun in states `first` (n,), if given."""
         packing = Packing.of(options["lengths"])
         start, transition = self.log_start.exp(), self.log_transition.exp()
         longest_first = packing.owner[: packing.n_first]
         component = component[longest_first]
-        state = torch.multinomial(start[component], 1, generator=generator).flatten()
+        if "first" in options:
+            state = options["first"][longest_first]
+        else:
+            state = torch.multinomial(start[component], 1, generator=generator).flatten()
         states = [state]
         for count in packing.alive[1:]:
             chance = transition[component[:count], state[:count]]

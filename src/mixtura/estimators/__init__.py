@@ -10,6 +10,7 @@ from mixtura.estimators.network_regressor import MixtureNetworkRegressor
 from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.regressor import MixtureRegressor
 from mixtura.estimators.sequence import SequenceMixtureClassifier
+from mixtura.estimators.sequence_density import SequenceDensity
 from mixtura.estimators.sparse import SparseMixtureClassifier
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "MixtureNetworkRegressor",
     "MixtureRegressor",
     "PairwiseClassifier",
+    "SequenceDensity",
     "SequenceMixtureClassifier",
     "SparseMixtureClassifier",
 ]

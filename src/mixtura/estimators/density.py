@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import torch
 from scipy.sparse import issparse
-from sklearn.base import DensityMixin, _fit_context
+from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -25,14 +25,14 @@ from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.estimators.base import (
     FIT_CONSTRAINTS,
     TABLE_CONSTRAINTS,
-    DensityEstimator,
     check_count,
     check_weight,
     opened,
     training_engine,
 )
 from mixtura.estimators.checkpoint import checkpointed
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.estimators.clustering import Clustering, affordable
+from mixtura.exceptions import InvalidInputError, warn
 from mixtura.models.fitted import Fitted, Observations, log_density
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
@@ -99,7 +99,7 @@ def _judged(model: _Model, held_out: Engine, generator: torch.Generator) -> Loss
 
 
 @dataclass(eq=False, repr=False)
-class MixtureDensity(DensityMixin, DensityEstimator):
+class MixtureDensity(Clustering):
     """A mixture fitted by EM, with missing values marginalized.
 
     Numbers are Gaussian, categories categorical; a component holds both.
@@ -177,11 +177,6 @@ class MixtureDensity(DensityMixin, DensityEstimator):
                 "categories as they are, in a data frame."
             )
         return super()._read(X, schema)
-
-    @property
-    def n_components_(self) -> int:
-        """How many components there are."""
-        return self.mixture_.n_components
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
@@ -278,7 +273,7 @@ class MixtureDensity(DensityMixin, DensityEstimator):
     ) -> FitResult[Mixture]:
         counts = None
         if not isinstance(self.n_components, str):
-            counts = [_affordable(self.n_components, len(engine))]
+            counts = [affordable(self.n_components, len(engine))]
         start = fit_groups(Groups.everyone(engine), counts, recipe, generator, progress)
         found = start.results[0][0]
         if recipe.direct:
@@ -317,18 +312,6 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         self.choice_ = chooser.table()
         return best.way.recipe
 
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """The most probable component of each row."""
-        return self.responsibilities(X).argmax(1)
-
-    def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """p(component | x), (n, K)."""
-        return self.responsibilities(X)
-
-    def score(self, X: ArrayLike, y: ArrayLike = None) -> float:
-        """Mean log density of the rows."""
-        return float(self.score_samples(X).mean())
-
     def bic(self, X: ArrayLike) -> float:
         """Bayesian information criterion on X; small is good."""
         scores = self.score_samples(X)
@@ -360,13 +343,3 @@ class MixtureDensity(DensityMixin, DensityEstimator):
         )
         rows = self._fitted.decoded(mixture.density.sample(component, generator))
         return rows, component.numpy()
-
-
-def _affordable(n_components: int, n_rows: int) -> int:
-    if n_components > n_rows:
-        warn(
-            f"n_components={n_components} exceeds the {n_rows} rows; one component per row is "
-            "fitted. Remedy: a smaller n_components, or 'auto'.",
-            DegenerateDataWarning,
-        )
-    return min(int(n_components), n_rows)

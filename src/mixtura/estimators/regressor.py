@@ -35,6 +35,7 @@ from mixtura.estimators.regression import Comparison, make_plans
 from mixtura.estimators.rows import check_held_back, read_targets
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.held_back import HeldBack
+from mixtura.models.predictive import check_quantiles
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
 from mixtura.progress import Callback
@@ -208,15 +209,8 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self, X: ArrayLike, quantiles: ArrayLike = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
         """(n, Q), or (n, T, Q), what a share `quantiles` (Q,) of the targets will not exceed."""
-        wanted = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-        if wanted.ndim != 1 or not ((wanted > 0.0) & (wanted < 1.0)).all():
-            raise InvalidInputError(f"quantiles must lie between 0 and 1, got {quantiles!r}.")
-        rows = self._rows(X)
-        found = self._model.predictive(rows, self.device)
-        tails = np.log(np.minimum(wanted, 1.0 - wanted))
-        like = np.ones_like(found.expected())
-        ends = [found.beyond(t * like, q > 0.5) for q, t in zip(wanted, tails, strict=True)]
-        return self._shaped(np.stack(ends, axis=2))
+        shares, rows = check_quantiles(quantiles), self._rows(X)
+        return self._shaped(self._model.predictive(rows, self.device).quantiles(shares))
 
     def predict_interval(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import Self
 
@@ -12,28 +11,25 @@ import torch
 from sklearn.base import _fit_context, clone
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_n_features
-from torch import Tensor
 
-from mixtura.answers import Groups, Intervals
+from mixtura.answers import Groups, Intervals, decoded
 from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
-from mixtura.data.packing import Packing
-from mixtura.data.schema import Schema, check_names
-from mixtura.data.sequence_input import Sequences, per_sequence, read_sequences
-from mixtura.data.sequences import SequenceBatch
-from mixtura.densities import DENSITIES, HiddenMarkov, Structure
+from mixtura.data.schema import Schema
+from mixtura.data.sequence_input import Sequences, per_sequence
+from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, training_engine
+from mixtura.estimators.channels import (
+    drawn_sequences,
+    length_quantiles,
+    lengths_to_draw,
+    read_channels,
+)
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.representing import METHODS, REPRESENTATIONS, SOLVERS, represent
 from mixtura.estimators.rows import Rows
-from mixtura.exceptions import (
-    InvalidInputError,
-    NoDensityError,
-    UnsupportedError,
-)
-from mixtura.models.fitted import Fitted, run_over
-from mixtura.models.mixture import Mixture
+from mixtura.exceptions import NoDensityError, UnsupportedError
+from mixtura.models.fitted import Fitted
 from mixtura.objectives import Objective
 from mixtura.progress import Callback
 from mixtura.solvers import EM, Solver
@@ -223,34 +219,10 @@ class SequenceMixtureClassifier(DensityClassifier):
     # -- reading ---------------------------------------------------------------------------
 
     def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Sequences, Schema]:
-        sequences = read_sequences(
-            X,
-            channels_first=self.channels_first,
-            id_column=self.id_column,
-            time_column=self.time_column,
-        )
-        if schema is None:
-            schema = Schema(None if sequences.names is None else tuple(sequences.names))
-            self.__dict__.pop("feature_names_in_", None)
-            if schema.names is not None:
-                self.feature_names_in_ = np.array(schema.names, dtype=object)
-            _check_n_features(self, sequences.frames, reset=True)
-            return sequences, schema
-        sequences = self._aligned(sequences, schema)
-        _check_n_features(self, sequences.frames, reset=False)
-        return sequences, schema
+        return read_channels(self, X, schema)
 
-    def _aligned(self, sequences: Sequences, schema: Schema) -> Sequences:
-        """The channels of training in their order, where both have names; NaN for one lacking."""
-        names, known = sequences.names, schema.names
-        if names is None or known is None:
-            return sequences
-        check_names(names, known, self.unexpected)
-        frames = np.full((len(sequences.frames), len(known)), np.nan, sequences.frames.dtype)
-        for at, name in enumerate(known):
-            if name in names:
-                frames[:, at] = sequences.frames[:, names.index(name)]
-        return replace(sequences, frames=frames, names=sequences.names)
+    def _rows(self, X: ArrayLike) -> Sequences:
+        return self._read(X, self._fitted.schema)[0]
 
     def _by_row(self, answers: ArrayLike, X: ArrayLike) -> ArrayLike:
         return per_sequence(answers, X, self.id_column)
@@ -380,15 +352,7 @@ class SequenceMixtureClassifier(DensityClassifier):
 
     def decode(self, X: ArrayLike) -> list[np.ndarray]:
         """The likeliest path of each sequence through the states of its likeliest component."""
-
-        def paths(mixture: Mixture, batch: SequenceBatch) -> Tensor:
-            assert isinstance(mixture.density, HiddenMarkov)
-            found = mixture.density.paths(batch, mixture.posterior(batch).argmax(1))
-            return batch.unpacked(found)
-
-        rows = self._rows(X)
-        found = run_over(self.mixture_, self._fitted.engine(rows, self.device), paths).numpy()
-        return self._like(found.astype(np.int64), rows, X)
+        return decoded(self._fitted, self._rows(X), self.device)
 
     def sample(  # type: ignore[override]
         self,
@@ -413,34 +377,14 @@ class SequenceMixtureClassifier(DensityClassifier):
         """
         mixture, generator = self.mixture_, self._generator(random_state)
         labels = self._labels_to_draw(check_count(n_samples), y, generator)
-        if lengths is None:
-            place = torch.randint(
-                self.length_quantiles_.shape[1], labels.shape, generator=generator
-            )
-            lengths = self.length_quantiles_[labels.numpy(), place.numpy()]
-        counts = np.asarray(lengths)
-        if counts.shape not in ((), labels.shape) or counts.dtype.kind not in "iu":
-            raise InvalidInputError(
-                f"lengths={lengths!r}: give a whole number, or one for each of the {n_samples} "
-                "sequences."
-            )
-        if (counts < 1).any():
-            raise InvalidInputError("lengths must be positive: a sequence has a frame at least.")
-        wanted = torch.from_numpy(np.broadcast_to(counts, labels.shape).astype(np.int64))
+        wanted = lengths_to_draw(lengths, self.length_quantiles_[labels.numpy()], generator)
         packed = mixture.sample(labels, generator, lengths=wanted)
-        frames = packed[Packing.of(wanted).place].numpy()
-        offsets = np.append(0, wanted.cumsum(0).numpy())
-        drawn = Sequences(self.scaling_.invert(frames), offsets).split()
+        drawn = drawn_sequences(packed, wanted, self.scaling_).split()
         return drawn, self.classes_[labels.numpy()]
 
 
 def _length_quantiles(rows: Rows) -> np.ndarray:
     """(C, 101) quantiles of the lengths of each class's sequences."""
     assert isinstance(rows.X, Sequences)
-    shares = np.linspace(0.0, 1.0, 101)
-    return np.stack(
-        [
-            np.quantile(rows.X.lengths[rows.y == label], shares, method="nearest")
-            for label in range(len(rows.classes))
-        ]
-    )
+    lengths, classes = rows.X.lengths, range(len(rows.classes))
+    return np.stack([length_quantiles(lengths[rows.y == label]) for label in classes])

@@ -11,9 +11,10 @@ from scipy.special import log_ndtr, logsumexp
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.given import ArrayLike
 from mixtura.data.targets import without_targets
 from mixtura.densities.gaussian import Gaussian
-from mixtura.exceptions import UnsupportedError
+from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import LOG_2PI
 
@@ -58,7 +59,7 @@ class Predictive:
     Attributes
     ----------
     log_share : (n, K).
-    mean, deviation : (n, K, T) of the components.
+    mean, deviation : (n, K, T) of the components; (1, K, T) where they are those of every row.
     """
 
     log_share: np.ndarray
@@ -108,3 +109,18 @@ class Predictive:
             inside = self.log_tail(sign * middle, upper) > log_tail
             low, high = np.where(inside, middle, low), np.where(inside, high, middle)
         return sign * high
+
+    def quantiles(self, shares: np.ndarray) -> np.ndarray:
+        """(n, T, Q) what a share (Q,) of the numbers will not exceed."""
+        tails = np.log(np.minimum(shares, 1.0 - shares))
+        like = np.ones_like(self.expected())
+        ends = [self.beyond(t * like, q > 0.5) for q, t in zip(shares, tails, strict=True)]
+        return np.stack(ends, axis=2)
+
+
+def check_quantiles(quantiles: ArrayLike) -> np.ndarray:
+    """(Q,) shares between zero and one."""
+    shares = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    if shares.ndim != 1 or not ((shares > 0.0) & (shares < 1.0)).all():
+        raise InvalidInputError(f"quantiles must lie between 0 and 1, got {quantiles!r}.")
+    return shares

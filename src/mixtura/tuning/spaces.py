@@ -22,6 +22,7 @@ from mixtura.estimators import (
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
     MixtureRegressor,
+    SequenceDensity,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
@@ -119,6 +120,14 @@ def sequence_space(
     return {**chosen, "density": _GAUSSIANS[kind](floor)}
 
 
+def sequence_density_space(
+    trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = None
+) -> Parameters:
+    """The space of `SequenceDensity`: the same, and how many components."""
+    n_components = trial.suggest_int("n_components", 1, 8, log=True)
+    return {"n_components": n_components, **sequence_space(trial, estimator, X, y)}
+
+
 def network_space(
     trial: Trial,
     estimator: MixtureNetworkClassifier | MixtureNetworkRegressor,
@@ -166,6 +175,7 @@ SPACES: dict[type, Callable[..., Parameters]] = {
     SparseMixtureClassifier: sparse_space,
     BoostedMixtureClassifier: boosted_space,
     SequenceMixtureClassifier: sequence_space,
+    SequenceDensity: sequence_density_space,
     MixtureDensity: density_space,
     MixtureNetworkClassifier: network_space,
     MixtureNetworkRegressor: network_space,

@@ -1,0 +1,388 @@
+"""SequenceDensity: mixtures of hidden Markov models of sequences without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from numbers import Integral, Real
+from typing import Self
+
+import numpy as np
+import torch
+from sklearn.base import _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from mixtura.answers import (
+    Forecast,
+    decoded,
+    draw_futures,
+    forecast,
+    frame_scores,
+    state_proba,
+)
+from mixtura.data import Scaling
+from mixtura.data.given import ArrayLike, Device, RandomState
+from mixtura.data.schema import Schema
+from mixtura.data.sequence_input import Sequences, per_sequence
+from mixtura.densities import DENSITIES, Structure
+from mixtura.engines import Engine, PunchedEngine, is_copy
+from mixtura.estimators.base import (
+    FIT_CONSTRAINTS,
+    TABLE_CONSTRAINTS,
+    check_count,
+    check_weight,
+    training_engine,
+)
+from mixtura.estimators.channels import (
+    drawn_sequences,
+    length_quantiles,
+    lengths_to_draw,
+    read_channels,
+)
+from mixtura.estimators.clustering import Clustering, affordable
+from mixtura.exceptions import InvalidInputError, warn
+from mixtura.models.fitted import SHARES, Fitted, log_density
+from mixtura.models.mixture import Mixture
+from mixtura.numerics import anew, spawn
+from mixtura.objectives import Likelihood
+from mixtura.parts import resolve
+from mixtura.progress import Callback, Progress
+from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
+from mixtura.selection.chooser import FEWEST, MOST, Chooser
+from mixtura.selection.held_out import HOLES, Losses
+from mixtura.selection.typical import typical_quantiles, weighted_quantiles
+from mixtura.solvers import EM, FitResult
+from mixtura.solvers.gradients import evaluate
+from mixtura.training.chain_mixtures import ChainMixturePlan
+
+#: What "auto" compares: numbers of states, and numbers of components one after another.
+_STATES, _COMPONENTS = (3, 6, 12), (2, 3, 4, 6, 8)
+#: Frames that are compared on at most, and iterations of each candidate.
+_MOST_FRAMES, _ITERATIONS = 100_000, 30
+#: Where sequences are few, pieces of them are held out; they have so many frames at least.
+_SHORTEST = 10
+
+
+def _judged(mixture: Mixture, held_out: Engine, generator: torch.Generator) -> Losses:
+    """Minus the log density of sequences, whole and with holes."""
+    engine = PunchedEngine(held_out, HOLES, generator)
+    parts = []
+    for batch in engine.chunks(engine.chunk_rows(mixture)):
+        with torch.no_grad():
+            tensors = batch.weight.double(), is_copy(batch), -log_density(mixture, batch)
+        parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))
+    return Losses.pool(parts)
+
+
+@dataclass(eq=False, repr=False)
+class SequenceDensity(Clustering):
+    """A mixture of hidden Markov models, fitted to sequences without labels by EM.
+
+    Components are clusters of sequences, states are segments of them. NaN means missing, in
+    training and later: single values, whole frames or channels are integrated out exactly.
+
+    Parameters
+    ----------
+    n_components : "auto" or int
+        Clusters. "auto" takes more of them while held-out sequences become clearly likelier, and
+        one where there are fewer than 20 sequences.
+    n_states : "auto" or int
+        States of every hidden Markov model; "auto" compares 3, 6 and 12 by the likelihood of
+        held-out sequences, or of pieces of them where there are fewer than 20.
+    density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
+        Of the emissions, as in `MixtureClassifier`.
+    topology : "ergodic" or "left_to_right"
+        Whether every state may follow every other, or only later ones.
+    solver : "em", or an `EM`
+        "em" is `EM(max_iter=100, tol=1e-3, n_init=1)`, where `tol` is the gain in log-likelihood
+        per frame.
+    prior_rows : float
+        Imagined frames per state, with the spread that states show on average, that keep
+        covariances sound where real frames are few; 0 is plain maximum likelihood.
+    channels_first, id_column, time_column, unexpected
+        As in `SequenceMixtureClassifier`.
+    max_time, standardize, device, callbacks
+        As in `MixtureClassifier`.
+    random_state, verbose : as in scikit-learn.
+
+    Attributes
+    ----------
+    weights_ (K,), means_ (K, S, d), covariances_ (K, S, d, d), n_components_, n_states_, density_
+    model_ : the fitted model; `mixture_` and `scaling_` for short
+    choice_ : what was compared on held-out sequences
+    history_, n_iter_, converged_
+
+    Examples
+    --------
+    >>> from mixtura import SequenceDensity
+    >>> from mixtura.datasets import make_hmm_sequences
+    >>> X = make_hmm_sequences(20, random_state=0).data
+    >>> model = SequenceDensity(2, n_states=2, random_state=0).fit(X[1:])
+    >>> coming = model.forecast(X[:1], steps=5)
+    >>> coming.mean.shape, coming.quantiles([0.1, 0.9]).shape
+    ((1, 5, 2), (1, 5, 2, 2))
+    """
+
+    _parameter_constraints = {
+        "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "density": [StrOptions(set(DENSITIES)), Structure],
+        "topology": [StrOptions({"ergodic", "left_to_right"})],
+        "solver": [StrOptions({"em"}), EM],
+        "prior_rows": [Interval(Real, 0, None, closed="left")],
+        "standardize": ["boolean"],
+        "channels_first": ["boolean"],
+        "id_column": [str],
+        "time_column": [None, str],
+        "unexpected": TABLE_CONSTRAINTS["unexpected"],
+        **FIT_CONSTRAINTS,
+    }
+
+    n_components: int | str = "auto"
+    _: KW_ONLY
+    n_states: int | str = "auto"
+    density: str | Structure = "diag"
+    topology: str = "ergodic"
+    solver: str | EM = "em"
+    prior_rows: float = 1.0
+    max_time: float | None = None
+    standardize: bool = True
+    channels_first: bool = False
+    id_column: str = "id"
+    time_column: str | None = None
+    unexpected: str = "missing"
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.input_tags.categorical = tags.input_tags.sparse = False
+        return tags
+
+    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Sequences, Schema]:
+        return read_channels(self, X, schema)
+
+    def _rows(self, X: ArrayLike) -> Sequences:
+        return self._read(X, self._fitted.schema)[0]
+
+    @property
+    def n_states_(self) -> int:
+        """States of every hidden Markov model."""
+        return self.means_.shape[1]
+
+    # -- fitting ---------------------------------------------------------------------------
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:
+        """Fit the mixture to the sequences; y is ignored.
+
+        Parameters
+        ----------
+        X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, or data frame with one row per
+            frame.
+        sample_weight : (n,) non-negative weights; those of a data frame may also come one per
+            frame, or as a series by id.
+        """
+        with self._all_or_nothing(X):
+            self._forget()
+            rows, schema = self._read(X)
+            weight = check_weight(per_sequence(sample_weight, X, self.id_column), len(rows))
+            return self._fit_rows(rows.take(weight > 0), weight[weight > 0], schema)
+
+    def _fit_rows(self, rows: Sequences, weight: np.ndarray, schema: Schema) -> Self:
+        scaling, generator = self._scaled(rows, weight, schema), self._generator()
+        engine = training_engine(rows, None, weight, scaling, self.device)
+        with self._progress() as progress:
+            plan = self._choose(rows, weight, scaling, spawn(generator), progress)
+            outcome = _train(plan, engine, spawn(generator), progress)
+            mixture = outcome.model.model
+            typical = typical_quantiles(mixture, engine, None, progress)
+        mixture = mixture.to("cpu", torch.float64)
+        self.model_ = Fitted(mixture, scaling, schema, typical=typical)
+        self.density_, self.length_quantiles_ = plan.structure, length_quantiles(rows.lengths)
+        self.frame_quantiles_ = self._frame_quantiles(rows, weight)
+        self.history_, self.n_iter_ = progress.history, outcome.model.n_iter
+        cut_short = warn_if_cut_short(progress, outcome.n_rows, len(engine))
+        self.converged_ = outcome.model.converged and not cut_short
+        if not outcome.model.converged and not progress.stopped:
+            warn(
+                "EM stopped before it had settled; raise max_iter or tol of the solver.",
+                ConvergenceWarning,
+            )
+        return self
+
+    def _choose(
+        self,
+        rows: Sequences,
+        weight: np.ndarray,
+        scaling: Scaling,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> ChainMixturePlan:
+        """How many components and states, by what held-out sequences are likeliest with."""
+        open_count, open_states = self.n_components == "auto", self.n_states == "auto"
+        plan = ChainMixturePlan(
+            1 if open_count else affordable(int(self.n_components), len(rows), "sequences"),
+            _STATES[0] if open_states else int(self.n_states),
+            resolve(self.density, DENSITIES).candidates(rows.values.shape[1])[0],
+            self.topology == "left_to_right",
+            resolve(self.solver, {"em": EM}),
+            self.prior_rows,
+        )
+        few, length = len(rows) < FEWEST, len(rows.values) // FEWEST
+        if few and length >= _SHORTEST:
+            pieces = rows.cut(length)
+            weight = np.repeat(weight, -(-rows.lengths // length))
+            rows, open_count = pieces, False
+        some = None
+        if open_count or open_states:
+            most = int(np.clip(_MOST_FRAMES / rows.lengths.mean(), FEWEST, MOST))
+            engine = training_engine(rows, None, weight, scaling, self.device)
+            some = engine.merged().sample(most, spawn(generator))
+        brief = replace(plan, em=plan.em.limited(_ITERATIONS))
+        chooser = Chooser[ChainMixturePlan, Mixture](
+            some, _judged, spawn(generator), progress, n_ways=len(_STATES) + len(_COMPONENTS)
+        )
+        best = chooser.race([brief], "components" if open_count else "states")
+        for count in _COMPONENTS if open_count else ():
+            before, more = best, replace(best.way, n_components=count)
+            best = chooser.challenge(best, [more], Losses.clearly_beats, "components")
+            if best is before:
+                break
+        others = [replace(best.way, n_states=count) for count in _STATES[1:] if open_states]
+        best = chooser.challenge(best, others, question="states")
+        self.choice_ = chooser.table()
+        return replace(best.way, em=plan.em)
+
+    # -- single frames ---------------------------------------------------------------------
+
+    def _frame_quantiles(self, rows: Sequences, weight: np.ndarray) -> np.ndarray:
+        """(1 + d, 1001) quantiles of what whole frames, and channels, of training score."""
+        every = np.repeat(weight, rows.lengths)
+        whole = frame_scores(self.model_, rows, self.device)
+        channels = frame_scores(self.model_, rows, self.device, by_channel=True)
+        found = []
+        for scores in (whole, *channels.T):
+            seen = ~np.isnan(scores)
+            nothing = np.full(len(SHARES), -np.inf)
+            found.append(weighted_quantiles(scores[seen], every[seen]) if seen.any() else nothing)
+        return np.stack(found)
+
+    def decode(self, X: ArrayLike) -> list[np.ndarray]:
+        """The likeliest path (T_i,) of each sequence through the states of its cluster."""
+        return decoded(self._fitted, self._rows(X), self.device)
+
+    def state_proba(self, X: ArrayLike) -> list[np.ndarray]:
+        """p(component, state of the frame | all of the sequence), (T_i, K, S) per sequence."""
+        return state_proba(self._fitted, self._rows(X), self.device)
+
+    def score_frames(self, X: ArrayLike, *, by_channel: bool = False) -> list[np.ndarray]:
+        """Log density of each frame given the frames before it, exact, in the units of X.
+
+        Returns
+        -------
+        (T_i,) per sequence, which sum to `score_samples`; NaN where nothing is observed. With
+        `by_channel` (T_i, d): of each value given the frames before, by itself.
+        """
+        rows = self._rows(X)
+        return rows.with_values(frame_scores(self._fitted, rows, self.device, by_channel)).split()
+
+    def outlier_frames(
+        self, X: ArrayLike, share: float = 0.01, *, by_channel: bool = False
+    ) -> list[np.ndarray]:
+        """Frames, or values, less likely than all but a `share` of those of training.
+
+        By what `score_frames` says: a frame is strange that the ones before did not let expect.
+        Training frames count as they are, so that of new ones a little more is flagged. Where
+        nothing is observed, nothing is strange.
+
+        Returns
+        -------
+        (T_i,) bool per sequence; with `by_channel` (T_i, d), which channel it is.
+        """
+        if not 0.0 <= share <= 1.0:
+            raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
+        scores, known = self.score_frames(X, by_channel=by_channel), self.frame_quantiles_
+        least = np.array([np.interp(share, SHARES, each) for each in known])
+        return [each < (least[1:] if by_channel else least[0]) for each in scores]
+
+    def forecast(
+        self,
+        X: ArrayLike,
+        steps: int = 1,
+        *,
+        n_draws: int | None = None,
+        random_state: RandomState = None,
+    ) -> Forecast | np.ndarray:
+        """The next frames of each sequence, with their distribution.
+
+        Parameters
+        ----------
+        X : what has been observed, with holes or without.
+        steps : number of frames.
+        n_draws : None gives the distribution of each frame, exact; a number so many random futures,
+            whose frames belong together.
+
+        Returns
+        -------
+        A `Forecast` with `mean`, `std` (n, steps, d), `quantiles(shares)` and `proba`, the chances
+        of the states; or draws (n_draws, n, steps, d).
+        """
+        steps, rows = check_count(steps), self._rows(X)
+        if n_draws is None:
+            return forecast(self._fitted, rows, steps, self.device)
+        count, generator = check_count(n_draws), self._generator(random_state)
+        return draw_futures(self._fitted, rows, steps, count, generator, self.device)
+
+    # -- draws -----------------------------------------------------------------------------
+
+    def sample(
+        self,
+        n_samples: int = 1,
+        *,
+        lengths: ArrayLike = None,
+        random_state: RandomState = None,
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        """Draw sequences, and the component each came from.
+
+        Parameters
+        ----------
+        n_samples : number of sequences.
+        lengths : number of frames, one for all or one per sequence; None draws from those of the
+            training sequences.
+
+        Returns
+        -------
+        List of n_samples arrays (T_i, d), and components (n_samples,).
+        """
+        mixture, generator, count = self.mixture_, self._generator(random_state), n_samples
+        known = np.tile(self.length_quantiles_, (check_count(count), 1))
+        wanted = lengths_to_draw(lengths, known, generator)
+        weight = mixture.log_weight.exp()
+        component = torch.multinomial(weight, count, replacement=True, generator=generator)
+        packed = mixture.density.sample(component, generator, lengths=wanted)
+        return drawn_sequences(packed, wanted, self.scaling_).split(), component.numpy()
+
+
+def _train(
+    plan: ChainMixturePlan, engine: Engine, generator: torch.Generator, progress: Progress
+) -> Outcome[FitResult[Mixture]]:
+    """Train on all sequences, or on as many as time allows."""
+    first = spawn(generator)
+
+    def train(rows: Engine, latest: FitResult[Mixture] | None) -> FitResult[Mixture]:
+        if latest is None:
+            return plan.train(rows, anew(first), progress)
+        return plan.improved(latest.model, rows, progress)
+
+    def loss(result: FitResult[Mixture], rows: Engine) -> float:
+        return evaluate(result.model, Likelihood(), rows)[1]
+
+    draw = partial(engine.sample, generator=spawn(generator))
+    return Budget(progress, train, loss, draw).run(engine)
