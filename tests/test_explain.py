@@ -13,6 +13,7 @@ from mixtura import (
     MixtureClassifier,
     MixtureDensity,
     MixtureNetworkClassifier,
+    MixtureRegressor,
     SequenceMixtureClassifier,
 )
 from mixtura.answers.subsets import Subsets, all_subsets, log_probs
@@ -25,6 +26,7 @@ from mixtura.exceptions import (
     UnsupportedError,
 )
 from mixtura.progress import Progress
+from mixtura.solvers import EM, LBFGS
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
 
@@ -271,6 +273,50 @@ def test_summaries_cannot_leave_out_frames(steps):
     np.testing.assert_allclose(
         found.values.sum(1) + found.base_values, model.predict_proba(X[:2]), atol=1e-9
     )
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    """Three averaged models in units of their own, of two numbers and a category; two targets."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(3, size=120)
+    X = np.column_stack([rng.normal(size=(120, 2)) + kind[:, None], kind])
+    y = np.column_stack([np.abs(X[:, 0]) + kind, X[:, 1]]) + 0.3 * rng.normal(size=(120, 2))
+    model = MixtureRegressor(
+        2, density="full", categorical_features=[2], solver=LBFGS(3), init=EM(5), random_state=0
+    )
+    return X, model.fit(X, y)
+
+
+def test_regressions_are_explained(regressor):
+    X, model = regressor
+    X = np.vstack([X[:2], [np.nan, *X[3, 1:]]])
+    found = model.explain(X)
+    assert found.output_names == ["target 0", "target 1"]
+    for row, own in zip(X, found.values, strict=True):
+        np.testing.assert_allclose(own, shapley(model.predict, row), atol=1e-9)
+    np.testing.assert_allclose(found.values.sum(1) + found.base_values, model.predict(X))
+    np.testing.assert_allclose(
+        model.explain(X[:1], groups=[[0, 1, 2]]).values.sum(1), found.values[:1].sum(1), atol=1e-9
+    )
+    many = model.explain(X, method="permutation")
+    np.testing.assert_allclose(many.values, found.values, atol=0.05)
+    with pytest.raises(InvalidInputError, match="output is one of"):
+        model.explain(X, "probability")
+
+
+def test_features_of_regressions_are_explained(regressor):
+    X, model = regressor
+    odd = X[:1] + np.array([0.0, 30.0, 0.0])
+    found = model.explain(odd, "log_density")
+    assert found.values.shape == (1, 3)
+    assert found.values.argmin() == 1
+    total = found.values.sum(1) + found.base_values
+    np.testing.assert_allclose(total, model.score_samples(odd))
+    shift = np.log(model.model_.fitted.scaling.scale)[[0, 1]]
+    by_hand = shapley(model.score_samples, np.where([True, True, False], odd[0], np.nan))
+    partly = model.explain(np.where([True, True, False], odd, np.nan), "log_density").values[0]
+    np.testing.assert_allclose(partly[:2] - shift, by_hand[:2], atol=1e-9)
 
 
 def test_what_holes_tell_stands_in_the_base_value(rng):

@@ -13,7 +13,7 @@ from mixtura.answers.frames import (
 )
 from mixtura.answers.intervals import network_interval, predict_interval
 from mixtura.answers.next_feature import Cost, next_feature, unit_costs
-from mixtura.answers.question import ClassQuestion, Question
+from mixtura.answers.question import ClassQuestion, Question, TargetQuestion
 from mixtura.answers.sets import predict_set
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Groups",
     "Intervals",
     "Question",
+    "TargetQuestion",
     "decoded",
     "draw_by_chance",
     "draw_futures",

@@ -44,12 +44,13 @@ class Explanation:
 
     Attributes
     ----------
-    values : (n, P, C) of each column (or group) for each class; (n, P) of a log density.
+    values : (n, P, C) of each column (or group) for each class or target; (n, P) where answers are
+        single numbers.
     base_values : (n, C) or (n,) the answer to a row with nothing observed.
     data : (n, P) the rows, categories as codes; NaN where missing, and for groups of columns.
     display_data : (n, P) the same with the names of categories.
     feature_names : P names.
-    output_names : C names; None of a log density.
+    output_names : C names; None where answers are single numbers.
     error_std : standard errors of the values, zero where they are exact.
     """
 
@@ -225,8 +226,9 @@ def explain(
         players = Players.in_time(schema, width, groups, cells)
     means = _means(question, rows, players, method, generator, progress)
     values, base, errors = (each.numpy() for each in (means.values, means.base, means.errors))
+    if question.names is None:
+        values, errors, base = values[..., 0], errors[..., 0], base[:, 0]
     if question.output == "log_density":
-        values, errors = values[..., 0], errors[..., 0]
         base = question.log_density(rows) - values.sum(1)
     data = shown = None
     if isinstance(rows, Matrix):

@@ -10,13 +10,22 @@ import torch
 from torch import Tensor
 
 from mixtura.answers.cells import Cells
-from mixtura.answers.subsets import Subsets, log_probs
-from mixtura.data import Matrix
+from mixtura.answers.subsets import Subsets, log_probs, with_means
+from mixtura.data import Batch, Matrix
 from mixtura.data.given import Device
 from mixtura.data.schema import Schema
-from mixtura.densities import Categorical, Density, DiagonalGaussian, HolePattern, Product
+from mixtura.densities import (
+    Categorical,
+    Density,
+    DiagonalGaussian,
+    Gaussian,
+    HolePattern,
+    Product,
+)
+from mixtura.engines import Engine
 from mixtura.models.fitted import Fitted, Observations, log_density, run_over
 from mixtura.models.mixture import Mixture
+from mixtura.models.regression import Regression
 
 
 class Question(Protocol):
@@ -39,7 +48,7 @@ class Question(Protocol):
 
     @property
     def names(self) -> list[str] | None:
-        """Of the C numbers of an answer; None of a log density."""
+        """Of the C numbers of an answer; None where it is one number."""
         ...
 
     @property
@@ -171,3 +180,81 @@ class ClassQuestion:
 def _is_independent(density: Density) -> bool:
     kinds = (Categorical, DiagonalGaussian)
     return isinstance(density, kinds) and not isinstance(density, HolePattern)
+
+
+@dataclass(frozen=True)
+class TargetQuestion:
+    """Which numbers a regression expects, or how likely it finds the features of rows."""
+
+    model: Regression
+    output: str
+    device: Device
+    cells: Cells = field(default_factory=lambda: Cells.of(None))
+
+    @property
+    def schema(self) -> Schema:
+        return self.model.schema
+
+    @property
+    def names(self) -> list[str] | None:
+        if self.output == "log_density" or self.model.flat:
+            return None
+        return [f"target {place}" for place in range(self.model.n_targets)]
+
+    @property
+    def size(self) -> int:
+        return 1 if self.output == "log_density" else self.model.n_targets
+
+    @property
+    def cost(self) -> int:
+        members = [each.mixture.n_components for each in self.model.members]
+        return (8 + 2 * self.model.n_targets) * max(members)
+
+    def log_density(self, rows: Observations) -> np.ndarray:
+        assert isinstance(rows, Matrix)
+        return self.model.log_density(rows, None, self.device)
+
+    def adds_up(self) -> bool:
+        return False
+
+    def values(self, rows: Observations, subsets: Subsets) -> Tensor:
+        assert isinstance(rows, Matrix)
+        column = self.model.indicators.column
+        groups = [
+            tuple(np.flatnonzero(np.isin(column, group)).tolist()) for group in subsets.groups
+        ]
+        engine = self.model.fitted.engine(self.model.whole(rows), self.device)
+        subsets = replace(subsets, groups=groups)
+        said = [
+            self._own_values(each, engine.under(each.scaling), subsets)
+            for each in self.model.members
+        ]
+        weights = torch.from_numpy(self.model.weights)[:, None, None, None]
+        if self.output == "log_density":
+            return (torch.stack(said) + weights.log()).logsumexp(0)
+        return (torch.stack(said) * weights).sum(0)
+
+    def _own_values(self, member: Fitted, engine: Engine, subsets: Subsets) -> Tensor:
+        """(s, n, C) what one of the averaged models says."""
+        batch, mixture = engine.all_rows().to(torch.float64), member.mixture.to(engine.device)
+        n_targets, density = self.model.n_targets, mixture.density
+        assert isinstance(density, Gaussian)
+        found, means = with_means(density, batch, subsets, n_targets)
+        joint = found + mixture.log_joint_weight
+        if self.output == "log_density":
+            return joint.logsumexp(2, keepdim=True).cpu() - self._stretch(member, batch, subsets)
+        location, scale = (
+            torch.from_numpy(each[-n_targets:])
+            for each in (member.scaling.location, member.scaling.scale)
+        )
+        expected = torch.einsum("snk,snkt->snt", joint.softmax(2), means).cpu()
+        return expected * scale + location
+
+    @staticmethod
+    def _stretch(member: Fitted, batch: Batch, subsets: Subsets) -> Tensor:
+        """(s, n, 1) what curves add to the logs of scales: models are compared in deviations."""
+        assert batch.observed is not None  # targets are missing
+        linear = torch.from_numpy(member.scaling.scale).log()
+        own = (member.scaling.log_scale(batch.x).cpu() - linear) * batch.observed.cpu()
+        kept = torch.from_numpy(subsets.columns(batch.x.shape[1])).to(own)
+        return (kept @ own.mT)[..., None]

@@ -131,27 +131,46 @@ def _sums(terms: Tensor, batch: Batch, subsets: Subsets) -> Tensor:
 
 @log_probs.register
 def _of_gaussians(density: Gaussian, batch: Batch, subsets: Subsets) -> Tensor:
-    order = torch.tensor([column for group in subsets.groups for column in group])
-    order = order.long().to(batch.x.device)
+    return with_means(density, batch, subsets, 0)[0]
+
+
+def with_means(
+    density: Gaussian, batch: Batch, subsets: Subsets, n_last: int
+) -> tuple[Tensor, Tensor]:
+    """Log densities (s, n, K) of subsets, and means (s, n, K, T) of the last T columns given them.
+
+    These belong to no group, and rows lack them.
+    """
+    width = batch.x.shape[1]
+    columns = [*(c for group in subsets.groups for c in group), *range(width - n_last, width)]
+    order = torch.tensor(columns, dtype=torch.long, device=batch.x.device)
     covariance = density.covariances().to(batch.x)[:, order[:, None], order]
     deviation = (batch.x[:, None] - density.mean.to(batch.x))[..., order]
+    deviation[..., len(order) - n_last :] = 0.0
     sizes = [len(group) for group in subsets.groups]
-    return (_of_nested if subsets.nested else _of_all)(covariance, deviation, sizes)
+    found, off = (_of_nested if subsets.nested else _of_all)(covariance, deviation, sizes)
+    return found, density.mean.to(batch.x)[:, width - n_last :] - off
 
 
-def _of_nested(covariance: Tensor, deviation: Tensor, sizes: list[int]) -> Tensor:
-    """Log densities (m + 1, n, K) of the first groups, from the factor of all columns in order."""
+def _of_nested(covariance: Tensor, deviation: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
+    """The same as `_of_all` for the first groups, from the factor of all columns in order."""
+    count = sum(sizes)
     factor = torch.linalg.cholesky_ex(covariance).L
-    white = torch.linalg.solve_triangular(factor, deviation.permute(1, 2, 0), upper=False)
-    pivot = factor.diagonal(dim1=1, dim2=2).log()[..., None]
+    own, last = factor[:, :count, :count], factor[:, count:, :count]
+    white = torch.linalg.solve_triangular(own, deviation[..., :count].permute(1, 2, 0), upper=False)
+    pivot = own.diagonal(dim1=1, dim2=2).log()[..., None]
     terms = (-0.5 * (white.square() + LOG_2PI) - pivot).permute(1, 2, 0)
+    steps = -torch.einsum("kti,kin->inkt", last, white)
+    places = np.append(0, np.cumsum(sizes))
     sums = torch.nn.functional.pad(terms.cumsum(0), (0, 0, 0, 0, 1, 0))
-    return sums[np.append(0, np.cumsum(sizes))]
+    off = torch.nn.functional.pad(steps.cumsum(0), (0, 0, 0, 0, 0, 0, 1, 0))
+    return sums[places], off[places]
 
 
-def _of_all(covariance: Tensor, deviation: Tensor, sizes: list[int]) -> Tensor:
+def _of_all(covariance: Tensor, deviation: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
     """Log densities (2^m, n, K) of all subsets of groups of so many columns each.
 
+    And deviations (2^m, n, K, d) of the columns that come after them from their conditional means.
     A step is about the first column that is left. Of the others there are covariances (s, K, d, d)
     and deviations from conditional means (s, n, K, d), given the columns that a subset has.
     """
@@ -168,4 +187,4 @@ def _of_all(covariance: Tensor, deviation: Tensor, sizes: list[int]) -> Tensor:
             covariance = covariance[..., 1:, 1:] - row[..., :, None] * reach[..., None, :]
         pairs = zip(without, (covariance, deviation, found), strict=True)
         covariance, deviation, found = (torch.cat(pair) for pair in pairs)
-    return found
+    return found, deviation

@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.answers import predict_interval
+from mixtura.answers import Groups, TargetQuestion, predict_interval
 from mixtura.data import Matrix, Scaling
 from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, Device, RandomState
@@ -42,6 +42,8 @@ from mixtura.progress import Callback
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.solvers import EM, LBFGS
 
+#: What can be explained.
+_EXPLAINED = ("mean", "log_density")
 #: Units of a target per deviation: k-means then takes it for as many features as the square.
 _TARGET_UNITS = 2.0
 
@@ -271,6 +273,39 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         rows, generator = self._rows(X), self._generator(random_state)
         found = self._model.draw(rows, check_count(n_samples), self.device, generator)
         return self._shaped(found, axis=2)
+
+    def explain(
+        self,
+        X: ArrayLike,
+        output: str = "mean",
+        *,
+        method: str = "auto",
+        groups: Groups = None,
+        max_time: float | None = 60.0,
+        random_state: RandomState = None,
+    ) -> ArrayLike:
+        """Why the model expects what it does: Shapley values of the columns of each row.
+
+        The value of some columns is the expected target given these alone, the others integrated
+        out, in closed form.
+
+        Parameters
+        ----------
+        X : rows, as for `predict`.
+        output : "mean", what `predict` says; or "log_density" of the features, as in
+            `MixtureClassifier.explain`, where indicators of categories count as numbers.
+        method, groups, max_time, random_state
+            As in `MixtureClassifier.explain`.
+
+        Returns
+        -------
+        As there; `values` are (n, P) for one target, and (n, P, T) for several.
+        """
+        rows = self._rows(X)
+        if output not in _EXPLAINED:
+            raise InvalidInputError(f"output={output!r}: output is one of {_EXPLAINED}.")
+        question = TargetQuestion(self._model, output, self.device)
+        return self._told(question, rows, method, groups, max_time, random_state)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """R^2 of the rows that have a target; of several targets, the mean."""

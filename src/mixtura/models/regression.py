@@ -44,6 +44,16 @@ class Regression:
         """How many columns rows of features have."""
         return self.indicators.n_columns
 
+    @property
+    def members(self) -> tuple[Fitted, ...]:
+        """All models that are averaged."""
+        return _members(self.fitted)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """(M,) how much say each has."""
+        return _weights(self.fitted)
+
     def whole(self, rows: Matrix, y: np.ndarray | None = None) -> Matrix:
         """Rows of features, as numbers, beside targets (n, T); none are known unless given."""
         missing = np.full((len(rows), self.n_targets), np.nan)
@@ -59,13 +69,13 @@ class Regression:
         found = self._log_densities(self.whole(rows, y), device)
         if y is not None:
             found = found - self._log_densities(self.whole(rows), device)
-        return logsumexp(found + np.log(_weights(self.fitted))[:, None], axis=0)
+        return logsumexp(found + np.log(self.weights)[:, None], axis=0)
 
     def _log_densities(self, whole: Matrix, device: Device) -> np.ndarray:
         """(M, n) of what is known of rows, under each model."""
         engine = self.fitted.engine(whole, device)
-        members = _members(self.fitted)
-        return np.stack([each.log_density(engine.under(each.scaling)) for each in members])
+        found = [each.log_density(engine.under(each.scaling)) for each in self.members]
+        return np.stack(found)
 
     def draw(
         self, rows: Matrix, count: int, device: Device, generator: torch.Generator
@@ -74,10 +84,10 @@ class Regression:
         whole = self.whole(rows)
         many = whole.take(np.tile(np.arange(len(rows)), count))
         engine = self.fitted.engine(many, device)
-        chance = torch.from_numpy(_weights(self.fitted))
+        chance = torch.from_numpy(self.weights)
         member = torch.multinomial(chance, len(many), replacement=True, generator=generator).numpy()
         found = np.empty((len(many), self.n_targets))
-        for number, each in enumerate(_members(self.fitted)):
+        for number, each in enumerate(self.members):
             mine = np.flatnonzero(member == number)
             if len(mine):
                 part = engine.take(mine).under(each.scaling)
