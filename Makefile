@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+DOCS_STAMP := $(VENV)/.docs-done
+#: Files of tests that need nothing but the core and pytest, and go through most of it.
+LOWEST := $(addprefix tests/test_,densities.py mixture.py em.py ebw.py minimization.py objectives.py \
+	density_estimator.py imputer.py hmm.py persistence.py runtime.py schema.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test bench fuzz lint format clean
+.PHONY: help setup demo test bench docs package lowest fuzz lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +37,25 @@ test: lint  ## lint, then run the tests
 bench: $(STAMP)  ## measure speed beside other libraries, into docs/results/speed.md
 	$(BIN)/python -m benchmarks.speed
 
+docs: $(DOCS_STAMP)  ## build the documentation site, into docs/_build/html
+	rm -rf docs/_build docs/auto_gallery docs/api
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -q -j 2 docs docs/_build/html
+
+$(DOCS_STAMP): $(STAMP) requirements-docs.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
+	@touch $@
+
+package: $(STAMP)  ## build the source archive and the wheel, into dist, and check them
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-release.lock
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
+lowest:  ## run the core of the tests on the lowest versions of what mixtura needs
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip install --quiet -r requirements-lowest.lock
+	OMP_NUM_THREADS=1 PYTHONPATH=src $(VENV)-lowest/bin/python -m pytest $(LOWEST)
+
 fuzz: $(STAMP)  ## attack the estimators and model files at length, at random
 	OMP_NUM_THREADS=1 MIXTURA_FUZZ=1000 $(BIN)/python -m pytest -n auto --maxprocesses 4 \
 		tests/test_properties.py tests/test_damaged_files.py tests/test_sklearn.py \
@@ -49,5 +72,5 @@ format: $(STAMP)  ## format the code and apply the safe fixes
 	$(BIN)/ruff format .
 
 clean:  ## remove caches and build outputs (.venv stays)
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist docs/_build docs/auto_gallery docs/api .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -5,11 +5,13 @@ import re
 import sys
 
 import pytest
+from sklearn.base import clone
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from mixtura import MixtureClassifier, cli, demo
+from mixtura.estimators import classifying
 
 FAST = {
     demo.HYBRID: MixtureClassifier(1, density="diag", objective="likelihood", random_state=0),
@@ -18,9 +20,12 @@ FAST = {
 
 
 @pytest.mark.usefixtures("_command")
-def test_demo_prints_a_table_and_saves_pictures(tmp_path, capsys, monkeypatch):
+def test_demo_prints_a_table_and_saves_pictures_and_a_report(tmp_path, capsys, monkeypatch):
     """Errors grow with the share of missing pixels, less for the mixture."""
+    reported = []
     monkeypatch.setattr(demo, "contestants", lambda seed: FAST)
+    monkeypatch.setattr(demo, "patients_model", lambda seed: clone(FAST[demo.HYBRID]))
+    monkeypatch.setattr(classifying, "write_report", lambda *given, **_: reported.append(given))
     monkeypatch.setattr(sys, "argv", ["mixtura", "demo", "--output", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as finished:
         cli.main()
@@ -31,6 +36,12 @@ def test_demo_prints_a_table_and_saves_pictures(tmp_path, capsys, monkeypatch):
     assert errors["rival"][-1] > errors[demo.HYBRID][-1] > errors[demo.HYBRID][0]
     for picture in ("missing-pixels.png", "digits-drawn-from-the-model.png"):
         assert (tmp_path / "out" / picture).stat().st_size > 10_000
+    ((model, path, X, y),) = reported
+    assert path == tmp_path / "out" / "report.html"
+    assert model.schema_.names[1] == "sex"
+    assert set(X["sex"].dropna()) == {"1", "2"}
+    assert X.isna().to_numpy().any()
+    assert model.score(X, y) > 0.65
 
 
 @pytest.mark.usefixtures("_command")

@@ -131,6 +131,7 @@ def test_every_estimator_has_something_to_show(model, told):
 def test_what_is_not_fitted_keeps_the_diagram_of_scikit_learn(hostile):
     model = hostile[0]
     assert "sk-top-container" in clone(model)._repr_html_()
+    assert f"/api/mixtura.{type(model).__name__}.html" in clone(model)._repr_html_()
     assert "sk-top-container" in make_pipeline(model)._repr_html_()
     with config_context(display="text"):
         assert not hasattr(model, "_repr_html_")

@@ -282,7 +282,7 @@ class MixtureHead(nn.Module):
         """The Gaussian mixture with the class posteriors of evaluation mode, in double precision.
 
         Its units are those of phi: `(x - location) / scale` where the head has them. Where a
-        quadratic form is not negative definite, a multiple of |x|^2 is taken from those of all
+        quadratic form is not negative definite, a multiple of `|x|^2` is taken from those of all
         components: posteriors do not see it.
         """
         slope, precision = self._natural_parameters()

@@ -36,7 +36,7 @@ class Source(Openable):
 
     Parameters
     ----------
-    given : a path of a Parquet file, a pattern such as "rows/*.parquet", or a list of these; or
+    given : a path of a Parquet file, a pattern such as `rows/*.parquet`, or a list of these; or
         whatever gives the same chunks each time it is gone through: Arrow record batches or tables,
         data frames of pandas or polars.
     columns : names of those that are read, labels and weights included; None reads all.

@@ -57,6 +57,8 @@ from mixtura.report import notebook
 from mixtura.runtime.files import read
 from mixtura.runtime.predictors import predictor
 
+#: Where the documentation is, or will be: the page of each estimator in the API.
+_DOCS = "https://mixtura.readthedocs.io/en/latest/api/mixtura.{estimator_name}.html"
 #: What a matrix of numbers must be like.
 _NUMBERS: Parameters = {
     "dtype": [np.float64, np.float32],
@@ -91,6 +93,9 @@ def _size(X: ArrayLike) -> float:
 @storable
 class Estimator(BaseEstimator):
     """What fitting is like for every estimator, and how it is stored."""
+
+    _doc_link_module = "mixtura"
+    _doc_link_template = _DOCS
 
     callbacks: Iterable[Callback] | None
     random_state: RandomState
