@@ -280,7 +280,8 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(table1, "_images", lambda name: images)
     monkeypatch.setattr(table1, "PAPER", {"moons": None})
     monkeypatch.setattr(table1, "SHAPES", {"full": ((1, 0.1),), "diagonal": ((1, 0.1), (3, 0.1))})
-    for name, value in {"N_TRIALS": 1, "SHORT": 2, "LONG": 4}.items():
+    monkeypatch.setattr(table1, "MORE", {"full": (2, 0.1), "diagonal": (2, 0.1)})
+    for name, value in {"N_TRIALS": 1, "SHORT": 2, "LONG": 4, "LONG_EPOCHS": 1}.items():
         monkeypatch.setattr(_search, name, value)
     report = Report("trial", tmp_path, device="cpu", search=True)
     chosen = [task for task in table1.tasks() if "diagonal" in task.label]
@@ -290,18 +291,19 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     for task in chosen:
         _search.work(report, task, range(2), deadline=np.inf)
     choices, cells = report.kept("choices"), report.kept("cells")
-    assert [each["column"] for each in choices] == [f"diagonal {t}" for t in _training.OBJECTIVES]
+    columns = [f"diagonal {term}" for term in _training.OBJECTIVES]
+    assert [each["column"] for each in choices] == columns + columns[1:]
+    assert [each["round"] for each in choices] == [1] * 5 + [2] * 4
     assert {each["trials"] for each in choices} == {2}
-    for choice, cell in zip(choices, cells, strict=True):
-        assert cell["settings"] == choice["settings"]
+    for choice, cell in zip([choices[0], *choices[5:]], cells, strict=True):
+        assert (cell["column"], cell["settings"]) == (choice["column"], choice["settings"])
         assert len(cell["values"]) == 2
         assert max(cell["values"]) < 25.0
     # What has been chosen is not searched for again, and what was measured not measured.
     monkeypatch.setattr(_search, "_choose", None)
     _search.work(report, chosen[0], range(1), deadline=np.inf)
     assert report.kept("cells")[-1]["values"] == cells[0]["values"][:1]
-    monkeypatch.setattr(_search, "work", None)
-    _search.search(report, chosen, 1)
+    assert all(_search._is_done(report, task) for task in chosen)
 
 
 def test_labels_spread_to_neighbors():
@@ -327,7 +329,7 @@ def test_few_labels_by_search(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(table2, "_images", lambda name: images)
     for name, value in {"LABELS": (30,), "SIZES": (5,), "SHAPES": {True: ((1, 0.1),)}}.items():
         monkeypatch.setattr(table2, name, value)
-    for name, value in {"N_TRIALS": 3, "SHORT": 6, "LONG": 6}.items():
+    for name, value in {"N_TRIALS": 3, "SHORT": 6, "LONG": 6, "LONG_EPOCHS": 1}.items():
         monkeypatch.setattr(_search, name, value)
     report = Report("trial", tmp_path, device="cpu", search=True)
     for task in table2.tasks():

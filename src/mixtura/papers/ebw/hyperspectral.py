@@ -12,6 +12,7 @@ from sklearn.model_selection import train_test_split
 
 from mixtura.datasets import load_dataset
 from mixtura.densities import LowRank
+from mixtura.papers.cells import Cell
 from mixtura.papers.ebw._comparison import (
     Recipes,
     Split,
@@ -46,6 +47,16 @@ _PAPER: dict[tuple[str, int | None], float] = {
     ("MM-GMM", 10): 88.88,
     ("SVM", None): 88.98,
 }
+CELLS = [
+    Cell(
+        model,
+        f"M = {count}" if count else "",
+        accuracy,
+        True,
+        "the scene of the Mall is not to be had",
+    )
+    for (model, count), accuracy in _PAPER.items()
+]
 _PAPER_PARAMETERS: dict[tuple[str, int | None], int] = {
     ("GMM", 10): 26_817,
     ("CL-GMM", 10): 26_817,

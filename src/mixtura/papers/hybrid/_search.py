@@ -2,9 +2,9 @@
 
 Cells that share rows are one task. Its shapes (components per class, floor) are tried in turn, each
 with random settings of the objective and the step size: `N_TRIALS` mixtures per objective and
-shape, side by side. The fewest errors on the validation rows of the first seed win; the winner of
-each cell is then trained anew for every seed, with more steps. No test row is looked at before
-that.
+shape, side by side. The fewest errors on the validation rows of the first seed win. In a second
+round, settings near the winner of each cell and one more shape are tried with more steps. The
+winner of that is trained anew for every seed. No test row is looked at before that.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from mixtura.solvers import Adam
 
 #: Draws of the settings per shape and objective, uniform in their logarithms.
 N_TRIALS = 8
-LEARNING_RATES, MARGINS, SHARES = (2e-4, 1e-2), (5.0, 150.0), (3e-3, 0.9)
-#: Minibatches that a trial sees, and that a winner sees.
-SHORT, LONG = 4_000, 12_000
+LEARNING_RATES, MARGINS, SHARES = (2e-4, 3e-2), (5.0, 150.0), (3e-3, 0.9)
+#: Minibatches of a trial of the first round; at least as many minibatches and epochs of the others.
+SHORT, LONG, LONG_EPOCHS = 4_000, 8_000, 24
+#: How far settings of the second round are from those of the first, at most, as a factor.
+NEAR = 3.0
 #: Rows and their labels.
 Labeled = tuple[np.ndarray, np.ndarray]
 
@@ -75,14 +77,18 @@ class Prepared(NamedTuple):
         )
         return cls(starts, train, held_out, test, batch_size)
 
+    def epochs(self, long: bool) -> int:
+        """Epochs of a trial."""
+        share = self.batch_size / len(self.engine)
+        return max(round(LONG * share), LONG_EPOCHS) if long else round(SHORT * share)
+
     def train(
-        self, settings: Sequence[Parameters], n_steps: int, seed: int, deadline: float
+        self, settings: Sequence[Parameters], epochs: int, seed: int, deadline: float
     ) -> list[Outcome]:
         """The mixtures of some settings, side by side."""
         starts = [self.starts[each.get("start", "em")] for each in settings]
         places = [place for place, mine in enumerate(starts) for _ in mine]
         begin = [start for mine in starts for start in mine]
-        epochs = round(n_steps * self.batch_size / len(self.engine))
         found = side_by_side.train(
             begin,
             [_trial(settings[place]) for place in places],
@@ -114,6 +120,7 @@ class Task:
     shapes : settings that change the shape of the mixtures.
     draw : random settings for an objective.
     prepare : rows and starts of a seed, for a shape.
+    more : shapes of the second round; without any there is none.
     generative : whether the starts are all that is wanted.
     """
 
@@ -122,14 +129,13 @@ class Task:
     shapes: list[Parameters]
     draw: Callable[[str, np.random.Generator], Parameters]
     prepare: Callable[[Report, Parameters], Prepared]
+    more: Sequence[Parameters] = ()
     generative: bool = False
 
 
 def search(report: Report, tasks: Sequence[Task], n_seeds: int) -> None:
     """All tasks with a cell that no earlier run has measured, in this order."""
-    measured = {(line["row"], line["column"]) for line in report.kept("cells")}
-    left = [task for task in tasks if report.wants(task.label)]
-    left = [task for task in left if not set(task.cells.values()) <= measured]
+    left = [task for task in tasks if report.wants(task.label) and not _is_done(report, task)]
     seeds, deadline = range(report.seed, report.seed + n_seeds), time.time() + report.max_time
     with ProcessPoolExecutor(report.jobs, mp_context=get_context("spawn")) as pool:
         for each in [pool.submit(work, report, task, seeds, deadline) for task in left]:
@@ -140,60 +146,114 @@ def work(report: Report, task: Task, seeds: range, deadline: float) -> None:
     """One task, as far as time allows."""
     torch.set_num_threads(1)
     try:
-        if len(_chosen(report, task)) < len(task.cells):
-            _choose(report, task, deadline)
+        if len(_chosen(report, task, 1)) < len(task.cells):
+            _first_round(report, task, deadline)
             report.note(f"{task.label}: searched")
+        if task.more and len(_chosen(report, task, 2)) < len(task.cells):
+            _second_round(report, task, deadline)
+            report.note(f"{task.label}: searched again")
         _measure(report, task, seeds, deadline)
         report.note(f"{task.label}: measured")
     except TimeoutError:
         report.note(f"{task.label}: out of time")
 
 
-def _chosen(report: Report, task: Task) -> dict[str, Parameters]:
-    """What a search has chosen for the cells of a task."""
-    kept = {(line["row"], line["column"]): line["settings"] for line in report.kept("choices")}
+def _is_done(report: Report, task: Task) -> bool:
+    """Whether what the last round has chosen was measured."""
+    chosen = _chosen(report, task, 2 if task.more else 1)
+    measured = {(line["row"], line["column"]): line["settings"] for line in report.kept("cells")}
+    return all(
+        term in chosen and measured.get(cell) == chosen[term] for term, cell in task.cells.items()
+    )
+
+
+def _chosen(report: Report, task: Task, number: int) -> dict[str, Parameters]:
+    """What a round has chosen for the cells of a task."""
+    kept = {
+        (line["row"], line["column"]): line["settings"]
+        for line in report.kept("choices")
+        if line["round"] == number
+    }
     return {term: kept[cell] for term, cell in task.cells.items() if cell in kept}
 
 
-def _choose(report: Report, task: Task, deadline: float) -> None:
-    """Keep the settings with the fewest errors on validation rows."""
-    tried: dict[str, list[tuple[float, Parameters]]] = {term: [] for term in task.cells}
+def _first_round(report: Report, task: Task, deadline: float) -> None:
     rng = np.random.default_rng(zlib.crc32(task.label.encode()))
-    for shape in task.shapes:
-        count = 1 if task.generative else N_TRIALS
-        drawn = [(term, shape | task.draw(term, rng)) for term in tried for _ in range(count)]
-        prepared = _prepared(report, task, shape, deadline)
-        steps = 0 if task.generative else SHORT
-        found = prepared.train([each for _, each in drawn], steps, report.seed, deadline)
-        for (term, settings), outcome in zip(drawn, found, strict=True):
-            tried[term].append((outcome.validation, settings))
+    count = 1 if task.generative else N_TRIALS
+    drawn = [
+        (term, form | task.draw(term, rng))
+        for form in task.shapes
+        for term in task.cells
+        for _ in range(count)
+    ]
+    _choose(report, task, drawn, 1, deadline)
+
+
+def _second_round(report: Report, task: Task, deadline: float) -> None:
+    rng = np.random.default_rng(zlib.crc32(task.label.encode()) + 1)
+    drawn = []
+    for term, winner in _chosen(report, task, 1).items():
+        drawn += [(term, winner)] + [(term, _near(winner, rng)) for _ in range(N_TRIALS - 1)]
+        drawn += [(t, s | task.draw(t, rng)) for s in task.more for t in [term] * N_TRIALS]
+    _choose(report, task, drawn, 2, deadline)
+
+
+def _near(settings: Parameters, rng: np.random.Generator) -> Parameters:
+    """Settings of the objective and the step size that differ from these by factors."""
+    moved = {"solver__learning_rate": 1.0, "objective__margin": np.inf, "tradeoff": 0.95}
+    near = {
+        name: min(between((settings[name] / NEAR, settings[name] * NEAR), rng), most)
+        for name, most in moved.items()
+        if settings.get(name)
+    }
+    return settings | near
+
+
+def _choose(
+    report: Report, task: Task, drawn: list[tuple[str, Parameters]], number: int, deadline: float
+) -> None:
+    """Keep, for each cell, the settings with the fewest errors on validation rows."""
+    tried: dict[str, list[tuple[float, Parameters]]] = {term: [] for term in task.cells}
+    for form in [*task.shapes, *task.more]:
+        mine = [(term, each) for term, each in drawn if form.items() <= each.items()]
+        if mine:
+            prepared = _prepared(report, task, form, deadline)
+            epochs = 0 if task.generative else prepared.epochs(number == 2)
+            found = prepared.train([each for _, each in mine], epochs, report.seed, deadline)
+            for (term, settings), outcome in zip(mine, found, strict=True):
+                tried[term].append((outcome.validation, settings))
     for term, (row, column) in task.cells.items():
         error, settings = min(tried[term], key=lambda each: each[0])
-        line = {"row": row, "column": column, "settings": settings}
+        line = {"row": row, "column": column, "round": number, "settings": settings}
         report.keep("choices", {**line, "validation": round(error, 3), "trials": len(tried[term])})
 
 
 def _measure(report: Report, task: Task, seeds: range, deadline: float) -> None:
     """Errors on test rows of what was chosen, for every seed."""
-    chosen = _chosen(report, task)
+    chosen = _chosen(report, task, 2 if task.more else 1)
     errors: dict[str, list[float]] = {term: [] for term in chosen}
     for seed in seeds:
-        for shape in task.shapes:
-            mine = {t: each for t, each in chosen.items() if shape.items() <= each.items()}
+        for form in [*task.shapes, *task.more]:
+            mine = {t: each for t, each in chosen.items() if form.items() <= each.items()}
             if mine:
-                prepared = _prepared(replace(report, seed=seed), task, shape, deadline)
-                steps = 0 if task.generative else LONG
-                found = prepared.train(list(mine.values()), steps, seed, deadline)
+                prepared = _prepared(replace(report, seed=seed), task, form, deadline)
+                epochs = 0 if task.generative else prepared.epochs(long=True)
+                found = prepared.train(list(mine.values()), epochs, seed, deadline)
                 for term, error in zip(mine, prepared.errors(found), strict=True):
                     errors[term].append(error)
     for term, values in errors.items():
         report.cell(*task.cells[term], values, chosen[term])
 
 
-def _prepared(report: Report, task: Task, shape: Parameters, deadline: float) -> Prepared:
+def _prepared(report: Report, task: Task, form: Parameters, deadline: float) -> Prepared:
     if time.time() > deadline:
         raise TimeoutError
-    return task.prepare(report, shape)
+    return task.prepare(report, form)
+
+
+def shape(n_components: int, floor: float) -> Parameters:
+    """Settings that decide the shape of a mixture."""
+    return {"n_components": n_components, "density__floor": floor}
 
 
 def between(limits: tuple[float, float], rng: np.random.Generator) -> float:

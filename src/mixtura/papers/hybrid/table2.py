@@ -23,7 +23,8 @@ from mixtura.data import UNLABELED, resolve_device
 from mixtura.data.given import Parameters
 from mixtura.densities import LowRank
 from mixtura.objectives import Conditional, Margin
-from mixtura.papers.hybrid._search import Prepared, Task, between, draw, search
+from mixtura.papers.cells import grid
+from mixtura.papers.hybrid._search import Prepared, Task, between, draw, search, shape
 from mixtura.papers.hybrid._training import COMMON, OBJECTIVES, Fit, error_rate, layered, train
 from mixtura.papers.images import Images, load_images
 from mixtura.papers.report import Report
@@ -77,6 +78,14 @@ PAPER = {
     "CLL/SV": (27.62, 15.78, 10.44, 6.96, 4.52, 3.64, 3.01, 2.27),
     "CLL/SSL": (5.00, 4.74, 4.21, 4.45, 2.90, 2.95, 2.79, 2.19),
 }
+CELLS = grid(
+    [str(each) for each in LABELS],
+    {
+        f"{kind} ({term})": PAPER[f"{term}/{kind}"]
+        for term in ("LM", "CLL")
+        for kind in ("SV", "SSL")
+    },
+)
 
 _SHARED: Parameters = COMMON | {
     "density": LowRank(init="eigen"),
@@ -98,8 +107,8 @@ _QUICK: Parameters = {
 #: What a search tries: components per class and floors, by whether labels are few, and limits of
 #: what is drawn beside them.
 SHAPES = {
-    True: ((2, 0.3), (3, 0.3), (1, 0.3), (4, 0.3), (3, 0.1)),
-    False: ((5, 0.3), (10, 0.3), (3, 0.3), (10, 0.1), (5, 0.1)),
+    True: ((2, 0.3), (3, 0.3), (4, 0.3)),
+    False: ((5, 0.3), (10, 0.3), (10, 0.1)),
 }
 FEW = 500
 MARGINS, SHARES, LABELED = (0.1, 100.0), (5e-4, 0.99), (1e-3, 0.95)
@@ -131,7 +140,7 @@ def tasks() -> list[Task]:
         Task(
             f"{kind}/{n_labels}",
             {term: (f"{kind} ({term})", str(n_labels)) for term in TERMS},
-            [{"n_components": k, "density__floor": floor} for k, floor in SHAPES[n_labels <= FEW]],
+            [shape(*each) for each in SHAPES[n_labels <= FEW]],
             partial(_draw, kind),
             partial(_prepare, kind, n_labels),
         )
@@ -150,12 +159,12 @@ def _draw(kind: str, term: str, rng: np.random.Generator) -> Parameters:
     return settings
 
 
-def _prepare(kind: str, n_labels: int, report: Report, shape: Parameters) -> Prepared:
+def _prepare(kind: str, n_labels: int, report: Report, form: Parameters) -> Prepared:
     """Rows of a draw of labels, and its starts."""
     images = _images("mnist-pca50")
     count = len(images.y_train) - len(images.y_train) // 6
     X, y = _few_labels(images, n_labels, kind == "SSL", report.seed)
-    chosen = {**_SHARED, **shape, "prior_rows": "auto", **OBJECTIVES["LL"]}
+    chosen = {**_SHARED, **form, "prior_rows": "auto", **OBJECTIVES["LL"]}
     chosen["solver"] = EM(tol=1e-3 * X.shape[1])
     known = y != UNLABELED
     first = train(report, X[known], y[known], chosen).model
@@ -212,6 +221,7 @@ def _show_cell(report: Report, images: Images, part: str, paper: float) -> None:
         best = min(fits, key=lambda fit: _validation_error(images, fit)).model
         errors.append(error_rate(best, images.X_test, images.y_test))
         seconds += sum(fit.seconds for fit in fits)
+    report.cell(f"{kind} ({term})", n_labels, errors)
     report.row(
         "errors",
         labels=int(n_labels),

@@ -10,6 +10,7 @@ Parts are named by the set.
 from __future__ import annotations
 
 from mixtura.data.given import Parameters
+from mixtura.papers.cells import grid
 from mixtura.papers.network.table1 import GENES, SEEDS, network
 from mixtura.papers.network.table1 import PAPER as COMPLETE
 from mixtura.papers.report import Report
@@ -26,6 +27,7 @@ PAPER: dict[str, tuple[float, ...]] = {
     "colon": (20.6, 23.9, 29.4),
     "leukemia": (10.9, 12.6, 14.4),
 }
+CELLS = grid([f"{100 * share:g} %" for share in SHARES[1:]], PAPER)
 _COMMON: Parameters = {"n_components": 1, "embedding": "log_density", "specialize": 1.0}
 SETTINGS: dict[str, Parameters] = {
     name: {**_COMMON, "density": "diag" if name in GENES else "low_rank"} for name in PAPER
@@ -52,6 +54,7 @@ def _show(report: Report, name: str, share: float, paper: float | None) -> None:
         without = network(SETTINGS[name], report, seed)
         fit(without, *labeled(rows.data[train], shown))
         alone.append(losses(without, rows.data[test], rows.target[test])[0])
+    report.cell(name, f"{100 * share:g} %", [each.error for each in scores])
     report.row(
         "errors",
         data=name,

@@ -16,6 +16,7 @@ from sklearn.utils import Bunch
 
 from mixtura import SequenceMixtureClassifier
 from mixtura.datasets import make_hmm_sequences
+from mixtura.papers.cells import grid
 from mixtura.papers.report import Report
 from mixtura.papers.sequence._methods import MODELS, error
 from mixtura.solvers import EM, LBFGS
@@ -28,6 +29,14 @@ _PAPER: dict[str, tuple[float | None, ...]] = {
     "BxML": (4.20, -139.12, -0.44),
     "BxCML": (0.60, -154.62, -0.02),
 }
+CELLS = [
+    *grid(["error"], {name: row[:1] for name, row in _PAPER.items()}),
+    *grid(
+        ["joint LL", "conditional LL"],
+        {name: row[1:] for name, row in _PAPER.items()},
+        absent="the paper's models are not printed, and likelihoods of others say nothing",
+    ),
+]
 DRAWS = 10
 N_TRAIN, N_TEST = 200, 250
 N_STATES = 2
@@ -86,6 +95,7 @@ def _log_likelihoods(
 
 def _show(report: Report, name: str, outcomes: list[Outcome]) -> None:
     wrong, joint, conditional, stages = map(float, np.mean(outcomes, axis=0))
+    report.cell(name, "error", [outcome[0] for outcome in outcomes])
     report.row(
         "errors",
         model=name,

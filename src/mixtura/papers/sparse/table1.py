@@ -28,6 +28,7 @@ from sklearn.utils import Bunch
 from mixtura import SparseMixtureClassifier
 from mixtura.data.given import Classifier, Parameters
 from mixtura.datasets import load_dataset
+from mixtura.papers.cells import Cell, grid
 from mixtura.papers.report import Report
 from mixtura.papers.tables import Split
 
@@ -39,6 +40,23 @@ _PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "titanic": {"sparse mixture": (22.6, 74.5), "GP": (22.6, 150), "RVM": (23.0, 65.3)},
     "breast cancer": {"sparse mixture": (29.4, 15.7), "GP": (30.4, 200), "RVM": (29.9, 6.3)},
 }
+CELLS = [
+    Cell(name, f"{model}, {what}", figure)
+    for name, models in _PAPER.items()
+    for model, figures in models.items()
+    for what, figure in zip(("error", "weights"), figures, strict=True)
+] + [
+    cell
+    for what, figures in (
+        ("error", (9.3, 9.6, 10.7, 22.8, 30.7)),
+        ("weights", (1250, 2000, 2000, 750, 1000)),
+    )
+    for cell in grid(
+        [f"MGP, {what}"],
+        {name: [figure] for name, figure in zip(_PAPER, figures, strict=True)},
+        absent="a mixture of Gaussian processes is not part of the library",
+    )
+]
 _FILES = {"ripley": "ripley_synth", "breast cancer": "breast_cancer_raetsch"}
 
 
@@ -159,6 +177,9 @@ def _count(model: Classifier, n_rows: int) -> int:
 def _show(report: Report, name: str, model: str, scores: list[Score]) -> None:
     error, weights, seconds = np.mean(scores, axis=0)
     paper = _PAPER[name].get(model, (None, None))
+    if model in _PAPER[name]:
+        report.cell(name, f"{model}, error", [score.error for score in scores])
+        report.cell(name, f"{model}, weights", [score.weights for score in scores])
     report.row(
         "errors",
         data=name,
