@@ -1,7 +1,14 @@
 """What a fitted model answers beyond predictions: why, how sure, what next, what if."""
 
 from mixtura.answers.cells import Cells, Intervals
-from mixtura.answers.condition import Condition, Given, draw_by_chance
+from mixtura.answers.condition import (
+    Condition,
+    Given,
+    draw_by_chance,
+    read_given,
+    warn_of_extrapolation,
+    with_given,
+)
 from mixtura.answers.explain import METHODS, OUTPUTS, Explanation, Groups, explain
 from mixtura.answers.frames import (
     Forecast,
@@ -12,7 +19,7 @@ from mixtura.answers.frames import (
     state_proba,
 )
 from mixtura.answers.intervals import network_interval, predict_interval
-from mixtura.answers.next_feature import Cost, next_feature, unit_costs
+from mixtura.answers.next_feature import Cost, next_feature, next_for_targets, unit_costs
 from mixtura.answers.question import ClassQuestion, Question, TargetQuestion
 from mixtura.answers.sets import predict_set
 
@@ -38,8 +45,12 @@ __all__ = [
     "frame_scores",
     "network_interval",
     "next_feature",
+    "next_for_targets",
     "predict_interval",
     "predict_set",
+    "read_given",
     "state_proba",
     "unit_costs",
+    "warn_of_extrapolation",
+    "with_given",
 ]

@@ -33,6 +33,22 @@ def read_given(schema: Schema, n_columns: int, given: Given) -> Matrix:
     return Matrix(values, np.isnan(values))
 
 
+def with_given(rows: Matrix, row: Matrix) -> Matrix:
+    """Rows with the values that are given (1, D) in their places."""
+    given = ~np.isnan(row.values)
+    untold = None if rows.untold is None else rows.untold & ~given
+    return Matrix(np.where(given, row.values, rows.values), untold)
+
+
+def warn_of_extrapolation() -> None:
+    """Say that no row of training is as unlikely as the given values."""
+    warn(
+        "the given values are unlike all rows of training: what follows from them is an "
+        "extrapolation.",
+        DegenerateDataWarning,
+    )
+
+
 @dataclass(frozen=True)
 class Condition:
     """The model of rows some columns of which are given.
@@ -52,18 +68,12 @@ class Condition:
         """A warning says where no row of training is as unlikely as the given values."""
         row = read_given(model.schema, n_columns, given)
         if model.is_outlier(model.engine(row, device), 0.0)[0]:
-            warn(
-                "the given values are unlike all rows of training: what follows from them is an "
-                "extrapolation.",
-                DegenerateDataWarning,
-            )
+            warn_of_extrapolation()
         return cls(model, row, device)
 
     def rows(self, rows: Matrix) -> Matrix:
         """Rows with the given values in their places."""
-        given = ~np.isnan(self.row.values)
-        untold = None if rows.untold is None else rows.untold & ~given
-        return Matrix(np.where(given, self.row.values, rows.values), untold)
+        return with_given(rows, self.row)
 
     def log_density(self, rows: Matrix) -> np.ndarray:
         """(n,) log density of the other columns, in the user's units."""

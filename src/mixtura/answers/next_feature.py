@@ -14,12 +14,12 @@ each value in place, at nodes that are drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import torch
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from mixtura.answers.entries import NODES, entries, has_entries
 from mixtura.data import Matrix
@@ -28,6 +28,7 @@ from mixtura.data.schema import Schema
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
+from mixtura.models.regression import Regression
 from mixtura.progress import Progress
 
 #: Draws of a missing number, so many of which are averaged to a node (that spaces nodes evenly),
@@ -41,6 +42,8 @@ Cost = Numbers | Mapping[int | str, float] | None
 #: A column, the rows that lack it, and log densities (n, Q, C), given each class, of the values it
 #: may have there, plus the logs of the widths that values stand for.
 Asked = tuple[int, np.ndarray, np.ndarray]
+#: A column, the rows that lack it, and what the entries (n,) are worth.
+Worth = tuple[int, np.ndarray, np.ndarray]
 
 
 def unit_costs(schema: Schema, n_columns: int, cost: Cost) -> np.ndarray:
@@ -70,21 +73,59 @@ def next_feature(
 
     NaN, with a warning, where time did not suffice.
     """
-    progress = progress or Progress()
-    missing, width = np.isnan(rows.values), rows.values.shape[1]
+    width = rows.values.shape[1]
     ask, cost = partial(_by_answers, model, generator=generator), _DRAWS * width
     if isinstance(model.model, Mixture) and has_entries(model.model.density):
         ask, count = partial(_by_components, model, model.model), model.model.n_components
         cost = count * (2 * width + len(NODES) * count)
-    size = max(1, _NUMBERS // cost)
+
+    def worth(some: Matrix) -> Iterator[Worth]:
+        log_proba = model.log_proba(model.engine(some, device))
+        for column, asked, log_density in ask(some, device=device):
+            yield column, asked, _mutual(log_density, log_proba[asked])
+
+    return _in_time(rows, worth, cost, progress or Progress())
+
+
+def next_for_targets(
+    model: Regression,
+    rows: Matrix,
+    generator: torch.Generator,
+    device: Device,
+    progress: Progress,
+) -> np.ndarray:
+    """(n, D) the share of the variance of targets that each missing entry is expected to remove.
+
+    That is the variance of the expected target over what the entry may be, by that of the target,
+    given what is observed; of several targets, the mean. Zero if observed, NaN as above.
+    """
+
+    def worth(some: Matrix) -> Iterator[Worth]:
+        variance = model.predictive(some, device).std() ** 2
+        draw = partial(model.drawn, y=None, device=device, generator=generator)
+        told = [model.indicators.categories(column) for column in range(model.n_columns)]
+        for column, asked, nodes, log_width in _tables(some, told, draw):
+            many = _in_place(some.values[asked], column, nodes)
+            density = model.log_density(many, None, device).reshape(nodes.shape) + log_width
+            chance = softmax(density, axis=1)[..., None]
+            mean = model.predictive(many, device).expected().reshape(*nodes.shape, -1)
+            off = mean - (chance * mean).sum(1, keepdims=True)
+            yield column, asked, ((chance * off**2).sum(1) / variance[asked]).mean(1).clip(0.0, 1.0)
+
+    return _in_time(rows, worth, _DRAWS * rows.values.shape[1], progress)
+
+
+def _in_time(
+    rows: Matrix, worth: Callable[[Matrix], Iterator[Worth]], cost: int, progress: Progress
+) -> np.ndarray:
+    """(n, D) what missing entries are worth, of so many rows at a time as may be held."""
+    missing, size = np.isnan(rows.values), max(1, _NUMBERS // cost)
     parts = [slice(start, start + size) for start in range(0, len(rows), size)]
     progress.start("missing entries", sum(int(missing[part].any(0).sum()) for part in parts))
     found = np.where(missing, np.nan, 0.0)
     for part in parts:
-        some = rows.take(part)
-        log_proba = model.log_proba(model.engine(some, device))
-        for column, asked, log_density in ask(some, device=device):
-            found[part.start + asked, column] = _mutual(log_density, log_proba[asked])
+        for column, asked, values in worth(rows.take(part)):
+            found[part.start + asked, column] = values
             best = float(np.nanmax(found))
             if progress.step({"iteration": column, "objective": best}) and np.isnan(found).any():
                 warn(
@@ -113,29 +154,41 @@ def _by_answers(
     model: Fitted, rows: Matrix, *, generator: torch.Generator, device: Device
 ) -> Iterator[Asked]:
     """What any model says of rows with values in the place of each missing entry."""
-    for column, asked, nodes, log_width in _tables(model, rows, generator, device):
-        values = np.repeat(rows.values[asked], nodes.shape[1], axis=0)
-        values[:, column] = nodes.ravel()
-        found = model.class_log_density(model.engine(Matrix(values), device))
+
+    def draw(many: Matrix) -> np.ndarray:
+        return model.drawn(model.engine(many, device), many.values, generator)
+
+    told = [np.arange(level) for level in model.schema.levels(rows.values.shape[1])]
+    for column, asked, nodes, log_width in _tables(rows, told, draw):
+        many = _in_place(rows.values[asked], column, nodes)
+        found = model.class_log_density(model.engine(many, device))
         yield column, asked, found.reshape(*nodes.shape, -1) + log_width[..., None]
 
 
+def _in_place(values: np.ndarray, column: int, nodes: np.ndarray) -> Matrix:
+    """Each row (n, D) once for each of its nodes (n, Q), with that in a column."""
+    many = np.repeat(values, nodes.shape[1], axis=0)
+    many[:, column] = nodes.ravel()
+    return Matrix(many)
+
+
 def _tables(
-    model: Fitted, rows: Matrix, generator: torch.Generator, device: Device
+    rows: Matrix, categories: Sequence[np.ndarray], draw: Callable[[Matrix], np.ndarray]
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    """Columns, the rows that lack them, values (n, Q) they may have there, logs of widths."""
-    missing, levels = np.isnan(rows.values), model.schema.levels(rows.values.shape[1])
-    draws = None
+    """Columns, the rows that lack them, values (n, Q) they may have there, logs of widths.
+
+    Columns have categories, or none; `draw` gives rows with a draw of what is missing.
+    """
+    missing, draws = np.isnan(rows.values), None
     for column in np.flatnonzero(missing.any(0)).tolist():
         asked = np.flatnonzero(missing[:, column])
-        if levels[column]:
-            codes = np.tile(np.arange(levels[column], dtype=np.float64), (len(asked), 1))
+        if len(categories[column]):
+            codes = np.tile(categories[column].astype(np.float64), (len(asked), 1))
             yield column, asked, codes, np.zeros_like(codes)
             continue
         if draws is None:
             many = rows.take(np.repeat(np.arange(len(rows)), _DRAWS))
-            draws = model.drawn(model.engine(many, device), many.values, generator)
-            draws = draws.reshape(len(rows), _DRAWS, -1)
+            draws = draw(many).reshape(len(rows), _DRAWS, -1)
         yield column, asked, *_nodes(draws[asked, :, column])
 
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mixtura.answers import Condition
+from mixtura.answers import Condition, with_given
 from mixtura.data import Matrix
 from mixtura.data.given import ArrayLike, RandomState
 
 if TYPE_CHECKING:
     from mixtura.estimators.base import DensityEstimator
+    from mixtura.estimators.regressor import MixtureRegressor
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,40 @@ class ConditionedModel:
     def sample(self, n_samples: int = 1, *, random_state: RandomState = None) -> np.ndarray:
         """(n_samples, D) rows with the given values; `sample(given=...)` has labels beside them."""
         return self.estimator._draw_given(self.condition, n_samples, random_state)
+
+
+@dataclass(frozen=True)
+class ConditionedRegressor:
+    """What `condition` of a regressor gives, likewise.
+
+    Attributes
+    ----------
+    given : (1, D) the given values, NaN elsewhere.
+    """
+
+    estimator: MixtureRegressor
+    given: Matrix
+
+    def _rows(self, X: ArrayLike) -> Matrix:
+        return with_given(self.estimator._rows(X), self.given)
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The expected targets of each row, (n,) or (n, T)."""
+        return self.estimator._expected(self._rows(X))
+
+    def score_samples(self, X: ArrayLike) -> np.ndarray:
+        """(n,) log density of what is observed of the other columns, given these."""
+        densities = (self.estimator._log_density(rows) for rows in (self._rows(X), self.given))
+        return np.subtract(*densities)
+
+    def impute(
+        self, X: ArrayLike, *, n_draws: int | None = None, random_state: RandomState = None
+    ) -> ArrayLike:
+        """Rows with the given values, and what else is missing filled in, as by `impute`."""
+        return self.estimator._filled(self._rows(X), X, None, n_draws, random_state)
+
+    def sample(
+        self, n_samples: int = 1, *, random_state: RandomState = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows (n_samples, D) with the given values, and targets (n_samples,), or of several."""
+        return self.estimator._draw_given(self.given, n_samples, random_state)

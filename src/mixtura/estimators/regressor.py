@@ -14,7 +14,17 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.answers import Groups, TargetQuestion, predict_interval
+from mixtura.answers import (
+    Cost,
+    Given,
+    Groups,
+    TargetQuestion,
+    next_for_targets,
+    predict_interval,
+    read_given,
+    unit_costs,
+    warn_of_extrapolation,
+)
 from mixtura.data import Matrix, Scaling
 from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, Device, RandomState
@@ -31,6 +41,7 @@ from mixtura.estimators.base import (
     read_table,
     training_engine,
 )
+from mixtura.estimators.conditioned import ConditionedRegressor
 from mixtura.estimators.regression import Comparison, make_plans
 from mixtura.estimators.rows import check_held_back, read_targets
 from mixtura.exceptions import InvalidInputError
@@ -38,7 +49,7 @@ from mixtura.models.held_back import HeldBack
 from mixtura.models.predictive import check_quantiles
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
-from mixtura.progress import Callback
+from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.solvers import EM, LBFGS
 
@@ -203,9 +214,13 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The expected targets of each row, (n,) or (n, T), and their standard deviations."""
         rows = self._rows(X)
+        if not return_std:
+            return self._expected(rows)
         found = self._model.predictive(rows, self.device)
-        mean = self._shaped(found.expected())
-        return (mean, self._shaped(found.std())) if return_std else mean
+        return self._shaped(found.expected()), self._shaped(found.std())
+
+    def _expected(self, rows: Matrix) -> np.ndarray:
+        return self._shaped(self._model.predictive(rows, self.device).expected())
 
     def predict_quantiles(
         self, X: ArrayLike, quantiles: ArrayLike = (0.05, 0.5, 0.95)
@@ -273,6 +288,104 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         rows, generator = self._rows(X), self._generator(random_state)
         found = self._model.draw(rows, check_count(n_samples), self.device, generator)
         return self._shaped(found, axis=2)
+
+    def impute(
+        self,
+        X: ArrayLike,
+        y: ArrayLike = None,
+        *,
+        n_draws: int | None = None,
+        random_state: RandomState = None,
+    ) -> ArrayLike:
+        """Fill missing features from what is observed, and from targets where these are given.
+
+        Parameters
+        ----------
+        X : (n, D), NaN or None where missing.
+        y : (n,) or (n, T) targets, NaN where there is none.
+        n_draws : None fills in conditional means, and the likeliest categories; a number gives so
+            many random completions.
+
+        Returns
+        -------
+        (n, D), a data frame for a data frame; or n_draws of these, arrays as (n_draws, n, D). The
+        chances of categories are by the density of rows that have each of them.
+        """
+        rows = self._rows(X)
+        targets = None if y is None else self._targets(rows, y)
+        return self._filled(rows, X, targets, n_draws, random_state)
+
+    def _filled(
+        self,
+        rows: Matrix,
+        X: ArrayLike,
+        y: np.ndarray | None,
+        n_draws: int | None,
+        random_state: RandomState,
+    ) -> ArrayLike:
+        """Checked rows with their holes filled, given targets (n, T), in the form of X."""
+        model, schema = self._model, self._model.schema
+        if n_draws is None:
+            return schema.like(model.imputed(rows, y, self.device), X)
+        generator = self._generator(random_state)
+        draws = [
+            schema.like(model.drawn(rows, y, self.device, generator), X)
+            for _ in range(check_count(n_draws))
+        ]
+        return np.stack(draws) if isinstance(draws[0], np.ndarray) else draws
+
+    def condition(self, given: Given) -> ConditionedRegressor:
+        """The model given some columns: it predicts, scores, samples and imputes.
+
+        Parameters
+        ----------
+        given : values by column, which goes by its name or position.
+        """
+        model = self._model
+        row = read_given(model.schema, model.n_columns, given)
+        if model.is_outside(row, self.device):
+            warn_of_extrapolation()
+        return ConditionedRegressor(self, row)
+
+    def _log_density(self, rows: Matrix) -> np.ndarray:
+        return self._model.log_density(rows, None, self.device)
+
+    def _draw_given(
+        self, given: Matrix, n_samples: int, random_state: RandomState
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows (n_samples, D) that have the given values (1, D), and their targets."""
+        model, generator = self._model, self._generator(random_state)
+        many = given.take(np.zeros(check_count(n_samples), dtype=np.int64))
+        rows = Matrix(model.drawn(many, None, self.device, generator))
+        targets = model.draw(rows, 1, self.device, generator)[0]
+        return model.schema.decode(rows.values), self._shaped(targets)
+
+    def next_feature(
+        self,
+        X: ArrayLike,
+        cost: Cost = None,
+        *,
+        max_time: float | None = 60.0,
+        random_state: RandomState = None,
+    ) -> np.ndarray:
+        """Which missing entry of each row to measure next.
+
+        Parameters
+        ----------
+        cost, max_time, random_state
+            As in `MixtureClassifier.next_feature`.
+
+        Returns
+        -------
+        (n, D) the share of the target's variance, given what is observed, that each missing entry
+        is expected to remove, by its cost; of several targets, the mean. Zero where an entry is
+        observed.
+        """
+        rows, generator = self._rows(X), self._generator(random_state)
+        costs = unit_costs(self._model.schema, rows.values.shape[1], cost)
+        with Progress((), self.verbose, max_time) as progress:
+            found = next_for_targets(self._model, rows, generator, self.device, progress)
+        return found / costs
 
     def explain(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from mixtura.data import Matrix
 from mixtura.data.given import Device
@@ -71,6 +72,19 @@ class Regression:
             found = found - self._log_densities(self.whole(rows), device)
         return logsumexp(found + np.log(self.weights)[:, None], axis=0)
 
+    def is_outside(self, rows: Matrix, device: Device) -> np.ndarray:
+        """(n,) which rows of the same columns are less likely than all that are held back."""
+        known = self.fitted.held_back
+        if known is None:
+            return np.zeros(len(rows), dtype=bool)
+        whole = self.whole(rows)
+        like = Matrix(np.where(np.isnan(whole.values[0]), np.nan, known.values))
+        weights = np.log(self.weights)[:, None]
+        own, others = (
+            logsumexp(self._log_densities(each, device) + weights, axis=0) for each in (whole, like)
+        )
+        return own < others.min()
+
     def _log_densities(self, whole: Matrix, device: Device) -> np.ndarray:
         """(M, n) of what is known of rows, under each model."""
         engine = self.fitted.engine(whole, device)
@@ -81,19 +95,78 @@ class Regression:
         self, rows: Matrix, count: int, device: Device, generator: torch.Generator
     ) -> np.ndarray:
         """(count, n, T) draws of the targets given features."""
-        whole = self.whole(rows)
-        many = whole.take(np.tile(np.arange(len(rows)), count))
-        engine = self.fitted.engine(many, device)
+        many = self.whole(rows).take(np.tile(np.arange(len(rows)), count))
+        found = self._drawn(many, device, generator)[:, -self.n_targets :]
+        return found.reshape(count, len(rows), self.n_targets)
+
+    def _drawn(self, whole: Matrix, device: Device, generator: torch.Generator) -> np.ndarray:
+        """(n, P + T) rows with a draw of what is missing, each by one of the models."""
         chance = torch.from_numpy(self.weights)
-        member = torch.multinomial(chance, len(many), replacement=True, generator=generator).numpy()
-        found = np.empty((len(many), self.n_targets))
+        member = torch.multinomial(chance, len(whole), replacement=True, generator=generator)
+        engine, found = self.fitted.engine(whole, device), whole.values.copy()
         for number, each in enumerate(self.members):
-            mine = np.flatnonzero(member == number)
+            mine = (member == number).nonzero().flatten().numpy()
             if len(mine):
                 part = engine.take(mine).under(each.scaling)
-                drawn = each.drawn(part, many.values[mine], generator)
-                found[mine] = drawn[:, -self.n_targets :]
-        return found.reshape(count, len(rows), self.n_targets)
+                found[mine] = each.drawn(part, whole.values[mine], generator)
+        return found
+
+    # -- features ------------------------------------------------------------------------------
+
+    def category_proba(
+        self, rows: Matrix, column: int, y: np.ndarray | None, device: Device
+    ) -> np.ndarray:
+        """(n, k) chances of the categories of a column that are told apart, where it is missing.
+
+        By the densities of rows with each of them in place.
+        """
+        codes = self.indicators.categories(column)
+        many = np.repeat(rows.values, len(codes), axis=0)
+        many[:, column] = np.tile(codes, len(rows))
+        y = None if y is None else np.repeat(y, len(codes), axis=0)
+        found = self._log_densities(self.whole(Matrix(many), y), device)
+        chance = softmax(found.reshape(len(found), len(rows), -1), axis=2)
+        return np.einsum("m,mnk->nk", self.weights, chance)
+
+    def imputed(self, rows: Matrix, y: np.ndarray | None, device: Device) -> np.ndarray:
+        """(n, D) features with conditional means, and the likeliest categories, in their holes."""
+        whole = self.whole(rows, y)
+        engine = self.fitted.engine(whole, device)
+        means = [m.imputed(engine.under(m.scaling), whole.values) for m in self.members]
+        found = self._put(rows.values, np.einsum("m,mnp->np", self.weights, means))
+        for column, lacking, chance in self._categories(rows.values, y, device):
+            found[lacking, column] = self.indicators.categories(column)[chance.argmax(1)]
+        return found
+
+    def drawn(
+        self, rows: Matrix, y: np.ndarray | None, device: Device, generator: torch.Generator
+    ) -> np.ndarray:
+        """(n, D) features with a draw of what is missing: categories in turn, then numbers."""
+        values = rows.values.astype(np.float64)
+        for column, lacking, chance in self._categories(values, y, device):
+            chosen = torch.multinomial(torch.from_numpy(chance), 1, generator=generator)
+            values[lacking, column] = self.indicators.categories(column)[chosen.flatten()]
+        whole = self.whole(Matrix(values), y)
+        return self._put(values, self._drawn(whole, device, generator))
+
+    def _categories(
+        self, values: np.ndarray, y: np.ndarray | None, device: Device
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Columns of categories, the rows that lack them, and chances of what is told apart."""
+        for column in np.flatnonzero(self.indicators.frequent >= 0).tolist():
+            lacking = np.flatnonzero(np.isnan(values[:, column]))
+            if len(lacking):
+                known = None if y is None else y[lacking]
+                rows = Matrix(values[lacking])
+                yield column, lacking, self.category_proba(rows, column, known, device)
+
+    def _put(self, values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """(n, D) features with numbers (n, P ...) in the place of missing ones."""
+        found, own = values.astype(np.float64), self.indicators.code < 0
+        column = self.indicators.column[own]
+        told = numbers[:, : len(own)][:, own]
+        found[:, column] = np.where(np.isnan(found[:, column]), told, found[:, column])
+        return found
 
 
 def predictive(fitted: Fitted, whole: Matrix, n_targets: int, device: Device) -> Predictive:

@@ -18,6 +18,7 @@ from mixtura.runtime.models import Fitted
 class Indicators:
     column: np.ndarray
     code: np.ndarray
+    frequent: np.ndarray
     n_columns: int
 
     def apply(self, values: np.ndarray) -> np.ndarray:
