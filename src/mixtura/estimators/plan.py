@@ -185,6 +185,9 @@ def choose(
     others = other_tradeoffs(estimator, best.way, best.models) if tradeoffs else []
     others = [_quick(estimator, each, _FURTHER) for each in others]
     best = chooser.challenge(best, others, question="tradeoff")
+    told = best.held_out()
+    if isinstance(told, Answers) and not plan.generative:  # what holes tell has been counted
+        asks = asks and told.holes_tell
     others = [best.way.informative()] if asks else []
     best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
     chosen = replace(best.way, solver=plan.solver, begin=())

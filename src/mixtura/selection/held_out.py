@@ -164,6 +164,13 @@ class Answers(HeldOut):
         """What the model says by itself."""
         return replace(self, evidence=np.zeros_like(self.evidence))
 
+    @property
+    def holes_tell(self) -> bool:
+        """Whether evidence lowers the losses of rows as they are, by more than its error."""
+        gain, whole = self.alone().losses() - self.losses(), ~self.punched
+        mean, error = mean_and_error(gain[whole], self.weight[whole])
+        return mean > error
+
     def clearly_beats(self, other: HeldOut) -> bool:
         """Whether it does, each by itself."""
         assert isinstance(other, Answers)
@@ -179,11 +186,9 @@ class Answers(HeldOut):
     def calibration(self) -> Calibration:
         """The calibration under which the labels are most probable, a little prior included."""
         starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0, 4.0)]
-        found = [
-            minimize(self._loss_and_slope, start, jac=True, method="L-BFGS-B", bounds=_BOUNDS)
-            for start in starts
-        ]
-        log_temperature, fade, odds = min(found, key=lambda result: result.fun).x
+        start = min(starts, key=lambda point: self._loss_and_slope(point)[0])
+        found = minimize(self._loss_and_slope, start, jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+        log_temperature, fade, odds = found.x
         return Calibration(
             temperature=float(np.exp(log_temperature)),
             doubt=float(_LARGEST_DOUBT * expit(odds)),

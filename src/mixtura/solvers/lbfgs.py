@@ -264,8 +264,10 @@ class Minimization:
         self.loss, self.slope = function(start)
         self.n_iter = np.zeros(len(start), dtype=int)
         self.settled = ~np.isfinite(self.loss) | (abs(self.slope).max(1) <= _FLAT)
-        self._moves = self._turns = np.zeros((len(start), 0, start.shape[1]))
-        self._products = self._squares = np.zeros((len(start), 0, 0))
+        size = len(start), min(_MEMORY, max_iter)
+        self._pairs = np.zeros((*size, 2, start.shape[1]))  # moves, and what they did to the slope
+        self._products, self._squares = np.zeros((2, *size, size[1]))
+        self._step, self._kept = np.zeros(size, dtype=int), np.zeros(len(start), dtype=int)
         self._direction = -self.slope
         self._length = 1.0 / np.linalg.norm(self.slope, axis=1).clip(1.0)
         self._low, self._high = np.zeros(len(start)), np.full(len(start), np.inf)
@@ -308,51 +310,50 @@ class Minimization:
         self._tried[taken] = 0
 
     def _remember(self, taken: np.ndarray, move: np.ndarray, turn: np.ndarray) -> None:
-        """The last moves and what they did to the slope, (P, m, d), the latest last.
+        """The last moves and what they did to the slope, each in the place of the oldest.
 
-        Their products (P, m, m) are kept, moves by turns and turns by turns: only the last are new.
-        Problems that have taken fewer steps than others begin with moves of zero.
+        Their products are kept, moves by turns and turns by turns: only the last are new. Problems
+        that have taken fewer steps than others have moves of zero.
         """
         curved = (move * turn).sum(1) > 1e-10 * (turn * turn).sum(1)
-        keep = taken & curved
-        if not keep.any():
+        (keep,) = (taken & curved).nonzero()
+        if not len(keep):
             return
+        slot = self._kept[keep] % self._step.shape[1]
+        self._kept[keep] += 1
+        new = np.stack([move, turn], 1)
+        self._pairs[keep, slot], self._step[keep, slot] = new[keep], self._kept[keep]
+        used, known = self._known()
+        dots = (known @ new.transpose(0, 2, 1)).reshape(len(new), -1, 2, 2)[keep]
+        self._products[keep, slot, used] = dots[:, :, 1, 0]
+        self._products[keep, used, slot] = dots[:, :, 0, 1]
+        self._squares[keep, slot, used] = self._squares[keep, used, slot] = dots[:, :, 1, 1]
 
-        def pushed(kept: np.ndarray, new: np.ndarray) -> np.ndarray:
-            if kept.shape[1] < _MEMORY:
-                kept = np.concatenate([np.zeros_like(new)[:, None], kept], 1)
-            found = np.concatenate([kept[:, 1:], new[:, None]], 1)
-            found[~keep] = kept[~keep]
-            return found
-
-        def bordered(kept: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-            if kept.shape[1] < row.shape[1]:
-                kept = np.pad(kept, ((0, 0), (1, 0), (1, 0)))
-            found = np.concatenate([kept[:, 1:, 1:], row[:, None, :-1]], 1)
-            found = np.concatenate([found, column[..., None]], 2)
-            found[~keep] = kept[~keep]
-            return found
-
-        self._moves, self._turns = pushed(self._moves, move), pushed(self._turns, turn)
-        by_move, by_turn = ((self._turns @ each[..., None])[..., 0] for each in (move, turn))
-        column = (self._moves @ turn[..., None])[..., 0]
-        self._products = bordered(self._products, by_move, column)
-        self._squares = bordered(self._squares, by_turn, by_turn)
+    def _known(self) -> tuple[slice, np.ndarray]:
+        """Places that are in use, and their pairs of a move and a turn, (P, 2 m, d)."""
+        used = slice(min(self._step.shape[1], int(self._kept.max())))
+        known = self._pairs[:, used]
+        return used, known.reshape(len(known), -1, known.shape[3])
 
     def _newton(self) -> np.ndarray:
         """Minus the inverse curvature times the slope, (P, d)."""
-        moves, turns, slope = self._moves, self._turns, self.slope[..., None]
-        if not moves.shape[1]:
+        used, known = self._known()
+        if not used.stop:
             return -self.slope
-        back, products, squares = turns.transpose(0, 2, 1), self._products, self._squares
-        diagonal = np.einsum("pmm->pm", products)
-        blank = diagonal == 0.0
-        upper = np.triu(products) + blank[..., None] * np.eye(moves.shape[1])
-        scale = diagonal[:, -1] / np.where(blank[:, -1], 1.0, squares[:, -1, -1])
-        scale = np.where(scale > 0.0, scale, 1.0)[:, None, None]
-        inner = np.linalg.solve(upper, moves @ slope)
-        middle = diagonal[..., None] * inner + scale * (squares @ inner - turns @ slope)
+        step = self._step[:, used]
+        products, squares = self._products[:, used, used], self._squares[:, used, used]
+        # Triangular in the order of the steps, whatever their places.
+        upper = np.where(step[:, :, None] <= step[:, None], products, 0.0)
+        upper = upper + (step == 0)[..., None] * np.eye(step.shape[1])
+        diagonal, latest = np.einsum("pmm->pm", products), (np.arange(len(step)), step.argmax(1))
+        scale = np.ones(len(step))
+        np.divide(diagonal[latest], squares[*latest, latest[1]], where=self._kept > 0, out=scale)
+        scale = scale[:, None, None]
+        dots = (known @ self.slope[..., None]).reshape(*step.shape, 2)
+        inner = np.linalg.solve(upper, dots[..., :1])
+        middle = diagonal[..., None] * inner + scale * (squares @ inner - dots[..., 1:])
         outer = np.linalg.solve(upper.transpose(0, 2, 1), middle)
-        found = scale * (slope - back @ inner) + moves.transpose(0, 2, 1) @ outer
-        descends = (found * slope).sum(1, keepdims=True) > 0.0
-        return -np.where(descends, found, slope)[..., 0]
+        back = np.concatenate([outer, -scale * inner], 2).reshape(len(step), 1, -1)
+        found = scale[:, 0] * self.slope + (back @ known)[:, 0]
+        descends = (found * self.slope).sum(1, keepdims=True) > 0.0
+        return -np.where(descends, found, self.slope)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mixtura.densities import Density, Structure, VectorDensity, numeric_part, with_numeric_part
+from mixtura.densities import Structure, VectorDensity, numeric_part, with_numeric_part
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import Assignment, MixtureStack
@@ -26,7 +26,7 @@ _PRIOR_TIME = 0.25
 _MOST_COMPARED = 20_000
 #: Rows times groups that are worked on together, without and with holes: with more, arithmetic is
 #: what costs, and each group should meet its own rows only.
-_TOGETHER = {False: 20_000, True: 500}
+_TOGETHER = {False: 20_000, True: 5_000}
 
 
 @dataclass(frozen=True)
@@ -256,13 +256,13 @@ class _Training:
     ) -> None:
         self._groups, self._recipe, self._generator = groups, recipe, generator
         self._progress = progress
+        self._singles: dict[tuple[int, int], Mixture] = {}
         self.priors = self._pooled() if recipe.prior_rows != 0 else None
 
     def _pooled(self) -> list[SpreadPrior]:
         """Of each trial, with the spread that one component per group shows on average."""
         em, silent = EM(_PRIOR_ITERATIONS, self._recipe.em.tol), self._progress.part(_PRIOR_TIME)
         n_trials, n_classes = self._groups.sees.shape[:2]
-        densities: list[list[Density]] = [[] for _ in range(n_trials)]
         shares = []
         for portion in self._groups.portions(range(n_classes)):
             rows, assignment = self._groups.part(portion)
@@ -270,9 +270,15 @@ class _Training:
             stack = em.run(stack, Likelihood(), rows, silent).model
             shares.append(stack.total_weight(rows.y, rows.weight).view(n_trials, -1))
             for place in range(len(stack)):
-                densities[place // len(portion)].append(stack[place].density)
-        trials = zip(densities, torch.cat(shares, 1), strict=True)
-        return [SpreadPrior.pooled(*each, self._recipe.prior_rows) for each in trials]
+                self._singles[place // len(portion), portion[place % len(portion)]] = stack[place]
+        return [
+            SpreadPrior.pooled(
+                [self._singles[trial, label].density for label in range(n_classes)],
+                share,
+                self._recipe.prior_rows,
+            )
+            for trial, share in enumerate(torch.cat(shares, 1))
+        ]
 
     def fit(self, classes: Sequence[int], count: int) -> dict[int, _Fits]:
         """Mixtures of so many components, of some classes."""
@@ -287,11 +293,20 @@ class _Training:
         prior = SpreadPrior.stacked(priors, count)
         attempts = []
         for _ in range(self._recipe.em.n_init if count > 1 else 1):
-            start = self._recipe.stack_start(rows, assignment, count, self._generator)
+            start = self._start(classes, count, rows, assignment)
             result = self._recipe.em.run(start, Likelihood(), rows, self._progress, prior=prior)
             attempts.append(unstacked(result))
         results = [min(each, key=lambda one: one.objective) for each in zip(*attempts, strict=True)]
         return {label: results[place :: len(classes)] for place, label in enumerate(classes)}
+
+    def _start(
+        self, classes: list[int], count: int, rows: Engine, assignment: Assignment
+    ) -> MixtureStack:
+        """What EM begins with: single components are known where a prior was asked for."""
+        if count > 1 or not self._singles:
+            return self._recipe.stack_start(rows, assignment, count, self._generator)
+        every = [(trial, label) for trial in range(len(self._groups.sees)) for label in classes]
+        return MixtureStack.of([self._singles[each] for each in every], assignment)
 
     def grow(self, classes: list[int]) -> dict[int, _Fits]:
         """More components while the Bayesian information criterion falls, over all trials."""
