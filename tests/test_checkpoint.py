@@ -1,16 +1,19 @@
 """A fit that was interrupted goes on where it was, and ends with the same bits."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 
-from mixtura import MixtureClassifier, MixtureDensity
+from mixtura import MixtureClassifier, MixtureDensity, load
 from mixtura.data import tables
 from mixtura.engines import LocalEngine
 from mixtura.exceptions import InvalidInputError, UnsupportedError
-from mixtura.solvers import EBW, EM, LBFGS
+from mixtura.solvers import EBW, EM, LBFGS, Adam
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*stopped")
 
@@ -18,6 +21,14 @@ MODELS = {
     "em": MixtureDensity(2, density="diag", solver=EM(6, tol=0.0)),
     "lbfgs": MixtureClassifier(1, density="diag", tradeoff=0.5, solver=LBFGS(4), calibrate=False),
     "ebw": MixtureClassifier(1, density="diag", tradeoff=0.5, solver=EBW(4), calibrate=False),
+    "adam": MixtureClassifier(
+        1,
+        density="diag",
+        tradeoff=0.5,
+        holes=0.2,
+        solver=Adam(4, 7, averaging=0.5),
+        calibrate=False,
+    ),
 }
 
 
@@ -95,6 +106,39 @@ def test_wherever_a_crash_cuts_the_file(rows, tmp_path, rng):
     assert np.array_equal(clone(model).fit(*rows, checkpoint=path).means_, whole.means_)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_a_killed_process_leaves_what_can_go_on(rows, tmp_path):
+    """By SIGKILL, in the middle of a fit, and of writing a model over another."""
+    model, path, saved = (
+        clone(MODELS["em"]).set_params(random_state=0),
+        tmp_path / "c",
+        tmp_path / "m",
+    )
+    whole = clone(model).fit(*rows)
+    whole.save(saved)
+
+    def kill(record):
+        if record["iteration"] == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def save_again():
+        while True:
+            whole.save(saved)
+
+    dying = clone(model).set_params(callbacks=[kill])
+    for work in (lambda: dying.fit(*rows, checkpoint=path), save_again):
+        child = os.fork()
+        if not child:
+            work()
+        time.sleep(0.02)
+        if work is save_again:
+            os.kill(child, signal.SIGKILL)
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert path.exists()
+    assert np.array_equal(clone(model).fit(*rows, checkpoint=path).means_, whole.means_)
+    assert np.array_equal(load(saved).means_, whole.means_)
+
+
 def test_files_have_checkpoints_too(rows, tmp_path):
     pytest.importorskip("pyarrow")
     frame = pytest.importorskip("pandas").DataFrame(rows[0], columns=["a", "b"])
@@ -106,7 +150,7 @@ def test_files_have_checkpoints_too(rows, tmp_path):
     assert np.array_equal(resumed.means_, clone(model).fit(*given).means_)
 
 
-def test_other_fits_and_files_are_refused(rows, tmp_path):
+def test_other_fits_and_files_are_refused(rows, tmp_path, monkeypatch):
     X, y, path = np.tile(rows[0], (20, 1)), np.tile(rows[1], 20), tmp_path / "run.ckpt"
     model = clone(MODELS["em"]).set_params(random_state=0)
     interrupted(model, (X, y), path, 2)
@@ -115,6 +159,10 @@ def test_other_fits_and_files_are_refused(rows, tmp_path):
     for other, given in ((clone(model), last), (clone(model).set_params(random_state=1), X)):
         with pytest.raises(InvalidInputError, match="other rows or parameters"):
             other.fit(given, y, checkpoint=path)
+    with monkeypatch.context() as other:
+        other.setattr("mixtura.estimators.checkpoint.version", lambda: "0.0.1")
+        with pytest.raises(InvalidInputError, match="version of mixtura"):
+            clone(model).fit(X, y, checkpoint=path)
     notes = Path(tmp_path / "notes.txt")
     notes.write_text("mine")
     with pytest.raises(InvalidInputError, match="no checkpoint"):

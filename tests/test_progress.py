@@ -1,12 +1,14 @@
 """What a fit tells: history, callbacks, displays."""
 
 import builtins
+import re
 import warnings
 
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura import MixtureClassifier, MixtureDensity, progress
+from mixtura.data import meter
 from mixtura.progress import Progress, describe
 from mixtura.solvers import EBW, EM, LBFGS, Adam
 
@@ -111,7 +113,7 @@ def test_plain_lines(solver, iris, without_rich, capsys):
 
 def test_lines_come_once_a_second(without_rich, capsys, monkeypatch):
     """And at the end; the time left follows from the time taken."""
-    now = iter([0.0, 0.0, *[0.4 * i for i in range(1, 100)]])
+    now = iter([0.1 * i for i in range(1000)])
     monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
     shown = Progress(verbose=1)
     shown.start("EM", 10)
@@ -120,7 +122,34 @@ def test_lines_come_once_a_second(without_rich, capsys, monkeypatch):
     shown.close()
     lines = capsys.readouterr().out.splitlines()
     assert 1 < len(lines) < 10
-    assert lines[-1].startswith("EM 10/10: objective 1, at most 0 s left")
+    assert lines[-1].startswith("EM 10/10: objective 1, 0 rows/s, at most 0 s left")
+
+
+def test_where_the_time_went(iris, without_rich, capsys, monkeypatch):
+    """verbose=2 ends with it; of a long pass, lines tell how far it is."""
+    monkeypatch.setattr(meter, "_WORD", 0.0)
+    monkeypatch.setattr(progress, "_LONG", 0.0)
+    fit("em", iris, verbose=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert re.search(r"rows in passes: compute \d+%, read 0%, communicate 0%", lines[-1])
+    assert re.search(
+        r"EM 3/4: 150 of 150 rows, [\d,]+ rows/s, 0 s left of this pass", "\n".join(lines)
+    )
+    assert re.search(
+        r"EM 4/4: objective .*, [1-9][\d,]* rows/s, at most 0 s left", "\n".join(lines)
+    )
+
+
+def test_reading_and_talking_are_told_apart(monkeypatch):
+    now = iter(range(100))
+    monkeypatch.setattr(meter.time, "perf_counter", lambda: float(next(now)))
+    found = meter.Meter(lambda done, total: None)
+    with found.active():
+        assert list(meter.counted(meter.waited_for(["ab", "c"]), 3)) == ["ab", "c"]
+        with meter.spent_on("communicate"):
+            pass
+    assert found.rows == 3
+    assert found.seconds == {"read": 3.0, "communicate": 1.0}
 
 
 def test_bars(iris, capsys):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import TypedDict
+
+from mixtura.data.meter import Meter
 
 
 class Record(TypedDict, total=False):
@@ -22,6 +25,8 @@ class Record(TypedDict, total=False):
     seconds: float
 
 
+#: Seconds after which a line tells how far a pass is.
+_LONG = 10.0
 #: Called with each record; training stops at the first that returns True.
 Callback = Callable[[Record], object]
 
@@ -42,10 +47,13 @@ class Progress:
         self.history: list[Record] = []
         self._callbacks = list(callbacks)
         self._display = _display(verbose)
+        self._meter = Meter(lambda done, total: self._display.rows(done, total, self._speed))
+        self._verbose, self._open = verbose, ExitStack()
         self._began = time.perf_counter()
         self.max_time = math.inf if max_time is None else max_time
         self.stopped = self.hurried = False
         self._whole: Progress | None = None
+        self._stage = self._began, 0
 
     @property
     def seconds(self) -> float:
@@ -86,28 +94,46 @@ class Progress:
 
     def start(self, stage: str, total: int) -> None:
         """A stage of at most `total` iterations begins."""
+        self._stage = time.perf_counter(), self._meter.rows
         self._display.start(stage, total)
 
     def step(self, record: Record) -> bool:
         """One iteration is done; True once a callback has asked to stop, or time is up."""
         record = {**record, "seconds": self.seconds}
         self.history.append(record)
-        self._display.step(record)
+        self._display.step(record, self._speed)
         self.stopped |= any([callback(record) is True for callback in self._callbacks])
         self.stopped |= self.time_spent >= 1.0
         if self._whole is not None:
             self._whole.hurried |= self.stopped
         return self.stopped
 
+    @property
+    def _speed(self) -> float:
+        """Rows per second since the stage began."""
+        began, before = self._stage
+        return (self._meter.rows - before) / max(time.perf_counter() - began, 1e-9)
+
     def __enter__(self) -> Progress:
+        self._open.enter_context(self._meter.active())
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._open.close()
         self.close()
 
     def close(self) -> None:
         """Nothing more will come."""
         self._display.close()
+        if self._verbose > 1:
+            print(self._times(), flush=True)
+
+    def _times(self) -> str:
+        """Where the time went."""
+        whole, spent = self.seconds, self._meter.seconds
+        shares = {"compute": whole - sum(spent.values()), **spent}
+        told = [f"{kind} {each / max(whole, 1e-9):.0%}" for kind, each in shares.items()]
+        return f"{whole:.1f} s, {self._meter.rows:,} rows in passes: {', '.join(told)}"
 
 
 def describe(record: Record) -> str:
@@ -118,11 +144,20 @@ def describe(record: Record) -> str:
     return ", ".join(shown)
 
 
+def _passed(done: int, total: int, speed: float) -> str:
+    """How far a pass over rows is."""
+    left = max(total - done, 0) / max(speed, 1e-9)
+    return f"{done:,} of {total:,} rows, {speed:,.0f} rows/s, {left:.0f} s left of this pass"
+
+
 class _Silent:
     def start(self, stage: str, total: int) -> None:
         """Show nothing."""
 
-    def step(self, record: Record) -> None:
+    def step(self, record: Record, speed: float) -> None:
+        """Show nothing."""
+
+    def rows(self, done: int, total: int, speed: float) -> None:
         """Show nothing."""
 
     def close(self) -> None:
@@ -130,13 +165,22 @@ class _Silent:
 
 
 class _Lines(_Silent):
-    """Plain lines, at most one per second, with the time left."""
+    """Plain lines, at most one per second, with rows per second and the time left."""
+
+    _stage, _total, _done = "", 0, 0
+    _began = _shown = 0.0
 
     def start(self, stage: str, total: int) -> None:
         self._stage, self._total, self._done = stage, total, 0
         self._began = self._shown = time.perf_counter()
 
-    def step(self, record: Record) -> None:
+    def rows(self, done: int, total: int, speed: float) -> None:
+        now = time.perf_counter()
+        if now - self._shown >= _LONG:
+            self._shown = now
+            print(f"{self._stage} {self._done}/{self._total}: {_passed(done, total, speed)}")
+
+    def step(self, record: Record, speed: float) -> None:
         self._done += 1
         now = time.perf_counter()
         if now - self._shown < 1.0 and self._done < self._total:
@@ -145,7 +189,7 @@ class _Lines(_Silent):
         left = (now - self._began) / self._done * (self._total - self._done)
         print(
             f"{self._stage} {self._done}/{self._total}: {describe(record)}, "
-            f"at most {left:.0f} s left",
+            f"{speed:,.0f} rows/s, at most {left:.0f} s left",
             flush=True,
         )
 
@@ -170,8 +214,13 @@ class _Bars(_Silent):
         self._finish()
         self._bar.add_task(stage, total=total, state="")
 
-    def step(self, record: Record) -> None:
-        self._bar.update(self._bar.task_ids[-1], advance=1, state=describe(record))
+    def rows(self, done: int, total: int, speed: float) -> None:
+        for task in self._bar.tasks[-1:]:
+            self._bar.update(task.id, state=_passed(done, total, speed))
+
+    def step(self, record: Record, speed: float) -> None:
+        state = f"{describe(record)}, {speed:,.0f} rows/s"
+        self._bar.update(self._bar.task_ids[-1], advance=1, state=state)
 
     def _finish(self) -> None:
         for task in self._bar.tasks[-1:]:

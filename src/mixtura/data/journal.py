@@ -49,8 +49,8 @@ class Journal:
         elif known != fit.encode():
             self._file.close()
             raise InvalidInputError(
-                f"{path} is the checkpoint of a fit with other rows or parameters: delete it, or "
-                "name another file."
+                f"{path} is the checkpoint of a fit with other rows or parameters, or by another "
+                "version of mixtura: delete it, or name another file."
             )
 
     def next(self, compute: Callable[[], Sums], device: torch.device) -> Sums:

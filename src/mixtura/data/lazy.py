@@ -53,6 +53,11 @@ class LazyRows(ABC):
     def size(self) -> int:
         return len(self) * self._whole[1]
 
+    @property
+    def n_here(self) -> int:
+        """Rows that `chunks` gives: all, or those of this process."""
+        return len(self)
+
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         """The rows at `index`: a slice, or integers."""
         return self._read(index if self._order is None else self._order[index])

@@ -20,6 +20,7 @@ from mixtura.data.journal import Journal, Sums
 from mixtura.data.labels import CodedLabels, read_labels_of
 from mixtura.data.lazy import Found, LazyRows, Openable, Opened, source_of
 from mixtura.data.matrix import Matrix
+from mixtura.data.meter import spent_on
 from mixtura.data.schema import Schema, as_table
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.version import version
@@ -122,7 +123,8 @@ class Peers:
     def _reaching(self) -> Iterator[None]:
         """An exchange; where a process has died, the others say so."""
         try:
-            yield
+            with spent_on("communicate"):
+                yield
         except RuntimeError as error:
             raise ConnectionError(
                 f"rank {self.rank} has lost the other processes: one of them has failed, been "
@@ -276,6 +278,18 @@ class ShardedRows(LazyRows):
         """So do few rows, and those in another order than they have here."""
         return len(index) <= _FEW_ROWS or not (index[1:] >= index[:-1]).all()
 
+    @property
+    def _here(self) -> tuple[int, int]:
+        """Between which places stand the rows of this process."""
+        if self._order is None:
+            return self._start, self._stop
+        first, last = np.searchsorted(self._order, [self._start, self._stop]).tolist()
+        return first, last
+
+    @property
+    def n_here(self) -> int:
+        return self._here[1] - self._here[0]
+
     def _read(self, index: slice | np.ndarray) -> np.ndarray:
         if isinstance(index, slice):
             index = np.arange(*index.indices(self._whole[0]))
@@ -285,9 +299,7 @@ class ShardedRows(LazyRows):
         return self._peers.summed(torch.from_numpy(found)).numpy()
 
     def chunks(self, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
-        first, last = self._start, self._stop
-        if self._order is not None:
-            first, last = np.searchsorted(self._order, [first, last]).tolist()
+        first, last = self._here
         for start in range(first, last, n_rows):
             at = slice(start, min(start + n_rows, last))
             where = np.arange(at.start, at.stop) if self._order is None else self._order[at]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mixtura.data.journal import Journal, Sums
 from mixtura.data.lazy import LazyRows, MappedRows, is_memory_mapped
+from mixtura.data.meter import spent_on, waited_for
 from mixtura.data.scaling import Scaling
 from mixtura.exceptions import InvalidInputError
 
@@ -153,6 +154,11 @@ class Table:
         return len(self.scaling.location)
 
     @property
+    def n_here(self) -> int:
+        """Rows at hand: all, or those of this process."""
+        return len(self) if self._lazy is None else self._lazy.n_here
+
+    @property
     def uniform(self) -> bool:
         """Whether all batches of as many rows have tensors of the same shapes."""
         return self._lazy is None
@@ -206,13 +212,14 @@ class Table:
             observed = None if self._observed is None else self._observed[index]
             absent = None if self._absent is None else self._absent[index]
             return Batch(self._x[index], observed, self.y[index], self.weight[index], absent)
-        rows = self._lazy[index if isinstance(index, slice) else index.cpu().numpy()]
+        with spent_on("read"):
+            rows = self._lazy[index if isinstance(index, slice) else index.cpu().numpy()]
         return Batch(*self._convert(rows), self.y[index], self.weight[index])
 
     def chunks(self, n_rows: int) -> Iterator[Batch]:
         """All rows in order, `n_rows` at a time."""
         if self._lazy is not None:
-            for at, rows in self._lazy.chunks(n_rows):
+            for at, rows in waited_for(self._lazy.chunks(n_rows)):
                 yield Batch(*self._convert(rows), self.y[at], self.weight[at])
             return
         if len(self) <= n_rows:

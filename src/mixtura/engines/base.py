@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mixtura.data import Scaling
 from mixtura.data.journal import Sums
+from mixtura.data.meter import counted
 from mixtura.data.sequences import AnyBatch
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
@@ -72,6 +73,11 @@ class Engine(ABC, Generic[AnyBatch]):
     @abstractmethod
     def most_rows(self) -> dict[str, int]:
         """Rows (or frames) that a chunk has at most, by device: "cpu" or "cuda"."""
+
+    @property
+    @abstractmethod
+    def n_here(self) -> int:
+        """Rows that all chunks have together: all, or those of this process; copies included."""
 
     @abstractmethod
     def batch(self, index: slice | Tensor) -> AnyBatch:
@@ -181,7 +187,7 @@ class Engine(ABC, Generic[AnyBatch]):
 
     def _summed(self, function: Callable[[AnyBatch], Sums], model: HasRowCost) -> Sums:
         total: Sums = {}
-        for batch in self.chunks(self.chunk_rows(model)):
+        for batch in counted(self.chunks(self.chunk_rows(model)), self.n_here):
             for name, value in function(batch).items():
                 total[name] = value if name not in total else total[name].add_(value)
         return self.reduced(total, function)
@@ -189,7 +195,8 @@ class Engine(ABC, Generic[AnyBatch]):
     def concat(self, function: Callable[[AnyBatch], Tensor], model: HasRowCost) -> Tensor:
         """What `function` gives for each chunk, one after another, on the CPU."""
         with torch.no_grad():
-            return self.joined([function(b).cpu() for b in self.chunks(self.chunk_rows(model))])
+            batches = counted(self.chunks(self.chunk_rows(model)), self.n_here)
+            return self.joined([function(batch).cpu() for batch in batches])
 
     # -- parts ---------------------------------------------------------------------------------
 

@@ -66,6 +66,10 @@ class Wrapped(Engine[AnyBatch]):
         inner = self._inner
         return inner.values_per_row if isinstance(inner, Engine) else super().values_per_row
 
+    @property
+    def n_here(self) -> int:
+        return self._inner.n_here
+
     def batch(self, index: slice | Tensor) -> AnyBatch:
         return self._inner.batch(index)
 
@@ -121,6 +125,10 @@ class PunchedEngine(Wrapped[AnyBatch]):
     def may_have_missing(self) -> bool:
         return True
 
+    @property
+    def n_here(self) -> int:
+        return 2 * super().n_here
+
     def batch(self, index: slice | Tensor) -> AnyBatch:
         return super().batch(index).with_punched(self._share, self._generator)
 
@@ -144,6 +152,10 @@ class ContrastEngine(Wrapped[Batch]):
     @property
     def may_have_missing(self) -> bool:
         return True
+
+    @property
+    def n_here(self) -> int:
+        return 2 * super().n_here
 
     def batch(self, index: slice | Tensor) -> Batch:
         return beside_features(super().batch(index), self._n_targets, self._share)

@@ -13,6 +13,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.journal import Sums
+from mixtura.data.meter import counted
 from mixtura.engines import Engine
 from mixtura.numerics import one_thread
 from mixtura.objectives import Objective
@@ -95,15 +97,19 @@ class Adam(Solver):
         working = model.to(dtype=engine.dtype)
         free = {k: v.detach().clone().requires_grad_() for k, v in working.free().items()}
         average = {k: v.detach().clone() for k, v in free.items()}
-        step = make_step(working.from_free, objective, free, engine, size, prior)
+        optimizer = make_optimizer(free, engine.device)
+        state = _State(free, average, optimizer, generator)
+        step = make_step(working.from_free, objective, free, engine, size, prior, optimizer)
         best = Best(model, objective, held_out)
         progress.start("Adam", n_epochs)
         n_batches = math.ceil(len(engine) / size)
         numbers = size * model.row_cost(engine.may_have_missing)
-        for epoch in range(1, n_epochs + 1):
+
+        def steps() -> Sums:
             total, seen = torch.zeros((), dtype=engine.dtype, device=engine.device), 0
             with one_thread(numbers):
-                for number, index in enumerate(engine.minibatch_indices(size, generator)):
+                indices = counted(engine.minibatch_indices(size, generator), len(engine))
+                for number, index in enumerate(indices):
                     done = max((epoch - 1 + number / n_batches) / n_epochs, progress.time_spent)
                     rate = self.learning_rate * SCHEDULES[self.schedule](min(done, 1.0))
                     total += step(index, rate) * len(index)
@@ -112,7 +118,12 @@ class Adam(Solver):
                         self.average(average, free, (epoch - 1) * n_batches + number + 1)
                     if progress.time_spent >= 1.0:
                         break
-            loss = float(total) / seen
+            return {**state.told(), "loss": total / seen}
+
+        for epoch in range(1, n_epochs + 1):
+            known = engine.recorded(steps)
+            state.take(known)
+            loss = float(known["loss"])
             trained = average if self.averaging else free
             candidate = working.from_free({k: v.detach().clone() for k, v in trained.items()})
             record: Record = {"stage": "Adam", "iteration": epoch, "objective": loss}
@@ -130,7 +141,47 @@ class Adam(Solver):
         torch._foreach_lerp_(list(average.values()), leaves, share)
 
 
+@dataclass(frozen=True)
+class _State:
+    """All that epochs change: parameters, averages of them, Adam's memory, and what is random."""
+
+    free: Free
+    average: Free
+    optimizer: torch.optim.Optimizer
+    generator: torch.Generator
+
+    def _tensors(self) -> Sums:
+        memory = {
+            f"{kind} of {name}": value
+            for name, leaf in self.free.items()
+            for kind, value in self.optimizer.state[leaf].items()
+        }
+        averages = {f"average of {name}": value for name, value in self.average.items()}
+        return {**self.free, **averages, **memory}
+
+    def told(self) -> Sums:
+        """By name."""
+        return {**self._tensors(), "random": self.generator.get_state()}
+
+    @torch.no_grad()
+    def take(self, told: Sums) -> None:
+        """Be as it was told."""
+        self.generator.set_state(told["random"].cpu())
+        for name, leaf in self.free.items():  # before its first step Adam has no memory
+            for kind in ("step", "exp_avg", "exp_avg_sq"):
+                self.optimizer.state[leaf].setdefault(kind, told[f"{kind} of {name}"])
+        for name, value in self._tensors().items():
+            value.copy_(told[name])
+
+
 Step = Callable[[Tensor, float], Tensor]
+
+
+def make_optimizer(free: Free, device: torch.device) -> torch.optim.Optimizer:
+    """Adam over free parameters; on CUDA it can be part of a graph."""
+    on_cuda = device.type == "cuda"
+    rate = torch.tensor(1e-3, device=device) if on_cuda else 1.0
+    return torch.optim.Adam(free.values(), lr=rate, fused=True, capturable=on_cuda)
 
 
 def make_step(
@@ -140,6 +191,7 @@ def make_step(
     engine: Engine,
     batch_size: int,
     prior: Penalty | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> Step:
     """One update from the rows at an index: eager, or the whole of it as one CUDA graph.
 
@@ -157,11 +209,9 @@ def make_step(
         loss = objective.total(current.outputs(batch), y, weight)
         return loss if prior is None else loss + prior.penalty(current) / total_weight
 
-    on_cuda = engine.device.type == "cuda"
-    rate = torch.tensor(1e-3, device=engine.device) if on_cuda else 1.0
-    optimizer = torch.optim.Adam(free.values(), lr=rate, fused=True, capturable=on_cuda)
+    optimizer = optimizer or make_optimizer(free, engine.device)
     size = min(batch_size, len(engine))
-    if on_cuda and engine.uniform and not engine.may_have_missing:
+    if engine.device.type == "cuda" and engine.uniform and not engine.may_have_missing:
         return GraphedStep(loss_of, engine, optimizer, size, row_share)
 
     def step(index: Tensor, learning_rate: float) -> Tensor:
