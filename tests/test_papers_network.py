@@ -66,6 +66,7 @@ def test_the_embedding_brings_classes_together(tmp_path: Path) -> None:
 def test_a_search_on_the_training_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table1, "N_QUICK", 1)
     monkeypatch.setattr(table1, "N_FOLDS", 2)
+    monkeypatch.setattr(table1, "N_CUTS", 1)
     report = quick("network-table1", tmp_path, pictures=False, only="wine, network")
     (row,) = report.tables["errors"]
     assert row["ours"] < 10.0
