@@ -50,6 +50,8 @@ HOLED = np.where(RNG.random(X.shape) < 0.3, np.nan, X)
 HOLED[0] = np.nan
 LABELS = np.array(["x", "y", "z"])[Y]
 ROWS = [X, HOLED, X[:1], HOLED[:1], HOLED[1:2], 1e9 * X]
+FLAT = np.where(X < [0.4, -9, 0, -9], [0.4, 0, 0, 0], X)  # two columns share a value
+FLAT_ROWS = [*ROWS, FLAT, np.where(np.isnan(HOLED), np.nan, FLAT), FLAT[:1]]
 
 
 @lru_cache
@@ -94,6 +96,7 @@ def network(embedding, density, **settings):
 ESTIMATORS = {
     **{str(each): (classifier(each), X, LABELS) for each in STRUCTURES},
     "curves": (classifier(Full(), marginals="ranks"), X, LABELS),
+    "atoms": (classifier(LowRank(1), marginals="power+atoms"), FLAT, LABELS),
     "boosted": (BoostedMixtureClassifier(**GROWN), X, LABELS),
     "votes": (BoostedMixtureClassifier(method="adaboost", **GROWN), X, LABELS),
     "primal": (SparseMixtureClassifier(1, form="primal"), X, LABELS),
@@ -172,7 +175,7 @@ def test_numbers(name, tmp_path):
     if name == "votes":  # of a row without values all classes have the same number
         agree(model, loaded, [X, HOLED[1:], HOLED[1:2]])
     else:
-        agree(model, loaded, ROWS)
+        agree(model, loaded, FLAT_ROWS if name == "atoms" else ROWS)
 
 
 @pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")
@@ -360,7 +363,7 @@ def test_every_estimator_is_read_or_refused_by_name():
 
 EXPORTED = [
     *map(str, STRUCTURES),
-    *("curves", "boosted", "votes", "primal", "poly2"),
+    *("curves", "atoms", "boosted", "votes", "primal", "poly2"),
     *("linear", "poly", "rbf", "laplacian", "sigmoid", "mixed", "informative"),
     *("diagonal network", "log_density", "peaks"),
 ]
@@ -391,6 +394,8 @@ def test_graphs(name, tmp_path):
         tables = [X, X[:1]]
     elif name == "votes":
         tables = [X, HOLED[1:]]
+    elif name == "atoms":
+        tables = FLAT_ROWS
     same_graph(model, session(model, tmp_path), tables)
 
 

@@ -250,9 +250,9 @@ class MixtureHead(nn.Module):
             )
         if not isinstance(mixture.density, Gaussian):
             raise UnsupportedError(
-                "a head is a Gaussian mixture, and this model has other tails, has categories, "
-                "models holes, or is over sequences: fit Gaussians to numbers alone, with "
-                "missingness='ignore'."
+                "a head is a Gaussian mixture, and this model has other tails, has categories or "
+                "atoms, models holes, or is over sequences: fit Gaussians to numbers alone, with "
+                "missingness='ignore' and marginals='linear'."
             )
         mixture, scaling = mixture.to(dtype=torch.float64), getattr(model, "scaling_", None)
         if scaling is not None and scaling.curves is not None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.atoms import Atoms
 from mixtura.densities import Categorical, Density, Gaussian, Product
 from mixtura.densities.patterns import distinct_patterns
 from mixtura.numerics import LOG_2PI
@@ -43,7 +44,25 @@ def entries(density: Density, batch: Batch) -> Iterator[Entry]:
 def _of_product(density: Product, batch: Batch) -> Iterator[Entry]:
     for number, columns in enumerate(density.columns):
         for place, asked, found in entries(density.parts[number], density.view(batch, number)):
-            yield columns[place], asked, found
+            entry = columns[place], asked, found
+            atoms = density.atoms
+            yield from [entry] if atoms is None else _beside_atoms(density, atoms, batch, entry)
+
+
+def _beside_atoms(density: Product, atoms: Atoms, batch: Batch, entry: Entry) -> Iterator[Entry]:
+    """The same where a number may be an atom; one that is observed to be an atom is not lacking."""
+    column, asked, found = entry
+    if batch.observed is None or batch.observed[asked, column].all():
+        return
+    lacks = ~batch.observed[asked, column]
+    asked, found = asked[lacks], found[lacks]
+    if column in atoms.columns:
+        part = density.parts[len(density.columns)]
+        assert isinstance(part, Categorical)
+        chance = part.by_column(part.log_chance.to(found))[atoms.columns.index(column)]
+        each = chance[:, 1:].mT.expand(len(asked), -1, -1)
+        found = torch.cat([each, found + chance[:, 0]], 1)
+    yield column, asked, found
 
 
 @entries.register

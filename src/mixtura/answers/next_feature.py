@@ -7,9 +7,9 @@ That is the mutual information of class and entry, given what is observed:
 
 with q the calibrated probabilities of the classes, and p(v | c) the density of the entry given what
 is observed (where models are averaged, that of the first: it has the density). v goes through the
-categories of a column, or through nodes of a quadrature. Mixtures of Gaussians and categories have
-the distributions of all entries at once (`entries`); any other model is asked about rows that have
-each value in place, at nodes that are drawn.
+categories of a column, or through nodes of a quadrature and the atoms of a column. Mixtures of
+Gaussians and categories have the distributions of all entries at once (`entries`); any other model
+is asked about rows that have each value in place, at nodes that are drawn.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ def _by_answers(
         return model.drawn(model.engine(many, device), many.values, generator)
 
     told = [np.arange(level) for level in model.schema.levels(rows.values.shape[1])]
-    for column, asked, nodes, log_width in _tables(rows, told, draw):
+    atoms = model.scaling.atoms
+    shared = {} if atoms is None else dict(zip(atoms.columns, atoms.shown, strict=True))
+    for column, asked, nodes, log_width in _tables(rows, told, draw, shared):
         many = _in_place(rows.values[asked], column, nodes)
         found = model.class_log_density(model.engine(many, device))
         yield column, asked, found.reshape(*nodes.shape, -1) + log_width[..., None]
@@ -173,11 +175,15 @@ def _in_place(values: np.ndarray, column: int, nodes: np.ndarray) -> Matrix:
 
 
 def _tables(
-    rows: Matrix, categories: Sequence[np.ndarray], draw: Callable[[Matrix], np.ndarray]
+    rows: Matrix,
+    categories: Sequence[np.ndarray],
+    draw: Callable[[Matrix], np.ndarray],
+    atoms: Mapping[int, tuple[float, ...]] | None = None,
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
     """Columns, the rows that lack them, values (n, Q) they may have there, logs of widths.
 
-    Columns have categories, or none; `draw` gives rows with a draw of what is missing.
+    Columns have categories, or none; `draw` gives rows with a draw of what is missing, and `atoms`
+    are values by column that have probabilities.
     """
     missing, draws = np.isnan(rows.values), None
     for column in np.flatnonzero(missing.any(0)).tolist():
@@ -189,17 +195,30 @@ def _tables(
         if draws is None:
             many = rows.take(np.repeat(np.arange(len(rows)), _DRAWS))
             draws = draw(many).reshape(len(rows), _DRAWS, -1)
-        yield column, asked, *_nodes(draws[asked, :, column])
+        yield column, asked, *_nodes(draws[asked, :, column], (atoms or {}).get(column, ()))
 
 
-def _nodes(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (n, Q) where draws (n, S) are, and beyond; logs of widths by the trapezoidal rule."""
-    inner = np.sort(draws, axis=1).reshape(len(draws), -1, _PER_NODE).mean(2)
+def _nodes(draws: np.ndarray, atoms: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (n, Q) where draws (n, S) are, and beyond; logs of widths by the trapezoidal rule.
+
+    Atoms are nodes of their own, that have a probability, and so the width one.
+    """
+    inner = _others(draws, atoms).reshape(len(draws), -1, _PER_NODE).mean(2)
     low, high = inner[:, :1], inner[:, -1:]
     reach = np.maximum(high - low, np.finfo(np.float64).tiny) * _BEYOND
     nodes = np.concatenate([low - reach[:, ::-1], inner, high + reach], axis=1)
-    width = np.gradient(nodes, axis=1)
-    return nodes, np.log(np.maximum(width, np.finfo(np.float64).tiny))
+    width = np.maximum(np.gradient(nodes, axis=1), np.finfo(np.float64).tiny)
+    values = np.broadcast_to(np.array(atoms), (len(draws), len(atoms)))
+    return np.hstack([values, nodes]), np.log(np.hstack([np.ones_like(values), width]))
+
+
+def _others(draws: np.ndarray, atoms: tuple[float, ...]) -> np.ndarray:
+    """Draws (n, S) in order; those that are no atoms stand for the others, if there are any."""
+    held = np.isin(draws, atoms)
+    order = np.sort(np.where(held, np.inf, draws), axis=1)
+    count = (~held).sum(1, keepdims=True)
+    place = np.arange(draws.shape[1]) * count // draws.shape[1]
+    return np.where(count > 0, np.take_along_axis(order, place, 1), draws)
 
 
 def _mutual(log_density: np.ndarray, log_proba: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from mixtura.densities import (
     HolePattern,
     Product,
 )
+from mixtura.densities.patterns import distinct_patterns
 from mixtura.numerics import LOG_2PI
 
 Columns = tuple[int, ...]
@@ -94,7 +95,7 @@ def log_probs(density: Density, batch: Batch, subsets: Subsets) -> Tensor:
 @log_probs.register
 def _of_product(density: Product, batch: Batch, subsets: Subsets) -> Tensor:
     every = tuple(range(batch.x.shape[1]))
-    columns = [*density.columns, every] if density.informative else list(density.columns)
+    columns = [*density.columns, *([] if density.atoms is None else [density.atoms.columns]), every]
     parts = [
         log_probs(part, density.view(batch, number), subsets.within(columns[number]))
         for number, part in enumerate(density.parts)
@@ -131,6 +132,8 @@ def _sums(terms: Tensor, batch: Batch, subsets: Subsets) -> Tensor:
 
 @log_probs.register
 def _of_gaussians(density: Gaussian, batch: Batch, subsets: Subsets) -> Tensor:
+    if batch.observed is not None:
+        return _by_pattern(density, batch, batch.observed, subsets)
     return with_means(density, batch, subsets, 0)[0]
 
 
@@ -150,6 +153,19 @@ def with_means(
     sizes = [len(group) for group in subsets.groups]
     found, off = (_of_nested if subsets.nested else _of_all)(covariance, deviation, sizes)
     return found, density.mean.to(batch.x)[:, width - n_last :] - off
+
+
+def _by_pattern(density: Gaussian, batch: Batch, observed: Tensor, subsets: Subsets) -> Tensor:
+    """Rows that lack the same columns together, these in no group: atoms are not observed."""
+    patterns, place = distinct_patterns(observed)
+    found = batch.x.new_empty(len(subsets.shown), len(batch), density.n_components)
+    for number, pattern in enumerate(patterns):
+        rows = (place == number).nonzero().flatten()
+        told = set(pattern.nonzero().flatten().tolist())
+        groups = [tuple(c for c in group if c in told) for group in subsets.groups]
+        alike = replace(batch.take(rows), observed=None)
+        found[:, rows] = log_probs(density, alike, replace(subsets, groups=groups))
+    return found
 
 
 def _of_nested(covariance: Tensor, deviation: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:

@@ -52,7 +52,7 @@ class Curves:
         one, by their quantiles, which outliers do not move.
         """
         curves = [
-            _LINE if level else _curve(kind, *_told(column, weight))
+            _LINE if level else _curve(kind, *_shares(*told_values(column, weight)))
             for column, level in zip(X.T, levels, strict=True)
         ]
         longest = max(len(at) for at, _ in curves)
@@ -110,11 +110,15 @@ def _lengthened(knots: np.ndarray, count: int) -> np.ndarray:
     return np.concatenate([knots, knots[-1] + further])
 
 
-def _told(column: np.ndarray, weight: np.ndarray) -> _Curve:
-    """The different values of a column, in order, and their weights, which sum to one."""
+def told_values(column: np.ndarray, weight: np.ndarray) -> _Curve:
+    """The different values of a column, in order, and the weights of their rows."""
     seen = ~np.isnan(column) & (weight > 0)
     values, place = np.unique(column[seen], return_inverse=True)
-    total = np.bincount(place, weight[seen], minlength=len(values))
+    return values, np.bincount(place, weight[seen], minlength=len(values))
+
+
+def _shares(values: np.ndarray, total: np.ndarray) -> _Curve:
+    """Weights that sum to one."""
     return values, total / max(total.sum(), 1e-300)
 
 

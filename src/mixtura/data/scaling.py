@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
 from mixtura.data.lazy import LazyRows, chunks_of, shared
 from mixtura.exceptions import DegenerateDataWarning, warn
@@ -17,6 +18,8 @@ from mixtura.parts import storable
 
 _SCAN_ROWS = 16_384
 _LARGEST = np.finfo(np.float64).max
+#: Digits of a deviation to which values in the user's units are found again.
+_DIGITS = 12
 
 
 @storable
@@ -32,12 +35,14 @@ class Scaling:
     location, scale : (D,).
     levels : (D,) number of categories of each column, 0 for numbers.
     curves : of the values in units of variance one; None for straight lines.
+    atoms : values that have probabilities, which no units change.
     """
 
     location: np.ndarray
     scale: np.ndarray
     levels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     curves: Curves | None = None
+    atoms: Atoms | None = None
 
     def __post_init__(self) -> None:
         if not len(self.levels):
@@ -53,6 +58,20 @@ class Scaling:
             np.where(levels > 0, *each) for each in ((0.0, self.location), (1.0, self.scale))
         )
         return Scaling(location, scale, levels)
+
+    def with_atoms(self, shared: dict[int, tuple[float, ...]]) -> Scaling:
+        """The same map, and values that many rows share, by column, in units of variance one."""
+        if not shared:
+            return self
+        x = np.full((max(map(len, shared.values())), len(self.scale)), np.nan)
+        for column, values in shared.items():
+            x[: len(values), column] = values
+        mapped = x if self.curves is None else self.curves.apply(x)
+        units = (x * self.scale + self.location).T
+        digits = (_DIGITS - np.ceil(np.log10(self.scale))).astype(int).tolist()
+        shown = [[round(each, digits[c]) for each in units[c].tolist()] for c in shared]
+        columns = tuple(shared)
+        return replace(self, atoms=Atoms(columns, _told(mapped.T[list(columns)]), _told(shown)))
 
     @classmethod
     def measure(
@@ -84,7 +103,11 @@ class Scaling:
         """Back into the user's units; what lies beyond the largest number becomes it."""
         values = X if self.curves is None else self.curves.invert(X)
         with np.errstate(over="ignore"):
-            return np.clip(values * self.scale + self.location, -_LARGEST, _LARGEST)
+            found = np.clip(values * self.scale + self.location, -_LARGEST, _LARGEST)
+        if self.atoms is None:
+            return found
+        codes = self.atoms.codes(torch.from_numpy(np.asarray(X)))
+        return self.atoms.placed(torch.from_numpy(found), codes, self.atoms.shown).numpy()
 
     def moved(self, values: np.ndarray, before: Scaling) -> np.ndarray:
         """Values in the units of another map, in these; by curves alone where that is enough."""
@@ -94,12 +117,22 @@ class Scaling:
         return self.apply(before.invert(values))
 
     def log_scale(self, x: Tensor) -> Tensor:
-        """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it."""
-        plain = torch.from_numpy(np.log(self.scale)).to(x.device)
-        if self.curves is None:
-            return plain
-        slope = self.curves.log_slope(x.double().cpu().numpy())
-        return plain - torch.from_numpy(slope).to(x.device)
+        """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it.
+
+        Zero for values that have probabilities.
+        """
+        found = torch.from_numpy(np.log(self.scale)).to(x.device)
+        if self.curves is not None:
+            slope = self.curves.log_slope(x.double().cpu().numpy())
+            found = found - torch.from_numpy(slope).to(x.device)
+        if self.atoms is None:
+            return found
+        return found.expand(x.shape).masked_fill(self.atoms.held(x), 0.0)
+
+
+def _told(rows: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...]:
+    """Rows of numbers, without those that are not."""
+    return tuple(tuple(float(each) for each in row if each == each) for row in rows)
 
 
 #: Means of columns (D,), and the mass of the rows that they are of.

@@ -19,7 +19,7 @@ from mixtura.densities.hmm import HiddenMarkov
 from mixtura.densities.hole_pattern import HolePattern
 from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.low_rank_precision import LowRankPrecision
-from mixtura.densities.product import Product, numeric_part, with_numeric_part
+from mixtura.densities.product import Product, numeric_part, with_numeric_part, without_atoms
 from mixtura.densities.structures import (
     DENSITIES,
     Auto,
@@ -62,4 +62,5 @@ __all__ = [
     "randn",
     "scale_statistics",
     "with_numeric_part",
+    "without_atoms",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Self
@@ -50,6 +51,10 @@ class Categorical(Density[Batch]):
     log_chance: Tensor
     levels: tuple[int, ...]
     floor: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if sum(self.levels) != self.log_chance.shape[-1]:
+            raise ValueError(f"{self.log_chance.shape[-1]} chances of {self.levels} categories")
 
     @classmethod
     def from_clusters(
@@ -209,6 +214,12 @@ class Categorical(Density[Batch]):
         if batch.observed is None:
             return known
         return torch.where(batch.observed[:, column, None], known, share @ part)
+
+    def means(self, values: Sequence[Sequence[float]]) -> tuple[Tensor, Tensor]:
+        """(K, d) chances of the first categories, and means, where others stand for values."""
+        parts = list(zip(self.by_column(self.spread), values, strict=True))
+        means = [part[:, 1:] @ part.new_tensor(each) for part, each in parts]
+        return torch.stack([part[:, 0] for part, _ in parts], 1), torch.stack(means, 1)
 
     def fill(self, batch: Batch, share: Tensor) -> Tensor:
         """The likeliest categories: codes have no mean."""

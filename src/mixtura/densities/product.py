@@ -1,17 +1,25 @@
-"""Several kinds of columns at once: independent of each other within a component."""
+"""Several kinds of columns at once: independent of each other within a component.
+
+A column of numbers may have values that many rows share, its atoms. Each has a chance of its own
+per component; the number is then as good as missing, and integrated out of the density of the
+numbers. All other numbers have the chance that is left, and that density.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.densities.base import Density, Statistics
+from mixtura.data.atoms import Atoms
+from mixtura.densities.base import Density, Statistics, VectorDensity
+from mixtura.densities.categorical import Categorical
 
 Answer = TypeVar("Answer")
 
@@ -31,11 +39,14 @@ class Product(Density[Batch]):
     parts : stacks of K densities each.
     columns : the columns of each part.
     informative : whether one more part, the last, looks at which entries are absent.
+    atoms : values of numbers that have chances, which one more part has, before that; None: no
+        such part.
     """
 
     parts: tuple[Density, ...]
     columns: tuple[tuple[int, ...], ...]
     informative: bool = False
+    atoms: Atoms | None = None
 
     @property
     def closed_form(self) -> bool:  # type: ignore[override]
@@ -58,6 +69,7 @@ class Product(Density[Batch]):
         return max(part.prior_rows for part in self.parts)
 
     def row_cost(self, missing: bool) -> int:
+        missing = missing or self.atoms is not None
         return self.n_features + sum(part.row_cost(missing) for part in self.parts)
 
     # -- names: what belongs to part 1 begins with "1." ------------------------------------------
@@ -95,8 +107,11 @@ class Product(Density[Batch]):
 
     def _views(self, batch: Batch) -> Iterator[Batch]:
         """What each part looks at."""
+        rows, codes = (batch, None) if self.atoms is None else without_atoms(batch, self.atoms)
         for columns in self.columns:
-            yield _view(batch, columns)
+            yield _view(rows, columns)
+        if codes is not None:
+            yield codes
         if self.informative:
             yield hole_patterns(batch)
 
@@ -155,7 +170,7 @@ class Product(Density[Batch]):
 
     def _centers(self, center: Tensor) -> list[Tensor]:
         found = [center[:, _index(columns, center.device)] for columns in self.columns]
-        return [*found, center] if self.informative else found
+        return found + [center] * (len(self.parts) - len(found))
 
     def spread_log_prob(self, reference: Tensor) -> Tensor:
         pairs = zip(self.parts, self._spreads(reference), strict=True)
@@ -205,18 +220,51 @@ class Product(Density[Batch]):
         return whole
 
     def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
-        return self._placed([part.sample(component, generator) for part in self.parts])
+        return self._joined(self._drawn(component, generator))
+
+    def _drawn(self, component: Tensor, generator: torch.Generator) -> list[Tensor]:
+        return [part.sample(component, generator) for part in self.parts]
+
+    def _joined(self, values: list[Tensor]) -> Tensor:
+        """Rows (n, D) from what all parts drew."""
+        rows, atoms = self._placed(values), self.atoms
+        return (
+            rows if atoms is None else atoms.placed(rows, values[len(self.columns)], atoms.values)
+        )
 
     def fill(self, batch: Batch, share: Tensor) -> Tensor:
-        return self._placed(self._each(batch, lambda part, view: part.fill(view, share)))
+        filled = self._placed(self._each(batch, lambda part, view: part.fill(view, share)))
+        return filled if self.atoms is None else self._with_atoms(filled, batch, share, self.atoms)
+
+    def _with_atoms(self, filled: Tensor, batch: Batch, share: Tensor, atoms: Atoms) -> Tensor:
+        """The same, where numbers may be atoms: means of these and of the numbers."""
+        if batch.observed is None:
+            return batch.x
+        numbers, chances = self.parts[0], self.parts[len(self.columns)]
+        assert isinstance(numbers, VectorDensity)
+        assert isinstance(chances, Categorical)
+        places = [self.columns[0].index(column) for column in atoms.columns]
+        expected = numbers.expected(self.view(batch, 0))[..., places]
+        other, mean = (each.to(share) for each in chances.means(atoms.values))
+        means = torch.einsum("nk,nka->na", share, other * expected) + share @ mean
+        filled = filled.index_copy(1, atoms.index(filled.device), means.to(filled))
+        return torch.where(batch.observed, batch.x, filled)
+
+    def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
+        return self._agreed(batch, component, self._drawn(component, generator))
 
     def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
-        trios = zip(self.parts, self._views(batch), self.columns, strict=False)
-        return self._placed(
-            [
-                part.agree(view, component, drawn[:, _index(columns, drawn.device)])
-                for part, view, columns in trios
-            ]
+        if self.atoms is not None:  # a draw that is an atom has lost its number
+            raise self._unwritten("way to move draws", "`complete`, which draws them,")
+        index = [_index(columns, drawn.device) for columns in self.columns]
+        return self._agreed(batch, component, [drawn[:, each] for each in index])
+
+    def _agreed(self, batch: Batch, component: Tensor, drawn: list[Tensor]) -> Tensor:
+        """Draws of all parts but the last, if that looks at holes, given what is observed."""
+        trios = zip(self.parts, self._views(batch), drawn, strict=False)
+        shown = len(self.columns) + (self.atoms is not None)
+        return self._joined(
+            [part.agree(view, component, own) for part, view, own in islice(trios, shown)]
         )
 
 
@@ -230,6 +278,16 @@ def with_numeric_part(density: Density, part: Density) -> Density:
     if not isinstance(density, Product):
         return part
     return replace(density, parts=(part, *density.parts[1:]))
+
+
+def without_atoms(batch: Batch, atoms: Atoms) -> tuple[Batch, Batch]:
+    """The rows, numbers that are atoms unobserved; and which they are, (n, A), 0 for none."""
+    codes = atoms.codes(batch.x)
+    held, told = atoms.held(batch.x, codes), batch.observed
+    observed = ~held if told is None else told & ~held
+    told = None if told is None else told[:, atoms.index(told.device)]
+    rows = replace(batch, x=batch.x.masked_fill(held, 0.0), observed=observed)
+    return rows, Batch(codes.to(batch.x), told, batch.y, batch.weight)
 
 
 def hole_patterns(batch: Batch) -> Batch:

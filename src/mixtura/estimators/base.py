@@ -340,7 +340,10 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
 
     @property
     def means_(self) -> np.ndarray:
-        """Locations of the components (and states) in the user's units, (K, ..., D)."""
+        """Locations of the components (and states) in the user's units, (K, ..., D).
+
+        Of columns with atoms they are those of the other values, as are covariances.
+        """
         return self.scaling_.invert(self.mixture_.density.location.numpy())
 
     @property
@@ -372,7 +375,9 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """Log density log p(x) of each row over its observed features.
 
-        Where `missingness_` is "informative" it also counts which entries are absent.
+        Where `missingness_` is "informative" it also counts which entries are absent. Of categories
+        and atoms (see `marginals`) it has the probability, which no units change: a row of nothing
+        else scores its log probability.
 
         Returns
         -------

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from mixtura.data import Scaling
-from mixtura.data.curves import Curves
+from mixtura.data.atoms import SUFFIX, shared_values
+from mixtura.data.curves import KINDS, Curves
 from mixtura.engines import Engine
 from mixtura.estimators.plan import Decision
 from mixtura.models.calibration import Calibration
@@ -27,13 +28,33 @@ _CURVE_ROWS, _TIME = 20_000, 0.2
 
 
 def curved(engine: Engine, kind: str) -> Scaling:
-    """The affine units of rows, and on along curves that are learned from them."""
+    """The affine units of rows, and on along curves that are learned from them.
+
+    With "+atoms", values that many rows share are left to probabilities.
+    """
+    values, weight = _values(engine)
+    kind, atoms, _ = kind.partition(SUFFIX)
+    levels, scaling = engine.scaling.levels, engine.scaling
+    shared = shared_values(values, weight, levels) if atoms else {}
+    for column, each in shared.items():
+        values[np.isin(values[:, column], each), column] = np.nan
+    if kind in KINDS:
+        scaling = replace(scaling, curves=Curves.learn(kind, values, weight, levels))
+    return scaling.with_atoms(shared)
+
+
+def kinds_for(engine: Engine) -> list[str]:
+    """Maps that are tried beside straight lines: with atoms, where rows have some."""
+    shared = shared_values(*_values(engine), engine.scaling.levels)
+    return [kind + SUFFIX if shared else kind for kind in KINDS]
+
+
+def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
+    """(n, D) a copy of the rows, or of some, NaN where missing; their weights (n,)."""
     step = -(-len(engine) // _CURVE_ROWS)
     batch = engine.take(np.arange(0, len(engine), step)).all_rows()
     x = batch.x if batch.observed is None else batch.x.where(batch.observed, torch.nan)
-    values, weight = x.double().cpu().numpy(), batch.weight.double().cpu().numpy()
-    curves = Curves.learn(kind, values, weight, engine.scaling.levels)
-    return replace(engine.scaling, curves=curves)
+    return x.double().cpu().numpy(), batch.weight.double().cpu().numpy()
 
 
 @dataclass(frozen=True)

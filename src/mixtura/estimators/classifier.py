@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -16,16 +16,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data import Scaling
-from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, opened, training_engine
-from mixtura.estimators.blending import Company, Mapped, best_of, curved
+from mixtura.estimators.blending import Company, Mapped, best_of, curved, kinds_for
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.plan import (
+    MARGINALS,
     Decision,
     answers,
     choose,
@@ -118,14 +118,18 @@ class MixtureClassifier(DensityClassifier):
     prior_rows : "auto" or float
         Imagined rows per component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
-    marginals : "auto", "linear", "power" or "ranks"
+    marginals : "auto", "linear", "power", "ranks", or one of these three with "+atoms"
         How columns of numbers are mapped before components, which are Gaussian, are fitted to them;
         densities, draws and imputations stay in the units of X. "linear" leaves them as they are;
         "power" takes for each column the power (of Yeo and Johnson) under which its values look
-        most like Gaussian draws; "ranks" the normal scores of smoothed ranks. Each is one model.
+        most like Gaussian draws; "ranks" the normal scores of smoothed ranks. "+atoms" gives values
+        that many rows share, such as zeros, a probability of their own per component, beside the
+        density of all others: values that a tenth of the rows have, 20 at least, and three times as
+        many as have the next one, in columns with three other values. Each is one model.
         "auto" trains all three and averages their class probabilities, by weights under which
         held-out labels are best predicted (two or one, where `max_time` is too short to try them);
-        all other answers are those of the "linear" model. Of more than 3,000 rows it trains one:
+        all other answers are those of the "linear" model. Where rows have such values, the others
+        have atoms. Of more than 3,000 rows it trains one:
         that which predicts held-out labels surely better, or else "linear". Where a density is
         named, where training goes on (`warm_start`, `partial_fit`), and for the likelihood
         objective it is "linear".
@@ -214,7 +218,7 @@ class MixtureClassifier(DensityClassifier):
         "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
         "class_weight": [None, dict, StrOptions({"balanced"})],
         "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
-        "marginals": [StrOptions({"auto", "linear", *KINDS})],
+        "marginals": [StrOptions({"auto", *MARGINALS})],
         "standardize": ["boolean"],
         "calibrate": ["boolean"],
         **TABLE_CONSTRAINTS,
@@ -301,9 +305,13 @@ class MixtureClassifier(DensityClassifier):
             before = replace(self.schema_, empty=()) if resumes else None
             rows, schema = self._read_labeled(X, y, sample_weight, before, known)
             schema = replace(schema, empty=())  # what is empty so far may fill later
-            return self._update(rows, schema) if resumes else self._fit_rows(rows, schema, ())
+            return (
+                self._update(rows, schema)
+                if resumes
+                else self._fit_rows(rows, schema, beside=False)
+            )
 
-    def _fit_rows(self, rows: Rows, schema: Schema, kinds: Sequence[str] = KINDS) -> Self:
+    def _fit_rows(self, rows: Rows, schema: Schema, beside: bool = True) -> Self:
         resumes = self.warm_start and hasattr(self, "model_")
         if resumes and not schema.equals(self.schema_):
             raise InvalidInputError(
@@ -314,8 +322,8 @@ class MixtureClassifier(DensityClassifier):
         with self._progress() as progress:
             found = self._decide(rows, schema, spawn(generator), progress)
             company, others = None, list[Mapped]()
-            if kinds and self._maps(found):
-                others = Mapped.tried(found, ways_beside(self, found, kinds))
+            if beside and self._maps(found):
+                others = Mapped.tried(found, ways_beside(self, found, kinds_for(found.engine)))
                 if not found.saw_all and found.engine.total_weight > MOST:
                     found, others = best_of(found, others), []
                 elif others:
@@ -405,7 +413,7 @@ class MixtureClassifier(DensityClassifier):
     ) -> Engine:
         known = scaling or self._scaled(rows.X, rows.weight, schema)
         engine = training_engine(rows.X, rows.y, rows.weight, known, self.device)
-        if scaling is None and self.marginals in KINDS:
+        if scaling is None and self.marginals not in ("auto", "linear"):
             engine = engine.under(curved(engine, self.marginals))
         return engine
 

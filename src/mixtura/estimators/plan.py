@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from mixtura.data.atoms import SUFFIX
 from mixtura.data.curves import KINDS
 from mixtura.data.given import Numbers
 from mixtura.densities import DENSITIES, Auto, Structure
@@ -37,6 +38,8 @@ from mixtura.training.hybrid import Plan, Trained
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
 
+#: How columns of numbers may be mapped.
+MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", *KINDS))
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
@@ -118,7 +121,7 @@ def make_plans(
         learn_prior=isinstance(estimator.class_prior, str) and estimator.class_prior == "empirical",
         dtype=working_type(rows.X.values.dtype, n_numbers, float(structures[0].floor)),
         holes=estimator.holes,
-        marginals=estimator.marginals if estimator.marginals in KINDS else "linear",
+        marginals="linear" if estimator.marginals == "auto" else estimator.marginals,
         unlabeled_weight=weight if rows.has_unlabeled else None,
     )
     if generative:

@@ -192,7 +192,8 @@ def _in_words(subject: Subject) -> Iterator[Html]:
 def describe(model: Fitted, names: list[str], most: int = 4) -> list[str]:
     """Each component in words: how it differs from all rows together."""
     told: list[list[tuple[float, str]]] = [[] for _ in range(model.mixture.n_components)]
-    for strengths, words in (*_numbers(model, names), *_categories(model, names)):
+    found_in = *_numbers(model, names), *_categories(model, names), *_atoms(model, names)
+    for strengths, words in found_in:
         for own, strength, word in zip(told, strengths, words, strict=True):
             own.append((abs(float(strength)), word))
     found = []
@@ -233,23 +234,38 @@ def _degree(strength: float) -> str:
 
 def _categories(model: Fitted, names: list[str]) -> Iterator[tuple[np.ndarray, list[str]]]:
     """Of each column of categories: the one that sets each component apart most."""
-    levels, share = model.schema.levels(len(names)), model.mixture.log_joint_weight.exp().numpy()
+    levels = model.schema.levels(len(names))
     words = np.flatnonzero(levels)
     for column in words[np.cumsum(levels[words]) <= _CATEGORIES]:
         labels, joint = component_log_joint(model, int(column), "cpu")
-        chance = np.exp(joint) / share
-        overall = chance @ share
-        spread = np.sqrt(np.maximum(overall * (1.0 - overall), 1e-4))
-        strength = (chance - overall[:, None]) / spread[:, None]
-        best = strength.argmax(0)
-        yield (
-            strength[best, np.arange(len(share))],
-            [
-                f"{names[column]} = {labels[at]} in {percent(chance[at, k])} "
-                f"(all rows {percent(overall[at])})"
-                for k, at in enumerate(best)
-            ],
-        )
+        yield _likeliest(model, names[column], labels.tolist(), joint)
+
+
+def _atoms(model: Fitted, names: list[str]) -> Iterator[tuple[np.ndarray, list[str]]]:
+    """The same of values of numbers that have probabilities."""
+    atoms = model.scaling.atoms
+    for column, values in zip(atoms.columns, atoms.shown, strict=True) if atoms else ():
+        alone = np.full((len(values), len(names)), np.nan)
+        alone[:, column] = values
+        joint = model.component_log_joint(model.engine(Matrix(alone, np.isnan(alone)), "cpu"))
+        yield _likeliest(model, names[column], [f"{value:.4g}" for value in values], joint)
+
+
+def _likeliest(
+    model: Fitted, name: str, labels: list[str], joint: np.ndarray
+) -> tuple[np.ndarray, list[str]]:
+    """(K,) by how much one of several values, of log joints (G, K), sets components apart most."""
+    share = model.mixture.log_joint_weight.exp().numpy()
+    chance = np.exp(joint) / share
+    overall = chance @ share
+    spread = np.sqrt(np.maximum(overall * (1.0 - overall), 1e-4))
+    strength = (chance - overall[:, None]) / spread[:, None]
+    best = strength.argmax(0)
+    words = [
+        f"{name} = {labels[at]} in {percent(chance[at, k])} (all rows {percent(overall[at])})"
+        for k, at in enumerate(best)
+    ]
+    return strength[best, np.arange(len(share))], words
 
 
 # -- rows --------------------------------------------------------------------------------------

@@ -67,11 +67,15 @@ class Gaussian(ABC):
         squared, log_det = self.distances(batch)
         return -0.5 * (squared + log_det)
 
-    def fill(self, batch: Batch, share: np.ndarray) -> np.ndarray:
+    def expected(self, batch: Batch) -> np.ndarray:
+        """(n, K, D) conditional means, where rows have holes."""
         seen = batch.seen[:, None]
         away = np.where(seen, batch.x[:, None] - self.mean, 0.0)
-        expected = self.mean + self.regress(away, seen, slice(None))
-        return np.where(batch.seen, batch.x, np.einsum("nk,nkd->nd", share, expected))
+        return self.mean + self.regress(away, seen, slice(None))
+
+    def fill(self, batch: Batch, share: np.ndarray) -> np.ndarray:
+        filled = np.einsum("nk,nkd->nd", share, self.expected(batch))
+        return np.where(batch.seen, batch.x, filled)
 
     def agree(self, batch: Batch, component: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         away = np.where(batch.seen, batch.x - drawn, 0.0)
@@ -270,6 +274,9 @@ class StudentT:
         size = batch.seen.sum(1)
         tail = np.log1p(squared.clip(0.0) / self.dof) * (self.dof + size[:, None])
         return self.constants[size] - 0.5 * (log_det + tail)
+
+    def expected(self, batch: Batch) -> np.ndarray:
+        return self.scale.expected(batch)
 
     def fill(self, batch: Batch, share: np.ndarray) -> np.ndarray:
         return self.scale.fill(batch, share)

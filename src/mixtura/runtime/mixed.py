@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import kind
+from mixtura.runtime.gaussians import Gaussian, StudentT
 
 
 @kind
@@ -94,12 +96,56 @@ class HolePattern(Categorical):
         return np.logaddexp.reduce(np.concatenate([own + self.log_shares, broad], 2), axis=2)
 
 
+#: As in `mixtura.data.atoms`: what lies no farther from an atom is that.
+SAME = 1e-6
+
+
+@kind
+@dataclass(frozen=True)
+class Atoms:
+    columns: tuple[int, ...]
+    values: tuple[tuple[float, ...], ...]
+    shown: tuple[tuple[float, ...], ...]
+
+    @cached_property
+    def index(self) -> np.ndarray:
+        """(A,) the columns."""
+        return np.array(self.columns, dtype=np.int64)
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """(2, A, M) the values in the model's units and in the user's, NaN in empty places."""
+        most = max(map(len, self.values))
+        blank = (np.nan,) * most
+        return np.array([[(*v, *blank)[:most] for v in each] for each in (self.values, self.shown)])
+
+    def codes(self, x: np.ndarray) -> np.ndarray:
+        """(n, A) which of the values of its column each entry of x (n, D) is; 0 for none."""
+        values = self.table[0]
+        hit = np.abs(x[:, self.index, None] - values) <= SAME * np.maximum(np.abs(values), 1.0)
+        return (hit * np.arange(1, values.shape[1] + 1)).max(2)
+
+    def held(self, x: np.ndarray) -> np.ndarray:
+        """(n, D) which entries have such a value."""
+        found = np.zeros(x.shape, dtype=bool)
+        found[:, self.index] = self.codes(x) > 0
+        return found
+
+    def restored(self, rows: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Rows in the user's units, to the digit where x (n, D) has such values."""
+        codes, found = self.codes(x), rows.copy()
+        own = self.table[1][np.arange(len(self.index)), codes - 1]
+        found[:, self.index] = np.where(codes > 0, own, rows[:, self.index])
+        return found
+
+
 @kind
 @dataclass(frozen=True)
 class Product:
     parts: tuple[Density, ...]
     columns: tuple[tuple[int, ...], ...]
     informative: bool = False
+    atoms: Atoms | None = None
 
     @property
     def n_components(self) -> int:
@@ -118,20 +164,51 @@ class Product:
         whole = observed is None or observed.all()
         return Batch(batch.x[:, index], None if whole else observed)
 
-    def log_prob(self, batch: Batch) -> np.ndarray:
-        views = [self._view(batch, index) for index in self._index]
+    def views(self, batch: Batch) -> Iterator[Batch]:
+        """What each part looks at."""
+        rows, codes = (batch, None) if self.atoms is None else self._apart(batch, self.atoms)
+        for index in self._index:
+            yield self._view(rows, index)
+        if codes is not None:
+            yield codes
         if self.informative:
             lacks = batch.lacks()
             told = None if batch.absent is None else lacks >= 0
-            views.append(Batch(lacks.clip(0).astype(np.float64), told))
-        first, *rest = (p.log_prob(view) for p, view in zip(self.parts, views, strict=True))
+            yield Batch(lacks.clip(0).astype(np.float64), told)
+
+    def _apart(self, batch: Batch, atoms: Atoms) -> tuple[Batch, Batch]:
+        """The rows, numbers that are atoms unobserved; and which they are, (n, A)."""
+        free = ~atoms.held(batch.x)
+        codes = Batch(atoms.codes(batch.x), batch.seen[:, atoms.index])
+        return Batch(batch.x * free, batch.seen & free), codes
+
+    def log_prob(self, batch: Batch) -> np.ndarray:
+        pairs = zip(self.parts, self.views(batch), strict=True)
+        first, *rest = (part.log_prob(view) for part, view in pairs)
         return sum(rest, first)
 
     def fill(self, batch: Batch, share: np.ndarray) -> np.ndarray:
         found = np.empty_like(batch.x)
-        for part, index in zip(self.parts, self._index, strict=False):
-            found[:, index] = part.fill(self._view(batch, index), share)
-        return found
+        trios = zip(self.parts, self._index, self.views(batch), strict=False)
+        for part, index, view in trios:
+            found[:, index] = part.fill(view, share)
+        if self.atoms is None:
+            return found
+        return np.where(batch.seen, batch.x, self._with_atoms(found, batch, share, self.atoms))
+
+    def _with_atoms(
+        self, filled: np.ndarray, batch: Batch, share: np.ndarray, atoms: Atoms
+    ) -> np.ndarray:
+        """Rows where numbers that may be atoms are the means of these and of the numbers."""
+        numbers, chances = self.parts[0], self.parts[len(self.columns)]
+        assert isinstance(numbers, Gaussian | StudentT)
+        assert isinstance(chances, Categorical)
+        own = np.split(np.exp(chances.log_chance), chances.first[1:], axis=1)
+        expected = numbers.expected(next(self.views(batch)))
+        for column, values, chance in zip(atoms.columns, atoms.values, own, strict=True):
+            mean = chance[:, :1].T * expected[..., self.columns[0].index(column)]
+            filled[:, column] = (share * (mean + chance[:, 1:] @ np.array(values))).sum(1)
+        return filled
 
     def agree(self, batch: Batch, component: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         found = np.empty_like(batch.x)

@@ -15,6 +15,7 @@ from mixtura.data.schema import Schema
 from mixtura.exceptions import NoDensityError, UnsupportedError
 from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import KINDS, kind
+from mixtura.runtime.mixed import Atoms
 
 KINDS["Schema"] = Schema
 #: The largest value of a row, and in the model's units, as in `Table`.
@@ -89,19 +90,22 @@ class Scaling:
     scale: np.ndarray
     levels: np.ndarray
     curves: Curves | None = None
+    atoms: Atoms | None = None
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         x = (values - self.location) / self.scale
         return x if self.curves is None else self.curves.apply(x)
 
     def invert(self, x: np.ndarray) -> np.ndarray:
-        x = x if self.curves is None else self.curves.invert(x)
-        return _within(x * self.scale + self.location, _LARGEST)
+        straight = x if self.curves is None else self.curves.invert(x)
+        found = _within(straight * self.scale + self.location, _LARGEST)
+        return found if self.atoms is None else self.atoms.restored(found, x)
 
     def log_scale(self, x: np.ndarray) -> np.ndarray:
         """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it."""
-        plain = np.log(self.scale)
-        return plain if self.curves is None else plain - self.curves.log_slope(x)
+        found = np.log(self.scale)
+        found = found if self.curves is None else found - self.curves.log_slope(x)
+        return found if self.atoms is None else np.where(self.atoms.held(x), 0.0, found)
 
     def moved(self, x: np.ndarray, before: Scaling) -> np.ndarray:
         """Values in the units of another map, in these."""

@@ -331,16 +331,17 @@ class _Training:
 
 def are_few(engine: Engine, n_rows: int, n_groups: int) -> bool:
     """Whether so many groups of an engine's rows cost less together than one by one."""
-    return n_rows * n_groups <= _TOGETHER[engine.may_have_missing]
+    atoms = engine.scaling.atoms is not None  # where numbers are as good as missing
+    return n_rows * n_groups <= _TOGETHER[engine.may_have_missing or atoms]
 
 
 def effective_rows(engine: Engine) -> float:
     """How much evidence the rows hold: no more than their weight.
 
-    Rows of numbers that are repeated count once; where there are categories, repetition is what is
-    to be expected.
+    Rows of numbers that are repeated count once; where there are categories, or atoms, repetition
+    is what is to be expected.
     """
-    if any(engine.levels):
+    if any(engine.levels) or engine.scaling.atoms is not None:
         return engine.total_weight
     rows = float(len(engine))
     if rows <= _MOST_COMPARED:

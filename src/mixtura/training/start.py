@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch
+from mixtura.data import Batch, Scaling
+from mixtura.data.atoms import Atoms
 from mixtura.densities import (
     Categorical,
     Density,
@@ -16,6 +17,7 @@ from mixtura.densities import (
     Product,
     Structure,
     randn,
+    without_atoms,
 )
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
@@ -37,11 +39,15 @@ def _built(
     x: Tensor,
     membership: Tensor,
     generator: torch.Generator,
-    levels: tuple[int, ...],
+    scaling: Scaling,
     absent: Tensor,
 ) -> Density:
-    """A stack over numbers, categories, and which entries are absent (if that tells)."""
-    if not any(levels) and not informative:
+    """A stack over numbers, categories, atoms and which entries are absent (if that tells).
+
+    The columns of x have the codes of atoms, if there are any, after all others.
+    """
+    levels, atoms = tuple(scaling.levels.tolist()), scaling.atoms
+    if not any(levels) and not informative and atoms is None:
         return structure.build(x, membership, generator)
     numbers = tuple(i for i, level in enumerate(levels) if level == 0)
     coded = tuple(i for i, level in enumerate(levels) if level > 0)
@@ -51,10 +57,13 @@ def _built(
     if coded:
         sizes = tuple(levels[i] for i in coded)
         parts.append(Categorical.from_clusters(x[:, list(coded)], membership, sizes))
+    if atoms is not None:
+        codes = x[:, len(levels) :]
+        parts.append(Categorical.from_clusters(codes, membership, atoms.levels))
     if informative:
         parts.append(HolePattern.from_clusters(absent.to(x), membership, (2,) * len(levels)))
     groups = tuple(group for group in (numbers, coded) if group)
-    return Product(parts=tuple(parts), columns=groups, informative=informative)
+    return Product(parts=tuple(parts), columns=groups, informative=informative, atoms=atoms)
 
 
 def stack_start(
@@ -71,7 +80,10 @@ def stack_start(
     `informative` lets components also differ in which entries are absent.
     """
     batch = engine.subsample(_MOST_ROWS, generator).all_rows().to(torch.float64)
-    levels, weight = engine.levels, assignment.weight(batch.y, batch.weight)
+    absent, scaling, levels = batch.lacks(), engine.scaling, engine.levels
+    if scaling.atoms is not None:
+        batch, levels = _beside_codes(batch, scaling.atoms), levels + scaling.atoms.levels
+    weight = assignment.weight(batch.y, batch.weight)
     labels = cluster(_as_numbers(batch, levels), weight, n_components, generator)
     membership = torch.nn.functional.one_hot(labels, n_components) * weight[..., None]
     membership = _share_with_empty(membership, weight).flatten(1)
@@ -79,9 +91,18 @@ def stack_start(
     x = _fill_with_means(batch.x, batch.observed, batch.weight, batch.y)
     x = _with_unseen_spread(x, batch.observed, batch.y, generator)
     x = _with_drawn_codes(x, batch.observed, batch.y, levels, generator)
-    density = _built(structure, informative, x, membership, generator, levels, batch.lacks())
+    density = _built(structure, informative, x, membership, generator, scaling, absent)
     stack = MixtureStack.single(density, assignment)
     return stack.with_masses(density, membership.sum(0))
+
+
+def _beside_codes(batch: Batch, atoms: Atoms) -> Batch:
+    """The rows, atoms unobserved, and further columns that say which they are."""
+    rows, codes = without_atoms(batch, atoms)
+    assert rows.observed is not None
+    told = torch.ones_like(codes.x, dtype=torch.bool) if codes.observed is None else codes.observed
+    observed = torch.cat([rows.observed, told], 1)
+    return Batch(torch.cat([rows.x, codes.x], 1), observed, batch.y, batch.weight)
 
 
 def _as_numbers(batch: Batch, levels: tuple[int, ...]) -> Tensor:

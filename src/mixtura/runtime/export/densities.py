@@ -17,7 +17,7 @@ from mixtura.runtime.gaussians import (
     LowRankForm,
     StudentT,
 )
-from mixtura.runtime.mixed import Categorical, HolePattern, Product
+from mixtura.runtime.mixed import SAME, Atoms, Categorical, HolePattern, Product
 
 #: Features up to which full covariances are eliminated.
 MOST_FEATURES = 30
@@ -116,10 +116,28 @@ def expanded(g: Graph, values: str, count: int) -> str:
 
 @log_prob.register
 def _(density: Product, g: Graph, rows: Rows) -> str:
-    parts = []
+    numbers, parts = rows, []
+    if density.atoms is not None:
+        numbers, codes = without_atoms(g, density.atoms, rows, sum(map(len, density.columns)))
+        parts.append(log_prob(density.parts[len(density.columns)], g, codes))
     for part, columns in zip(density.parts, density.columns, strict=False):
-        x, seen = (g("Gather", each, np.array(columns), axis=1) for each in (rows.x, rows.seen))
+        x, seen = (g("Gather", e, np.array(columns), axis=1) for e in (numbers.x, numbers.seen))
         parts.append(log_prob(part, g, Rows(x, seen, rows.lacks)))
     if density.informative:
         parts.append(log_prob(density.parts[-1], g, rows))
     return g.sum(*parts)
+
+
+def without_atoms(g: Graph, atoms: Atoms, rows: Rows, n_columns: int) -> tuple[Rows, Rows]:
+    """The rows, numbers that are atoms unobserved; and which they are, (n, A)."""
+    values = np.nan_to_num(atoms.table[0], nan=np.inf)
+    x, seen = (g("Gather", each, atoms.index, axis=1) for each in (rows.x, rows.seen))
+    away = g("Abs", g("Sub", g.widened(x, 2), values))
+    near = SAME * np.maximum(np.abs(atoms.table[0]), 1.0)
+    hit = g.cast(g("LessOrEqual", away, np.nan_to_num(near, nan=-1.0)))
+    number = np.arange(1.0, values.shape[1] + 1.0)
+    codes = g("ReduceMax", g("Mul", hit, number), np.array([2]), keepdims=0)
+    held = g("MatMul", g("Min", codes, 1.0), np.eye(n_columns)[atoms.index])
+    free = g("Sub", 1.0, held)
+    x, told = (g("Mul", each, free) for each in (rows.x, rows.seen))
+    return Rows(x, told, rows.lacks), Rows(codes, seen, rows.lacks)
