@@ -121,7 +121,10 @@ def test_information_is_per_unit_of_cost(model):
     np.testing.assert_allclose(model.next_feature(X, {2: 4.0}), plain / [1, 1, 4, 1])
 
 
-@pytest.mark.parametrize("cost", [0.0, [1, 1, 0, 1], [1, 2], {0: -1.0}, {1: np.nan}, np.inf])
+@pytest.mark.parametrize(
+    "cost",
+    [0.0, [1, 1, 0, 1], [1, 2], {0: -1.0}, {1: np.nan}, np.inf, "dear", {0: "dear"}],
+)
 def test_costs_that_make_no_sense_are_refused(model, cost):
     with pytest.raises(InvalidInputError, match="above zero"):
         model.next_feature(np.full((1, 4), np.nan), cost)

@@ -103,9 +103,11 @@ def test_sets_are_stored(by_margin, generative, tmp_path):
 
 def test_what_cannot_be_told_is_refused(by_margin):
     X, y = draw(30, 0)
-    for coverage in (-0.1, 1.1, np.nan):
-        with pytest.raises(InvalidInputError, match="between 0 and 1"):
-            by_margin.predict_set(X, coverage)
+    for share in (-0.1, 1.1, np.nan, "half", None):
+        with pytest.raises(InvalidInputError, match="coverage must lie between 0 and 1"):
+            by_margin.predict_set(X, share)
+        with pytest.raises(InvalidInputError, match="share must lie between 0 and 1"):
+            by_margin.is_outlier(X, share)
     other = BoostedMixtureClassifier(1, n_stages=1, random_state=0).fit(X, y)
     with pytest.raises(UnsupportedError, match="calibration"):
         other.predict_set(X)

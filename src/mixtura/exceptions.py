@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from numbers import Real
 from types import FrameType
 
 #: Whose lines are not the user's; and those of them that pass a single call on.
@@ -112,3 +113,9 @@ class DegenerateDataWarning(UserWarning):
 
 class AmbiguousDataWarning(UserWarning):
     """The data may be read in two ways; the message says which was taken, and how to decide."""
+
+
+def check_share(name: str, value: object) -> None:
+    """Refuse what is no number from 0 to 1."""
+    if not isinstance(value, Real) or not 0.0 <= float(value) <= 1.0:
+        raise InvalidInputError(f"{name} must lie between 0 and 1, got {value!r}.")

@@ -48,18 +48,23 @@ Worth = tuple[int, np.ndarray, np.ndarray]
 
 def unit_costs(schema: Schema, n_columns: int, cost: Cost) -> np.ndarray:
     """(D,) what each column costs; one for those that a mapping does not name."""
-    found = np.asarray(1.0 if cost is None or isinstance(cost, Mapping) else cost, dtype=np.float64)
+    places: slice | list[int] = slice(None)
+    prices = 1.0 if cost is None else cost
     if isinstance(cost, Mapping):
-        found = np.ones(n_columns)
-        for column, price in cost.items():
-            found[schema.position(column, n_columns)] = price
-    if found.shape not in ((), (n_columns,)) or not (np.isfinite(found) & (found > 0.0)).all():
+        places = [schema.position(column, n_columns) for column in cost]
+        prices = list(cost.values())
+    found = np.ones(n_columns)
+    try:
+        found[places] = prices
+    except (TypeError, ValueError):  # no numbers, or too many
+        found[:] = np.nan
+    if not (np.isfinite(found) & (found > 0.0)).all():
         raise InvalidInputError(
             f"cost must hold {n_columns} finite numbers above zero, one per column, or be a dict "
             "of them by column: information is divided by it. What is free should be measured "
             "without asking."
         )
-    return np.broadcast_to(found, n_columns)
+    return found
 
 
 def next_feature(

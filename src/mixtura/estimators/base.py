@@ -45,7 +45,7 @@ from mixtura.data.sharded import Shard
 from mixtura.densities import HiddenMarkov
 from mixtura.engines import Engine, LocalEngine
 from mixtura.estimators.conditioned import ConditionedModel
-from mixtura.exceptions import InvalidInputError, UnsupportedError, warning_once
+from mixtura.exceptions import InvalidInputError, UnsupportedError, check_share, warning_once
 from mixtura.models.fitted import Fitted, Observations
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
@@ -490,8 +490,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         Sequences are judged by their log density per value.
         """
         model = self._fitted
-        if not 0.0 <= share <= 1.0:
-            raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
+        check_share("share", share)
         return model.is_outlier(self._engine(X), share)
 
     def condition(self, given: Given) -> ConditionedModel:

@@ -16,7 +16,13 @@ from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike, ClassWeight, Numbers
 from mixtura.data.labels import CodedLabels
 from mixtura.estimators.base import check_weight
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
+from mixtura.exceptions import (
+    DegenerateDataWarning,
+    InvalidInputError,
+    UnsupportedError,
+    check_share,
+    warn,
+)
 from mixtura.models.fitted import Observations
 from mixtura.models.held_back import HeldBack
 
@@ -133,8 +139,7 @@ def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool
 
 def check_held_back(held_back: HeldBack | None, coverage: float) -> HeldBack:
     """Rows that sets and intervals go by; an error where there are none, or for a bad coverage."""
-    if not 0.0 <= coverage <= 1.0:
-        raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
+    check_share("coverage", coverage)
     if held_back is None:
         raise UnsupportedError(
             "this model holds no rows back (MixtureClassifier and the regressors do, where they "

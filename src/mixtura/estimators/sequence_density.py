@@ -43,7 +43,7 @@ from mixtura.estimators.channels import (
     read_channels,
 )
 from mixtura.estimators.clustering import Clustering, affordable
-from mixtura.exceptions import InvalidInputError, warn
+from mixtura.exceptions import check_share, warn
 from mixtura.models.fitted import SHARES, Fitted, log_density
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
@@ -306,8 +306,7 @@ class SequenceDensity(Clustering):
         -------
         (T_i,) bool per sequence; with `by_channel` (T_i, d), which channel it is.
         """
-        if not 0.0 <= share <= 1.0:
-            raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
+        check_share("share", share)
         scores, known = self.score_frames(X, by_channel=by_channel), self.frame_quantiles_
         least = np.array([np.interp(share, SHARES, each) for each in known])
         return [each < (least[1:] if by_channel else least[0]) for each in scores]

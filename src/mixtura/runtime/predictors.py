@@ -11,7 +11,7 @@ from mixtura.coupling import couple
 from mixtura.data.given import ArrayLike
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import as_table
-from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError
+from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError, check_share
 from mixtura.runtime import gaussians, mixed  # noqa: F401  what files may hold
 from mixtura.runtime.files import Arrays, class_name, named, unpack
 from mixtura.runtime.models import Fitted, HeldBack
@@ -138,8 +138,7 @@ class Filler(Predictor):
 
     def is_outlier(self, X: ArrayLike, share: float = 0.01) -> np.ndarray:
         """(n,) rows less likely than all but a share of rows like those of training would be."""
-        if not 0.0 <= share <= 1.0:
-            raise InvalidInputError(f"share must lie between 0 and 1, got {share!r}.")
+        check_share("share", share)
         return self.fitted.is_outlier(self._rows(X), share)
 
 
@@ -197,8 +196,7 @@ class Classifier(Filler):
         They go by the rows that the model holds back, or by rows and labels that it has not seen,
         `calibration`.
         """
-        if not 0.0 <= coverage <= 1.0:
-            raise InvalidInputError(f"coverage must lie between 0 and 1, got {coverage!r}.")
+        check_share("coverage", coverage)
         rows, held_back = self._to_classify(X), self.fitted.held_back
         if calibration is not None:
             held_back = self._unseen(*calibration)
