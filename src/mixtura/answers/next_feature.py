@@ -48,14 +48,14 @@ Worth = tuple[int, np.ndarray, np.ndarray]
 
 def unit_costs(schema: Schema, n_columns: int, cost: Cost) -> np.ndarray:
     """(D,) what each column costs; one for those that a mapping does not name."""
-    places: slice | list[int] = slice(None)
-    prices = 1.0 if cost is None else cost
-    if isinstance(cost, Mapping):
-        places = [schema.position(column, n_columns) for column in cost]
-        prices = list(cost.values())
     found = np.ones(n_columns)
     try:
-        found[places] = prices
+        if isinstance(cost, Mapping):
+            found[[schema.position(column, n_columns) for column in cost]] = list(cost.values())
+        elif cost is not None:
+            found[:] = cost
+    except InvalidInputError:
+        raise
     except (TypeError, ValueError):  # no numbers, or too many
         found[:] = np.nan
     if not (np.isfinite(found) & (found > 0.0)).all():
