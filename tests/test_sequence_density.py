@@ -250,6 +250,15 @@ def test_strange_frames_and_channels_are_found():
     np.testing.assert_allclose(by_channel, 0.05, atol=0.02)
 
 
+def test_parts_in_time_are_explained(model, holed):
+    """Values of channels in halves of a sequence add up to its log density."""
+    found = model.explain(holed[:2], intervals=2, groups=[])
+    np.testing.assert_allclose(
+        found.values.sum(1) + found.base_values, model.score_samples(holed[:2]), EXACT
+    )
+    assert found.values.shape == (2, 4)
+
+
 def test_an_impossible_frame_says_nothing_of_the_next(model, rows):
     """Scores of later frames stay finite and exact."""
     X = [sequence.copy() for sequence in rows.data[:2]]

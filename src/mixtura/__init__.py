@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mixtura import objectives as objectives
     from mixtura import plotting as plotting
     from mixtura import runtime as runtime
+    from mixtura import sequences as sequences
     from mixtura import solvers as solvers
     from mixtura.estimators import (
         BoostedMixtureClassifier,
@@ -53,7 +54,7 @@ __all__ = [
 #: Modules that are attributes of the package without an import of their own.
 _MODULES = (
     *("datasets", "densities", "exceptions", "nn", "objectives", "plotting", "runtime"),
-    "solvers",
+    *("sequences", "solvers"),
 )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -12,14 +13,29 @@ from sklearn.utils import _safe_indexing, column_or_1d
 
 from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike
+from mixtura.data.long_frames import (
+    channel,
+    check_columns,
+    column_names,
+    complete,
+    grouped,
+    is_frame,
+    is_missing,
+    places_of,
+    unique,
+    warn_of_gaps,
+)
 from mixtura.data.scaling import Scaling
+from mixtura.data.sequence_forms import Form, library_of, with_columns
 from mixtura.data.sequences import SequenceTable
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
 _ACCEPTED = (
-    "a list of (T, d) arrays, an (n, T, d) array padded with NaN, or a data frame with one row per "
-    "frame"
+    "a list of (T, d) arrays, an (n, T, d) array padded with NaN, a data frame with one row per "
+    "frame, or what mixtura.sequences.from_panel and from_long make of panels and time stamps"
 )
+#: Arrays with so many times as many channels as frames are asked about.
+_WIDE = 4
 
 
 @dataclass(frozen=True)
@@ -29,14 +45,33 @@ class Sequences:
     frames : (F, D), NaN where missing.
     offsets : (n + 1,), sequence i holds the frames `offsets[i]` up to `offsets[i + 1]`.
     names : of the channels, where X was a data frame.
+    ids, times : (n,) of the sequences and (F,) of the frames, where X had them.
+    form : what X was.
+    rows : (F,) the row of a data frame that each frame was.
     """
 
     frames: np.ndarray
     offsets: np.ndarray
     names: list[str] | None = None
+    ids: np.ndarray | None = None
+    times: np.ndarray | None = None
+    form: Form = field(default_factory=Form)
+    rows: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n,): to scikit-learn's splitters, sequences are rows."""
+        return (len(self),)
+
+    def __getitem__(self, key: ArrayLike) -> ArrayLike:
+        """The frames (T_i, d) of one sequence, or the sequences that a mask or integers choose."""
+        key = key[0] if isinstance(key, tuple) else key
+        if isinstance(key, Integral):
+            return self.take(np.arange(len(self))[[int(key)]]).frames
+        return self.take(key)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -47,9 +82,16 @@ class Sequences:
         """The sequences that a mask or integers choose."""
         chosen = np.arange(len(self))[index]
         lengths = self.lengths[chosen]
-        offsets = _offsets(lengths)
-        moved = np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
-        return Sequences(self.frames[np.arange(offsets[-1]) + moved], offsets, self.names)
+        offsets = offsets_of(lengths)
+        at = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
+        return replace(
+            self,
+            frames=self.frames[at],
+            offsets=offsets,
+            ids=None if self.ids is None else self.ids[chosen],
+            times=None if self.times is None else self.times[at],
+            rows=None if self.rows is None else self.rows[at],
+        )
 
     def cut(self, most: int) -> Sequences:
         """Pieces of the sequences, of at most so many frames, as sequences of their own."""
@@ -77,7 +119,23 @@ class Sequences:
 
     def with_values(self, values: np.ndarray) -> Sequences:
         """The same sequences with other frames, (F, D)."""
-        return Sequences(values, self.offsets, self.names)
+        return replace(self, frames=values)
+
+    @property
+    def unpadded_form(self) -> Form:
+        """The form of other sequences like these, of any length."""
+        return replace(self.form, length=0)
+
+    def like(self, values: np.ndarray, X: ArrayLike) -> ArrayLike:
+        """Other frames (F, D) in the form of X, which these sequences were read from."""
+        if self.rows is None or not is_frame(X):
+            return self.form.build(self.with_values(values))
+        known, columns = {str(name): name for name in column_names(X)}, {}
+        for at, name in enumerate(self.names or ()):
+            if np.isnan(self.frames[:, at]).any():  # others stay as they are, to the type
+                column = columns[known.get(name, name)] = np.empty(len(values), values.dtype)
+                column[self.rows] = values[:, at]
+        return with_columns(X, columns)
 
     def split(self) -> list[np.ndarray]:
         """One (T_i, d) array per sequence."""
@@ -94,12 +152,13 @@ def read_sequences(
     channels_first: bool = False,
     id_column: str = "id",
     time_column: str | None = None,
+    gaps: bool = False,
 ) -> Sequences:
     """Sequences in any of the forms that people keep them in; X itself is left alone.
 
     Parameters
     ----------
-    X : list of (T_i, d) arrays, (n, T, d) array, or data frame
+    X : list of (T_i, d) arrays, (n, T, d) array, data frame, or `Sequences`
         Sequences of an array end before the first of the wholly missing frames at their end. A data
         frame has one row per frame; sequences come in the order in which their ids appear first,
         and all columns that are not named below are channels.
@@ -108,13 +167,17 @@ def read_sequences(
     id_column, time_column : str
         Of a data frame: which sequence a row belongs to, and what to sort its rows by; None leaves
         them in their order.
+    gaps : bool
+        Whether gaps in time are seen to; otherwise there is a warning where there are any.
     """
-    if _is_frame(X):
-        return _from_frame(X, id_column, time_column)
+    if isinstance(X, Sequences):
+        return X
+    if is_frame(X):
+        return _from_frame(X, id_column, time_column, gaps)
     entries = _entries(X)
     if entries is not None:
         return _from_list(entries, channels_first)
-    return _from_array(_numbers(X, "X"), channels_first)
+    return _from_array(as_array(X, "X"), channels_first)
 
 
 def per_sequence(y: ArrayLike, X: ArrayLike, id_column: str = "id") -> ArrayLike:
@@ -123,15 +186,13 @@ def per_sequence(y: ArrayLike, X: ArrayLike, id_column: str = "id") -> ArrayLike
     Labels of a data frame may come one per sequence (by id, where y is a series whose index are the
     ids) or one per frame.
     """
-    if y is None or not _is_frame(X):
+    if isinstance(X, Sequences) and y is not None and X.ids is not None:
+        return _by_id(y, X.ids)
+    if y is None or not is_frame(X):
         return y
-    _check_columns(X, id_column, None)
-    ids, codes = _grouped(X, id_column)
-    index = getattr(y, "index", None)
-    if index is not None and not callable(index):
-        places = _places(ids, np.asarray(index))
-        if places is not None:
-            return _safe_indexing(y, places)
+    check_columns(X, id_column, None)
+    ids, codes = grouped(X, id_column)
+    y = _by_id(y, ids)
     labels = column_or_1d(y)
     if len(labels) == len(ids):
         return y
@@ -141,7 +202,7 @@ def per_sequence(y: ArrayLike, X: ArrayLike, id_column: str = "id") -> ArrayLike
             "give one label per sequence, in the order in which their ids appear, or one per row."
         )
     first = np.unique(codes, return_index=True)[1]
-    known, theirs = ~_missing(y, labels), first[codes]
+    known, theirs = ~is_missing(y, labels), first[codes]
     differs, both = known != known[theirs], known & known[theirs]
     differs[both] = labels[both] != labels[theirs[both]]
     if differs.any():
@@ -152,6 +213,15 @@ def per_sequence(y: ArrayLike, X: ArrayLike, id_column: str = "id") -> ArrayLike
             f"{_plain(one)!r} and {_plain(other)!r}: a sequence has one label."
         )
     return _safe_indexing(y, first)
+
+
+def _by_id(y: ArrayLike, ids: np.ndarray) -> ArrayLike:
+    """A series whose index are the ids in their order; anything else as it is."""
+    index = getattr(y, "index", None)
+    if index is None or callable(index):
+        return y
+    places = places_of(ids, np.asarray(index))
+    return y if places is None else _safe_indexing(y, places)
 
 
 # -- lists and arrays --------------------------------------------------------------------------
@@ -167,7 +237,7 @@ def _entries(X: ArrayLike) -> list[ArrayLike] | None:
     return list(array) if array.dtype == object and array.ndim == 1 else None
 
 
-def _numbers(value: ArrayLike, name: str) -> np.ndarray:
+def as_array(value: ArrayLike, name: str) -> np.ndarray:
     """An array of real numbers, or an error that says what `name` is instead."""
     if issparse(value):
         raise InvalidInputError(
@@ -196,7 +266,7 @@ def _numbers(value: ArrayLike, name: str) -> np.ndarray:
     return array
 
 
-def _float_type(parts: Sequence[np.ndarray]) -> type:
+def float_type(parts: Sequence[np.ndarray]) -> type:
     return np.float32 if all(part.dtype == np.float32 for part in parts) else np.float64
 
 
@@ -206,13 +276,14 @@ def _from_list(entries: list[ArrayLike], channels_first: bool) -> Sequences:
     parts = [_frames(entry, place, channels_first) for place, entry in enumerate(entries)]
     shapes = np.array([part.shape for part in parts])
     _check_shapes(shapes, channels_first)
-    frames: np.ndarray = np.concatenate(parts, dtype=_float_type(parts))
-    return _finite(Sequences(frames, _offsets(shapes[:, 0])))
+    frames: np.ndarray = np.concatenate(parts, dtype=float_type(parts))
+    form = Form(channels_first=channels_first)
+    return finite(Sequences(frames, offsets_of(shapes[:, 0]), form=form))
 
 
 def _frames(entry: ArrayLike, place: int, channels_first: bool) -> np.ndarray:
     """One sequence as (T, d)."""
-    array = _numbers(entry, f"sequence {place}")
+    array = as_array(entry, f"sequence {place}")
     if array.ndim > 2:
         raise InvalidInputError(
             f"sequence {place} has the shape {array.shape}: a sequence has two axes, time and "
@@ -235,7 +306,8 @@ def _check_shapes(shapes: np.ndarray, channels_first: bool) -> None:
         hint = "every sequence needs the same channels, NaN where one was not measured."
         if (lengths == lengths[0]).all():
             axes = "(T, d)" if channels_first else "(d, T)"
-            hint = f"if they are {axes} arrays, set channels_first={not channels_first}."
+            hint = f"if they are {axes} arrays, set channels_first={not channels_first}"
+            hint += "." if channels_first else ", or pass mixtura.sequences.from_panel(X)."
         place = int(np.argmax(odd))
         raise InvalidInputError(
             f"sequence {place} has {widths[place]} channel(s), but sequence 0 has {widths[0]}: "
@@ -253,7 +325,8 @@ def _from_array(array: np.ndarray, channels_first: bool) -> Sequences:
     if array.ndim == 2:
         raise InvalidInputError(
             f"X is a matrix of the shape {array.shape}, which may mean two things: pass "
-            "X[:, :, None] for one series of one channel per row, or [X] for one sequence."
+            "X[:, :, None], or mixtura.sequences.from_panel(X), for one series of one channel per "
+            "row, or [X] for one sequence."
         )
     if array.ndim > 3:
         raise InvalidInputError(
@@ -264,17 +337,26 @@ def _from_array(array: np.ndarray, channels_first: bool) -> Sequences:
     if not len(array):
         raise InvalidInputError(f"X has no sequences: pass {_ACCEPTED}.")
     _check_shapes(np.array([array.shape[1:]]), channels_first)
-    array = array.astype(_float_type([array]), copy=False)
+    length, width = array.shape[1:]
+    if not channels_first and width >= _WIDE * length:
+        warn(
+            f"X has the shape {array.shape}, which is read as {length} frames of {width} channels. "
+            "Remedy: if channels come first, as in aeon and sktime, pass "
+            "mixtura.sequences.from_panel(X); if not, a list of its rows.",
+            AmbiguousDataWarning,
+        )
+    array = array.astype(float_type([array]), copy=False)
     padding = np.logical_and.accumulate(np.isnan(array).all(2)[:, ::-1], axis=1)[:, ::-1]
     padding[:, 0] = False  # a sequence of nothing but NaN keeps a frame
-    return _finite(Sequences(array[~padding], _offsets((~padding).sum(1))))
+    form = Form("array", channels_first=channels_first, length=length)
+    return finite(Sequences(array[~padding], offsets_of((~padding).sum(1)), form=form))
 
 
-def _offsets(lengths: np.ndarray) -> np.ndarray:
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _finite(sequences: Sequences, ids: np.ndarray | None = None) -> Sequences:
+def finite(sequences: Sequences, ids: np.ndarray | None = None) -> Sequences:
     infinite = np.isinf(sequences.frames).any(1)
     if infinite.any():
         place = int(np.searchsorted(sequences.offsets, np.argmax(infinite), side="right")) - 1
@@ -288,32 +370,14 @@ def _finite(sequences: Sequences, ids: np.ndarray | None = None) -> Sequences:
 # -- data frames -------------------------------------------------------------------------------
 
 
-def _is_frame(X: ArrayLike) -> bool:
-    return hasattr(X, "columns") and hasattr(X, "__getitem__")
-
-
-def _check_columns(X: ArrayLike, id_column: str, time_column: str | None) -> list[ArrayLike]:
-    """Names of the channels."""
-    columns = list(X.columns)
-    for parameter, name in (("id_column", id_column), ("time_column", time_column)):
-        if name is not None and name not in columns:
-            raise InvalidInputError(
-                f"X has no column {name!r}; it has {columns}: name the right one by {parameter}."
-            )
-    twice = sorted({str(name) for name in columns if columns.count(name) > 1})
-    if twice:
-        raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
-    return [name for name in columns if name not in (id_column, time_column)]
-
-
-def _from_frame(X: ArrayLike, id_column: str, time_column: str | None) -> Sequences:
-    channels = _check_columns(X, id_column, time_column)
+def _from_frame(X: ArrayLike, id_column: str, time_column: str | None, gaps: bool) -> Sequences:
+    channels = check_columns(X, id_column, time_column)
     if not channels:
         raise InvalidInputError(
-            f"X has no channels: its columns {list(X.columns)} are all spoken for."
+            f"X has no channels: its columns {column_names(X)} are all spoken for."
         )
-    ids, codes = _grouped(X, id_column)
-    columns = [_channel(X[name]) for name in channels]
+    ids, codes = grouped(X, id_column)
+    columns = [channel(X[name]) for name in channels]
     wrong = [str(name) for name, column in zip(channels, columns, strict=True) if column is None]
     if wrong:
         raise InvalidInputError(
@@ -321,84 +385,18 @@ def _from_frame(X: ArrayLike, id_column: str, time_column: str | None) -> Sequen
             "sort by as time_column."
         )
     parts = [column for column in columns if column is not None]
-    order = np.argsort(codes, kind="stable")
+    order, times = np.argsort(codes, kind="stable"), None
+    offsets = offsets_of(np.bincount(codes))
     if time_column is not None:
-        order = np.lexsort((_ranks(X, time_column), codes))
-    frames: np.ndarray = np.stack([part[order] for part in parts], axis=1, dtype=_float_type(parts))
-    offsets = _offsets(np.bincount(codes))
-    return _finite(Sequences(frames, offsets, [str(name) for name in channels]), ids)
-
-
-def _grouped(X: ArrayLike, id_column: str) -> tuple[np.ndarray, np.ndarray]:
-    """The ids in the order of their first rows, and the place of each row's id among them."""
-    ids = _complete(X, id_column)
-    if not len(ids):
-        raise InvalidInputError("X has no sequences: the data frame has no rows.")
-    # Rows of an id mostly stand together: sort the runs, not the rows.
-    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))
-    distinct, first, codes = _unique(ids[starts], id_column)
-    order = np.argsort(first)
-    codes = np.argsort(order)[codes]
-    return distinct[order], np.repeat(codes, np.diff(np.append(starts, len(ids))))
-
-
-def _ranks(X: ArrayLike, time_column: str) -> np.ndarray:
-    return _unique(_complete(X, time_column), time_column)[2]
-
-
-def _complete(X: ArrayLike, name: str) -> np.ndarray:
-    """The values of a column where nothing may be missing."""
-    values = np.asarray(X[name])
-    missing = _missing(X[name], values)
-    if missing.any():
-        raise InvalidInputError(
-            f"the column {name!r} has {int(missing.sum())} missing value(s), the first in row "
-            f"{int(np.argmax(missing))}: fill them, or drop these rows."
-        )
-    return values
-
-
-def _unique(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    try:
-        return np.unique(values, return_index=True, return_inverse=True)
-    except TypeError as error:
-        raise InvalidInputError(
-            f"the column {name!r} mixes values that have no order ({error}): make them all one "
-            "type."
-        ) from error
-
-
-def _missing(column: ArrayLike, values: np.ndarray) -> np.ndarray:
-    """Where a column, of which `values` is the array, has no value."""
-    for question in ("isna", "is_null"):
-        if values.dtype == object and hasattr(column, question):
-            return np.asarray(getattr(column, question)(), dtype=bool)
-    return values != values
-
-
-def _channel(column: ArrayLike) -> np.ndarray | None:
-    """Numbers, NaN where one is missing; None for a column of anything else."""
-    values = np.asarray(column)
-    if values.dtype == object:
-        known = ~_missing(column, values)
-        try:
-            given = np.array(values[known].tolist())
-            if given.ndim != 1 or given.dtype.kind not in "fiubO":
-                return None
-            values = np.full(len(values), np.nan)
-            values[known] = given
-        except (TypeError, ValueError):
-            return None
-    return values if values.dtype.kind in "fiub" else None
-
-
-def _places(ids: np.ndarray, index: np.ndarray) -> np.ndarray | None:
-    """Where each id stands in an index; None unless the index holds each of them once."""
-    if index.ndim != 1 or len(index) != len(ids):
-        return None
-    place = {value: at for at, value in enumerate(index.tolist())}
-    places = [place.get(value) for value in ids.tolist()]
-    return None if len(place) < len(ids) or None in places else np.array(places)
+        times = complete(X, time_column)
+        order = np.lexsort((unique(times, time_column)[2], codes))
+        times = times[order]
+        if not gaps:
+            warn_of_gaps(times, offsets)
+    frames: np.ndarray = np.stack([part[order] for part in parts], axis=1, dtype=float_type(parts))
+    names = [str(name) for name in channels]
+    form = Form("long", library_of(X), columns=(id_column, time_column))
+    return finite(Sequences(frames, offsets, names, ids, times, form, order), ids)
 
 
 def _plain(value: ArrayLike) -> ArrayLike:

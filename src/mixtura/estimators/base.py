@@ -419,7 +419,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         Returns
         -------
         (n, D), or (n_draws, n, D); a data frame for a data frame, with the columns of the training
-        rows in their order; of sequences a list of arrays; or n_draws of these. Observed entries
+        rows in their order; of sequences what they came as; or n_draws of these. Observed entries
         come back to the bit; of categories, the likeliest is filled in. Means are those of the
         model: a discriminative objective may have moved them far from the data.
         """
@@ -461,7 +461,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
     def _like(self, values: np.ndarray, rows: Observations, X: ArrayLike) -> ArrayLike:
         """Values of checked rows in the form of what was given."""
         if isinstance(rows, Sequences):
-            return rows.with_values(values).split()
+            return rows.like(values, X)
         return self.schema_.like(values, X)
 
     def category_proba(self, X: ArrayLike, column: int | str) -> np.ndarray:

@@ -62,7 +62,7 @@ def _aligned(sequences: Sequences, schema: Schema, unexpected: str) -> Sequences
     for at, name in enumerate(known):
         if name in names:
             frames[:, at] = sequences.frames[:, names.index(name)]
-    return replace(sequences, frames=frames)
+    return replace(sequences, frames=frames, names=[str(name) for name in known])
 
 
 def length_quantiles(lengths: np.ndarray) -> np.ndarray:
@@ -89,7 +89,8 @@ def lengths_to_draw(
     return torch.from_numpy(np.broadcast_to(counts, n_samples).astype(np.int64))
 
 
-def drawn_sequences(packed: Tensor, lengths: Tensor, scaling: Scaling) -> Sequences:
+def drawn_sequences(packed: Tensor, lengths: Tensor, scaling: Scaling, schema: Schema) -> Sequences:
     """Packed frames that a model drew, in the user's units."""
-    frames = packed[Packing.of(lengths).place].numpy()
-    return Sequences(scaling.invert(frames), np.append(0, lengths.cumsum(0).numpy()))
+    frames = scaling.invert(packed[Packing.of(lengths).place].numpy())
+    names = None if schema.names is None else [str(name) for name in schema.names]
+    return Sequences(frames, np.append(0, lengths.cumsum(0).numpy()), names)

@@ -93,12 +93,13 @@ class SequenceMixtureClassifier(DensityClassifier):
         Imagined frames per state, with the spread that states show on average, that keep
         covariances sound where real frames are few; 0 is plain maximum likelihood.
     channels_first : bool
-        Arrays are (d, T_i), or (n, d, T). What comes back is (T_i, d) all the same.
+        Arrays are (d, T_i), or (n, d, T); so are those that come back.
     id_column, time_column : str
         Of a data frame with one row per frame: the column that tells sequences apart, and the one
         to sort them by (None leaves the rows in their order). Sequences come in the order in which
         their ids appear first, channels are matched by name. Cross-validation cuts data frames by
-        row: give it a list of arrays.
+        row: `GroupKFold` by id keeps sequences whole, with one label per row; or make sequences of
+        them by `mixtura.sequences.from_long`, which also puts time stamps on a grid.
     unexpected : "missing", "ignore" or "error"
         As in `MixtureClassifier`, of the channels of a data frame.
     class_weight, max_time, standardize, unlabeled, device, callbacks
@@ -235,8 +236,8 @@ class SequenceMixtureClassifier(DensityClassifier):
 
         Parameters
         ----------
-        X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, or data frame with one row per
-            frame.
+        X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, data frame with one row per
+            frame, or what `mixtura.sequences` makes of panels and time stamps.
         y : (n,) labels; those of a data frame may also come one per frame, or as a series by id.
         sample_weight : (n,) non-negative weights, likewise.
         """
@@ -261,7 +262,8 @@ class SequenceMixtureClassifier(DensityClassifier):
             self.method_, self.n_stages_ = found.method, len(self.stage_weights_)
         self.history_ = progress.history
         self.n_iter_ = max(1, len(self.history_))
-        self.length_quantiles_ = _length_quantiles(rows)
+        assert isinstance(rows.X, Sequences)
+        self.length_quantiles_, self.form_ = _length_quantiles(rows), rows.X.unpadded_form
         return self
 
     # -- pairs of classes ------------------------------------------------------------------
@@ -361,7 +363,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         *,
         lengths: ArrayLike = None,
         random_state: RandomState = None,
-    ) -> tuple[list[np.ndarray], np.ndarray]:
+    ) -> tuple[ArrayLike, np.ndarray]:
         """Draw sequences from the model.
 
         Parameters
@@ -373,14 +375,14 @@ class SequenceMixtureClassifier(DensityClassifier):
 
         Returns
         -------
-        List of n_samples arrays (T_i, d), and y (n_samples,).
+        Sequences in the form of those of training (ids and times count from 0), and y (n_samples,).
         """
         mixture, generator = self.mixture_, self._generator(random_state)
         labels = self._labels_to_draw(check_count(n_samples), y, generator)
         wanted = lengths_to_draw(lengths, self.length_quantiles_[labels.numpy()], generator)
         packed = mixture.sample(labels, generator, lengths=wanted)
-        drawn = drawn_sequences(packed, wanted, self.scaling_).split()
-        return drawn, self.classes_[labels.numpy()]
+        drawn = drawn_sequences(packed, wanted, self.scaling_, self.schema_)
+        return self.form_.build(drawn), self.classes_[labels.numpy()]
 
 
 def _length_quantiles(rows: Rows) -> np.ndarray:

@@ -17,6 +17,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.answers import (
     Forecast,
+    Groups,
+    Intervals,
     decoded,
     draw_futures,
     forecast,
@@ -184,8 +186,8 @@ class SequenceDensity(Clustering):
 
         Parameters
         ----------
-        X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, or data frame with one row per
-            frame.
+        X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, data frame with one row per
+            frame, or what `mixtura.sequences` makes of panels and time stamps.
         sample_weight : (n,) non-negative weights; those of a data frame may also come one per
             frame, or as a series by id.
         """
@@ -205,7 +207,8 @@ class SequenceDensity(Clustering):
             typical = typical_quantiles(mixture, engine, None, progress)
         mixture = mixture.to("cpu", torch.float64)
         self.model_ = Fitted(mixture, scaling, schema, typical=typical)
-        self.density_, self.length_quantiles_ = plan.structure, length_quantiles(rows.lengths)
+        self.density_, self.form_ = plan.structure, rows.unpadded_form
+        self.length_quantiles_ = length_quantiles(rows.lengths)
         self.frame_quantiles_ = self._frame_quantiles(rows, weight)
         self.history_, self.n_iter_ = progress.history, outcome.model.n_iter
         cut_short = warn_if_cut_short(progress, outcome.n_rows, len(engine))
@@ -311,6 +314,23 @@ class SequenceDensity(Clustering):
         least = np.array([np.interp(share, SHARES, each) for each in known])
         return [each < (least[1:] if by_channel else least[0]) for each in scores]
 
+    def explain(
+        self,
+        X: ArrayLike,
+        output: str | None = None,
+        *,
+        method: str = "auto",
+        groups: Groups = None,
+        intervals: Intervals = None,
+        max_time: float | None = 60.0,
+        random_state: RandomState = None,
+    ) -> ArrayLike:
+        """Why sequences are likely or not: Shapley values of channels, or of parts in time.
+
+        `output` is "log_density"; all else is as in `SequenceMixtureClassifier.explain`.
+        """
+        return self._explained(X, output, method, groups, intervals, max_time, random_state)
+
     def forecast(
         self,
         X: ArrayLike,
@@ -347,7 +367,7 @@ class SequenceDensity(Clustering):
         *,
         lengths: ArrayLike = None,
         random_state: RandomState = None,
-    ) -> tuple[list[np.ndarray], np.ndarray]:
+    ) -> tuple[ArrayLike, np.ndarray]:
         """Draw sequences, and the component each came from.
 
         Parameters
@@ -358,7 +378,8 @@ class SequenceDensity(Clustering):
 
         Returns
         -------
-        List of n_samples arrays (T_i, d), and components (n_samples,).
+        Sequences in the form of those of training (ids and times count from 0), and components
+        (n_samples,).
         """
         mixture, generator, count = self.mixture_, self._generator(random_state), n_samples
         known = np.tile(self.length_quantiles_, (check_count(count), 1))
@@ -366,7 +387,8 @@ class SequenceDensity(Clustering):
         weight = mixture.log_weight.exp()
         component = torch.multinomial(weight, count, replacement=True, generator=generator)
         packed = mixture.density.sample(component, generator, lengths=wanted)
-        return drawn_sequences(packed, wanted, self.scaling_).split(), component.numpy()
+        drawn = drawn_sequences(packed, wanted, self.scaling_, self.schema_)
+        return self.form_.build(drawn), component.numpy()
 
 
 def _train(

@@ -1,0 +1,133 @@
+"""Columns of data frames with one row per frame."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mixtura.data.given import ArrayLike
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
+
+#: Steps in time that are so many times as long as the usual one are gaps.
+GAP = 1.5
+
+
+def is_frame(X: ArrayLike) -> bool:
+    """Whether X is a table with one row per frame: of pandas, polars, Arrow, or one like them."""
+    lazy = hasattr(X, "collect_schema")  # to look at its columns takes time
+    return (lazy or hasattr(X, "columns")) and hasattr(X, "__getitem__")
+
+
+def column_names(X: ArrayLike) -> list[ArrayLike]:
+    """Names of the columns of a table."""
+    return list(X.column_names if hasattr(X, "column_names") else X.columns)
+
+
+def check_columns(X: ArrayLike, id_column: str, time_column: str | None) -> list[ArrayLike]:
+    """Names of the channels."""
+    if hasattr(X, "collect_schema") and hasattr(X, "collect"):
+        raise InvalidInputError("X is a lazy data frame, without rows yet: pass X.collect().")
+    columns = column_names(X)
+    for parameter, name in (("id_column", id_column), ("time_column", time_column)):
+        if name is not None and name not in columns:
+            raise InvalidInputError(
+                f"X has no column {name!r}; it has {columns}: name the right one by {parameter}; "
+                "panels of sktime and aeon go through mixtura.sequences.from_panel."
+            )
+    twice = sorted({str(name) for name in columns if columns.count(name) > 1})
+    if twice:
+        raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
+    return [name for name in columns if name not in (id_column, time_column)]
+
+
+def grouped(X: ArrayLike, id_column: str) -> tuple[np.ndarray, np.ndarray]:
+    """The ids in the order of their first rows, and the place of each row's id among them."""
+    ids = complete(X, id_column)
+    if not len(ids):
+        raise InvalidInputError("X has no sequences: the data frame has no rows.")
+    # Rows of an id mostly stand together: sort the runs, not the rows.
+    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))
+    distinct, first, codes = unique(ids[starts], id_column)
+    order = np.argsort(first)
+    codes = np.argsort(order)[codes]
+    return distinct[order], np.repeat(codes, np.diff(np.append(starts, len(ids))))
+
+
+def complete(X: ArrayLike, name: str) -> np.ndarray:
+    """The values of a column where nothing may be missing."""
+    values = np.asarray(X[name])
+    missing = is_missing(X[name], values)
+    if missing.any():
+        raise InvalidInputError(
+            f"the column {name!r} has {int(missing.sum())} missing value(s), the first in row "
+            f"{int(np.argmax(missing))}: fill them, or drop these rows."
+        )
+    return values
+
+
+def unique(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    try:
+        return np.unique(values, return_index=True, return_inverse=True)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"the column {name!r} mixes values that have no order ({error}): make them all one "
+            "type."
+        ) from error
+
+
+def is_missing(column: ArrayLike, values: np.ndarray) -> np.ndarray:
+    """Where a column, of which `values` is the array, has no value."""
+    for question in ("isna", "is_null"):
+        if values.dtype == object and hasattr(column, question):
+            return np.asarray(getattr(column, question)(), dtype=bool)
+    return values != values
+
+
+def channel(column: ArrayLike) -> np.ndarray | None:
+    """Numbers, NaN where one is missing; None for a column of anything else."""
+    values = np.asarray(column)
+    if values.dtype == object:
+        known = ~is_missing(column, values)
+        try:
+            given = np.array(values[known].tolist())
+            if given.ndim != 1 or given.dtype.kind not in "fiubO":
+                return None
+            values = np.full(len(values), np.nan)
+            values[known] = given
+        except (TypeError, ValueError):
+            return None
+    return values if values.dtype.kind in "fiub" else None
+
+
+def places_of(ids: np.ndarray, index: np.ndarray) -> np.ndarray | None:
+    """Where each id stands in an index; None unless the index holds each of them once."""
+    if index.ndim != 1 or len(index) != len(ids):
+        return None
+    place = {value: at for at, value in enumerate(index.tolist())}
+    places = [place.get(value) for value in ids.tolist()]
+    return None if len(place) < len(ids) or None in places else np.array(places)
+
+
+def as_numbers(times: np.ndarray) -> np.ndarray | None:
+    """(F,) times as numbers, dates in nanoseconds; None for text and the like."""
+    if times.dtype.kind in "mM":
+        return times.astype(f"{times.dtype.kind}8[ns]").astype(np.int64)
+    return times if times.dtype.kind in "iuf" else None
+
+
+def warn_of_gaps(times: np.ndarray, offsets: np.ndarray) -> None:
+    """Say so where times (F,) of sequences, in order, leave gaps."""
+    numbers = as_numbers(times)
+    if numbers is None or len(numbers) < 2:
+        return
+    inside = np.ones(len(numbers) - 1, dtype=bool)
+    inside[offsets[1:-1] - 1] = False
+    gap = np.diff(numbers)[inside]
+    usual = np.median(gap) if len(gap) else 0
+    if usual > 0 and (gap >= GAP * usual).any():
+        wide = gap[gap >= GAP * usual]
+        warn(
+            f"{len(wide)} step(s) in time are longer than usual, up to {wide.max() / usual:.3g} "
+            "times: frames count as one after another. Remedy: mixtura.sequences.from_long with "
+            "step=... makes lost frames of the gaps.",
+            AmbiguousDataWarning,
+        )
