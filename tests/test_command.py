@@ -193,6 +193,11 @@ def test_numbers_are_predicted_with_intervals(asked):
     rows = facts("evaluate", "model.safetensors", asked[1])
     assert rows["mean_absolute_error"] < rows["root_mean_squared_error"] < 0.6
     assert "is not for" in error("sample", "model.safetensors")
+    why = facts("explain", "model.safetensors", asked[1], "--rows", 5)
+    assert why["explained"] == "mean"
+    told = pd.read_csv("explanations.csv").filter(regex="adds|base").sum(axis=1)
+    np.testing.assert_allclose(told, model.predict(X[:5]))
+    run("impute", "model.safetensors", asked[1])
 
 
 # -- questions ---------------------------------------------------------------------------------

@@ -138,6 +138,12 @@ def test_numbers_come_with_intervals():
     assert found["interval"] == pytest.approx(regressor.predict_interval(given, 0.8)[0].tolist())
     (wide,) = ask(client, "predict", row, coverage=1.0)
     assert wide["interval"] == [None, None]
+    (why,) = ask(client, "explain", row)
+    assert why["answer"] == pytest.approx(found["prediction"])
+    assert why["target"] is None
+    (next_one,) = ask(client, "next", row)
+    assert 0.0 < next_one["shares"]["color"] < 1.0
+    assert set(ask(client, "impute", row)[0]["filled"]) == {"color"}
 
 
 # -- refusals ----------------------------------------------------------------------------------

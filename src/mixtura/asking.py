@@ -120,7 +120,7 @@ def reasons(
     max_time: float,
     seed: int = 0,
 ) -> Reasons:
-    """Shapley values for one class, or for that which is predicted; or of the log density."""
+    """Shapley values for one class, or for that which is predicted; or of single numbers."""
     why = model.explain(X, output, max_time=max_time, random_state=seed)
     values, base, size = why.values, why.base_values, np.abs(why.values).mean(0)
     if values.ndim == 2:

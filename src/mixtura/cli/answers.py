@@ -91,7 +91,9 @@ def explain(
     data: Data,
     out: TableOut = Path("explanations.csv"),
     id: Kept = None,
-    output: Annotated[str | None, typer.Option(help="probability, log_odds or log_density")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="probability, log_odds, log_density or mean")
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="so many rows at most, the first ones")] = 1000,
     time: Annotated[float, typer.Option(help="seconds it may take where it has to draw")] = 60.0,
     missing: Missing = None,
@@ -100,13 +102,15 @@ def explain(
 ) -> None:
     """Say why: what each column adds to the answer for each row (Shapley values)."""
     with notes():
+        from mixtura.asking import is_density
         from mixtura.cli.asking import Asked
 
         asked = Asked.read(model, data, missing, "explain", out, id).first(rows)
         with working(f"explaining {len(asked.X):,} rows"):
             found, importance = asked.explanations(output, time, seed)
         asked.write_beside(found, out)
-        what = output or ("probability" if "prediction" in found else "log_density")
+        usual = "log_density" if is_density(asked.model) else "mean"
+        what = output or ("probability" if "prediction" in found else usual)
         show(
             {"rows": len(asked.X), "explained": what, "importance": importance, "wrote": out},
             as_json,
@@ -156,6 +160,7 @@ def sample(
         from mixtura.files import check_table_place, write_frame
 
         check_table_place(out, model)
-        drawn = draw(load_model(model, "condition"), n, label, given or [], seed)
+        # a regressor draws the targets of rows
+        drawn = draw(load_model(model, "responsibilities"), n, label, given or [], seed)
         write_frame(drawn, out)
         show({"rows": n, "columns": drawn.shape[1], "wrote": out}, as_json)

@@ -390,7 +390,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def explain(
         self,
         X: ArrayLike,
-        output: str = "mean",
+        output: str | None = None,
         *,
         method: str = "auto",
         groups: Groups = None,
@@ -405,7 +405,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         Parameters
         ----------
         X : rows, as for `predict`.
-        output : "mean", what `predict` says; or "log_density" of the features, as in
+        output : "mean", or None, what `predict` says; or "log_density" of the features, as in
             `MixtureClassifier.explain`, where indicators of categories count as numbers.
         method, groups, max_time, random_state
             As in `MixtureClassifier.explain`.
@@ -414,7 +414,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         -------
         As there; `values` are (n, P) for one target, and (n, P, T) for several.
         """
-        rows = self._rows(X)
+        rows, output = self._rows(X), output or "mean"
         if output not in _EXPLAINED:
             raise InvalidInputError(f"output={output!r}: output is one of {_EXPLAINED}.")
         question = TargetQuestion(self._model, output, self.device)

@@ -7,8 +7,8 @@ from mixtura.version import version
 
 _SUMMARIES = {
     "predict": "The prediction; of classes also probabilities, sets and oddity where asked for",
-    "explain": "What columns add to the probability of a class, or to the log density",
-    "next": "How much each missing entry is expected to tell about the class, in nats",
+    "explain": "What columns add to the probability of a class, to a number, or to the log density",
+    "next": "What each missing entry is expected to tell: nats, or shares of a variance",
     "impute": "What the missing entries probably are",
 }
 _SHARE: Facts = {"type": "number", "minimum": 0, "maximum": 1}

@@ -155,7 +155,9 @@ function showWhy(found) {
   const shown = adds.slice(0, MOST_SHOWN);
   const rest = adds.slice(MOST_SHOWN).reduce((sum, [, value]) => sum + value, 0);
   if (rest !== 0) shown.push(["all others", rest]);
-  const title = "class" in found ? "Why " + found["class"] + "?" : "Why so likely, or unlikely?";
+  const what = "class" in found ? found["class"] : found.target || "this number";
+  const about = "class" in found || "target" in found;
+  const title = about ? "Why " + what + "?" : "Why so likely, or unlikely?";
   const text = shown.map(([name, value]) => name + " " + (value < 0 ? "−" : "+") +
     brief(Math.abs(value))).join(", ");
   byId("why").replaceChildren(element("h3", { textContent: title }),
@@ -193,9 +195,10 @@ function waterfall(base, steps, answer, description) {
 }
 
 function showNext(found) {
-  const pairs = found ? bySize(found.nats) : [];
+  const pairs = found ? bySize(found.nats || found.shares) : [];
+  const unit = found && found.shares ? " of the variance" : " nats";
   byId("next").replaceChildren(...(pairs.length
-    ? listed("What to measure next", pairs.slice(0, 5), (value) => value.toFixed(3) + " nats") : []));
+    ? listed("What to measure next", pairs.slice(0, 5), (value) => value.toFixed(3) + unit) : []));
 }
 
 function showFilled(found) {

@@ -205,24 +205,28 @@ class Questions:
         return found
 
     def explain(self, X: ArrayLike, label: object, max_time: float) -> list[Facts]:
-        """What columns add to the probability of a class, or to the log density."""
+        """What columns add to the probability of a class, to a number, or to the log density."""
         label = None if label is None else class_of(self.model, label)
         why = reasons(self.model, X, None, label, max_time=max_time)
         found: list[Facts] = []
+        about: Facts = {} if is_density(self.model) else {"target": target_of(self.model)}
         for row, base in enumerate(why.base):
             order = np.argsort(-np.abs(why.adds[row]), kind="stable")
-            facts: Facts = {} if why.labels is None else {"class": _plain(why.labels[row])}
+            facts = about if why.labels is None else {"class": _plain(why.labels[row])}
             adds = {why.names[at]: float(why.adds[row, at]) for at in order}
             answer = float(base + why.adds[row].sum())
             found.append({**facts, "base": float(base), "adds": adds, "answer": answer})
         return found
 
     def next(self, X: ArrayLike) -> list[Facts]:
-        """Nats that each missing entry is expected to tell about the class, most first."""
-        found: list[Facts] = []
+        """What each missing entry is expected to tell, most first.
+
+        Nats about the class, or shares of the variance of a number.
+        """
+        unit, found = "nats" if self._has("classes_") else "shares", list[Facts]()
         for row in self.model.next_feature(X, random_state=0):
             order = [at for at in np.argsort(-row, kind="stable") if row[at] > 0.0]
-            found.append({"nats": {self.columns[at].name: float(row[at]) for at in order}})
+            found.append({unit: {self.columns[at].name: float(row[at]) for at in order}})
         return found
 
     def impute(self, X: ArrayLike) -> list[Facts]:
