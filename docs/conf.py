@@ -24,13 +24,13 @@ extensions = [
 ]
 exclude_patterns = ["_build", "gallery"]
 templates_path = ["_templates"]
-nitpicky = False
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
 
 autosummary_generate = True
 autodoc_typehints = "none"
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 
@@ -38,6 +38,10 @@ sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_gallery",
     "filename_pattern": ".*",
+    "subsection_order": [
+        *("gallery/holes", "gallery/labels", "gallery/answers", "gallery/numbers"),
+        *("gallery/sequences", "gallery/training", "gallery/production"),
+    ],
     "within_subsection_order": FileNameSortKey,
     "abort_on_example_error": True,
     "parallel": 2,

@@ -13,7 +13,9 @@ from sklearn.base import BaseEstimator
 from sklearn.calibration import calibration_curve
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import mixtura
 from mixtura import (
@@ -238,6 +240,12 @@ def test_errors_against_missing_entries_of_several(model, mixed):
     assert len(first.ax_.containers) == 2
     found = check_texts(second)
     assert {"MixtureClassifier", "_$other", "entries missing (%)", "error (%)"} <= set(found)
+
+
+def test_pipelines_that_begin_with_an_imputer_take_holes():
+    rival = make_pipeline(SimpleImputer(), LogisticRegression()).fit(X, Y)
+    shown = MissingDisplay.from_estimator(rival, X, Y, shares=(0.0, 0.8), n_repeats=1)
+    assert shown.errors[1] > shown.errors[0]
 
 
 def test_holes_come_in_the_form_of_the_rows():

@@ -19,7 +19,12 @@ X, y = load_wine(return_X_y=True)
 few = np.where(np.random.default_rng(0).random(len(y)) < 0.15, y, np.nan)
 solver = LinkedEM(max_iter=100, end_to_end=False)
 network = MixtureNetworkClassifier(
-    2, embedding="log_density", solver=solver, missingness="ignore", random_state=0
+    2,
+    embedding="log_density",
+    unlabeled_weight=0.5,
+    solver=solver,
+    missingness="ignore",
+    random_state=0,
 )
 network.fit(X, few)
 unlabeled = np.isnan(few)

@@ -2,8 +2,8 @@
 Mixtures that grow where classes meet
 =====================================
 
-One class lies between the lobes of the other. Boosting adds one component per class at a time,
-where the model is not sure yet.
+Both classes have three lobes, of which the small ones meet. Boosting adds one component per class
+at a time, where the model is not sure yet.
 """
 
 import matplotlib.pyplot as plt

@@ -6,16 +6,19 @@ The same six components per class, trained by likelihood and then by extended Ba
 separate two spirals.
 """
 
+import warnings
+
 import matplotlib.pyplot as plt
 from sklearn.inspection import DecisionBoundaryDisplay
 
 from mixtura import MixtureClassifier
 from mixtura.datasets import make_spirals
 
-rows = make_spirals(400, random_state=0)
-test = make_spirals(400, random_state=1)
+warnings.filterwarnings("ignore", ".*without settling")
+rows = make_spirals(400, radius=26.0, random_state=0)
+test = make_spirals(400, radius=26.0, random_state=1)
 figure, grid = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
-for axes, objective, solver in zip(grid, ("likelihood", "margin"), ("em", "ebw"), strict=True):
+for axes, objective, solver in zip(grid, ("likelihood", "conditional"), ("em", "ebw"), strict=True):
     model = MixtureClassifier(
         6, density="diag", objective=objective, solver=solver, tradeoff=0.0, random_state=0
     )

@@ -231,8 +231,9 @@ class MissingDisplay(Display):
 
 
 def check_takes_holes(estimator: object) -> None:
-    """Refuse a classifier that needs complete rows."""
-    tags = getattr(estimator, "__sklearn_tags__", None)
+    """Refuse a classifier that needs complete rows; of a pipeline, the first step meets holes."""
+    steps = getattr(estimator, "steps", None) or [("", estimator)]
+    tags = getattr(steps[0][1], "__sklearn_tags__", None)
     if tags is not None and not tags().input_tags.allow_nan:
         raise InvalidInputError(
             f"{type(estimator).__name__} takes no missing values: MixtureClassifier and others do, "
