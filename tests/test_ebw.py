@@ -299,6 +299,16 @@ def test_keeps_up_with_lbfgs_on_the_spirals(objective, spirals_start):
     assert first - ours > 1.05 * (first - published)
 
 
+def test_another_solver_may_finish(spirals_start):
+    """It goes on from the best iterate, and ends lower."""
+    start, engine = spirals_start
+    solvers = EBW(20), EBW(20, tol=0.02, patience=2, finish=LBFGS(80, tol=0.0))
+    alone, both = (each.run(start, Conditional(), engine, Progress()) for each in solvers)
+    assert both.objective < alone.objective
+    assert both.objective == pytest.approx(penalized_loss(both.model, Conditional(), engine))
+    assert both.n_iter > 80
+
+
 @pytest.fixture(scope="module")
 def spirals_start():
     """EM on few rows of the spirals, with too few components: one start of many.

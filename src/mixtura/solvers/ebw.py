@@ -63,6 +63,8 @@ class EBW(Solver):
     patience : iterations without a gain before training stops.
     early_stopping : hold out `validation_fraction` of the labeled rows; what counts as a gain, and
         which iterate is kept, is then judged by their errors and loss.
+    finish : a solver that goes on from the best iterate once gains are gone, such as `LBFGS()`: the
+        first steps of extended Baum-Welch are long, its last ones slow.
     """
 
     max_iter: int = 100
@@ -73,6 +75,7 @@ class EBW(Solver):
     patience: int = 20
     early_stopping: bool = False
     validation_fraction: float = 0.1
+    finish: Solver | None = None
 
     closed_form_only = settles = True
     _parameter_constraints = {
@@ -84,6 +87,7 @@ class EBW(Solver):
         "patience": [Interval(Integral, 1, None, closed="left")],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "finish": [None, Solver],
     }
 
     def run(  # type: ignore[override]
@@ -118,7 +122,15 @@ class EBW(Solver):
             waited = watch.waited(self.patience, iteration, gained_at)
             model = walk.on(_Place(model, sums, loss))
         kept = best if held_out is None else watch.model
-        return FitResult(kept, lowest, iteration, waited and not stop)
+        if self.finish is None or stop:
+            return FitResult(kept, lowest, iteration, waited and not stop)
+        found = self.finish.run(
+            *(kept, objective, engine, progress),
+            generator=generator,
+            held_out=held_out,
+            prior=prior,
+        )
+        return replace(found, n_iter=iteration + found.n_iter)
 
     def sums(self, mixture: Mixture, objective: Objective, engine: Engine) -> Statistics:
         """What a pass over all rows says of a mixture: statistics, positive masses, and loss."""

@@ -30,6 +30,8 @@ _STEPS, _QUICK_STEPS = (3e-3, 1e-2, 3e-2, 1e-1), (3e-2,)
 _BATCH = 100
 #: Shares of the time allowed at which objectives are compared.
 _SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
+#: Gains of five iterations of extended Baum-Welch, as shares, from which L-BFGS goes on.
+_FLAT = 3e-3
 #: More than any solver can do in the time.
 _ENDLESS = 100_000
 
@@ -98,6 +100,7 @@ def _race(
     solvers: dict[str, Solver] = {
         "EBW": EBW(_ENDLESS, patience=_ENDLESS),
         "EBW, one D": published,
+        "EBW, then L-BFGS": EBW(_ENDLESS, tol=_FLAT, patience=5, finish=LBFGS(_ENDLESS, tol=0.0)),
         "L-BFGS": LBFGS(_ENDLESS, tol=0.0),
     }
     follow = partial(_follow, report.seed, start, objective, allowed)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from mixtura.data import resolve_device
 from mixtura.data.given import Parameters
 from mixtura.nn import MixtureHead
+from mixtura.papers.cells import grid
 from mixtura.papers.images import load_images
 from mixtura.papers.report import Report
 from mixtura.papers.sparse._last_layer import (
@@ -90,6 +91,7 @@ PARTS = {
         augment=True,
     ),
 }
+CELLS = grid(list(LAST_LAYERS), {name: part.paper for name, part in PARTS.items()})
 _QUICK_PARTS = ("mnist 10-d",)
 _QUICK_LAYERS = DRAWN
 _QUICK: Parameters = {
@@ -231,6 +233,7 @@ def _show_seed(
 
 def _show_cell(report: Report, name: str, layer: str, outcomes: list[Outcome]) -> None:
     errors = [outcome.error for outcome in outcomes]
+    report.cell(name, layer, errors)
     report.row(
         "error",
         part=name,
