@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from scipy.stats import multivariate_normal
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.naive_bayes import GaussianNB
@@ -28,6 +29,7 @@ from mixtura.testing import (
 )
 from mixtura.training.boosting import _NEGLIGIBLE, Boosting, Learner
 from mixtura.training.groups import Recipe
+from mixtura.training.growth import _TEMPERATURES, _temperature
 
 METHODS = ["boosted", "boosted_generative", "adaboost"]
 FLOOR = 0.05
@@ -98,21 +100,32 @@ def kept(q):
     return np.where(q > _NEGLIGIBLE * q.max(), q, 0.0)
 
 
-def conditional(F, y):
+def conditional(F, y, temperature=1.0):
     """F(c_i | a_i)."""
+    F = F ** (1.0 / temperature)
     return F[np.arange(len(y)), y] / F.sum(1)
 
 
-def test_a_discriminative_stage_begins_where_the_classes_meet(lobes):
-    """Weighted maximum likelihood, q proportional to 1 - F(c | a)."""
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_a_discriminative_stage_begins_where_the_classes_meet(temperature, lobes):
+    """Weighted maximum likelihood, q proportional to 1 - F(c | a); then the best share of it."""
     X, y, weight = lobes
-    (_, (mixture, share)), _ = grown(lobes, True, refits=0)
+    options = {"refits": 0, "temperature": temperature, "tol": -np.inf}
+    (_, (mixture, share)), progress = grown(lobes, True, **options)
     first, second = classifiers(mixture, share)
     for found, expected in zip(first, weighted_moments(X, y, weight), strict=True):
         np.testing.assert_allclose(found, expected, 1e-8)
-    q = weight * kept(1.0 - conditional(joint_density(first, X), y))
+    one, other = (joint_density(each, X) for each in (first, second))
+    q = weight * kept(1.0 - conditional(one, y, temperature))
     for found, expected in zip(second, weighted_moments(X, y, q), strict=True):
         np.testing.assert_allclose(found, expected, 1e-5)
+
+    def value(amount):
+        chance = conditional((1.0 - amount) * one + amount * other, y, temperature)
+        return np.average(np.log(chance), weights=weight)
+
+    assert value(share) > max(map(value, np.linspace(1e-3, 0.98, 200))) - 1e-6
+    assert -progress.history[-1]["objective"] == pytest.approx(value(share), rel=1e-9)
 
 
 @pytest.mark.parametrize("discriminative", [True, False], ids=["BxCML", "BxML"])
@@ -421,3 +434,34 @@ def test_many_classes_of_two_are_fitted_once(kind, rng, monkeypatch):
         model.fit(X, y)
     assert len(runs) == (1 if kind == "rows" else 30)  # the classes of rows side by side
     assert np.isfinite(model.predict_proba(X)).all()
+
+
+def test_the_temperature_is_where_training_is_half_as_unsure_as_held_back_rows_are_wrong(rng):
+    """Against probabilities by scipy; one where training errs as often as held-back rows."""
+    X, y = rng.normal(size=(40, 12)), np.repeat([0, 1], 20)
+    X[:, 0] += 1.5 * y
+    table = Table(X, y, scaling=Scaling.identity(12), device=torch.device("cpu"))
+    engine, found = LocalEngine(table), {}
+    for floor in (1e-3, 1e3):
+        recipe = Recipe(Full(floor), EM())
+        learner = Learner(lambda rows, g, recipe=recipe: recipe.start(rows, 1, g), EM(), 2)
+        seed = torch.Generator().manual_seed(0)
+        found[floor] = _temperature(learner, engine, seed, Progress())
+    assert found[1e3] == 1.0
+    rest, back = engine.merged().hold_out(0.25, torch.Generator().manual_seed(0))
+
+    def log_joint(rows):
+        x, rest_x, rest_y = rows.all_rows().x, rest.all_rows().x, rest.y
+        moments = [
+            (rest_x[rest_y == c].mean(0), rest_x[rest_y == c].T.cov(correction=0)) for c in (0, 1)
+        ]
+        return np.stack([multivariate_normal(m, s).logpdf(x) for m, s in moments], 1)
+
+    wrong = (log_joint(back).argmax(1) != back.y.numpy()).mean()
+    doubts = [
+        1.0 - softmax(log_joint(rest) / t, 1)[np.arange(30), rest.y.numpy()].mean()
+        for t in _TEMPERATURES.numpy()
+    ]
+    assert wrong > 0.0
+    assert doubts[0] < wrong / 2
+    assert found[1e-3] == _TEMPERATURES[np.searchsorted(doubts, wrong / 2)]

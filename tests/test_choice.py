@@ -143,7 +143,7 @@ class Way:
         stages = np.atleast_1d(self.losses)
         if stages.ndim == 2:
             stages = stages[number]
-        return [(self, loss) for loss in stages[~np.isnan(stages)]]
+        return ((self, loss) for loss in stages[~np.isnan(stages)])
 
 
 def draw(generator):
@@ -192,6 +192,21 @@ def test_a_race_is_decided_by_all_folds_that_both_have_met():
     best = make_chooser(numbered(100), 3).race([broken, early, late])
     assert best.way is late
     assert trials(broken, early, late) == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("losses", "n_judged", "chosen"),
+    [
+        ([3.0, 2.0, 2.5, 2.0, 4.0, 0.0], 5, 1),  # three in a row are no better
+        ([3.0, 4.0, 4.0, 2.0, 4.0, 1.0], 6, 5),
+        ([np.inf, 2.0], 2, 1),
+    ],
+)
+def test_growth_ends_when_stages_gain_nothing(losses, n_judged, chosen):
+    """What comes later is not trained."""
+    best = make_chooser(numbered(900)).race([Way("grown", losses)])
+    assert len(best.parts[0]) == n_judged
+    assert best.stage() == chosen
 
 
 def champion_of(engine, loss=2.0):

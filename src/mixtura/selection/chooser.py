@@ -25,6 +25,8 @@ FOLDS = 4
 FEWEST, FEWEST_PER_CLASS = 20, 3
 #: Candidates are compared on about so many labeled rows at most.
 MOST = 3_000
+#: Stages after which growth ends if none of them does better than those before.
+_PATIENCE = 3
 #: Held-out rows that settle a race; and the folds after which a challenger that is behind leaves.
 _ENOUGH, _GLIMPSE = 200, 2
 #: Numbers up to which trials on several folds cost little more than one, if they are stacked.
@@ -316,14 +318,28 @@ class Chooser(Generic[AnyWay, AnyTrained]):
                 folds = Folds(self._number.to(self._engine.device), without)
                 trained = way.trials(self._engine, folds, own, clock)
                 contender.whole = trained[-1] if whole else None
-                found = [[model] for model in trained[: len(numbers)]]
+                stages: list[Iterable[AnyTrained]] = [[model] for model in trained[: len(numbers)]]
             elif isinstance(way, StagedWay):
-                found = [list(way.stages(parts[0][0], own, clock))]
-        for models, (_, held_out), seed in zip(found, parts, seeds, strict=True):
-            contender.models.append(models[-1])
-            anew = [torch.Generator().manual_seed(seed + 1) for _ in models]
-            judged = zip(models, anew, strict=True)
-            contender.parts.append([self._judge(model, held_out, own) for model, own in judged])
+                stages = [way.stages(parts[0][0], own, clock)]
+            for each, (_, held_out), seed in zip(stages, parts, seeds, strict=True):
+                self._judge_stages(contender, each, held_out, seed + 1)
+
+    def _judge_stages(
+        self,
+        contender: Contender[AnyWay, AnyTrained],
+        stages: Iterable[AnyTrained],
+        held_out: Engine,
+        seed: int,
+    ) -> None:
+        """Stages as they come, until some in a row do no better than those before."""
+        judged: list[HeldOut] = []
+        for model in stages:
+            judged.append(self._judge(model, held_out, torch.Generator().manual_seed(seed)))
+            earlier, latest = judged[:-_PATIENCE], judged[-_PATIENCE:]
+            if earlier and min(e.loss for e in latest) >= min(e.loss for e in earlier):
+                break
+        contender.models.append(model)
+        contender.parts.append(judged)
 
 
 def _plain(value: object) -> object:

@@ -40,7 +40,7 @@ _NUMBERS = 1_000_000
 #: Single rows that a generative stage tries to begin with.
 _SINGLES = 5
 #: Share of a stage in the mixture when several are compared, after so many refits.
-_GLIMPSE, _GLIMPSES = 0.02, 2
+_GLIMPSE, _GLIMPSES = 0.02, 1
 #: Iterations of EM where others will follow.
 _REFIT = 10
 #: A voter is believed to err at least this often.
@@ -179,6 +179,9 @@ class Boosting:
     Attributes
     ----------
     discriminative : whether the objective is the conditional likelihood, or the joint one.
+    temperature : of the posteriors that the conditional likelihood is of. Log densities of long
+        rows differ by hundreds of nats, rightly or wrongly: at a temperature of one training rows
+        are certain after the first stage, and nothing is left to gain.
     refits : how often a stage is fitted again, with the weights of the mixture that it is part of
         by then. (Those of the mixture without it end on a single sequence: where rows are long,
         their densities differ by hundreds of orders of magnitude.)
@@ -189,13 +192,16 @@ class Boosting:
     n_stages: int
     refits: int = 5
     tol: float = 1e-4
+    temperature: float = 1.0
 
     def grow(
         self, engine: Engine, generator: torch.Generator, progress: Progress
     ) -> Iterator[tuple[Mixture, float]]:
         """The mixture after each stage, and the share that the stage has in it."""
         progress.start("boosting", self.n_stages)
-        rows = _Rows(engine, Conditional() if self.discriminative else Likelihood())
+        rows = _Rows(engine, Likelihood())
+        if self.discriminative:
+            rows = _Rows(engine, Conditional(), self.temperature)
         first = mixture = self.learner.fit(engine, generator, progress.part(1.0))
         joint = rows.joint(mixture)
         value = rows.value(joint)
@@ -252,10 +258,10 @@ class Boosting:
 
 
 class _Rows:
-    """What is to be explained, and how well it is."""
+    """What is to be explained, and how well it is: log-joints count by their temperature."""
 
-    def __init__(self, engine: Engine, objective: Objective) -> None:
-        self._engine, self._objective = engine, objective
+    def __init__(self, engine: Engine, objective: Objective, temperature: float = 1.0) -> None:
+        self._engine, self._objective, self._temperature = engine, objective, temperature
         self._y, self._weight = engine.y.cpu(), engine.weight.double().cpu()
 
     def joint(self, mixture: Mixture) -> Tensor:
@@ -264,7 +270,8 @@ class _Rows:
 
     def value(self, joint: Tensor) -> float:
         """The objective's mean."""
-        return -float(self._objective.loss(joint, self._y) @ self._weight / self._weight.sum())
+        losses = self._objective.loss(joint / self._temperature, self._y)
+        return -float(losses @ self._weight / self._weight.sum())
 
     def own(self, joint: Tensor) -> Tensor:
         """(n,) log-joint with the row's class."""
@@ -272,6 +279,7 @@ class _Rows:
 
     def rivalry(self, joint: Tensor) -> Tensor:
         """(n,) log probability that a row is of another class: 1 - F(c | a)."""
+        joint = joint / self._temperature
         rivals = joint.scatter(1, self._y[:, None], -torch.inf)
         return rivals.logsumexp(1) - joint.logsumexp(1)
 
@@ -337,7 +345,7 @@ class _Rows:
         found = []
         for some in log_odds.split(max(1, _NUMBERS // joint.numel())):
             blended = _blended(joint, alone, some[:, None, None]).flatten(0, 1)
-            losses = self._objective.loss(blended, self._y.repeat(len(some)))
+            losses = self._objective.loss(blended / self._temperature, self._y.repeat(len(some)))
             found.append(losses.view(len(some), -1) @ self._weight)
         return -torch.cat(found) / self._weight.sum()
 

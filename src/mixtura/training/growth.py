@@ -9,11 +9,13 @@ from functools import partial
 from numbers import Integral
 
 import torch
+from torch import Tensor
 
 from mixtura.densities import Structure
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.votes import Votes
+from mixtura.numerics import spawn
 from mixtura.objectives import Objective, beside_likelihood
 from mixtura.progress import Progress
 from mixtura.solvers import EM, Solver, SpreadPrior
@@ -28,6 +30,8 @@ _STAGE_ROWS = 2
 #: Iterations of the first leg of discriminative training (each further leg has twice as many), and
 #: of all legs where a solver does not say; what a leg must gain per sequence for another to follow.
 _LEG, _MOST_LEGS, _GAIN = 10, 100, 1e-3
+#: Share of the sequences that a temperature is found by, and temperatures that are compared.
+_HELD_BACK, _TEMPERATURES = 0.25, torch.logspace(0.0, 3.0, 31, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ def grow(
     engine: Engine,
     generator: torch.Generator,
     progress: Progress,
+    temperature: float = 1.0,
 ) -> Iterator[Grown]:
     """What there is after every stage; no more stages than rows can support."""
     n_stages = min(n_stages, max(1, len(engine.merged()) // (_STAGE_ROWS * learner.n_classes)))
@@ -62,7 +67,7 @@ def grow(
             voters, shares = [*voters, voter], [*shares, vote]
             yield Grown(Votes(tuple(voters), tuple(shares)), shares)
         return
-    boosting = Boosting(learner, method == "boosted", n_stages)
+    boosting = Boosting(learner, method == "boosted", n_stages, temperature=temperature)
     for mixture, step in boosting.grow(engine, generator, progress):
         shares = [*(share * (1.0 - step) for share in shares), step]
         yield Grown(mixture, shares, learner.prior)
@@ -145,7 +150,7 @@ class ChainPlan:
         em = replace(self.em, tol=self.em.tol * float(engine.sizes.mean()))
         learner = Learner(begin, em, self.n_classes).informed(engine, self.prior_rows, generator)
         if isinstance(self.method, str) and self.method in GROWING:
-            yield from grow(self.method, learner, self.n_stages, engine, generator, progress)
+            yield from self._grown(self.method, learner, engine, generator, progress)
             return
         mixture = learner.fit(engine, generator, progress)
         yield Grown(mixture, [1.0], learner.prior)
@@ -153,6 +158,19 @@ class ChainPlan:
             legs = self._legs(mixture, learner.prior, engine, held_out, generator, progress)
             for trained in legs:
                 yield Grown(trained, [1.0], learner.prior)
+
+    def _grown(
+        self,
+        method: str,
+        learner: Learner,
+        engine: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> Iterator[Grown]:
+        temperature = 1.0
+        if method == "boosted" and self.n_stages > 1:
+            temperature = _temperature(learner, engine, spawn(generator), progress)
+        yield from grow(method, learner, self.n_stages, engine, generator, progress, temperature)
 
     def _legs(
         self,
@@ -183,3 +201,28 @@ class ChainPlan:
             mixture, gain, loss = result.model, loss - result.objective, result.objective
             yield mixture
             done, leg = done + leg, 2 * leg
+
+
+def _temperature(
+    learner: Learner, engine: Engine, generator: torch.Generator, progress: Progress
+) -> float:
+    """The least one at which a classifier doubts its own sequences half as often as it should.
+
+    That is, half as often as it errs on sequences that were held back from it. One where training
+    leaves as many doubts, or where classes have too few sequences to hold some back.
+    """
+    rest, held_back = engine.merged().hold_out(_HELD_BACK, generator)
+    if held_back is None:
+        return 1.0
+    model = learner.shortened().fit(rest, generator, progress.part(1.0))
+    own, others = (each.concat(model.class_log_joint, model.density) for each in (rest, held_back))
+    wrong = (others.argmax(1) != held_back.y.cpu()).double() @ _shares(held_back)
+    chance = (own / _TEMPERATURES[:, None, None]).softmax(2)
+    right = chance.gather(2, rest.y.cpu().expand(len(chance), -1)[..., None])[..., 0]
+    doubt = 1.0 - right @ _shares(rest)
+    return float(_TEMPERATURES[int((doubt >= 0.5 * wrong).double().argmax())])
+
+
+def _shares(engine: Engine) -> Tensor:
+    """(n,) of the weights of all rows."""
+    return engine.weight.double().cpu() / engine.total_weight
