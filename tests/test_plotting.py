@@ -22,6 +22,7 @@ from mixtura import (
     MixtureClassifier,
     MixtureDensity,
     MixtureNetworkClassifier,
+    MixtureRegressor,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
@@ -360,6 +361,23 @@ def test_bars_are_mean_sizes_for_the_predicted_classes(model, mixed):
     check_texts(ExplanationDisplay.from_estimator(mixed, MIXED[:1]))
     density = ExplanationDisplay.from_estimator(mixed, MIXED[:1], output="log_density")
     assert "log density" in check_texts(density)
+
+
+def test_explanations_of_numbers_and_of_time():
+    X, t = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20.0)
+    one = MixtureRegressor(1, density="full", marginals="linear", random_state=0).fit(X, t)
+    assert ExplanationDisplay.from_estimator(one, X[:1]).title == "expected number"
+    drawn = ExplanationDisplay.from_estimator(one, X[:1], output="log_density", ax=axes())
+    assert drawn.title == "log density"
+    two = one.fit(X, np.column_stack([t, -t]))
+    drawn = ExplanationDisplay.from_estimator(two, X[:1], target="target 1", ax=axes())
+    assert drawn.title == "expected target 1"
+    series = [np.random.default_rng(seed).normal(seed % 2, size=(6, 1)) for seed in range(8)]
+    chains = SequenceMixtureClassifier(1, method="ml", calibrate=False, random_state=0)
+    chains.fit(series, np.arange(8) % 2)
+    drawn = ExplanationDisplay.from_estimator(chains, series[:1], intervals=3, ax=axes())
+    assert {"0 to 33.3 %", "33.3 to 66.7 %", "66.7 to 100 %"} == set(drawn.names)
+    check_texts(drawn)
 
 
 def test_a_sequence_is_drawn_over_its_states(motion):

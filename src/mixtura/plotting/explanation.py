@@ -60,10 +60,10 @@ class ExplanationDisplay(Display):
 
         Parameters
         ----------
-        output : "probability", "log_odds" or "log_density", as of `explain`, which further
+        output : "probability", "log_odds", "log_density" or "mean", as of `explain`, which further
             `options` go to.
         target : the class that is explained; None takes for each row the one that gets the largest
-            value.
+            value. Of a regressor, "target 0" and so on; None takes the first.
         max_features : columns that are drawn; for one row, the others are summed up.
         """
         if not hasattr(estimator, "explain"):
@@ -71,8 +71,14 @@ class ExplanationDisplay(Display):
                 f"{type(estimator).__name__} has no explain: estimators with a density have."
             )
         require_matplotlib()
-        found = estimator.explain(X, output, **options)
-        return cls.from_explanation(found, target=target, max_features=max_features, ax=ax)
+        found, title = estimator.explain(X, output, **options), None
+        if hasattr(estimator, "predict_quantiles") and output != "log_density":
+            names = found.output_names
+            target = names[0] if names and target is None else target
+            title = f"expected {target or 'number'}"
+        return cls.from_explanation(
+            found, target=target, max_features=max_features, title=title, ax=ax
+        )
 
     @classmethod
     def from_explanation(
@@ -81,12 +87,13 @@ class ExplanationDisplay(Display):
         *,
         target: object = None,
         max_features: int = 10,
+        title: str | None = None,
         ax: Axes | None = None,
     ) -> Self:
-        """Draw what `explain` gave."""
+        """Draw what `explain` gave, under a title, or that of its class."""
         if max_features < 1:
             raise InvalidInputError(f"max_features must be positive, got {max_features!r}.")
-        values, base, title = _of_class(explanation, target)
+        values, base, about = _of_class(explanation, target)
         own = [f"column {name}" if name.isdigit() else name for name in explanation.feature_names]
         first, start = np.abs(values).mean(0), None
         if len(values) == 1:
@@ -98,7 +105,7 @@ class ExplanationDisplay(Display):
         if len(rest) and start is not None:
             labels.append("1 other" if len(rest) == 1 else f"{len(rest)} others")
             drawn = np.append(drawn, first[rest].sum())
-        return cls(labels, drawn, start, title, len(own)).plot(ax)
+        return cls(labels, drawn, start, title or about, len(own)).plot(ax)
 
     def plot(self, ax: Axes | None = None) -> Self:
         """Draw on axes, or on a new figure."""
