@@ -203,7 +203,8 @@ class Auto(Structure):
     """Gaussians of a structure that is left open.
 
     Low rank (full for one or two features) is the first choice; where candidates are compared, the
-    others are a higher floor, a smaller rank, and variances alone.
+    others are a higher floor, a smaller rank, and variances alone; and, for `MixtureClassifier`,
+    `Student` where rows lie far out (see `mixtura.selection.tails`).
 
     Parameters
     ----------

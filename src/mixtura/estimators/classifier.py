@@ -79,7 +79,8 @@ class MixtureClassifier(DensityClassifier):
         What components are in the columns that hold numbers; a name is shorthand for an object of
         `mixtura.densities` with its own settings, such as `LowRank(rank=5, floor=0.1)`. "auto"
         compares low rank (full for one or two features), a smaller rank, a higher floor of the
-        variances, and variances alone, on held-out rows.
+        variances, and variances alone, on held-out rows; and Student's t, where whole rows of
+        classes lie far out on either side (of 30 numbers at most).
     objective : "margin", "conditional", "smooth_margin", "likelihood", or an `Objective`
         The discriminative term; a name is shorthand for an object of `mixtura.objectives` with its
         own settings, such as `Margin(margin=20.0)`.

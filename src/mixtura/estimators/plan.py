@@ -17,7 +17,7 @@ import torch
 from mixtura.data.atoms import SUFFIX
 from mixtura.data.curves import KINDS
 from mixtura.data.given import Numbers
-from mixtura.densities import DENSITIES, Auto, Structure
+from mixtura.densities import DENSITIES, Auto, Structure, Student
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import EVEN
 from mixtura.estimators.rows import Rows
@@ -31,6 +31,7 @@ from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.chooser import MOST, Chooser, Contender
 from mixtura.selection.held_out import Answers, HeldOut
+from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
 from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan, Trained
@@ -179,6 +180,10 @@ def choose(
     some = None
     if n_ways > 1 or calibrates:
         some = engine.merged().sample(MOST, spawn(generator))
+    if several and some is not None and leaves_density_open(estimator) and has_heavy_tails(some):
+        student = Student(floor=float(plan.recipe.structure.floor))
+        plans = [*plans, replace(plan, recipe=replace(plan.recipe, structure=student))]
+        n_ways += 1
     chooser = Chooser[Plan, Trained](some, answers, spawn(generator), progress, n_ways=n_ways)
     ways = [_quick(estimator, each, _GLIMPSE) for each in plans] if several else plans
     best = chooser.race(ways, "density")
@@ -246,12 +251,12 @@ def _quick(estimator: MixtureClassifier, plan: Plan, max_iter: int) -> Plan:
 
 def previous_fit(estimator: MixtureClassifier, rows: Rows, plans: list[Plan]) -> FitResult[Mixture]:
     """The model of the previous fit; it must fit the new rows."""
-    previous = estimator.mixture_
+    previous, structures = estimator.mixture_, [plan.recipe.structure for plan in plans]
     same = (
         previous.density.n_features == rows.X.values.shape[1]
         and np.array_equal(estimator.classes_, rows.classes)
         and plans[0].counts in (None, estimator.n_components_)
-        and estimator.density_ in [plan.recipe.structure for plan in plans]
+        and estimator.density_ in [*structures, Student(floor=float(structures[0].floor))]
         and estimator.missingness in ("auto", estimator.missingness_)
         and estimator.marginals in ("auto", estimator.marginals_[0])
     )
