@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from mixtura.data import Scaling
 from mixtura.data.atoms import SUFFIX, shared_values
 from mixtura.data.curves import KINDS, Curves
 from mixtura.engines import Engine
-from mixtura.estimators.plan import Decision
+from mixtura.estimators.plan import Decision, from_trial
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Blend, Fitted
 from mixtura.models.mixture import Mixture
@@ -22,6 +23,9 @@ from mixtura.selection.blend import blend_answers
 from mixtura.selection.chooser import Contender
 from mixtura.selection.held_out import Answers
 from mixtura.training.hybrid import Plan, Trained
+
+if TYPE_CHECKING:
+    from mixtura.estimators.classifier import MixtureClassifier
 
 #: Rows that curves are learned from, at most; share of the time left that one model may take.
 _CURVE_ROWS, _TIME = 20_000, 0.2
@@ -113,6 +117,7 @@ class Company:
     @classmethod
     def train(
         cls,
+        estimator: MixtureClassifier,
         found: Decision,
         others: Sequence[Mapped],
         generator: torch.Generator,
@@ -132,7 +137,8 @@ class Company:
             trained = each.trial.whole if found.saw_all else None
             if trained is None:
                 wanted, own = each.decision(found), spawn(generator)
-                trained = wanted.plan.train(wanted.engine, own, progress.part(_TIME))
+                plan, begin = from_trial(estimator, wanted.plan, each.trial)
+                trained = plan.train(wanted.engine, own, progress.part(_TIME), previous=begin)
             mixtures.append(trained.model.to("cpu", torch.float64))
         scalings = [each.scaling for each in others]
         return cls(mixtures, scalings, calibrations, weights, calibration)

@@ -29,6 +29,7 @@ from mixtura.estimators.plan import (
     Decision,
     answers,
     choose,
+    from_trial,
     held_back,
     leaves_density_open,
     make_plans,
@@ -97,12 +98,13 @@ class MixtureClassifier(DensityClassifier):
     solver : "auto", "em", "ebw", "adam", "lbfgs", or a `Solver`
         A name is shorthand for an object of `mixtura.solvers` with its own settings, such as
         `Adam(learning_rate=1e-3)`. "auto": EM for the likelihood; L-BFGS on small data and Adam on
-        large for the others.
+        large for the others. L-BFGS then takes a few iterations on all rows, from the first of the
+        models that were trained without some of them on, where there are such.
     init : "em", or an `EM`
         Where another solver goes on, it starts from EM on the rows of each class: that is
-        `EM(max_iter=100, tol=0.001 * D, n_init=1)` for D columns of numbers (ten at least), unless
-        another is given. Where EM is what
-        solver="auto" chooses, it is the one given here.
+        `EM(max_iter=100, tol=0.001 * D, n_init=1)` for D columns of numbers (ten at least; no more
+        than 10 iterations before the L-BFGS of solver="auto"), unless another is given. Where EM is
+        what solver="auto" chooses, it is the one given here.
     holes : float in [0, 0.5]
         Show the objective every row twice, whole and with so large a share of random holes (on
         average; they are marginalized, as everywhere): good where features will be missing at
@@ -328,7 +330,7 @@ class MixtureClassifier(DensityClassifier):
                 if not found.saw_all and found.engine.total_weight > MOST:
                     found, others = best_of(found, others), []
                 elif others:
-                    company = Company.train(found, others, spawn(generator), progress)
+                    company = Company.train(self, found, others, spawn(generator), progress)
             outcome = self._train(found, generator, progress)
         trained, engine, plan = outcome.model, found.engine, found.plan
         calibration = self._calibration(found, trained, generator)
@@ -430,6 +432,8 @@ class MixtureClassifier(DensityClassifier):
             if plan.solver.held_out_share:
                 rows, held_out = rows.hold_out(plan.solver.held_out_share, own)
             begin = found.previous if latest is None else latest.result
+            if begin is None:
+                plan, begin = from_trial(self, plan, found.trial)
             result = plan.train(rows, own, progress, previous=begin, held_out=held_out)
             return _Trained(result, held_out)
 

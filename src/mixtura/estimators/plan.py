@@ -45,13 +45,15 @@ MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", 
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
 #: Iterations that tell which of several candidates is best, those that are left for it, those that
-#: lead from one trained mixture to another one nearby, and those of a model beside the first.
-_GLIMPSE, _REST, _FURTHER, _BESIDE = 12, 28, 20, 25
+#: lead from one trained mixture to another one nearby, those of a model beside the first, and those
+#: that all rows are left where a trial without some of them was the start.
+_GLIMPSE, _REST, _FURTHER, _BESIDE, _LAST = 12, 28, 20, 25, 15
 #: How many times the components of a class a model beside the first has; rows that each needs, at
 #: least and for so many features.
 _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
-#: A start has settled when a row gains so little per number (of ten at least).
-_TOL = 1e-3
+#: A start has settled when a row gains so little per number (of ten at least); it is good enough
+#: for L-BFGS after so many iterations.
+_TOL, _ENOUGH = 1e-3, 10
 #: The prior of a class that a stream has not shown yet.
 _NEVER = 1e-100
 
@@ -102,6 +104,7 @@ def make_plans(
     solver = choose_solver(estimator.solver, rows.weight.sum(), by_em)
     _refuse_contradictions(estimator, solver, generative, structures[0])
     init = resolve(estimator.init, {"em": partial(EM, tol=_TOL * max(n_numbers, 10))})
+    brief = estimator.solver == "auto" and estimator.init == "em" and isinstance(solver, LBFGS)
     if estimator.solver == "auto" and isinstance(solver, EM) and estimator.init != "em":
         solver = init
     prior_rows, given = estimator.prior_rows, estimator.unlabeled_weight
@@ -116,6 +119,7 @@ def make_plans(
             em=solver if isinstance(solver, EM) else init,
             prior_rows=None if isinstance(prior_rows, str) else prior_rows,
             informative=estimator.missingness == "informative",
+            enough=_ENOUGH if brief else None,
         ),
         counts=counts,
         log_prior=torch.from_numpy(np.log(_class_prior(estimator.class_prior, rows))),
@@ -201,6 +205,15 @@ def choose(
     chosen = replace(best.way, solver=plan.solver, begin=())
     saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
     return Decision(chosen, engine, chooser, best, previous, best.held_out(), saw_all)
+
+
+def from_trial(
+    estimator: MixtureClassifier, plan: Plan, trial: Contender[Plan, Trained]
+) -> tuple[Plan, Trained | None]:
+    """A few iterations from the first model of a trial on, where their number is left to us."""
+    if estimator.solver != "auto" or not isinstance(plan.solver, LBFGS) or not trial.models:
+        return plan, None
+    return plan.limited(_LAST), trial.models[0]
 
 
 def held_back(found: Decision, beside: Sequence[Contender[Plan, Trained]] = ()) -> HeldBack | None:

@@ -39,12 +39,14 @@ class Recipe:
     prior_rows : imagined rows per component with the pooled spread of all groups; None takes as
         many as the spread has dimensions plus two (a whole covariance), or three (variances).
     informative : whether components also differ in which entries are absent.
+    enough : iterations that the start of another solver takes at most.
     """
 
     structure: Structure
     em: EM
     prior_rows: float | None = 0.0
     informative: bool = False
+    enough: int | None = None
 
     @property
     def missingness(self) -> str:
@@ -256,12 +258,14 @@ class _Training:
     ) -> None:
         self._groups, self._recipe, self._generator = groups, recipe, generator
         self._progress = progress
+        self._em = recipe.em if recipe.enough is None else recipe.em.limited(recipe.enough)
         self._singles: dict[tuple[int, int], Mixture] = {}
         self.priors = self._pooled() if recipe.prior_rows != 0 else None
 
     def _pooled(self) -> list[SpreadPrior]:
         """Of each trial, with the spread that one component per group shows on average."""
-        em, silent = EM(_PRIOR_ITERATIONS, self._recipe.em.tol), self._progress.part(_PRIOR_TIME)
+        em = EM(self._recipe.enough or _PRIOR_ITERATIONS, self._em.tol)
+        silent = self._progress.part(_PRIOR_TIME)
         n_trials, n_classes = self._groups.sees.shape[:2]
         shares = []
         for portion in self._groups.portions(range(n_classes)):
@@ -292,9 +296,9 @@ class _Training:
         priors = [prior for prior in self.priors or () for _ in classes]
         prior = SpreadPrior.stacked(priors, count)
         attempts = []
-        for _ in range(self._recipe.em.n_init if count > 1 else 1):
+        for _ in range(self._em.n_init if count > 1 else 1):
             start = self._start(classes, count, rows, assignment)
-            result = self._recipe.em.run(start, Likelihood(), rows, self._progress, prior=prior)
+            result = self._em.run(start, Likelihood(), rows, self._progress, prior=prior)
             attempts.append(unstacked(result))
         results = [min(each, key=lambda one: one.objective) for each in zip(*attempts, strict=True)]
         return {label: results[place :: len(classes)] for place, label in enumerate(classes)}
