@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid import _side_by_side as side_by_side
 from mixtura.papers.hybrid._side_by_side import Outcome, Trial
 from mixtura.papers.hybrid._training import COMMON
-from mixtura.papers.report import Report
+from mixtura.papers.report import Report, lines_of
 from mixtura.solvers import Adam
 
 #: Draws of the settings per shape and objective, uniform in their logarithms.
@@ -133,18 +134,29 @@ class Task:
     generative: bool = False
 
 
-def search(report: Report, tasks: Sequence[Task], n_seeds: int) -> None:
-    """All tasks with a cell that no earlier run has measured, in this order."""
+def search(report: Report, tasks: Sequence[Task], n_seeds: int, stored: Path) -> None:
+    """All tasks with a cell that no earlier run has measured, in this order.
+
+    Unless a search was asked for, the settings are those that are stored, where there are any.
+    """
+    if not (report.search or report.kept("choices")):
+        for line in lines_of(stored):
+            report.keep("choices", line)
     left = [task for task in tasks if report.wants(task.label) and not _is_done(report, task)]
     seeds, deadline = range(report.seed, report.seed + n_seeds), time.time() + report.max_time
-    with ProcessPoolExecutor(report.jobs, mp_context=get_context("spawn")) as pool:
+    if report.jobs == 1:
+        for task in left:
+            work(report, task, seeds, deadline)
+        return
+    with ProcessPoolExecutor(
+        report.jobs, get_context("spawn"), torch.set_num_threads, (1,)
+    ) as pool:
         for each in [pool.submit(work, report, task, seeds, deadline) for task in left]:
             each.result()
 
 
 def work(report: Report, task: Task, seeds: range, deadline: float) -> None:
     """One task, as far as time allows."""
-    torch.set_num_threads(1)
     try:
         if len(_chosen(report, task, 1)) < len(task.cells):
             _first_round(report, task, deadline)
