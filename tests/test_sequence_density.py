@@ -106,8 +106,9 @@ def test_imputations_are_those_of_all_paths(model, holed):
 def test_frames_are_scored_given_those_before(model, holed):
     """By the ratio of the densities of what has been seen; each value by itself, too."""
     for by_channel in (False, True):
-        scores = model.score_frames(holed, by_channel=by_channel)
-        for sequence, found in zip(holed, scores, strict=True):
+        some = holed[1:4]
+        scores = model.score_frames(some, by_channel=by_channel)
+        for sequence, found in zip(some, scores, strict=True):
             for t, at in np.ndindex(len(sequence), 2 if by_channel else 1):
                 now = sequence[: t + 1].copy()
                 if by_channel:
@@ -192,8 +193,8 @@ def test_hmmlearn_agrees(rows):
 
 def test_clusters_are_found():
     """Four models, two of which differ only in how often they leave their states."""
-    rows = make_hmm_sequences(30, random_state=1)
-    model = SequenceDensity(4, n_states=2, solver=EM(10), random_state=0).fit(rows.data)
+    rows = make_hmm_sequences(20, random_state=1)
+    model = SequenceDensity(4, n_states=2, solver=EM(5, 0.1), random_state=0).fit(rows.data)
     assert adjusted_rand_score(2 * rows.target + rows.hard, model.predict(rows.data)) > 0.9
     assert model.n_components_ == len(model.weights_) == 4
     drawn, component = model.sample(200, random_state=0)
@@ -203,12 +204,13 @@ def test_clusters_are_found():
 def test_held_out_sequences_choose(monkeypatch):
     """More components while that clearly helps; then states."""
     monkeypatch.setattr("mixtura.estimators.sequence_density._STATES", (1, 2))
+    monkeypatch.setattr("mixtura.training.chain_mixtures._STARTS", 1)
     rng = np.random.default_rng(0)
-    X = [5.0 * (place % 2) + rng.normal(size=(6, 1)) for place in range(40)]
+    X = [5.0 * (place % 2) + rng.normal(size=(6, 1)) for place in range(24)]
     model = SequenceDensity(**QUICK).fit(X)
     assert (model.n_components_, model.n_states_) == (2, 1)
     assert {each["question"] for each in model.choice_} == {"components", "states"}
-    assert adjusted_rand_score(np.arange(40) % 2, model.predict(X)) == 1.0
+    assert adjusted_rand_score(np.arange(24) % 2, model.predict(X)) == 1.0
 
 
 def test_pieces_of_one_long_sequence_choose(monkeypatch):
@@ -295,19 +297,17 @@ def test_files_pickles_and_clones(model, holed, tmp_path):
 
 def test_fits_repeat_themselves_and_weigh(rows):
     """A weight of two is a sequence given twice, and a weight of zero one left out."""
-    X, weight = rows.data[:20], np.ones(20)
-    weight[3], weight[5:] = 2.0, weight[5:] * (np.arange(15) < 12)
-    model = SequenceDensity(2, n_states=2, **QUICK).fit(X, sample_weight=weight)
-    places = np.repeat(np.arange(20), weight.astype(int))
-    same(SequenceDensity(2, n_states=2, **QUICK).fit([X[p] for p in places]), model, X)
-    model.fit(X)
-    same(SequenceDensity(2, n_states=2, **QUICK).fit(X), model, X)
+    X, weight = rows.data[10:20], np.ones(10)
+    weight[3], weight[8:] = 2.0, 0.0
+    model = SequenceDensity(2, n_states=1, **QUICK).fit(X, sample_weight=weight)
+    places = np.repeat(np.arange(10), weight.astype(int))
+    same(model.fit([X[p] for p in places]), clone(model).fit(X, sample_weight=weight), X)
 
 
 def test_searches(rows):
     model = SequenceDensity(1, n_states=1, **QUICK)
-    assert cross_val_score(model, rows.data, cv=3).shape == (3,)
-    search = GridSearchCV(model, {"n_states": [1, 2], "solver__max_iter": [2]}, cv=2).fit(rows.data)
+    assert cross_val_score(model, rows.data, cv=2).shape == (2,)
+    search = GridSearchCV(model, {"n_states": [1, 2], "solver__tol": [0.5]}, cv=2).fit(rows.data)
     assert search.best_params_["n_states"] == 2
 
 
