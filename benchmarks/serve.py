@@ -41,7 +41,7 @@ class Served(mlflow.pyfunc.PythonModel):
         self.model = runtime.load(context.artifacts["model"])
 
     def predict(self, context, model_input, params=None):
-        return pandas.DataFrame(self.model.predict_proba(model_input.astype(float)))
+        return pandas.DataFrame(self.model.predict_proba(model_input))
 
 mlflow.pyfunc.save_model(sys.argv[2], python_model=Served(), artifacts={"model": sys.argv[1]})
 """

@@ -244,7 +244,7 @@ def test_errors_against_missing_entries_of_several(model, mixed):
 
 
 def test_pipelines_that_begin_with_an_imputer_take_holes():
-    rival = make_pipeline(SimpleImputer(), LogisticRegression()).fit(X, Y)
+    rival = make_pipeline(SimpleImputer(), LogisticRegression(max_iter=1000)).fit(X, Y)
     shown = MissingDisplay.from_estimator(rival, X, Y, shares=(0.0, 0.8), n_repeats=1)
     assert shown.errors[1] > shown.errors[0]
 
