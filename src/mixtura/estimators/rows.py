@@ -154,7 +154,8 @@ def labeled_alone(codes: np.ndarray) -> np.ndarray:
     if not known.all():
         warn(
             f"{int((~known).sum())} unlabeled row(s) are left out: this model cannot learn from "
-            "them. Remedy: MixtureClassifier can; or drop them.",
+            "them. Remedy: drop them; of rows MixtureClassifier learns, of sequences "
+            "SequenceDensity.",
             DegenerateDataWarning,
         )
     return known
