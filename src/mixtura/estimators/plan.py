@@ -185,8 +185,7 @@ def choose(
     if n_ways > 1 or calibrates:
         some = engine.merged().sample(MOST, spawn(generator))
     if several and some is not None and leaves_density_open(estimator) and has_heavy_tails(some):
-        student = Student(floor=float(plan.recipe.structure.floor))
-        plans = [*plans, replace(plan, recipe=replace(plan.recipe, structure=student))]
+        plans = [*plans, replace(plan, recipe=replace(plan.recipe, structure=_student(plan)))]
         n_ways += 1
     chooser = Chooser[Plan, Trained](some, answers, spawn(generator), progress, n_ways=n_ways)
     ways = [_quick(estimator, each, _GLIMPSE) for each in plans] if several else plans
@@ -214,6 +213,11 @@ def from_trial(
     if estimator.solver != "auto" or not isinstance(plan.solver, LBFGS) or not trial.models:
         return plan, None
     return plan.limited(_LAST), trial.models[0]
+
+
+def _student(plan: Plan) -> Student:
+    """What is compared where rows lie far out."""
+    return Student(floor=float(plan.recipe.structure.floor))
 
 
 def held_back(found: Decision, beside: Sequence[Contender[Plan, Trained]] = ()) -> HeldBack | None:
@@ -265,11 +269,13 @@ def _quick(estimator: MixtureClassifier, plan: Plan, max_iter: int) -> Plan:
 def previous_fit(estimator: MixtureClassifier, rows: Rows, plans: list[Plan]) -> FitResult[Mixture]:
     """The model of the previous fit; it must fit the new rows."""
     previous, structures = estimator.mixture_, [plan.recipe.structure for plan in plans]
+    if leaves_density_open(estimator):
+        structures.append(_student(plans[0]))
     same = (
         previous.density.n_features == rows.X.values.shape[1]
         and np.array_equal(estimator.classes_, rows.classes)
         and plans[0].counts in (None, estimator.n_components_)
-        and estimator.density_ in [*structures, Student(floor=float(structures[0].floor))]
+        and estimator.density_ in structures
         and estimator.missingness in ("auto", estimator.missingness_)
         and estimator.marginals in ("auto", estimator.marginals_[0])
     )
