@@ -21,14 +21,14 @@ from mixtura.papers.report import lines_of
 
 _HEAD = """# The papers, cell by cell
 
-Written by `python -m mixtura.papers.page docs/results` from the lines in [papers/](papers), which
-the commands below keep (`<experiment>-cells.jsonl` in their folder): values of all seeds, settings,
-command, commit and machine of each cell. "Ours" is mean ± deviation over seeds (draws, splits), and
-their number; a deviation that was not kept is left out. Lines of earlier code name its commit, and
-hold means alone. "No worse" compares means, rounded as the
-paper prints its figure; papers mostly print single runs. Sets and settings that differ from a
-paper's are named on its page: [hybrid](hybrid.md), [extended Baum-Welch](ebw.md),
-[sparse](sparse.md), [sequences](sequences.md), [networks](networks.md).
+Written by `python -m mixtura.papers.page docs/results` from the lines in `docs/results/papers`,
+which the commands below keep (`<experiment>-cells.jsonl` in their folder): values of all seeds,
+settings, command, commit and machine of each cell. "Ours" is mean ± deviation over seeds (draws,
+splits), and their number; a deviation that was not kept is left out. Lines of earlier code name its
+commit, and hold means alone. "No worse" compares means, rounded as the paper prints its figure;
+papers mostly print single runs. Sets and settings that differ from a paper's are named on its page:
+[hybrid](hybrid.md), [extended Baum-Welch](ebw.md), [sparse](sparse.md), [sequences](sequences.md),
+[networks](networks.md).
 """
 
 

@@ -73,7 +73,7 @@ SETTINGS = {
     "waveform": "radial 0.2",
     "banana": "radial 1.4",
     "titanic": "radial 1.4",
-    "breast cancer": "radial 0.7",
+    "breast cancer": "dual",
 }
 _FEATURES = {"ripley": 2, "waveform": 21, "banana": 2, "titanic": 3, "breast cancer": 9}
 #: Training parts, and folds of each, that settings are compared on.
@@ -131,11 +131,11 @@ def run(report: Report) -> None:
     """A row for each set and model."""
     names = ("ripley", "titanic") if report.quick else tuple(_PAPER)
     for name in names:
-        rows = load_dataset(_FILES.get(name, name))
         wanted = [model for model in MODELS if report.wants(f"{name}, {model}")]
         if report.quick and "GP" in wanted:
             wanted.remove("GP")  # it is slow
         if wanted:
+            rows = load_dataset(_FILES.get(name, name))
             setting = _searched(report, name, rows) if report.search else SETTINGS[name]
             for model in wanted:
                 _show(report, name, model, setting, _scores(report, name, model, setting, rows))
