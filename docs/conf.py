@@ -38,6 +38,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_gallery",
     "filename_pattern": ".*",
+    "capture_repr": ("_repr_html_",),  # displays are seen already
     "subsection_order": [
         *("gallery/holes", "gallery/labels", "gallery/answers", "gallery/numbers"),
         *("gallery/sequences", "gallery/training", "gallery/production"),
