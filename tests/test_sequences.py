@@ -413,6 +413,16 @@ def test_poor_data_give_sound_models(method, name):
         assert all(np.isfinite(sequence).all() for sequence in sequences)
 
 
+def test_generative_growth_does_not_begin_with_nothing():
+    """Stages begin with single sequences, some of which are wholly missing."""
+    X, y, _ = POOR["missing sequences"]
+    X = [s * np.nan if number < 4 else s for number, s in enumerate(X)]
+    model = SequenceMixtureClassifier(
+        2, method="boosted_generative", n_stages=2, init=EM(2), calibrate=False, random_state=0
+    )
+    assert np.isfinite(model.fit(X, y).predict_proba(X)).all()
+
+
 @pytest.mark.parametrize("density", ["full", "spherical", "low_rank"])
 @pytest.mark.parametrize("name", ["length one", "all constant", "one frame a class", "outlier"])
 def test_poor_data_with_every_structure(name, density):
