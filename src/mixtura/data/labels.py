@@ -13,6 +13,9 @@ from mixtura.data.given import ArrayLike
 from mixtura.data.tables import UNLABELED
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
+#: Rows that are counted at a time.
+_AT_ONCE = 2**20
+
 
 @dataclass(frozen=True)
 class CodedLabels:
@@ -102,6 +105,16 @@ def _equals(y: np.ndarray, marker: object) -> np.ndarray:
     if y.dtype == object:
         return np.array([not is_missing(label) and label == marker for label in y], dtype=bool)
     return y == marker
+
+
+def class_masses(y: np.ndarray, weight: np.ndarray, n_classes: int) -> np.ndarray:
+    """(C,) what the labeled rows of each class weigh; of very many, some at a time are counted."""
+    mass = np.zeros(n_classes)
+    for start in range(0, len(y), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        known = y[part] >= 0
+        mass += np.bincount(y[part][known], weight[part][known], minlength=n_classes)
+    return mass
 
 
 def encode_labels(y: np.ndarray, classes: np.ndarray, unlabeled: object) -> np.ndarray:

@@ -65,6 +65,8 @@ class LazyRows(ABC):
     def view(self, index: np.ndarray) -> Self:
         """The rows that a mask or integers choose; none is read yet."""
         index = np.flatnonzero(index) if index.dtype == bool else index
+        if self._whole[0] < 2**31:
+            index = index.astype(np.int32)
         part = copy(self)
         part._order = index if self._order is None else self._order[index]
         return part

@@ -70,7 +70,7 @@ class Source(Openable):
         columns = [_Column(name, types[name], at in chosen) for at, name in enumerate(names)]
         if not columns:
             raise InvalidInputError(f"there is no column beside {', '.join(map(repr, told))}.")
-        scan = _Scan(columns, {name: _Answers(kind_of_arrow(types[name], name)) for name in told})
+        scan = _Scan(columns, {name: _Answers(_is_coded(types[name], name)) for name in told})
         counts = [sum(map(scan.add, reader.batches([part]))) for part in reader.parts]
         schema = scan.schema() if sum(counts) else Schema(names)
         rows = StreamedRows(reader, columns, counts, scan.has_missing)
@@ -78,6 +78,7 @@ class Source(Openable):
             scan.answers[each].found() if isinstance(each, str) else each
             for each in (y, sample_weight)
         )
+        weight = weight.plain() if isinstance(weight, CodedLabels) else weight
         return Opened(rows, schema.with_empty(rows), labels, weight)
 
 
@@ -179,28 +180,30 @@ class _Scan:
 
 @dataclass
 class _Answers:
-    """A column of labels or weights, which are kept in memory."""
+    """A column of labels or weights, which are kept in memory; the former as small numbers."""
 
-    kind: str
+    coded: bool
     _parts: list[np.ndarray] = field(default_factory=list)
     _codes: dict[object, int] = field(default_factory=dict)
 
     def add(self, column: pa.Array) -> None:
-        if self.kind == "text":
+        if self.coded:
             encoded = _encoded(column)
             known = [*encoded.dictionary.to_pylist(), *([None] if column.null_count else [])]
             codes = np.array([self._codes.setdefault(value, len(self._codes)) for value in known])
             places = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
-            self._parts.append(codes.astype(np.int32)[places])
+            self._parts.append(codes.astype(np.min_scalar_type(len(self._codes)))[places])
         else:
             plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
             self._parts.append(plain.to_numpy(zero_copy_only=False))
 
     def found(self) -> ArrayLike:
-        values = np.concatenate(self._parts or [np.empty(0, np.int32)])
-        if self.kind != "text":
+        values = np.concatenate(self._parts or [np.empty(0, np.uint8)])
+        if not self.coded:
             return values
-        return CodedLabels(np.array([*self._codes], dtype=object), values)
+        labels = [*self._codes]
+        whole = all(isinstance(label, int) for label in labels)
+        return CodedLabels(np.array(labels, dtype=None if whole else object), values)
 
 
 class StreamedRows(LazyRows):
@@ -279,8 +282,9 @@ class StreamedRows(LazyRows):
 
     def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Parts come in random order; a window goes over them, and within it order is random."""
-        order = np.arange(len(self)) if self._order is None else self._order
-        edges = np.searchsorted(order, self._edges)
+        edges = self._edges
+        if self._order is not None:
+            edges = np.searchsorted(self._order, self._edges)
         stretches = [
             (int(edges[part]), int(edges[part + 1]))
             for part in torch.randperm(len(edges) - 1, generator=generator).tolist()
@@ -353,6 +357,11 @@ class _Cursor:
                 raise
             self._next = self._thread.submit(next, self._reading, self._at)
         return self._at
+
+
+def _is_coded(kind: pa.DataType, name: str) -> bool:
+    """Whether labels are of a few kinds: text, whole numbers, booleans."""
+    return kind_of_arrow(kind, name) != "numbers" or pa.types.is_integer(kind)
 
 
 def _encoded(column: pa.Array) -> pa.DictionaryArray:

@@ -130,19 +130,16 @@ class Table:
     ) -> None:
         self.scaling, self.device, self.dtype = scaling, device, dtype
         self._journal = journal
-        n = len(X)
-        y = np.zeros(n, dtype=np.int64) if y is None else y
-        self.y = torch.as_tensor(y, device=device)
-        self.weight = torch.ones(n, dtype=dtype, device=device)
-        if weight is not None:
-            self.weight = torch.as_tensor(weight, dtype=dtype, device=device)
+        self._lazy = _lazy_rows(X)
+        self.y = _column(0 if y is None else y, len(X), None, device)
+        self.weight = _column(1.0 if weight is None else weight, len(X), dtype, device)
         self._absent: Tensor | None = None
-        if isinstance(X, LazyRows):
-            self._lazy: LazyRows | None = X
-        elif is_memory_mapped(X):
-            self._lazy = MappedRows(X)
+        if self._lazy is not None:
+            whole = not self.y.is_floating_point() and self.y.stride() != (0,)
+            self.y = self.y.int() if whole else self.y
         else:
-            self._lazy = None
+            assert isinstance(X, np.ndarray)
+            self.y, self.weight = self.y.contiguous(), self.weight.contiguous()
             self._x, self._observed = self._convert(X)
             self._absent = None if untold is None else self._told(X, untold)
 
@@ -214,13 +211,17 @@ class Table:
             return Batch(self._x[index], observed, self.y[index], self.weight[index], absent)
         with spent_on("read"):
             rows = self._lazy[index if isinstance(index, slice) else index.cpu().numpy()]
-        return Batch(*self._convert(rows), self.y[index], self.weight[index])
+        return self._batch(rows, index)
+
+    def _batch(self, rows: np.ndarray, index: slice | Tensor) -> Batch:
+        """Lazy rows that have been read from the places `index`."""
+        return Batch(*self._convert(rows), _as_index(self.y[index]), self.weight[index])
 
     def chunks(self, n_rows: int) -> Iterator[Batch]:
         """All rows in order, `n_rows` at a time."""
         if self._lazy is not None:
             for at, rows in waited_for(self._lazy.chunks(n_rows)):
-                yield Batch(*self._convert(rows), self.y[at], self.weight[at])
+                yield self._batch(rows, at)
             return
         if len(self) <= n_rows:
             yield Batch(self._x, self._observed, self.y, self.weight, self._absent)
@@ -240,13 +241,15 @@ class Table:
         """A table of the rows at the integer positions `index`."""
         part = copy(self)
         at = torch.as_tensor(index, device=self.device)
-        part.y, part.weight = self.y[at], self.weight[at]
+        if self._lazy is not None and not self._lazy.comes_whole(index):
+            part.y, part.weight = _taken(self.y, at), _taken(self.weight, at)
+            part._lazy = self._lazy.view(index)
+            return part
+        part.y, part.weight = _as_index(self.y[at]), self.weight[at]
         if self._lazy is None:
             part._x = self._x[at]
             part._observed = None if self._observed is None else self._observed[at]
             part._absent = None if self._absent is None else self._absent[at]
-        elif not self._lazy.comes_whole(index):
-            part._lazy = self._lazy.view(index)
         else:
             part._x, part._observed = self._convert(self._lazy[index])
             if self._lazy.has_missing and part._observed is None:
@@ -275,7 +278,8 @@ class Table:
     def _nobody(self) -> Batch:
         """A row that counts for nothing."""
         x = torch.zeros(1, self.n_features, dtype=self.dtype, device=self.device)
-        return Batch(x, None, torch.zeros_like(self.y[:1]), torch.zeros_like(self.weight[:1]))
+        nothing = torch.zeros_like(self.weight[:1])
+        return Batch(x, None, _as_index(torch.zeros_like(self.y[:1])), nothing)
 
     def joined(self, parts: list[Tensor]) -> Tensor:
         """What was found for each row, from that for the chunks at hand."""
@@ -309,6 +313,34 @@ class Table:
         if self._lazy is None:
             part._x = self._x.to(dtype)
         return part
+
+
+def _lazy_rows(X: np.ndarray | LazyRows) -> LazyRows | None:
+    """Rows that stay where they are; None for those in memory."""
+    if isinstance(X, LazyRows):
+        return X
+    return MappedRows(X) if is_memory_mapped(X) else None
+
+
+def _column(
+    given: np.ndarray | Tensor | float, n_rows: int, dtype: torch.dtype | None, device: torch.device
+) -> Tensor:
+    """(n,) a value per row; one that all rows have is kept once."""
+    if isinstance(given, np.ndarray) and not given.flags.writeable:
+        given = given[0].item() if n_rows and given.strides == (0,) else given.copy()
+    if isinstance(given, int | float):
+        return torch.full((), given, dtype=dtype, device=device).expand(n_rows)
+    return torch.as_tensor(given, dtype=dtype, device=device)
+
+
+def _taken(values: Tensor, at: Tensor) -> Tensor:
+    """The values at some places; what is kept once stays so."""
+    return values[:1].expand(len(at)) if values.stride() == (0,) else values[at]
+
+
+def _as_index(y: Tensor) -> Tensor:
+    """Labels that may be kept as small numbers, as places of classes; targets as they are."""
+    return y if y.is_floating_point() else y.long()
 
 
 def odd_factors(count: int) -> np.ndarray:

@@ -205,6 +205,12 @@ class Engine(ABC, Generic[AnyBatch]):
         """(n,) which rows have a label, or a target."""
         return ~self.y.isnan() if self.y.is_floating_point() else self.y >= 0
 
+    @property
+    def classes(self) -> list[int]:
+        """Those that rows have labels of, in order."""
+        y = self.y[:1] if self.y.stride() == (0,) else self.y
+        return y[y >= 0].bincount().nonzero().flatten().tolist()
+
     def only(self, mask: Tensor) -> Self:
         """The rows of a mask (n,)."""
         return self if bool(mask.all()) else self.take(_places(mask))
@@ -215,7 +221,8 @@ class Engine(ABC, Generic[AnyBatch]):
 
     def single_class(self) -> Self:
         """The same rows, all counted as class 0: what an unsupervised model sees."""
-        return self.with_answers(y=torch.zeros_like(self.y, dtype=torch.long))
+        nothing = torch.zeros((), dtype=torch.long, device=self.device)
+        return self.with_answers(y=nothing.expand(len(self)))
 
     def weighted(self, weight: Tensor) -> Self:
         """The rows that have a weight, with these weights (n,)."""
@@ -226,13 +233,13 @@ class Engine(ABC, Generic[AnyBatch]):
         """At most `most` random rows."""
         if len(self) <= most:
             return self
-        keep = torch.randperm(len(self), generator=generator)[:most].sort().values
+        keep = self._order(generator)[:most].sort().values
         return self.take(keep.numpy())
 
     def sample(self, most: int, generator: torch.Generator) -> Self:
         """About `most` labeled rows, every class its share, and as many unlabeled ones."""
         if self.y.is_floating_point():
-            order = torch.randperm(len(self), generator=generator)
+            order = self._order(generator)
             known = self.labeled.cpu()[order]
             return self.take(torch.cat([order[known][:most], order[~known][:most]]).numpy())
         n_labeled = int(self.labeled.sum())
@@ -269,7 +276,8 @@ class Engine(ABC, Generic[AnyBatch]):
 
     def _merged(self, most: int | None) -> Self:
         key = self.row_keys()
-        label = self.y.cpu().numpy().view(np.int64)  # targets by their bits
+        y = self.y.cpu()
+        label = y.numpy().view(np.int64) if y.is_floating_point() else y.numpy()  # targets by bits
         order = np.lexsort((key, label))
         differs = (np.diff(key[order]) != 0) | (np.diff(label[order]) != 0)
         starts = np.flatnonzero(np.append(True, differs))
@@ -303,12 +311,17 @@ class Engine(ABC, Generic[AnyBatch]):
 
     def _shuffled_by_class(self, generator: torch.Generator) -> Iterator[Tensor]:
         """Positions of the labeled rows of each class; of all rows with a target."""
-        y, order = self.y.cpu(), torch.randperm(len(self), generator=generator)
+        y, order = self.y.cpu(), self._order(generator)
         if y.is_floating_point():
             yield order[~y[order].isnan()]
             return
-        for label in y[y >= 0].unique():
+        for label in self.classes:
             yield order[y[order] == label]
+
+    def _order(self, generator: torch.Generator) -> Tensor:
+        """All places in random order, as small numbers."""
+        kind = torch.int32 if len(self) < 2**31 else torch.int64
+        return torch.randperm(len(self), generator=generator, dtype=kind)
 
     def split(self, held: Tensor) -> tuple[Self, Self]:
         """The rows to train on, and those that a mask (n,) holds out."""

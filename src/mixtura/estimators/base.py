@@ -216,6 +216,8 @@ def opened(
     found = X.opened(y, sample_weight, estimator.categorical_features)
     if not len(found.rows):
         raise InvalidInputError("the files or chunks have no rows: pass some that have.")
+    if found.weight is None:  # a one for all rows takes no memory
+        return found, found.y, np.broadcast_to(1.0, len(found.rows))
     return found, found.y, found.weight
 
 

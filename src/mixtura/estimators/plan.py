@@ -17,6 +17,7 @@ import torch
 from mixtura.data.atoms import SUFFIX
 from mixtura.data.curves import KINDS
 from mixtura.data.given import Numbers
+from mixtura.data.labels import class_masses
 from mixtura.densities import DENSITIES, Auto, Structure, Student
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import EVEN
@@ -323,8 +324,7 @@ def _refuse_contradictions(
 def _class_prior(class_prior: Numbers | str, rows: Rows) -> np.ndarray:
     n_classes = len(rows.classes)
     if isinstance(class_prior, str):
-        labeled = rows.y >= 0
-        mass = np.bincount(rows.y[labeled], rows.weight[labeled], minlength=n_classes)
+        mass = class_masses(rows.y, rows.weight, n_classes)
         uniform = class_prior == "uniform" or mass.sum() == 0
         prior = np.ones(n_classes) if uniform else mass
         return np.maximum(prior / prior.sum(), _NEVER)

@@ -14,7 +14,7 @@ from sklearn.utils.validation import assert_all_finite, check_consistent_length
 from mixtura.data import encode_labels, find_labeled, labeled_mask, read_labels
 from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike, ClassWeight, Numbers
-from mixtura.data.labels import CodedLabels
+from mixtura.data.labels import CodedLabels, class_masses
 from mixtura.estimators.base import check_weight
 from mixtura.exceptions import (
     DegenerateDataWarning,
@@ -83,9 +83,10 @@ def read_rows(
     """
     classes, codes = read_classes(estimator, X, y, estimator.unlabeled, known)
     weight = check_weight(sample_weight, len(X))
-    weight = weight * _class_weights(estimator.class_weight, codes, classes)
+    if estimator.class_weight is not None:
+        weight = weight * _class_weights(estimator.class_weight, codes, classes)
     keep = weight > 0
-    mass = np.bincount(codes[keep & (codes >= 0)], minlength=len(classes))
+    mass = class_masses(codes, weight, len(classes))
     if known is None and (mass == 0).any():
         raise InvalidInputError(
             f"no labeled row with positive weight for the classes "
@@ -109,7 +110,7 @@ def read_classes(
         )
     if isinstance(y, CodedLabels):
         classes, codes = read_classes(estimator, y.values, y.values, unlabeled, known)
-        return classes, codes[y.codes]
+        return classes, codes.astype(np.min_scalar_type(-len(classes)))[y.codes]
     y = read_labels(y)
     check_consistent_length(X, y)
     if y.dtype.kind == "f":
@@ -213,10 +214,8 @@ def _distinct(labels: np.ndarray) -> np.ndarray:
 
 
 def _class_weights(class_weight: ClassWeight, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    factors = np.ones(len(codes))
-    if class_weight is not None:
-        labeled = codes >= 0
-        factors[labeled] = compute_sample_weight(class_weight, classes[codes[labeled]])
+    factors, labeled = np.ones(len(codes)), codes >= 0
+    factors[labeled] = compute_sample_weight(class_weight, classes[codes[labeled]])
     return factors
 
 
@@ -241,8 +240,10 @@ def component_counts(n_components: Numbers | str, rows: Rows) -> list[int] | Non
         return None
     classes = rows.classes
     wanted = read_counts(n_components, classes)
-    mine = [np.flatnonzero(rows.y == label) for label in range(len(classes))]
-    found = [distinct_rows(rows.X.values, *each) for each in zip(mine, wanted, strict=True)]
+    found = [
+        distinct_rows(rows.X.values, np.flatnonzero(rows.y == label), most)
+        for label, most in enumerate(wanted)
+    ]
     available = np.maximum(found, 1)
     if (wanted > available).any():
         warn(

@@ -14,6 +14,9 @@ from mixtura.data.given import Device
 from mixtura.densities import Density, keep_valid
 from mixtura.models.mixture import Layout, Mixture, Weighted
 
+#: Rows whose weights are added up at a time.
+_AT_ONCE = 2**20
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -37,6 +40,11 @@ class Assignment:
     def weight(self, kind: Tensor, weight: Tensor) -> Tensor:
         """(n, P) what the rows of these kinds (n,) weigh in each problem."""
         return weight[:, None] * self.sees.mT[kind].to(weight.dtype)
+
+    def total(self, kind: Tensor, weight: Tensor) -> Tensor:
+        """(P,) what all rows weigh in each problem; of very many, some at a time are looked at."""
+        parts = zip(kind.split(_AT_ONCE), weight.split(_AT_ONCE), strict=True)
+        return torch.stack([self.weight(*part).sum(0) for part in parts]).sum(0)
 
 
 @final
@@ -139,4 +147,4 @@ class MixtureStack(Weighted):
 
     def total_weight(self, kind: Tensor, weight: Tensor) -> Tensor:
         """(P,) what all rows weigh in each problem."""
-        return self.assignment.weight(kind, weight).sum(0)
+        return self.assignment.total(kind, weight)

@@ -123,7 +123,7 @@ class Contender(Generic[AnyWay, AnyTrained]):
 def too_few(engine: Engine, fewest: int = FEWEST) -> bool:
     """Whether what is left would be too little, were some labeled rows held out."""
     n_labeled = int(engine.labeled.sum())
-    classes = 1 if engine.y.is_floating_point() else len(engine.y[engine.y >= 0].unique())
+    classes = 1 if engine.y.is_floating_point() else len(engine.classes)
     return n_labeled < max(fewest, FEWEST_PER_CLASS * classes)
 
 

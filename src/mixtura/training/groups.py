@@ -114,7 +114,8 @@ class Groups:
     def everyone(cls, engine: Engine, n_groups: int = 1, folds: Folds | None = None) -> Groups:
         """So many groups of all rows; in each trial, of those of the other folds."""
         folds = folds or Folds.none(engine)
-        kind, label, shown = folds.kinds(torch.full_like(folds.number, -1), 0)
+        nothing = folds.number.new_full((), -1).expand(len(engine))
+        kind, label, shown = folds.kinds(nothing, 0)
         sees = shown[:, None].expand(-1, n_groups, -1)
         return cls(engine.with_answers(y=kind.to(engine.device)), sees, label.clamp_min(0))
 
@@ -156,10 +157,8 @@ class Groups:
 
     def effective_rows(self) -> Tensor:
         """(T, C) how much evidence each group holds: see the function of that name."""
-        weight = Assignment(self.sees.flatten(0, 1), self.label).weight(
-            self.engine.y, self.engine.weight
-        )
-        weight = weight.sum(0).view(self.sees.shape[:2])
+        assignment = Assignment(self.sees.flatten(0, 1), self.label)
+        weight = assignment.total(self.engine.y, self.engine.weight).view(self.sees.shape[:2])
         classes = range(self.sees.shape[1])
         known = [self.part([each])[0] for each in classes]
         share = [effective_rows(rows) / rows.total_weight for rows in known]
@@ -186,7 +185,9 @@ class Folds:
     @classmethod
     def none(cls, engine: Engine) -> Folds:
         """One trial, that learns from all rows."""
-        return cls(torch.full_like(engine.y, -1, dtype=torch.long), [NOTHING])
+        kind = torch.long if engine.y.is_floating_point() else engine.y.dtype
+        nowhere = torch.full((), -1, dtype=kind, device=engine.device)
+        return cls(nowhere.expand(len(engine)), [NOTHING])
 
     def only(self, mask: Tensor) -> Folds:
         """Those of some rows."""

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from mixtura.data import Batch
+from mixtura.data.labels import class_masses
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Engine, PunchedEngine
 from mixtura.exceptions import warn
@@ -285,6 +286,5 @@ def margin_bound(mixture: Mixture, term: Objective, engine: Engine) -> float:
 def class_counts(engine: Engine, class_prior: np.ndarray) -> np.ndarray:
     """(C,) weight of the rows of each class; unlabeled rows are shared out by the prior."""
     y, weight = engine.y.cpu().numpy(), engine.weight.double().cpu().numpy()
-    known = y >= 0
-    counted = np.bincount(y[known], weight[known], minlength=len(class_prior))
-    return counted + weight[~known].sum() * class_prior
+    counted = class_masses(y, weight, len(class_prior))
+    return counted + weight[y < 0].sum() * class_prior
