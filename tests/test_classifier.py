@@ -670,3 +670,26 @@ def test_em_that_is_given_as_init_is_the_one_that_fits_the_likelihood(iris):
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
         by_solver = MixtureClassifier(solver=EM(max_iter=2), **settings).fit(*iris)
     np.testing.assert_array_equal(by_init.means_, by_solver.means_)
+
+
+def test_a_stream_that_forgets_follows_a_shift(rng):
+    """Two shifts in nine parts; `drift_` falls where rows have changed, and errors come back."""
+    told, errors = [], {None: [], 200.0: []}
+    for memory, wrong in errors.items():
+        model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+        for part in range(9):
+            y = np.arange(200) % 2
+            X = (
+                np.random.default_rng(part).normal(size=(200, 2))
+                + 4.0 * (y ^ (part // 3 % 2))[:, None]
+            )
+            if part:
+                wrong.append(1.0 - model.score(X, y))
+                told.append(model.score_samples(X).mean())
+            model.partial_fit(X, y, classes=[0, 1], memory=memory)
+        np.testing.assert_allclose(model.drift_, told[-8:], 1e-9)
+    assert wrong[1] < 0.05 < 0.5 < wrong[2]
+    assert max(wrong[4], wrong[7]) < 0.2 < max(errors[None][4], errors[None][7])
+    assert not hasattr(model.fit(X, y), "drift_")
+    with pytest.raises(ValueError, match="memory=0"):
+        model.partial_fit(X, y, memory=0)

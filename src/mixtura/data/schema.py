@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
+from os.path import exists
 
 import numpy as np
 
@@ -271,7 +272,12 @@ def as_table(X: ArrayLike) -> ArrayLike:
         raise UnsupportedError(
             "X is a file, or another source of rows, and this takes tables in memory. "
             "MixtureClassifier and MixtureDensity learn from files; mixtura.parquet.write answers "
-            "for their rows."
+            "for their rows. For other models, read as many rows as memory holds, a random sample."
+        )
+    if isinstance(X, list | tuple) and X and all(map(is_path, X)) and exists(X[0]):
+        raise InvalidInputError(
+            "X is a list of files: pass mixtura.parquet.Source(X), which MixtureClassifier and "
+            "MixtureDensity learn from."
         )
     if hasattr(X, "toarray"):  # SciPy's
         return _dense(X)

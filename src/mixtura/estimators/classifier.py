@@ -190,6 +190,8 @@ class MixtureClassifier(DensityClassifier):
     schema_ : names and categories of the columns
     margin_bound_ : upper bound of the number of training errors
     class_count_ : weight of the rows of each class seen so far
+    drift_ : of a stream, the mean log density of the rows of each part before they were learned
+        from
     choice_ : what was compared on held-out rows: settings, rows, loss, and what was chosen
     history_, n_iter_, converged_
 
@@ -289,7 +291,13 @@ class MixtureClassifier(DensityClassifier):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
-        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike = None, sample_weight: ArrayLike = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike = None,
+        sample_weight: ArrayLike = None,
+        *,
+        memory: float | None = None,
     ) -> Self:
         """Learn from one more part of a stream.
 
@@ -301,18 +309,22 @@ class MixtureClassifier(DensityClassifier):
         direction: what is raised to it there stays so. After a `fit` that averaged several models
         (see `marginals`) the first of them goes on alone. With the default floor and prior the two
         are close (iris in three parts: within 0.07).
+
+        With `memory`, all that came before weighs no more than so many rows: the stream forgets,
+        and follows what changes. `drift_` has the mean log density of the rows of every later call,
+        before they were learned from: where it falls, rows have changed.
         """
+        if memory is not None and not memory > 0:
+            raise InvalidInputError(f"memory={memory!r}: give a positive number of rows, or None.")
         resumes = hasattr(self, "model_")
         known = read_stream_classes(self, classes, self.classes_ if resumes else None)
         with self._all_or_nothing(X):
             before = replace(self.schema_, empty=()) if resumes else None
             rows, schema = self._read_labeled(X, y, sample_weight, before, known)
             schema = replace(schema, empty=())  # what is empty so far may fill later
-            return (
-                self._update(rows, schema)
-                if resumes
-                else self._fit_rows(rows, schema, beside=False)
-            )
+            if resumes:
+                return self._update(rows, schema, memory)
+            return self._fit_rows(rows, schema, beside=False)
 
     def _fit_rows(self, rows: Rows, schema: Schema, beside: bool = True) -> Self:
         resumes = self.warm_start and hasattr(self, "model_")
@@ -343,6 +355,7 @@ class MixtureClassifier(DensityClassifier):
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
         self.model_ = replace(self.model_, held_back=shown)
         self.choice_ = found.choice
+        self.__dict__.pop("drift_", None)  # of an earlier stream
         aside = len(rows.y) - len(engine)
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine), aside)
         self.class_count_ = class_counts(engine, self.class_prior_)
@@ -481,13 +494,13 @@ class MixtureClassifier(DensityClassifier):
                 ConvergenceWarning,
             )
 
-    def _update(self, rows: Rows, schema: Schema) -> Self:
+    def _update(self, rows: Rows, schema: Schema, memory: float | None) -> Self:
         """One step from the present model on the rows of one call."""
         rows, weight = used_rows(self, rows)
         if not len(rows.y):
             return self
         with self._progress() as progress:
-            step = next_step(self, rows, self._generator(), progress)
+            step = next_step(self, rows, memory, self._generator(), progress)
         calibration, plan = self.model_.calibration, step.plan
         classes, typical = self.classes_, step.typical
         self._publish(
@@ -495,4 +508,5 @@ class MixtureClassifier(DensityClassifier):
         )
         self.unlabeled_weight_ = plan.unlabeled_weight if weight is None else weight
         self.class_count_ = step.class_count
+        self.drift_ = [*getattr(self, "drift_", ()), step.drift]
         return self

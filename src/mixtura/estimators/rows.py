@@ -86,7 +86,7 @@ def read_rows(
     if estimator.class_weight is not None:
         weight = weight * _class_weights(estimator.class_weight, codes, classes)
     keep = weight > 0
-    mass = class_masses(codes, weight, len(classes))
+    mass = class_masses(codes, keep, len(classes))
     if known is None and (mass == 0).any():
         raise InvalidInputError(
             f"no labeled row with positive weight for the classes "

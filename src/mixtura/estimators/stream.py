@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class Step:
     """What the rows of one call led to: a mixture, how and on what it was trained.
 
-    `typical` (1001,) are quantiles of scores, `class_count` (C,) weights of all rows seen so far.
+    `typical` (1001,) are quantiles of scores, `class_count` (C,) weights of all rows seen so far,
+    `drift` is the mean log density of the rows before they were learned from.
     """
 
     result: FitResult[Mixture]
@@ -42,6 +43,7 @@ class Step:
     engine: Engine
     typical: np.ndarray
     class_count: np.ndarray
+    drift: float
 
 
 def read_stream_classes(
@@ -78,14 +80,24 @@ def used_rows(estimator: MixtureClassifier, rows: Rows) -> tuple[Rows, float | N
 
 
 def next_step(
-    estimator: MixtureClassifier, rows: Rows, generator: torch.Generator, progress: Progress
+    estimator: MixtureClassifier,
+    rows: Rows,
+    memory: float | None,
+    generator: torch.Generator,
+    progress: Progress,
 ) -> Step:
-    """One step from the present model: online EM, an epoch of Adam, or both."""
+    """One step from the present model: online EM, an epoch of Adam, or both.
+
+    The past weighs no more than `memory` rows.
+    """
     plan = _stream_plan(estimator, rows)
     scaling, device = estimator.scaling_, estimator.device
     engine = training_engine(rows.X, rows.y, rows.weight, scaling, device)
     mixture = replace(estimator.mixture_, learn_prior=plan.learn_prior).to(engine.device)
     count, prior = estimator.class_count_, spread_prior(estimator)
+    if memory is not None:
+        count = count * min(1.0, memory / max(count.sum(), 1e-300))
+    drift = np.average(estimator.model_.log_density(engine), weights=rows.weight)
     typical = _streamed_quantiles(estimator.score_quantiles_, count, mixture, engine)
     closed_form = mixture.density.closed_form
     if closed_form:
@@ -97,7 +109,8 @@ def next_step(
         adam = plan.solver if isinstance(plan.solver, Adam) else Adam()
         steady = replace(adam, max_iter=1, schedule="constant", averaging=0.0)
         result = plan.epoch(steady, mixture, engine, generator, progress, prior)
-    return Step(replace(result, converged=True, prior=prior), plan, engine, typical, count)
+    result = replace(result, converged=True, prior=prior)
+    return Step(result, plan, engine, typical, count, float(drift))
 
 
 def _stream_plan(estimator: MixtureClassifier, rows: Rows) -> Plan:

@@ -1,0 +1,86 @@
+"""A pass of EM over many rows on a GPU: in its memory, and streamed from that of the host.
+
+python -m benchmarks.scale_gpu [ROWS] prints seconds per pass (diagonal covariances, 16 components,
+16 columns of float32, the fastest of three) beside those that the bytes alone take, over the memory
+of the device (HBM) and over PCIe.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+
+from mixtura import MixtureDensity
+from mixtura.data import Scaling, Table
+from mixtura.data.lazy import LazyRows
+from mixtura.engines import LocalEngine
+from mixtura.objectives import Likelihood
+from mixtura.solvers import EM
+from mixtura.solvers.base import expected
+
+FEATURES, COMPONENTS, CHUNK = 16, 16, 262_144
+
+
+class HostRows(LazyRows):
+    """An array that stays in the memory of the host."""
+
+    has_missing = False
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__((len(array), array.shape[1]), array.dtype)
+        self._array = array
+
+    def _read(self, index: slice | np.ndarray) -> np.ndarray:
+        return self._array[index]
+
+
+def fastest(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the fastest of three."""
+    found = []
+    for _ in range(3):
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def main() -> None:
+    n_rows = int(float(sys.argv[1])) if len(sys.argv) > 1 else 100_000_000
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    held = torch.empty(n_rows, FEATURES, pin_memory=device.type == "cuda")
+    generator = torch.Generator(device).manual_seed(0)
+    for part in held.split(4_000_000):
+        part.copy_(torch.randn(part.shape, generator=generator, device=device))
+    X = held.numpy()
+    model = MixtureDensity(COMPONENTS, density="diag", solver=EM(5, tol=0.0), random_state=0)
+    mixture = model.fit(X[:50_000]).mixture_.to(device, torch.float32)
+    options = {"scaling": Scaling.identity(FEATURES), "device": device, "dtype": torch.float32}
+
+    def one_pass(rows: np.ndarray | LazyRows) -> float:
+        engine = LocalEngine(Table(rows, **options))
+        step = partial(expected, mixture, Likelihood())
+        return fastest(lambda: engine.sum(step, mixture.density), device)
+
+    def copy() -> None:
+        for part in held.split(CHUNK):
+            part.to(device, non_blocking=True)
+
+    bus = fastest(copy, device)
+    streamed = one_pass(HostRows(X))
+    resident = one_pass(X)
+    there = held.to(device)
+    memory = fastest(there.sum, device)
+    print(f"{n_rows:,} x {FEATURES} on {device}, {held.nbytes / 1e9:.1f} GB of float32")
+    print(f"streamed: {streamed:.3f} s per pass, the bytes over PCIe {bus:.3f} s")
+    print(f"in device memory: {resident:.3f} s per pass, the bytes over HBM {memory:.4f} s")
+
+
+if __name__ == "__main__":
+    main()
