@@ -9,7 +9,7 @@ from scipy import integrate, stats
 from scipy.special import logsumexp
 
 from mixtura import MixtureClassifier, load
-from mixtura.data.atoms import shared_values
+from mixtura.data.atoms import n_patterns, shared_values
 from mixtura.densities import Diagonal, Full
 from mixtura.exceptions import UnsupportedError
 from mixtura.nn import MixtureHead
@@ -289,6 +289,17 @@ def test_the_default_has_them_where_rows_do(rows):
     assert any(kind.endswith("+atoms") for kind in model.marginals_)
     assert model.marginals_[0] == "linear"
     assert model.score(X[120:], y[120:]) > 0.65
+
+
+def test_the_default_has_none_where_rows_have_them_in_many_ways(rng):
+    """Each set of columns takes a factorization: rows of counts would take minutes."""
+    X = np.where(rng.random((300, 12)) < 0.5, 0.0, rng.lognormal(size=(300, 12)))
+    shared = shared_values(X, np.ones(300), np.zeros(12, int))
+    assert len(shared) == 12
+    assert n_patterns(X, shared) == len(np.unique(X == 0.0, axis=0)) > 128
+    model = MixtureClassifier(1, solver=LBFGS(2), random_state=0).fit(X, X[:, 0] > 0)
+    assert not any(kind.endswith("+atoms") for kind in model.marginals_)
+    assert len(model.marginals_) > 1
 
 
 def test_categories_and_holes_that_tell_beside_them(rows):

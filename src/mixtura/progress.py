@@ -47,13 +47,13 @@ class Progress:
         self.history: list[Record] = []
         self._callbacks = list(callbacks)
         self._display = _display(verbose)
-        self._meter = Meter(lambda done, total: self._display.rows(done, total, self._speed))
+        self._meter = Meter(self._passed)
         self._verbose, self._open = verbose, ExitStack()
         self._began = time.perf_counter()
         self.max_time = math.inf if max_time is None else max_time
         self.stopped = self.hurried = False
         self._whole: Progress | None = None
-        self._stage = self._began, 0
+        self._stage = 0.0, 0
 
     @property
     def seconds(self) -> float:
@@ -94,25 +94,29 @@ class Progress:
 
     def start(self, stage: str, total: int) -> None:
         """A stage of at most `total` iterations begins."""
-        self._stage = time.perf_counter(), self._meter.rows
+        self._stage = self.seconds, self._meter.rows
         self._display.start(stage, total)
 
     def step(self, record: Record) -> bool:
         """One iteration is done; True once a callback has asked to stop, or time is up."""
-        record = {**record, "seconds": self.seconds}
+        seconds = self.seconds
+        record = {**record, "seconds": seconds}
         self.history.append(record)
-        self._display.step(record, self._speed)
+        self._display.step(record, self._speed(seconds))
         self.stopped |= any([callback(record) is True for callback in self._callbacks])
         self.stopped |= self.time_spent >= 1.0
         if self._whole is not None:
             self._whole.hurried |= self.stopped
         return self.stopped
 
-    @property
-    def _speed(self) -> float:
-        """Rows per second since the stage began."""
+    def _passed(self, done: int, total: int) -> None:
+        """So many of the rows of a pass are done."""
+        self._display.rows(done, total, self._speed(self.seconds))
+
+    def _speed(self, seconds: float) -> float:
+        """Rows per second since the stage began, so many seconds after the fit did."""
         began, before = self._stage
-        return (self._meter.rows - before) / max(time.perf_counter() - began, 1e-9)
+        return (self._meter.rows - before) / max(seconds - began, 1e-9)
 
     def __enter__(self) -> Progress:
         self._open.enter_context(self._meter.active())

@@ -98,6 +98,12 @@ def shared_values(
     return found
 
 
+def n_patterns(X: np.ndarray, shared: dict[int, tuple[float, ...]]) -> int:
+    """In how many different sets of columns rows of X (n, D) have such values."""
+    held = [np.isin(X[:, column], values) for column, values in shared.items()]
+    return len(np.unique(np.packbits(held, axis=0), axis=1).T) if held else 1
+
+
 def _common(rows: np.ndarray) -> np.ndarray:
     """Places of values that so many rows share, from the rows (by weight) of each value."""
     order = np.argsort(-rows, kind="stable")

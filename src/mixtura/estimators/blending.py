@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mixtura.data import Scaling
-from mixtura.data.atoms import SUFFIX, shared_values
+from mixtura.data.atoms import SUFFIX, n_patterns, shared_values
 from mixtura.data.curves import KINDS, Curves
 from mixtura.engines import Engine
 from mixtura.estimators.plan import Decision, from_trial
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Rows that curves are learned from, at most; share of the time left that one model may take.
 _CURVE_ROWS, _TIME = 20_000, 0.2
+#: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
+_PATTERNS = 128
 
 
 def curved(engine: Engine, kind: str) -> Scaling:
@@ -48,9 +50,11 @@ def curved(engine: Engine, kind: str) -> Scaling:
 
 
 def kinds_for(engine: Engine) -> list[str]:
-    """Maps that are tried beside straight lines: with atoms, where rows have some."""
-    shared = shared_values(*_values(engine), engine.scaling.levels)
-    return [kind + SUFFIX if shared else kind for kind in KINDS]
+    """Maps that are tried beside straight lines: with atoms, where rows have some in few ways."""
+    values, weight = _values(engine)
+    shared = shared_values(values, weight, engine.scaling.levels)
+    atoms = shared and n_patterns(values, shared) <= _PATTERNS
+    return [kind + SUFFIX if atoms else kind for kind in KINDS]
 
 
 def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:

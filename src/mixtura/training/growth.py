@@ -30,8 +30,9 @@ _STAGE_ROWS = 2
 #: Iterations of the first leg of discriminative training (each further leg has twice as many), and
 #: of all legs where a solver does not say; what a leg must gain per sequence for another to follow.
 _LEG, _MOST_LEGS, _GAIN = 10, 100, 1e-3
-#: Share of the sequences that a temperature is found by, and temperatures that are compared.
-_HELD_BACK, _TEMPERATURES = 0.25, torch.logspace(0.0, 3.0, 31, dtype=torch.float64)
+#: Share of the sequences and of the time that a temperature is found by; those that are compared.
+_HELD_BACK, _TIME = 0.25, 0.2
+_TEMPERATURES = torch.logspace(0.0, 3.0, 31, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class ChainPlan:
         progress: Progress,
     ) -> Iterator[Grown]:
         temperature = 1.0
-        if method == "boosted" and self.n_stages > 1:
+        if method == "boosted" and self.n_stages > 1 and progress.leaves_time(_TIME):
             temperature = _temperature(learner, engine, spawn(generator), progress)
         yield from grow(method, learner, self.n_stages, engine, generator, progress, temperature)
 
@@ -214,7 +215,7 @@ def _temperature(
     rest, held_back = engine.merged().hold_out(_HELD_BACK, generator)
     if held_back is None:
         return 1.0
-    model = learner.shortened().fit(rest, generator, progress.part(1.0))
+    model = learner.shortened().fit(rest, generator, progress.part(_TIME))
     own, others = (each.concat(model.class_log_joint, model.density) for each in (rest, held_back))
     wrong = (others.argmax(1) != held_back.y.cpu()).double() @ _shares(held_back)
     chance = (own / _TEMPERATURES[:, None, None]).softmax(2)
