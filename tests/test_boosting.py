@@ -27,6 +27,7 @@ from mixtura.testing import (
     make_mixture,
     make_sequences,
 )
+from mixtura.training import growth
 from mixtura.training.boosting import _NEGLIGIBLE, Boosting, Learner
 from mixtura.training.groups import Recipe
 from mixtura.training.growth import _TEMPERATURES, _temperature
@@ -436,13 +437,18 @@ def test_many_classes_of_two_are_fitted_once(kind, rng, monkeypatch):
     assert np.isfinite(model.predict_proba(X)).all()
 
 
-def test_the_temperature_is_where_training_is_half_as_unsure_as_held_back_rows_are_wrong(rng):
-    """Against probabilities by scipy; one where training errs as often as held-back rows."""
+def test_the_temperature_is_where_training_is_half_as_unsure_as_held_back_rows_are_wrong(
+    rng, monkeypatch
+):
+    """Against probabilities by scipy; one where training errs as often as held-back rows.
+
+    The highest, where none is high enough.
+    """
     X, y = rng.normal(size=(40, 12)), np.repeat([0, 1], 20)
     X[:, 0] += 1.5 * y
     table = Table(X, y, scaling=Scaling.identity(12), device=torch.device("cpu"))
     engine, found = LocalEngine(table), {}
-    for floor in (1e-3, 1e3):
+    for floor in (1e3, 1e-3):
         recipe = Recipe(Full(floor), EM())
         learner = Learner(lambda rows, g, recipe=recipe: recipe.start(rows, 1, g), EM(), 2)
         seed = torch.Generator().manual_seed(0)
@@ -465,3 +471,7 @@ def test_the_temperature_is_where_training_is_half_as_unsure_as_held_back_rows_a
     assert wrong > 0.0
     assert doubts[0] < wrong / 2
     assert found[1e-3] == _TEMPERATURES[np.searchsorted(doubts, wrong / 2)]
+    assert doubts[1] < wrong / 2
+    monkeypatch.setattr(growth, "_TEMPERATURES", _TEMPERATURES[:2])
+    seed = torch.Generator().manual_seed(0)
+    assert _temperature(learner, engine, seed, Progress()) == _TEMPERATURES[1]

@@ -693,3 +693,5 @@ def test_a_stream_that_forgets_follows_a_shift(rng):
     assert not hasattr(model.fit(X, y), "drift_")
     with pytest.raises(ValueError, match="memory=0"):
         model.partial_fit(X, y, memory=0)
+    with pytest.raises(ValueError, match="memory='all'"):
+        model.partial_fit(X, y, memory="all")

@@ -8,6 +8,7 @@ import pytest
 from sklearn.model_selection import GroupKFold, cross_val_score
 
 from mixtura import SequenceDensity, SequenceMixtureClassifier, load
+from mixtura.data.sequence_input import per_sequence
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError
 from mixtura.sequences import Sequences, from_long, from_panel
 from mixtura.solvers import EM
@@ -193,6 +194,25 @@ def test_dates_on_a_grid():
         assert found.lengths.tolist() == [5, 5, 5]
         assert found.times[3] == np.datetime64("2026-01-04")
     assert found.ids.tolist() == [7, 8, 9]
+    fine = table.assign(when=when[0] + (when - when[0]) / 86_400_000)
+    found = from_long(fine, time_column="when", step=timedelta(milliseconds=1))
+    expected = np.datetime64("2026-01-01", "ns") + np.arange(5) * np.timedelta64(1, "ms")
+    np.testing.assert_array_equal(found.times[:5], expected)  # to the nanosecond
+
+
+def test_a_time_that_comes_twice_is_told():
+    table = pd.DataFrame({"id": [1, 2, 1, 1], "when": [0, 0, 1, 1], "x": [1.0, 2.0, 3.0, 4.0]})
+    with pytest.warns(AmbiguousDataWarning, match=r"1 row\(s\) have the id and the time"):
+        found = from_long(table, time_column="when")
+    same(found.split(), [[[1.0], [3.0], [4.0]], [[2.0]]])
+
+
+def test_labels_go_by_place_where_ids_come_twice():
+    """Those of tables that were joined, say."""
+    y = pd.Series(list("uvw"))
+    X = from_panel(nested().set_axis([0, 0, 1]))
+    assert per_sequence(y, X).tolist() == ["u", "v", "w"]
+    assert per_sequence(y, from_panel(nested().set_axis([2, 0, 1]))).tolist() == ["w", "u", "v"]
 
 
 TIMES = pd.DataFrame(columns())
@@ -201,6 +221,10 @@ REFUSED = {
     "no column": (lambda: from_long(TIMES, step=1), "time_column"),
     "zero": (lambda: from_long(TIMES, time_column="when", step=0), "positive"),
     "text": (lambda: from_long(TIMES, time_column="when", step="1h"), "give a number"),
+    "hours": (
+        lambda: from_long(TIMES, time_column="when", step=np.timedelta64(1, "h")),
+        "give a number",
+    ),
     "tiny": (lambda: from_long(TIMES, time_column="when", step=1e-9), "longer one"),
     "names": (
         lambda: from_long(TIMES.assign(when=list("abcdefghi")), time_column="when", step=1),
@@ -213,6 +237,14 @@ REFUSED = {
         lambda: from_panel(pd.DataFrame({"x": [pd.Series([1.0])], "y": [pd.Series([1.0, 2.0])]})),
         r"\[1, 2\] frames",
     ),
+    "unequal times": (
+        lambda: from_panel(
+            nested().assign(y=[part.set_axis(part.index + 1) for part in nested().y])
+        ),
+        "different times",
+    ),
+    "backward": (lambda: from_panel([TIMES.set_index("when")[["x"]]]), "go back"),
+    "one name": (lambda: from_long(TIMES.rename(columns={"x": 1, "y": "1"})), "several columns"),
     "unequal tables": (
         lambda: from_panel([pd.DataFrame({"x": [1.0]}), pd.DataFrame({"y": [1.0]})]),
         "columns of sequence 1",

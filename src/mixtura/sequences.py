@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from numbers import Real
+from numbers import Integral, Real
 
 import numpy as np
 
 from mixtura.data.given import ArrayLike
-from mixtura.data.long_frames import as_numbers, column_names
+from mixtura.data.long_frames import as_numbers, column_names, steps_of
 from mixtura.data.sequence_forms import Form
 from mixtura.data.sequence_input import Sequences, offsets_of, read_sequences
 from mixtura.exceptions import InvalidInputError
@@ -38,7 +38,8 @@ def from_long(
     ----------
     table : columns that are not named below are channels.
     id_column : tells sequences apart; they come in the order in which their ids appear first.
-    time_column : to sort the rows of a sequence by; None leaves them in their order.
+    time_column : to sort the rows of a sequence by; None leaves them in their order. Dates with a
+        time zone come back as UTC without one from polars and Arrow.
     step : of a regular grid of time, in the units of the times. Every sequence begins at its first
         row, a row belongs to the nearest moment of the grid, and moments without a row are lost
         frames. Two rows of one moment are refused. None takes rows as one frame after another, and
@@ -54,7 +55,7 @@ def from_long(
 
 
 def _in_units(step: float | timedelta | np.timedelta64, times: np.ndarray | None) -> float:
-    """A positive step as a number; nanoseconds of dates."""
+    """A positive step as a number, whole if it is; nanoseconds of dates."""
     assert times is not None
     dates = times.dtype.kind in "mM"
     if as_numbers(times) is None:
@@ -62,10 +63,14 @@ def _in_units(step: float | timedelta | np.timedelta64, times: np.ndarray | None
             f"times are of the type {times.dtype}: a grid needs numbers, or dates without a time "
             "zone."
         )
-    if not isinstance(step, timedelta | np.timedelta64 if dates else Real):
+    lasting = isinstance(step, timedelta | np.timedelta64)  # the latter is Real, too
+    if lasting != dates or not (lasting or isinstance(step, Real)):
         wanted = "a timedelta, as times are dates" if dates else "a number, as times are"
         raise InvalidInputError(f"step={step!r}: give {wanted}.")
-    found = float(np.asarray(step, "m8[ns]").astype(np.int64) if dates else np.asarray(step))
+    if isinstance(step, timedelta | np.timedelta64):
+        found: float = int(np.asarray(step, "m8[ns]").astype(np.int64))
+    else:
+        found = int(step) if isinstance(step, Integral) else float(step)
     if not 0.0 < found < np.inf:
         raise InvalidInputError(f"step={step!r} must be positive.")
     return found
@@ -171,14 +176,26 @@ def _from_nested(panel: ArrayLike) -> Sequences:
             "frames: put NaN where one was not measured."
         )
     found = read_sequences([np.stack(parts, 1) for parts in zip(*cells, strict=True)])
-    first = [cell.index if hasattr(cell, "iloc") else range(len(cell)) for cell in panel[names[0]]]
-    return replace(
-        found,
-        names=[str(name) for name in names],
-        ids=np.asarray(panel.index),
-        times=np.concatenate([np.asarray(times) for times in first]),
-        form=Form("nested"),
-    )
+    times, *others = (_times(panel[name]) for name in names)
+    if not all(np.array_equal(times, other) for other in others):
+        raise InvalidInputError(
+            "the channels of a sequence have different times: give all of them the same, and put "
+            "NaN where one was not measured."
+        )
+    return _in_order(replace(found, ids=np.asarray(panel.index)), names, times, Form("nested"))
+
+
+def _times(cells: ArrayLike) -> np.ndarray:
+    """Times of the frames of one sequence after another; places in arrays, which have none."""
+    every = [cell.index if hasattr(cell, "iloc") else range(len(cell)) for cell in cells]
+    return np.concatenate([np.asarray(times) for times in every])
+
+
+def _in_order(found: Sequences, names: list[ArrayLike], times: np.ndarray, form: Form) -> Sequences:
+    """The sequences with names and times, which must not go back."""
+    if (steps_of(times, found.offsets) < 0).any():
+        raise InvalidInputError("the times of a sequence go back: sort its frames by their index.")
+    return replace(found, names=[str(name) for name in names], times=times, form=form)
 
 
 def _from_tables(tables: ArrayLike) -> Sequences:
@@ -190,5 +207,4 @@ def _from_tables(tables: ArrayLike) -> Sequences:
                 f"0 are {names}: every sequence needs the same channels."
             )
     found = read_sequences([np.asarray(table) for table in tables])
-    times = np.concatenate([np.asarray(table.index) for table in tables])
-    return replace(found, names=[str(name) for name in names], times=times, form=Form("frames"))
+    return _in_order(found, names, _times(tables), Form("frames"))

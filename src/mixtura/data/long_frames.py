@@ -33,7 +33,8 @@ def check_columns(X: ArrayLike, id_column: str, time_column: str | None) -> list
                 f"X has no column {name!r}; it has {columns}: name the right one by {parameter}; "
                 "panels of sktime and aeon go through mixtura.sequences.from_panel."
             )
-    twice = sorted({str(name) for name in columns if columns.count(name) > 1})
+    texts = [str(name) for name in columns]
+    twice = sorted({text for text in texts if texts.count(text) > 1})
     if twice:
         raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
     return [name for name in columns if name not in (id_column, time_column)]
@@ -99,12 +100,12 @@ def channel(column: ArrayLike) -> np.ndarray | None:
 
 
 def places_of(ids: np.ndarray, index: np.ndarray) -> np.ndarray | None:
-    """Where each id stands in an index; None unless the index holds each of them once."""
+    """Where each id stands in an index; None unless both hold each of them once."""
     if index.ndim != 1 or len(index) != len(ids):
         return None
     place = {value: at for at, value in enumerate(index.tolist())}
     places = [place.get(value) for value in ids.tolist()]
-    return None if len(place) < len(ids) or None in places else np.array(places)
+    return None if None in places or len(set(places)) < len(ids) else np.array(places)
 
 
 def as_numbers(times: np.ndarray) -> np.ndarray | None:
@@ -114,17 +115,29 @@ def as_numbers(times: np.ndarray) -> np.ndarray | None:
     return times if times.dtype.kind in "iuf" else None
 
 
-def warn_of_gaps(times: np.ndarray, offsets: np.ndarray) -> None:
-    """Say so where times (F,) of sequences, in order, leave gaps."""
+def steps_of(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Steps in time from each frame to the next of its sequence; none of text and the like."""
     numbers = as_numbers(times)
-    if numbers is None or len(numbers) < 2:
-        return
+    if numbers is None:
+        return np.empty(0)
     inside = np.ones(len(numbers) - 1, dtype=bool)
     inside[offsets[1:-1] - 1] = False
-    gap = np.diff(numbers)[inside]
+    return np.diff(numbers)[inside]
+
+
+def warn_of_gaps(times: np.ndarray, offsets: np.ndarray) -> None:
+    """Say so where times (F,) of sequences, in order, leave gaps, or come twice."""
+    gap = steps_of(times, offsets)
+    if (gap == 0).any():
+        warn(
+            f"{int((gap == 0).sum())} row(s) have the id and the time of another one: they count "
+            "as frames one after another. Remedy: drop one of each, or take their mean.",
+            AmbiguousDataWarning,
+        )
+    gap = gap[gap > 0]
     usual = np.median(gap) if len(gap) else 0
-    if usual > 0 and (gap >= GAP * usual).any():
-        wide = gap[gap >= GAP * usual]
+    wide = gap[gap >= GAP * usual]
+    if len(wide):
         warn(
             f"{len(wide)} step(s) in time are longer than usual, up to {wide.max() / usual:.3g} "
             "times: frames count as one after another. Remedy: mixtura.sequences.from_long with "

@@ -314,7 +314,7 @@ class MixtureClassifier(DensityClassifier):
         and follows what changes. `drift_` has the mean log density of the rows of every later call,
         before they were learned from: where it falls, rows have changed.
         """
-        if memory is not None and not memory > 0:
+        if memory is not None and not (isinstance(memory, Real) and memory > 0):
             raise InvalidInputError(f"memory={memory!r}: give a positive number of rows, or None.")
         resumes = hasattr(self, "model_")
         known = read_stream_classes(self, classes, self.classes_ if resumes else None)

@@ -221,7 +221,9 @@ def _temperature(
     chance = (own / _TEMPERATURES[:, None, None]).softmax(2)
     right = chance.gather(2, rest.y.cpu().expand(len(chance), -1)[..., None])[..., 0]
     doubt = 1.0 - right @ _shares(rest)
-    return float(_TEMPERATURES[int((doubt >= 0.5 * wrong).double().argmax())])
+    enough = doubt >= 0.5 * wrong
+    enough[-1] = True  # the highest, where none leaves as many doubts
+    return float(_TEMPERATURES[int(enough.double().argmax())])
 
 
 def _shares(engine: Engine) -> Tensor:
