@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.integrate import quad
-from scipy.stats import norm
+from scipy.stats import entropy, norm
 
 from mixtura import MixtureClassifier
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.solvers import LBFGS
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
 
@@ -97,8 +98,7 @@ def test_more_is_told_where_more_is_open(model):
 def test_it_cannot_exceed_what_is_open(model, iris, rng):
     X = np.where(rng.random((40, 4)) < 0.6, np.nan, iris[0][5:125:3])
     proba = model.predict_proba(X)
-    entropy = -(proba * np.log(np.maximum(proba, 1e-300))).sum(1)
-    assert (model.next_feature(X).max(1) <= entropy + 1e-3).all()
+    assert (model.next_feature(X).max(1) <= entropy(proba, axis=1) + 1e-3).all()
 
 
 def test_categories_are_summed(rng):
@@ -112,6 +112,21 @@ def test_categories_are_summed(rng):
     chance = model.category_proba(blank, "kind")[0]
     by_hand = np.sum(chance[:, None] * given * np.log(given / prior))
     assert model.next_feature(blank)[0, 0] == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_no_more_is_promised_than_calibrated_probabilities_hold(rng):
+    """One column, nothing observed: values as probable as rows are, probabilities as predicted."""
+    X = rng.integers(0, 3, (200, 1)).astype(float)
+    y = (rng.random(200) < 0.3 + 0.2 * X[:, 0]).astype(int)
+    model = MixtureClassifier(
+        1, marginals="linear", categorical_features=[0], solver=LBFGS(5), random_state=0
+    ).fit(X, y)
+    assert model.temperature_ != 1.0
+    levels = np.arange(3.0)[:, None]
+    chance, after = np.exp(model.score_samples(levels)), model.predict_proba(levels)
+    mean = chance @ after
+    wanted = entropy(mean) - chance @ entropy(after, axis=1)
+    assert model.next_feature([[np.nan]])[0, 0] == pytest.approx(wanted, rel=1e-6)
 
 
 def test_information_is_per_unit_of_cost(model):

@@ -1,15 +1,18 @@
 """What to measure next: how much each missing entry is expected to tell about the class.
 
-That is the mutual information of class and entry, given what is observed:
+That is the expected loss of entropy of the class, given what is observed:
 
-    sum over c of q(c) sum over v of p(v | c) log(p(v | c) / p(v)),
+    H(sum over v of p(v) q(. | v)) - sum over v of p(v) H(q(. | v)),
     p(v) = sum over c of q(c) p(v | c),
 
-with q the calibrated probabilities of the classes, and p(v | c) the density of the entry given what
-is observed (where models are averaged, that of the first: it has the density). v goes through the
-categories of a column, or through nodes of a quadrature and the atoms of a column. Mixtures of
-Gaussians and categories have the distributions of all entries at once (`entries`); any other model
-is asked about rows that have each value in place, at nodes that are drawn.
+with q(c) the probabilities of the classes, q(c | v) those with the value v in place, and p(v | c)
+the density of the entry. It is the mutual information of class and entry where q(c | v) goes by the
+rule of Bayes; here it is calibrated, as every probability is: densities that were trained to keep
+classes apart promise more than measurements hold. (Where models are averaged, q(c | v) is that of
+the first, which has the density.) v goes through the categories of a column, or through nodes of a
+quadrature and the atoms of a column. Mixtures of Gaussians and categories have the distributions of
+all entries at once (`entries`); any other model is asked about rows that have each value in place,
+at nodes that are drawn.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ _BEYOND = np.array([0.1, 0.25, 0.5])
 _NUMBERS = 4_000_000
 
 Cost = Numbers | Mapping[int | str, float] | None
-#: A column, the rows that lack it, and log densities (n, Q, C), given each class, of the values it
-#: may have there, plus the logs of the widths that values stand for.
+#: A column, the rows that lack it, and log-joints (n, Q, C) of classes and the values it may have
+#: there, plus the logs of the widths that values stand for.
 Asked = tuple[int, np.ndarray, np.ndarray]
 #: A column, the rows that lack it, and what the entries (n,) are worth.
 Worth = tuple[int, np.ndarray, np.ndarray]
@@ -86,8 +89,11 @@ def next_feature(
 
     def worth(some: Matrix) -> Iterator[Worth]:
         log_proba = model.log_proba(model.engine(some, device))
-        for column, asked, log_density in ask(some, device=device):
-            yield column, asked, _mutual(log_density, log_proba[asked])
+        lacking = np.isnan(some.values).sum(1)
+        for column, asked, joint in ask(some, device=device):
+            share = torch.from_numpy((lacking[asked] - 1) / width).repeat_interleave(joint.shape[1])
+            after = model.calibrated(torch.from_numpy(joint).flatten(0, 1), share).numpy()
+            yield column, asked, _lost(joint, after.reshape(joint.shape), log_proba[asked])
 
     return _in_time(rows, worth, cost, progress or Progress())
 
@@ -168,7 +174,7 @@ def _by_answers(
     shared = {} if atoms is None else dict(zip(atoms.columns, atoms.shown, strict=True))
     for column, asked, nodes, log_width in _tables(rows, told, draw, shared):
         many = _in_place(rows.values[asked], column, nodes)
-        found = model.class_log_density(model.engine(many, device))
+        found = model.class_log_joint_in_units(model.engine(many, device))
         yield column, asked, found.reshape(*nodes.shape, -1) + log_width[..., None]
 
 
@@ -226,9 +232,15 @@ def _others(draws: np.ndarray, atoms: tuple[float, ...]) -> np.ndarray:
     return np.where(count > 0, np.take_along_axis(order, place, 1), draws)
 
 
-def _mutual(log_density: np.ndarray, log_proba: np.ndarray) -> np.ndarray:
-    """(n,) mutual information, of densities (n, Q, C) and probabilities (n, C), all in logs."""
-    given = log_density - logsumexp(log_density, axis=1, keepdims=True)
-    joint = given + log_proba[:, None]
-    ratio = given - logsumexp(joint, axis=2, keepdims=True)
-    return np.maximum(np.sum(np.exp(joint) * np.where(joint > -700.0, ratio, 0.0), (1, 2)), 0.0)
+def _lost(joint: np.ndarray, after: np.ndarray, log_proba: np.ndarray) -> np.ndarray:
+    """(n,) entropy that is lost, from log-joints (n, Q, C), and log q(c | v) and log q(c)."""
+    given = joint - logsumexp(joint, axis=1, keepdims=True)
+    chance = np.exp(logsumexp(given + log_proba[:, None], axis=2))
+    mean = np.log((chance[..., None] * np.exp(after)).sum(1))
+    lost = _entropy(mean) - (chance * _entropy(after)).sum(1)
+    return lost.clip(0.0, _entropy(log_proba))
+
+
+def _entropy(log_proba: np.ndarray) -> np.ndarray:
+    """(...) of probabilities whose logs are (..., C)."""
+    return -np.sum(np.exp(log_proba) * np.maximum(log_proba, -700.0), axis=-1)

@@ -269,8 +269,9 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
 
         Returns
         -------
-        (n, D) nats that each missing entry is expected to tell about the class, by its cost: its
-        mutual information with the class given what is observed. Zero where an entry is observed.
+        (n, D) nats that each missing entry is expected to tell about the class, by its cost: the
+        entropy of its calibrated probabilities that measuring it is expected to take away (where
+        models are averaged, of those of the first). Zero where an entry is observed.
         Of categories it is a sum over these; of numbers a quadrature, whose nodes come from draws
         (of `random_state`) unless densities are Gaussian.
         """

@@ -235,8 +235,11 @@ class Fitted:
         mixture = self.mixture
         assert self.class_prior is not None
         prior = mixture.log_prior.numpy() if self.model is mixture else np.log(self.class_prior)
-        joint = self._in_users_units(self.model, engine, lambda m, b: m.class_log_joint(b))
-        return joint - prior
+        return self.class_log_joint_in_units(engine) - prior
+
+    def class_log_joint_in_units(self, engine: Engine) -> np.ndarray:
+        """(n, C) log p(x, c), in the user's units."""
+        return self._in_users_units(self.model, engine, lambda m, b: m.class_log_joint(b))
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
         """(n,) expected numbers, from outputs (n, 2) of a network that predicts."""
