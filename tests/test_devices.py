@@ -200,6 +200,21 @@ def test_estimators(name, device, flowers, monkeypatch):
     np.testing.assert_allclose(answer(moved_back, X), answer(there, X), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_atoms_in_minibatches(device):
+    """Numbers that are integrated out differ from one minibatch to the next: no graph of steps."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(120, 2)).clip(-0.5), rng.integers(2, size=120)
+    settings = {"marginals": "linear+atoms", "density": "full", "solver": Adam(2, batch_size=32)}
+    there, here = (
+        MixtureClassifier(1, calibrate=False, device=where, random_state=0, **settings).fit(X, y)
+        for where in (str(device), "cpu")
+    )
+    assert here._engine(X).may_marginalize
+    assert not here._engine(X).may_have_missing
+    np.testing.assert_allclose(there.predict_proba(X), here.predict_proba(X), rtol=1e-3, atol=1e-3)
+
+
 def test_sequences(device):
     """Hidden Markov models too."""
     X, y = toy_sequences()

@@ -156,6 +156,11 @@ class Engine(ABC, Generic[AnyBatch]):
         return self.levels.count(0)
 
     @property
+    def may_marginalize(self) -> bool:
+        """Whether entries may be integrated out: those that are missing, and atoms."""
+        return self.may_have_missing or self.scaling.atoms is not None
+
+    @property
     def total_weight(self) -> float:
         return float(self.weight.sum())
 

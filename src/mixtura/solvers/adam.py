@@ -211,7 +211,7 @@ def make_step(
 
     optimizer = optimizer or make_optimizer(free, engine.device)
     size = min(batch_size, len(engine))
-    if engine.device.type == "cuda" and engine.uniform and not engine.may_have_missing:
+    if engine.device.type == "cuda" and engine.uniform and not engine.may_marginalize:
         return GraphedStep(loss_of, engine, optimizer, size, row_share)
 
     def step(index: Tensor, learning_rate: float) -> Tensor:

@@ -336,8 +336,7 @@ class _Training:
 
 def are_few(engine: Engine, n_rows: int, n_groups: int) -> bool:
     """Whether so many groups of an engine's rows cost less together than one by one."""
-    atoms = engine.scaling.atoms is not None  # where numbers are as good as missing
-    return n_rows * n_groups <= _TOGETHER[engine.may_have_missing or atoms]
+    return n_rows * n_groups <= _TOGETHER[engine.may_marginalize]
 
 
 def effective_rows(engine: Engine) -> float:
