@@ -348,7 +348,7 @@ def test_what_is_said_along_the_way(rows):
 
 
 BAD = {
-    "no steps": (lambda m, X: m.forecast(X, 0), "positive and whole"),
+    "no steps": (lambda m, X: m.forecast(X, 0), "steps must be positive and whole"),
     "half a draw": (lambda m, X: m.forecast(X, n_draws=0.5), "positive and whole"),
     "quantile": (lambda m, X: m.forecast(X).quantiles([1.0]), "between 0 and 1"),
     "share": (lambda m, X: m.outlier_frames(X, 1.5), "between 0 and 1"),

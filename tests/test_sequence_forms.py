@@ -226,6 +226,10 @@ REFUSED = {
         "give a number",
     ),
     "tiny": (lambda: from_long(TIMES, time_column="when", step=1e-9), "longer one"),
+    "infinite": (
+        lambda: from_long(TIMES.assign(when=[*range(8), np.inf]), time_column="when", step=1.0),
+        "infinite",
+    ),
     "names": (
         lambda: from_long(TIMES.assign(when=list("abcdefghi")), time_column="when", step=1),
         "numbers, or dates",

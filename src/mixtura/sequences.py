@@ -82,6 +82,8 @@ def _on_grid(sequences: Sequences, step: float) -> Sequences:
     assert sequences.ids is not None
     numbers, before = as_numbers(sequences.times), sequences.offsets
     assert numbers is not None
+    if not np.isfinite(numbers).all():
+        raise InvalidInputError("times have an infinite value: drop these rows, or mend them.")
     began = np.repeat(numbers[before[:-1]], sequences.lengths)
     moment = np.rint((numbers - began) / step)
     last = moment[before[1:] - 1]

@@ -83,7 +83,7 @@ def _channels(frames: Batch) -> list[Batch]:
     return [replace(frames, x=frames.x * own, observed=whole & own) for own in alone]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Forecast:
     """What the next frames of n sequences will be: exact mixtures, in the units of X.
 

@@ -629,8 +629,8 @@ def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:
     return weight
 
 
-def check_count(count: object) -> int:
-    """How many to draw: a positive whole number."""
+def check_count(count: object, name: str = "the number to draw") -> int:
+    """How many: a positive whole number."""
     if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
-        raise InvalidInputError(f"the number to draw must be positive and whole, got {count!r}.")
+        raise InvalidInputError(f"{name} must be positive and whole, got {count!r}.")
     return int(count)

@@ -353,7 +353,7 @@ class SequenceDensity(Clustering):
         A `Forecast` with `mean`, `std` (n, steps, d), `quantiles(shares)` and `proba`, the chances
         of the states; or draws (n_draws, n, steps, d).
         """
-        steps, rows = check_count(steps), self._rows(X)
+        steps, rows = check_count(steps, "steps"), self._rows(X)
         if n_draws is None:
             return forecast(self._fitted, rows, steps, self.device)
         count, generator = check_count(n_draws), self._generator(random_state)
