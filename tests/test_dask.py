@@ -59,6 +59,13 @@ def test_a_cluster_and_one_process_give_the_same_model(frame, client):
     np.testing.assert_allclose(found.predict_proba(X), expected.predict_proba(X), 1e-7, 1e-9)
 
 
+def test_columns_that_are_not_there_are_named(frame, client):
+    from mixtura.dask import fit
+
+    with pytest.raises(InvalidInputError, match="no column 'label' for y"):
+        fit(client, MODEL, dd.from_pandas(frame, npartitions=2), "label")
+
+
 def die_in_rank_1(record):
     if dist.get_rank() == 1:
         os._exit(1)

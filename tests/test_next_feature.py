@@ -114,6 +114,18 @@ def test_categories_are_summed(rng):
     assert model.next_feature(blank)[0, 0] == pytest.approx(by_hand, rel=1e-9)
 
 
+def test_what_is_measured_is_no_longer_absent(rng, monkeypatch):
+    """Where absence tells, against the answers to rows that have each category in place."""
+    y = rng.integers(0, 2, 200)
+    X = (rng.random((200, 3)) < 0.3 + 0.3 * y[:, None]).astype(float)
+    X[rng.random((200, 3)) < 0.1 + 0.4 * y[:, None]] = np.nan
+    settings = {"categorical_features": [0, 1, 2], "missingness": "informative"}
+    model = MixtureClassifier(2, **settings, **PLAIN).fit(X, y)
+    found = model.next_feature(X[:20])
+    monkeypatch.setattr(sys.modules["mixtura.answers.next_feature"], "has_entries", lambda _: False)
+    np.testing.assert_allclose(model.next_feature(X[:20]), found, atol=1e-9)
+
+
 def test_no_more_is_promised_than_calibrated_probabilities_hold(rng):
     """One column, nothing observed: values as probable as rows are, probabilities as predicted."""
     X = rng.integers(0, 3, (200, 1)).astype(float)

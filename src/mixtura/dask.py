@@ -128,6 +128,12 @@ def _work(
     dist.init_process_group("gloo", meeting, rank=rank, world_size=size)
     try:
         rows = pd.concat(parts, ignore_index=True)
+        absent = [name for name in (y, weight) if name is not None and name not in rows]
+        if absent:
+            raise InvalidInputError(
+                f"frame has no column {absent[0]!r} for y or sample_weight, but "
+                f"{', '.join(map(repr, rows))}."
+            )
         answers = [None if name is None else rows.pop(name).to_numpy() for name in (y, weight)]
         estimator.fit(Shard(rows), *answers, checkpoint=checkpoint)
     finally:

@@ -7,6 +7,7 @@ serves all entries. Categories are independent of all else.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import singledispatch
 
 import torch
@@ -16,6 +17,7 @@ from mixtura.data import Batch
 from mixtura.data.atoms import Atoms
 from mixtura.densities import Categorical, Density, Gaussian, Product
 from mixtura.densities.patterns import distinct_patterns
+from mixtura.densities.product import hole_patterns
 from mixtura.numerics import LOG_2PI
 
 #: Nodes around the mean of each component, in deviations. Integrals are sums over the nodes of all
@@ -46,7 +48,20 @@ def _of_product(density: Product, batch: Batch) -> Iterator[Entry]:
         for place, asked, found in entries(density.parts[number], density.view(batch, number)):
             entry = columns[place], asked, found
             atoms = density.atoms
-            yield from [entry] if atoms is None else _beside_atoms(density, atoms, batch, entry)
+            told = [entry] if atoms is None else _beside_atoms(density, atoms, batch, entry)
+            for column, rows, said in told:
+                present = _presence(density, batch.take(rows), column) if density.informative else 0
+                yield column, rows, said + present
+
+
+def _presence(density: Product, batch: Batch, column: int) -> Tensor:
+    """(n, 1, K) log ratios of what rows lack once they have a column, and of what they lack."""
+    lacks = batch.lacks().index_fill(1, torch.tensor(column, device=batch.x.device), 0)
+    after, before = (
+        density.parts[-1].log_prob(hole_patterns(each))
+        for each in (replace(batch, absent=lacks), batch)
+    )
+    return (after - before)[:, None]
 
 
 def _beside_atoms(density: Product, atoms: Atoms, batch: Batch, entry: Entry) -> Iterator[Entry]:
