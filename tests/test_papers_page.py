@@ -44,8 +44,10 @@ def test_the_page_counts(tmp_path):
     where = {"commit": "abc", "machine": "two cores"}
     text = "\n".join(json.dumps(line | where) for line in lines)
     (tmp_path / "hybrid-table1-cells.jsonl").write_text(text + "\n", encoding="utf-8")
+    other = {"row": "ripley", "column": "GP, weights", "values": [250.0]} | where
+    (tmp_path / "sparse-table1-cells.jsonl").write_text(json.dumps(other), encoding="utf-8")
     found = page(tmp_path)
-    assert "**1 of 2 measured cells (50 %) are no worse than the paper's**" in found
+    assert "**2 of 3 measured cells (67 %) are no worse than the paper's**, 1 of 2 without" in found
     assert "| hybrid-table1 | 150 | 2 | 1 | 20 |" in found
     assert "| mnist-pca50 | full LL | 1.66 | 1.60 ± 0.10 (2) | no worse | abc, two cores |" in found
     assert "| mnist-pca50 | full CLL | 1.66 | 2.00 (1) | **worse** | abc, two cores |" in found

@@ -141,10 +141,6 @@ class Sequences:
         """One (T_i, d) array per sequence."""
         return np.split(self.frames, self.offsets[1:-1])
 
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sums of one value per frame over each sequence, (n,)."""
-        return np.add.reduceat(values, self.offsets[:-1])
-
 
 def read_sequences(
     X: ArrayLike,
