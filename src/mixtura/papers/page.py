@@ -30,6 +30,7 @@ papers mostly print single runs. Sets and settings that differ from a paper's ar
 [hybrid](hybrid.md), [extended Baum-Welch](ebw.md), [sparse](sparse.md), [sequences](sequences.md),
 [networks](networks.md).
 """
+
 #: Columns of methods that are not the library's, which stand beside ours in the papers' tables.
 _OTHERS = ("GP", "logistic", "1-NN DTW", "softmax", "L1 softmax", "margin softmax")
 
@@ -95,8 +96,8 @@ def page(folder: Path) -> str:
     verdict = (
         f"**{total.good} of {total.measured} measured cells ({share:.0f} %) are no worse than the "
         f"paper's**, {total.own_good} of {total.own} without the columns of methods that are not "
-        f"the library's ({', '.join(_OTHERS)}); of {total.cells} cells, {total.absent} cannot be had here and "
-        f"{total.cells - total.absent - total.measured} were not measured."
+        f"the library's ({', '.join(_OTHERS)}); of {total.cells} cells, {total.absent} cannot "
+        f"be had here and {total.cells - total.absent - total.measured} were not measured."
     )
     parts = ["\n".join(_table(*each)) for each in tables]
     return "\n".join([_HEAD, verdict, "", *summary, "", *parts])
