@@ -107,6 +107,7 @@ def test_the_slope_at_a_knot_does_not_hang_on_rounding(rng):
     np.testing.assert_array_equal(
         before[1:, 0], np.log(np.diff(knots[:, 0]) / np.diff(curves.at[0]))
     )
+    np.testing.assert_array_equal(curves.log_slope(knots.astype(np.float32)), before)
 
 
 @pytest.mark.parametrize(("kind", "bound"), [("power", 0.5), ("ranks", 0.2)])

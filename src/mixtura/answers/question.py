@@ -242,7 +242,9 @@ class TargetQuestion:
         found, means = with_means(density, batch, subsets, n_targets)
         joint = found + mixture.log_joint_weight
         if self.output == "log_density":
-            return joint.logsumexp(2, keepdim=True).cpu() - self._stretch(member, batch, subsets)
+            return joint.logsumexp(2, keepdim=True).cpu() - self._stretch(
+                member, engine.all_rows(), subsets
+            )
         location, scale = (
             torch.from_numpy(each[-n_targets:])
             for each in (member.scaling.location, member.scaling.scale)

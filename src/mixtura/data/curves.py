@@ -73,10 +73,12 @@ class Curves:
     def log_slope(self, values: np.ndarray) -> np.ndarray:
         """(n, D) logs of the derivatives of the map, at mapped values.
 
-        A value that is a knot but for rounding is on the line before it, on every machine.
+        A value that is a knot but for rounding (of its type) is on the line before it, on every
+        machine.
         """
-        rounding = 0.5 * _SAME_TO * (self.to[:, -1:] - self.to[:, :1])
-        return np.log(self._slope)[self._rows, _segments(values, self.to + rounding)].T
+        share = max(0.5 * _SAME_TO, float(np.finfo(values.dtype).eps))
+        knots = self.to + share * (self.to[:, -1:] - self.to[:, :1])
+        return np.log(self._slope)[self._rows, _segments(values.astype(np.float64), knots)].T
 
     @cached_property
     def _slope(self) -> np.ndarray:

@@ -123,7 +123,7 @@ class Scaling:
         """
         found = torch.from_numpy(np.log(self.scale)).to(x.device)
         if self.curves is not None:
-            slope = self.curves.log_slope(x.double().cpu().numpy())
+            slope = self.curves.log_slope(x.cpu().numpy())
             found = found - torch.from_numpy(slope).to(x.device)
         if self.atoms is None:
             return found
