@@ -66,11 +66,12 @@ class Atoms:
 
     def index(self, device: torch.device) -> Tensor:
         """(A,) the columns."""
-        return _index(self.columns, device)
+        return index_of(self.columns, device)
 
 
 @lru_cache(maxsize=256)
-def _index(columns: tuple[int, ...], device: torch.device) -> Tensor:
+def index_of(columns: tuple[int, ...], device: torch.device) -> Tensor:
+    """(d,) the columns, as a tensor on a device."""
     with torch.inference_mode(False):  # whoever asks first, gradients may need it later
         return torch.tensor(columns, dtype=torch.long, device=device)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 from typing import Self, TypeVar
 
@@ -17,17 +16,11 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.data.atoms import Atoms
+from mixtura.data.atoms import Atoms, index_of
 from mixtura.densities.base import Density, Statistics, VectorDensity
 from mixtura.densities.categorical import Categorical
 
 Answer = TypeVar("Answer")
-
-
-@lru_cache(maxsize=256)
-def _index(columns: tuple[int, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # whoever asks first, gradients may need it later
-        return torch.tensor(columns, dtype=torch.long, device=device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +117,7 @@ class Product(Density[Batch]):
         """One value per column of each group (..., d), all in the order of the columns (..., D)."""
         given = [column for columns in self.columns for column in columns]
         order = tuple(sorted(range(len(given)), key=given.__getitem__))
-        return torch.cat(values[: len(self.columns)], -1)[..., _index(order, values[0].device)]
+        return torch.cat(values[: len(self.columns)], -1)[..., index_of(order, values[0].device)]
 
     # -- the protocol --------------------------------------------------------------------------
 
@@ -169,7 +162,7 @@ class Product(Density[Batch]):
         ]
 
     def _centers(self, center: Tensor) -> list[Tensor]:
-        found = [center[:, _index(columns, center.device)] for columns in self.columns]
+        found = [center[:, index_of(columns, center.device)] for columns in self.columns]
         return found + [center] * (len(self.parts) - len(found))
 
     def spread_log_prob(self, reference: Tensor) -> Tensor:
@@ -215,7 +208,7 @@ class Product(Density[Batch]):
         own = [part.covariances() for part in self.parts[: len(self.columns)]]
         whole = own[0].new_zeros(self.n_components, self.n_features, self.n_features)
         for columns, block in zip(self.columns, own, strict=True):
-            index = _index(columns, whole.device)
+            index = index_of(columns, whole.device)
             whole[:, index[:, None], index] = block
         return whole
 
@@ -256,7 +249,7 @@ class Product(Density[Batch]):
     def agree(self, batch: Batch, component: Tensor, drawn: Tensor) -> Tensor:
         if self.atoms is not None:  # a draw that is an atom has lost its number
             raise self._unwritten("way to move draws", "`complete`, which draws them,")
-        index = [_index(columns, drawn.device) for columns in self.columns]
+        index = [index_of(columns, drawn.device) for columns in self.columns]
         return self._agreed(batch, component, [drawn[:, each] for each in index])
 
     def _agreed(self, batch: Batch, component: Tensor, drawn: list[Tensor]) -> Tensor:
@@ -301,7 +294,7 @@ def _view(batch: Batch, columns: tuple[int, ...]) -> Batch:
     """The rows, of some columns."""
     if columns == tuple(range(batch.x.shape[1])):
         return batch
-    index = _index(columns, batch.x.device)
+    index = index_of(columns, batch.x.device)
     observed = None if batch.observed is None else batch.observed[:, index]
     if observed is not None and observed.all():
         observed = None
