@@ -176,6 +176,7 @@ SOLVER_SETTINGS = {
         "factor": [0.0, -1.0, np.nan],
         "per_component": ["all"],
         "damping": [-1.0, np.nan],
+        "finish": ["lbfgs", 3],
         **STOPPING,
     },
     LBFGS: {"max_iter": ITERATIONS, "tol": GAINS, **STOPPING},

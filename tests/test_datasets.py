@@ -257,6 +257,8 @@ def few_digits(folders):
     images = (255 * np.exp(-distance)).astype(np.uint8)
     y = np.arange(120) % 10
     write(folders[0], "mnist", X_train=images[:100], y_train=y[:100], X_test=images, y_test=y)
+    photos = np.random.default_rng(1).integers(256, size=(4, 3072), dtype=np.uint8)
+    write(folders[0], "cifar10", X_train=photos, y_train=y[:4], X_test=photos, y_test=y[:4])
 
 
 @pytest.mark.usefixtures("few_digits")
