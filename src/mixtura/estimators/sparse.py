@@ -321,7 +321,7 @@ class SparseMixtureClassifier(ModelClassifier):
         for wanted in [counts] * self.n_init + [single] * (counts != single):
             before = len(progress.history)
             start, layout = _clusters(engine, wanted, generator)
-            examples = Examples(columns, len(basis), engine.y, start, engine.weight, layout)
+            examples = Examples(columns, len(basis), engine.y.long(), start, engine.weight, layout)
             attempts.append((trainer.run(examples, progress), progress.history[before:]))
             if progress.stopped:
                 break
@@ -424,7 +424,7 @@ def _clusters(
     A class has no more components than distinct rows. Its clusters depend on its own rows alone:
     all classes draw from the same seed.
     """
-    start = torch.zeros_like(engine.y)
+    start = torch.zeros_like(engine.y, dtype=torch.long)
     found: list[int] = []
     seed = int(torch.randint(2**31, (1,), generator=generator))
     for label, count in enumerate(counts):

@@ -262,7 +262,7 @@ class _Rows:
 
     def __init__(self, engine: Engine, objective: Objective, temperature: float = 1.0) -> None:
         self._engine, self._objective, self._temperature = engine, objective, temperature
-        self._y, self._weight = engine.y.cpu(), engine.weight.double().cpu()
+        self._y, self._weight = engine.y.cpu().long(), engine.weight.double().cpu()
 
     def joint(self, mixture: Mixture) -> Tensor:
         """(n, C) class log-joint."""
@@ -373,7 +373,7 @@ def adaboost(
     """
     progress.start("AdaBoost", n_stages)
     rows = _Rows(engine, Likelihood())
-    y, given = engine.y.cpu(), engine.weight.double().cpu()
+    y, given = engine.y.cpu().long(), engine.weight.double().cpu()
     log_weight = torch.zeros_like(given)
     guess = 1.0 - 1.0 / learner.n_classes
     first: Mixture | None = None
