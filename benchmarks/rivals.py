@@ -18,7 +18,7 @@ from mixtura.data import Matrix, Scaling
 from mixtura.data.sequences import SequenceTable
 from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, LowRankGaussian
 from mixtura.engines import Engine, LocalEngine
-from mixtura.estimators.base import training_engine
+from mixtura.estimators.reading import training_engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Likelihood, Margin, beside_likelihood
 from mixtura.progress import Progress

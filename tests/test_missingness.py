@@ -20,7 +20,7 @@ from mixtura.data import Batch, Scaling
 from mixtura.data.matrix import Matrix
 from mixtura.densities import HolePattern
 from mixtura.densities.product import hole_patterns
-from mixtura.estimators.base import training_engine
+from mixtura.estimators.reading import training_engine
 from mixtura.models.stack import Assignment
 from mixtura.selection.held_out import Losses
 from mixtura.solvers import EBW, EM, LBFGS, LinkedEM

@@ -15,9 +15,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
 from mixtura.densities import DENSITIES, Auto, Full, Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, training_engine
+from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.growing import fit_best
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, training_engine
 from mixtura.estimators.rows import component_counts
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture

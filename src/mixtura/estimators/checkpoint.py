@@ -15,7 +15,7 @@ from mixtura.data.journal import Journal
 from mixtura.data.lazy import LazyRows, chunks_of, shared
 from mixtura.data.sharded import OWN, ShardedRows
 from mixtura.data.tables import odd_factors
-from mixtura.estimators.base import DensityEstimator
+from mixtura.estimators.answering import DensityEstimator
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import Observations
 from mixtura.version import version

@@ -20,7 +20,7 @@ from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomSt
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, opened, training_engine
+from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.blending import Company, Mapped, best_of, curved, kinds_for
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
@@ -38,6 +38,7 @@ from mixtura.estimators.plan import (
     resumed,
     ways_beside,
 )
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, training_engine
 from mixtura.estimators.rows import Rows, component_counts
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
 from mixtura.exceptions import InvalidInputError, warn
@@ -285,7 +286,7 @@ class MixtureClassifier(DensityClassifier):
             the file is gone.
         """
         with self._all_or_nothing(X):
-            rows, schema = self._read_labeled(*opened(self, X, y, sample_weight))
+            rows, schema = self._read_labeled(*self._opened(X, y, sample_weight))
             with checkpointed(self, rows.X, (rows.y, rows.weight), checkpoint) as values:
                 return self._fit_rows(replace(rows, X=values), schema)
 

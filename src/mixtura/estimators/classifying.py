@@ -23,7 +23,9 @@ from mixtura.data import encode_labels
 from mixtura.data.given import ArrayLike, ClassWeight, RandomState
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
-from mixtura.estimators.base import DensityEstimator, ModelEstimator, check_count
+from mixtura.estimators.answering import DensityEstimator
+from mixtura.estimators.base import ModelEstimator
+from mixtura.estimators.reading import check_count
 from mixtura.estimators.rows import Rows, check_held_back, labeled_score, read_rows
 from mixtura.exceptions import (
     AmbiguousDataWarning,

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.base import DensityMixin
 
 from mixtura.data.given import ArrayLike
-from mixtura.estimators.base import DensityEstimator
+from mixtura.estimators.answering import DensityEstimator
 from mixtura.exceptions import DegenerateDataWarning, warn
 
 

@@ -12,7 +12,7 @@ from mixtura.data import Matrix
 from mixtura.data.given import ArrayLike, RandomState
 
 if TYPE_CHECKING:
-    from mixtura.estimators.base import DensityEstimator
+    from mixtura.estimators.answering import DensityEstimator
     from mixtura.estimators.regressor import MixtureRegressor
 
 

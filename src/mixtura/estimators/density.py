@@ -22,16 +22,15 @@ from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Diagonal, Full, HolePattern, LowRank, Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
-from mixtura.estimators.base import (
-    FIT_CONSTRAINTS,
+from mixtura.estimators.base import FIT_CONSTRAINTS
+from mixtura.estimators.checkpoint import checkpointed
+from mixtura.estimators.clustering import Clustering, affordable
+from mixtura.estimators.reading import (
     TABLE_CONSTRAINTS,
     check_count,
     check_weight,
-    opened,
     training_engine,
 )
-from mixtura.estimators.checkpoint import checkpointed
-from mixtura.estimators.clustering import Clustering, affordable
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.models.fitted import Fitted, Observations, log_density
 from mixtura.models.mixture import Mixture
@@ -193,7 +192,7 @@ class MixtureDensity(Clustering):
         column that y names is left out.
         """
         with self._all_or_nothing(X):
-            X, _, sample_weight = opened(self, X, y, sample_weight)
+            X, _, sample_weight = self._opened(X, y, sample_weight)
             rows, schema = self._read(X)
             weight = check_weight(sample_weight, len(rows))
             if (weight == 0).any():

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.data.given import ArrayLike, Fittable, Setting
-from mixtura.estimators.base import DensityEstimator, Estimator
+from mixtura.estimators.answering import DensityEstimator
+from mixtura.estimators.base import Estimator
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
 

@@ -15,8 +15,9 @@ from sklearn.utils.validation import _check_feature_names_in, _num_samples, chec
 
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState
 from mixtura.densities import DENSITIES, Structure
-from mixtura.estimators.base import FIT_CONSTRAINTS, TABLE_CONSTRAINTS, Estimator
+from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
 from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.reading import TABLE_CONSTRAINTS
 from mixtura.exceptions import InvalidInputError
 from mixtura.progress import Callback
 

@@ -15,7 +15,7 @@ from mixtura.data.given import ArrayLike
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import DensityEstimator
+from mixtura.estimators.answering import DensityEstimator
 from mixtura.exceptions import DegenerateDataWarning, UnsupportedError, warn
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture

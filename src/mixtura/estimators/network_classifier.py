@@ -22,15 +22,10 @@ from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomSt
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import (
-    FIT_CONSTRAINTS,
-    TABLE_CONSTRAINTS,
-    check_count,
-    check_weight,
-    training_engine,
-)
+from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.network import NetworkEstimator, draw_rows
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.calibration import Calibration

@@ -18,9 +18,9 @@ from mixtura.answers import network_interval
 from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
 from mixtura.densities import Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
-from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
 from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
 from mixtura.estimators.rows import check_held_back, read_targets
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations, run_over

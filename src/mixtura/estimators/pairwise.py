@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from mixtura.coupling import couple
 from mixtura.data.given import ArrayLike, Classifier
-from mixtura.estimators.base import Estimator, check_weight
+from mixtura.estimators.base import Estimator
+from mixtura.estimators.reading import check_weight
 from mixtura.estimators.rows import labeled_alone, labeled_score, read_classes
 from mixtura.exceptions import InvalidInputError, UnsupportedError, warning_once
 

@@ -31,17 +31,16 @@ from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
 from mixtura.data.targets import Indicators
 from mixtura.densities import DENSITIES, Structure
-from mixtura.estimators.base import (
-    FIT_CONSTRAINTS,
+from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
+from mixtura.estimators.conditioned import ConditionedRegressor
+from mixtura.estimators.reading import (
     TABLE_CONSTRAINTS,
-    Estimator,
     check_count,
     check_weight,
     learn_table,
     read_table,
     training_engine,
 )
-from mixtura.estimators.conditioned import ConditionedRegressor
 from mixtura.estimators.regression import Comparison, make_plans
 from mixtura.estimators.rows import check_held_back, read_targets
 from mixtura.exceptions import InvalidInputError
@@ -327,12 +326,10 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         model, schema = self._model, self._model.schema
         if n_draws is None:
             return schema.like(model.imputed(rows, y, self.device), X)
-        generator = self._generator(random_state)
-        draws = [
-            schema.like(model.drawn(rows, y, self.device, generator), X)
-            for _ in range(check_count(n_draws))
-        ]
-        return np.stack(draws) if isinstance(draws[0], np.ndarray) else draws
+        return self._draws(
+            lambda generator: schema.like(model.drawn(rows, y, self.device, generator), X),
+            *(n_draws, random_state),
+        )
 
     def condition(self, given: Given) -> ConditionedRegressor:
         """The model given some columns: it predicts, scores, samples and imputes.

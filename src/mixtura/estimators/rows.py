@@ -15,7 +15,7 @@ from mixtura.data import encode_labels, find_labeled, labeled_mask, read_labels
 from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike, ClassWeight, Numbers
 from mixtura.data.labels import CodedLabels, class_masses
-from mixtura.estimators.base import check_weight
+from mixtura.estimators.reading import check_weight
 from mixtura.exceptions import (
     DegenerateDataWarning,
     InvalidInputError,

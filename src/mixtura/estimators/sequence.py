@@ -17,7 +17,6 @@ from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import DENSITIES, Structure
-from mixtura.estimators.base import TABLE_CONSTRAINTS, check_count, training_engine
 from mixtura.estimators.channels import (
     drawn_sequences,
     length_quantiles,
@@ -26,6 +25,7 @@ from mixtura.estimators.channels import (
 )
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.pairwise import PairwiseClassifier
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, training_engine
 from mixtura.estimators.representing import METHODS, REPRESENTATIONS, SOLVERS, represent
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import NoDensityError, UnsupportedError

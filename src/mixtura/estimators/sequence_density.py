@@ -31,13 +31,7 @@ from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
-from mixtura.estimators.base import (
-    FIT_CONSTRAINTS,
-    TABLE_CONSTRAINTS,
-    check_count,
-    check_weight,
-    training_engine,
-)
+from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.channels import (
     drawn_sequences,
     length_quantiles,
@@ -45,6 +39,7 @@ from mixtura.estimators.channels import (
     read_channels,
 )
 from mixtura.estimators.clustering import Clustering, affordable
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
 from mixtura.exceptions import check_share, warn
 from mixtura.models.fitted import SHARES, Fitted, log_density
 from mixtura.models.mixture import Mixture

@@ -22,8 +22,9 @@ from mixtura.data import Matrix, Scaling
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema, as_table
 from mixtura.engines import Engine
-from mixtura.estimators.base import FIT_CONSTRAINTS, read_table, training_engine
+from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import ModelClassifier
+from mixtura.estimators.reading import read_table, training_engine
 from mixtura.estimators.rows import Rows, component_counts, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.columns import Kernel, Kernels, Products

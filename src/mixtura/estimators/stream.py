@@ -11,9 +11,9 @@ import torch
 from mixtura.data import labeled_mask
 from mixtura.densities import DENSITIES
 from mixtura.engines import Engine
-from mixtura.estimators.base import training_engine
 from mixtura.estimators.classifying import STREAMED, warn_of_rows_set_aside
 from mixtura.estimators.plan import make_plans, resumed, spread_prior
+from mixtura.estimators.reading import training_engine
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import run_over, typicality

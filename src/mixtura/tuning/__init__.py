@@ -20,7 +20,7 @@ from sklearn.utils.validation import _num_samples, check_consistent_length
 
 from mixtura.data import find_labeled, read_labels, resolve_unlabeled
 from mixtura.data.given import ArrayLike, Fittable, Parameters, RandomState, Setting
-from mixtura.estimators.base import check_weight
+from mixtura.estimators.reading import check_weight
 from mixtura.exceptions import InvalidInputError
 
 try:

@@ -1,0 +1,106 @@
+"""What users pass to estimators, checked: tables, weights and numbers."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    check_array,
+    validate_data,
+)
+
+from mixtura.data import Matrix, Scaling, resolve_device
+from mixtura.data.given import ArrayLike, Device, Parameters
+from mixtura.data.schema import Schema, as_table
+from mixtura.engines import Engine, LocalEngine
+from mixtura.exceptions import InvalidInputError
+from mixtura.models.fitted import Observations
+
+#: What a matrix of numbers must be like.
+_NUMBERS: Parameters = {
+    "dtype": [np.float64, np.float32],
+    "order": "C",
+    "ensure_all_finite": "allow-nan",
+}
+#: Constraints of the parameters that say how mixed tables are read.
+TABLE_CONSTRAINTS: dict[str, list[object]] = {
+    "categorical_features": [None, StrOptions({"from_dtype"}), "array-like"],
+    "unexpected": [StrOptions({"missing", "ignore", "error"})],
+    "missingness": [StrOptions({"auto", "ignore", "informative"})],
+}
+#: Rows stand for no more rows than this, so that weighted sums of squares stay finite.
+_MOST_WEIGHT = 1e100
+
+
+def read_table(
+    estimator: BaseEstimator, X: ArrayLike, schema: Schema, unexpected: str, *, reset: bool
+) -> Matrix:
+    """Rows as numbers and codes of categories, checked as scikit-learn does."""
+    plain = None if reset else schema.plain(X)
+    if plain is not None and plain.shape[1] == estimator.n_features_in_:
+        return Matrix(plain)
+    X = as_table(X)
+    given = schema.encode(X, unexpected)
+    if not isinstance(given, Matrix):
+        return Matrix(validate_data(estimator, given, reset=reset, **_NUMBERS))
+    rows = check_array(given.values, input_name="X", estimator=estimator, **_NUMBERS)
+    if reset or schema.names_in(X) is None:
+        _check_feature_names(estimator, X, reset=reset)
+    _check_n_features(estimator, rows, reset=reset)
+    return Matrix(rows, given.untold)
+
+
+def learn_table(
+    estimator: BaseEstimator, X: ArrayLike, categorical_features: ArrayLike, unexpected: str
+) -> tuple[Matrix, Schema]:
+    """Training rows, and what their columns are."""
+    schema = Schema.learn(as_table(X), categorical_features)
+    rows = read_table(estimator, X, schema, unexpected, reset=True)
+    return rows, schema.with_empty(rows.values)
+
+
+def training_engine(
+    rows: Observations, y: np.ndarray | None, weight: np.ndarray, scaling: Scaling, device: Device
+) -> Engine:
+    """Rows to learn from, in the model's units."""
+    place = resolve_device(device, rows.values.size)
+    return LocalEngine(rows.table(y, weight, scaling=scaling, device=place))
+
+
+def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:
+    """One finite, non-negative weight per row, not all zero."""
+    if sample_weight is None:
+        return np.ones(n_rows)
+    try:
+        weight = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"sample_weight must hold numbers ({error}).") from error
+    if weight.ndim == 0:
+        weight = np.full(n_rows, float(weight))
+    if weight.shape != (n_rows,):
+        raise InvalidInputError(
+            f"sample_weight has shape {weight.shape}, but X has {n_rows} rows: "
+            f"give one weight per row, shape ({n_rows},)."
+        )
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise InvalidInputError("sample_weight must be finite and not negative.")
+    if (weight > _MOST_WEIGHT / max(n_rows, 1)).any():
+        raise InvalidInputError(
+            f"sample_weight reaches {weight.max():.3g}, and a weight counts rows: divide it by "
+            "its mean."
+        )
+    if not (weight > 0).any():
+        raise InvalidInputError("sample_weight is zero for every row: nothing to fit.")
+    return weight
+
+
+def check_count(count: object, name: str = "the number to draw") -> int:
+    """How many: a positive whole number."""
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+        raise InvalidInputError(f"{name} must be positive and whole, got {count!r}.")
+    return int(count)
