@@ -1,7 +1,7 @@
 """A pass of EM over many rows on a GPU: in its memory, and streamed from that of the host.
 
 python -m benchmarks.scale_gpu [ROWS] prints seconds per pass (diagonal covariances, 16 components,
-16 columns of float32, the fastest of three) beside those that the bytes alone take, over the memory
+16 columns, the fastest of three) beside those that the bytes alone take, over the memory
 of the device (HBM) and over PCIe.
 """
 
@@ -17,26 +17,13 @@ import torch
 
 from mixtura import MixtureDensity
 from mixtura.data import Scaling, Table
-from mixtura.data.lazy import LazyRows
+from mixtura.data.lazy import LazyRows, MappedRows
 from mixtura.engines import LocalEngine
 from mixtura.objectives import Likelihood
 from mixtura.solvers import EM
 from mixtura.solvers.base import expected
 
 FEATURES, COMPONENTS, CHUNK = 16, 16, 262_144
-
-
-class HostRows(LazyRows):
-    """An array that stays in the memory of the host."""
-
-    has_missing = False
-
-    def __init__(self, array: np.ndarray) -> None:
-        super().__init__((len(array), array.shape[1]), array.dtype)
-        self._array = array
-
-    def _read(self, index: slice | np.ndarray) -> np.ndarray:
-        return self._array[index]
 
 
 def fastest(work: Callable[[], object], device: torch.device) -> float:
@@ -60,12 +47,12 @@ def main() -> None:
         part.copy_(torch.randn(part.shape, generator=generator, device=device))
     X = held.numpy()
     model = MixtureDensity(COMPONENTS, density="diag", solver=EM(5, tol=0.0), random_state=0)
-    mixture = model.fit(X[:50_000]).mixture_.to(device, torch.float32)
-    options = {"scaling": Scaling.identity(FEATURES), "device": device, "dtype": torch.float32}
+    mixture = model.set_params(device="cpu").fit(X[:50_000]).mixture_.to(device)
+    step = partial(expected, mixture, Likelihood())
+    units = {"scaling": Scaling.identity(FEATURES), "device": device}
 
-    def one_pass(rows: np.ndarray | LazyRows) -> float:
-        engine = LocalEngine(Table(rows, **options))
-        step = partial(expected, mixture, Likelihood())
+    def one_pass(rows: np.ndarray | LazyRows, dtype: torch.dtype) -> float:
+        engine = LocalEngine(Table(rows, **units, dtype=dtype))
         return fastest(lambda: engine.sum(step, mixture.density), device)
 
     def copy() -> None:
@@ -73,13 +60,16 @@ def main() -> None:
             part.to(device, non_blocking=True)
 
     bus = fastest(copy, device)
-    streamed = one_pass(HostRows(X))
-    resident = one_pass(X)
-    there = held.to(device)
-    memory = fastest(there.sum, device)
+    host = MappedRows(X)
+    host.has_missing = False
     print(f"{n_rows:,} x {FEATURES} on {device}, {held.nbytes / 1e9:.1f} GB of float32")
-    print(f"streamed: {streamed:.3f} s per pass, the bytes over PCIe {bus:.3f} s")
-    print(f"in device memory: {resident:.3f} s per pass, the bytes over HBM {memory:.4f} s")
+    for dtype in (torch.float32, torch.float64):
+        there = held.to(device, dtype)
+        memory = fastest(there.sum, device)
+        del there
+        streamed, resident = one_pass(host, dtype), one_pass(X, dtype)
+        print(f"{dtype}, streamed: {streamed:.3f} s per pass, the bytes over PCIe {bus:.3f} s")
+        print(f"{dtype}, in device memory: {resident:.4f} s per pass, over HBM {memory:.4f} s")
 
 
 if __name__ == "__main__":

@@ -302,8 +302,10 @@ class ShardedRows(LazyRows):
         first, last = self._here
         for start in range(first, last, n_rows):
             at = slice(start, min(start + n_rows, last))
-            where = np.arange(at.start, at.stop) if self._order is None else self._order[at]
-            yield at, self._local[where - self._start]
+            if self._order is None:
+                yield at, self._local[at.start - self._start : at.stop - self._start]
+            else:
+                yield at, self._local[self._order[at] - self._start]
 
     def shared(self, found: Found) -> list[Found]:
         return self._peers.gathered(found)

@@ -186,17 +186,35 @@ class Table:
         return float(torch.finfo(self.dtype).max ** 0.25)
 
     def _convert(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
-        values = self.scaling.apply(X)
-        x = torch.from_numpy(values)
-        farthest = self._farthest
-        if -farthest <= values.min(initial=0.0) and values.max(initial=0.0) <= farthest:  # no NaN
-            return x.to(self.device, self.dtype), None
-        missing = x.isnan()
-        x = x.clamp_(-farthest, farthest).to(self.device, self.dtype)
-        if not missing.any():
+        """Rows on the device, zero where an entry is missing; and which entries are not."""
+        step = len(X) if self.device.type == "cpu" else self.most_rows["cuda"]
+        parts = [self._converted(X[at : at + step]) for at in range(0, len(X), step or 1)]
+        if len(parts) == 1:
+            return parts[0]
+        x = torch.cat([x for x, _ in parts] or [self._in_units(X).to(self.dtype)])
+        if all(observed is None for _, observed in parts):
             return x, None
-        missing = missing.to(self.device)
-        return x.masked_fill(missing, 0.0), ~missing
+        return x, torch.cat([_whole(x) if seen is None else seen for x, seen in parts])
+
+    def _converted(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        x, farthest = self._in_units(X), self._farthest
+        if x.is_cuda and self._lazy is not None and self._lazy.has_missing is False:
+            return x.clamp_(-farthest, farthest).to(self.dtype), None  # without waiting for the GPU
+        low, high = (float(each) for each in x.aminmax())
+        if -farthest <= low and high <= farthest:  # no NaN
+            return x.to(self.dtype), None
+        missing = x.isnan()
+        x = x.clamp_(-farthest, farthest).to(self.dtype)
+        return (x.masked_fill(missing, 0.0), ~missing) if missing.any() else (x, None)
+
+    def _in_units(self, X: np.ndarray) -> Tensor:
+        """In the model's units, in float64 so that offsets do not eat the digits."""
+        if self.scaling.curves is not None:
+            return torch.from_numpy(self.scaling.apply(X)).to(self.device)
+        units = self.scaling.location, self.scaling.scale
+        location, scale = (torch.from_numpy(each).to(self.device) for each in units)
+        rows = torch.from_numpy(_shareable(X)).to(self.device, non_blocking=True)
+        return rows.sub(location).div_(scale)
 
     def _told(self, X: np.ndarray, untold: np.ndarray) -> Tensor:
         """What the rows came without, where that is not known of all entries."""
@@ -253,7 +271,7 @@ class Table:
         else:
             part._x, part._observed = self._convert(self._lazy[index])
             if self._lazy.has_missing and part._observed is None:
-                part._observed = torch.ones_like(part._x, dtype=torch.bool)
+                part._observed = _whole(part._x)
             part._lazy = None
         return part
 
@@ -331,6 +349,17 @@ def _column(
     if isinstance(given, int | float):
         return torch.full((), given, dtype=dtype, device=device).expand(n_rows)
     return torch.as_tensor(given, dtype=dtype, device=device)
+
+
+def _shareable(X: np.ndarray) -> np.ndarray:
+    """The same numbers, as PyTorch can look at: a copy of what it cannot."""
+    dtype = np.float32 if X.dtype == np.float32 else np.float64
+    fit = X.dtype == dtype and X.flags.writeable and min(X.strides) >= 0
+    return X if fit else np.array(X, dtype)
+
+
+def _whole(x: Tensor) -> Tensor:
+    return torch.ones_like(x, dtype=torch.bool)
 
 
 def _taken(values: Tensor, at: Tensor) -> Tensor:
