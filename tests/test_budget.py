@@ -20,7 +20,7 @@ from mixtura import (
 )
 from mixtura.data import Scaling, Table
 from mixtura.progress import Progress
-from mixtura.selection.budget import Budget
+from mixtura.selection.budget import Budget, warn_if_cut_short
 from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
 
 #: Seconds that the clock of these tests takes to read a row.
@@ -184,11 +184,21 @@ def test_samples_grow_as_time_allows(clock):
     assert found.n_rows == 178_000
 
 
+def test_a_share_of_the_time_is_not_the_whole_fit(clock):
+    """Where work on the side was ended, and all rows were used to the end, only that is said."""
+    watch = Progress(max_time=100.0)
+    side = watch.part(0.1)
+    clock.now += 20.0
+    assert side.step({"objective": 0.0})
+    with pytest.warns(ConvergenceWarning, match="cut the preparation of the fit short"):
+        assert not warn_if_cut_short(watch, 10, 10)
+
+
 def test_what_was_not_compared_is_said(clock):
     """Trials that the clock ends leave the choice to the machine; a callback is no clock."""
     X, y = make_classification(400, 5, random_state=0)
     model = MixtureClassifier(1, max_time=0.02, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="candidates were not all compared"):
+    with pytest.warns(ConvergenceWarning, match="cut the fit short.*candidates were not all"):
         model.fit(X, y)
     calls = iter(range(10**6))
     model.set_params(max_time=10**6, callbacks=[lambda record: next(calls) > 2])

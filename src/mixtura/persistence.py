@@ -21,6 +21,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags
 from torch import Tensor
 
+from mixtura.constants import FAR, MOST_TEXT
 from mixtura.data.given import ArrayLike
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
 from mixtura.files import replacing
@@ -34,11 +35,10 @@ from mixtura.selection.typical import with_models
 #: What a model is asked when it is read, and where another one may be inside it.
 _QUESTIONS = ("predict_proba", "predict", "score_samples", "transform")
 _INNER = ("pairwise_", "estimator_", "estimators_")
-_FAR = 1e6
 #: Numbers of a mixture up to which the models without rows that are held back are stored.
 _MOST_COMPUTED = 2**19
-#: Types that arrays of a file may have, and the most bytes that the text of one takes.
-_ARRAY_KINDS, _MOST_TEXT = "biufUSO", 2**26
+#: Types that arrays of a file may have.
+_ARRAY_KINDS = "biufUSO"
 
 
 class _Packer:
@@ -141,7 +141,7 @@ def _unpack_array(value: dict, tensors: dict[str, Tensor]) -> np.ndarray | np.ge
 
 def _unpack_objects(value: dict, tensors: dict[str, Tensor]) -> np.ndarray:
     dtype, items = _array_type(value["dtype"]), value["items"]
-    if dtype.itemsize * len(items) > _MOST_TEXT:
+    if dtype.itemsize * len(items) > MOST_TEXT:
         raise ValueError(f"{len(items)} values of the type {dtype}")
     array = np.empty(len(items), dtype=dtype)
     for place, item in enumerate(items):
@@ -277,7 +277,7 @@ def _check_answer(estimator: object) -> None:
     """A row of zeros, one far away and one of nothing get finite answers: the parts fit."""
     tags, model = get_tags(estimator).input_tags, _innermost_model(estimator)
     rows = np.full((2 + tags.allow_nan, model.n_columns), np.nan)
-    rows[0], rows[1] = 0.0, _FAR
+    rows[0], rows[1] = 0.0, FAR
     rows[:, list(model.schema.empty)] = np.nan  # what was empty in training is not asked about
     for asked in (rows, rows[:-1]):  # what fits three rows by chance does not fit two
         given = [asked] if tags.three_d_array else model.schema.decode(asked)

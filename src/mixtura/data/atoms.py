@@ -9,15 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.constants import SAME
 from mixtura.data.curves import told_values
 from mixtura.parts import storable
 
 #: A value is such a one if so large a share of the rows has it, so many rows, and so many times as
 #: many as the next one; and if there are so many others.
 _SHARE, _ROWS, _TIMES, _OTHERS = 0.1, 20.0, 3.0, 3
-#: What lies no farther from it, in the model's units (or as a share of it), is the same value.
-SAME = 1e-6
-
 #: What ends the name of a map whose columns have them.
 SUFFIX = "+atoms"
 #: One tuple per column.

@@ -28,8 +28,8 @@ from mixtura.answers import (
 from mixtura.data import Matrix, Scaling
 from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, Device, RandomState
+from mixtura.data.indicators import Indicators
 from mixtura.data.schema import Schema
-from mixtura.data.targets import Indicators
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
 from mixtura.estimators.conditioned import ConditionedRegressor

@@ -25,6 +25,7 @@ from mixtura.answers import (
     frame_scores,
     state_proba,
 )
+from mixtura.constants import SHARES
 from mixtura.data import Scaling
 from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
@@ -41,7 +42,7 @@ from mixtura.estimators.channels import (
 from mixtura.estimators.clustering import Clustering, affordable
 from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
 from mixtura.exceptions import check_share, warn
-from mixtura.models.fitted import SHARES, Fitted, log_density
+from mixtura.models.fitted import Fitted, log_density
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
 from mixtura.objectives import Likelihood

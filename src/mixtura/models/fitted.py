@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.constants import SHARES
 from mixtura.data import UNLABELED, Batch, Matrix, Scaling, resolve_device
 from mixtura.data.given import Device
 from mixtura.data.schema import Schema
@@ -33,8 +34,6 @@ from mixtura.parts import storable
 #: move a log density by.
 _ROUNDING, _MOST_NATS = 4.0, 0.05
 _DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
-#: Shares of rows at which the scores of typical rows are kept.
-SHARES = np.linspace(0.0, 1.0, 1001)
 
 storable(Schema)  # which the runtime reads without scikit-learn, and so without `parts`
 

@@ -12,11 +12,13 @@ from scipy.special import logsumexp, softmax
 
 from mixtura.data import Matrix
 from mixtura.data.given import Device
+from mixtura.data.indicators import Indicators
 from mixtura.data.schema import Schema
-from mixtura.data.targets import Indicators
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.predictive import Predictive, conditional
 from mixtura.parts import storable
+
+storable(Indicators)  # which the runtime reads without scikit-learn, and so without `parts`
 
 
 @storable

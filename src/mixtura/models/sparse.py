@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mixtura.constants import FARTHEST_COLUMN
 from mixtura.data import Batch
 from mixtura.data.given import Device
 from mixtura.models.columns import Kernels, Products
 from mixtura.models.mixture import Layout
 from mixtura.parts import storable
 
-#: Columns of rows to predict end here, so that squares of their products stay finite.
-_FARTHEST = 1e70
 #: Numbers held per row and column, or coefficient.
 _COPIES = 8
 
@@ -77,7 +76,7 @@ class SparseModel:
     def _values(self, batch: Batch) -> Tensor:
         """(n, H) columns of the rows."""
         every = torch.arange(len(self.basis), device=batch.x.device)
-        return self.basis.values(batch.x, every).clamp(-_FARTHEST, _FARTHEST)
+        return self.basis.values(batch.x, every).clamp(-FARTHEST_COLUMN, FARTHEST_COLUMN)
 
     def _joint(self, values: Tensor) -> Tensor:
         """log p(component | x) up to a constant, (n, K), from the columns (n, H)."""

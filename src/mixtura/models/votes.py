@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mixtura.constants import SILENCE
 from mixtura.data import Batch
 from mixtura.data.given import Device
 from mixtura.models.mixture import Mixture
 from mixtura.parts import storable
-
-#: A vote that nobody casts.
-_SILENCE = 1e-3
 
 
 @storable
@@ -40,7 +38,7 @@ class Votes:
 
     def class_log_joint(self, batch: Batch) -> Tensor:
         """Log shares of the votes, (n, C)."""
-        total = batch.weight.new_tensor(_SILENCE, dtype=torch.float64)
+        total = batch.weight.new_tensor(SILENCE, dtype=torch.float64)
         for voter, weight in zip(self.voters, self.weights, strict=True):
             joint = voter.class_log_joint(batch)
             vote = torch.nn.functional.one_hot(joint.argmax(1), joint.shape[1])

@@ -10,10 +10,9 @@ import platform
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,6 +20,7 @@ import torch
 
 from mixtura.data.given import Parameters, Setting
 from mixtura.exceptions import InvalidInputError
+from mixtura.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,24 +103,26 @@ class Report:
 
         figure = Figure(layout="constrained", **options)
         yield figure
-        self._replace(self._path(name, "png"), lambda path: figure.savefig(path, dpi=130))
+        with self._saved(name, "png") as path:
+            figure.savefig(path, dpi=130)
 
     def close(self) -> None:
         """Write the tables."""
         for table, rows in self.tables.items():
-            self._replace(self._path(table, "csv"), partial(_write_csv, rows))
+            with self._saved(table, "csv") as path:
+                _write_csv(rows, path)
 
     def _path(self, part: str, suffix: str) -> Path:
         stem = "-".join([self.name, *part.lower().split()])
         return self.folder / f"{stem}.{suffix}"
 
-    def _replace(self, path: Path, write: Callable[[Path], None]) -> None:
-        """Write beside the target and move into place, so that no half of a file is ever seen."""
+    @contextmanager
+    def _saved(self, part: str, suffix: str) -> Iterator[Path]:
+        """Where to write a file, which takes its place when it is whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-            fresh = Path(scratch) / path.name
-            write(fresh)
-            os.replace(fresh, path)
+        path = self._path(part, suffix)
+        with replacing(path) as fresh:
+            yield fresh
         self.note(f"saved {path}")
 
 

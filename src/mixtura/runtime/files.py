@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from mixtura.constants import MOST_TEXT
 from mixtura.data.given import ArrayLike
 from mixtura.exceptions import FileFormatError, UnsupportedError
 
 FORMAT_VERSION = 3
-#: Most bytes of a header, whose JSON takes some twenty times as much memory when it is read, and of
-#: the text of one array.
-_MOST_HEADER, _MOST_TEXT = 2**24, 2**26
+#: Most bytes of a header, whose JSON takes some twenty times as much memory when it is read.
+_MOST_HEADER = 2**24
 _DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BOOL": "bool", "U8": "uint8"},
     **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
@@ -116,7 +116,7 @@ def _numbers(value: ArrayLike, arrays: Arrays) -> ArrayLike:
 
 def _objects(value: ArrayLike, arrays: Arrays) -> np.ndarray:
     dtype, items = np.dtype(value["dtype"]), value["items"]
-    if dtype.kind not in "OUS" or dtype.itemsize * len(items) > _MOST_TEXT:
+    if dtype.kind not in "OUS" or dtype.itemsize * len(items) > MOST_TEXT:
         raise ValueError(f"{len(items)} values of the type {dtype}")
     found = np.empty(len(items), dtype)
     found[:] = [unpack(item, arrays) for item in items]

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from mixtura.constants import SAME
 from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import kind
 from mixtura.runtime.gaussians import Gaussian, StudentT
@@ -94,10 +95,6 @@ class HolePattern(Categorical):
         broad = log_factorial[absent] + log_factorial[told - absent] - log_factorial[told + 1]
         broad = np.broadcast_to((broad + math.log(self.broad))[:, None, None], (*own.shape[:2], 1))
         return np.logaddexp.reduce(np.concatenate([own + self.log_shares, broad], 2), axis=2)
-
-
-#: As in `mixtura.data.atoms`: what lies no farther from an atom is that.
-SAME = 1e-6
 
 
 @kind

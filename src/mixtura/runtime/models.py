@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from mixtura.conformal import Judge, conformal_sets
+from mixtura.constants import SHARES, SILENCE
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.exceptions import NoDensityError, UnsupportedError
@@ -23,9 +24,6 @@ _LARGEST = float(np.finfo(np.float64).max)
 FARTHEST = _LARGEST**0.25
 #: Numbers that are held at a time.
 _AT_ONCE = 2**23
-#: A vote that nobody casts, as in `Votes`.
-SILENCE = 1e-3
-SHARES = np.linspace(0.0, 1.0, 1001)
 
 
 def _within(values: np.ndarray, largest: float) -> np.ndarray:

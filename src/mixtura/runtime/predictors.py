@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from mixtura.constants import FAR
 from mixtura.coupling import couple
 from mixtura.data.given import ArrayLike
 from mixtura.data.matrix import Matrix
@@ -56,10 +57,6 @@ def _column(values: ArrayLike) -> np.ndarray:
     return np.asarray(cells, dtype=object) if found.dtype.kind in "US" else found
 
 
-#: As in `mixtura.persistence`: a row far away.
-_FAR = 1e6
-
-
 class Predictor:
     """A fitted model that answers for rows: arrays, data frames, or dicts of columns."""
 
@@ -78,7 +75,7 @@ class Predictor:
     def check(self) -> None:
         """A row of zeros, one far away and one of nothing get finite answers: the parts fit."""
         rows = np.zeros((2 + self._takes_holes, self.n_features_in_))
-        rows[1], rows[2:] = _FAR, np.nan
+        rows[1], rows[2:] = FAR, np.nan
         rows[:, list(self.model.schema.empty)] = np.nan
         for asked in (rows, rows[:2], rows[:1]):  # what fits two rows by chance does not fit one
             found = self._answer(self._rows(self.model.schema.decode(asked)))

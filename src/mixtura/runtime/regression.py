@@ -6,26 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.runtime.batch import Batch
-from mixtura.runtime.files import kind
+from mixtura.runtime.files import KINDS, kind
 from mixtura.runtime.models import Fitted
 
-
-@kind
-@dataclass(frozen=True)
-class Indicators:
-    column: np.ndarray
-    code: np.ndarray
-    frequent: np.ndarray
-    n_columns: int
-
-    def apply(self, values: np.ndarray) -> np.ndarray:
-        """(n, P) numbers; the indicators of a missing category are missing."""
-        found = values[:, self.column]
-        told = np.where(np.isnan(found), found, found == self.code)
-        return np.where(self.code < 0, found, told)
+KINDS["Indicators"] = Indicators
 
 
 @kind

@@ -9,13 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
+from mixtura.constants import FARTHEST_COLUMN
 from mixtura.exceptions import UnsupportedError
 from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
 from mixtura.runtime.models import Layout, log_softmax
-
-#: As in `mixtura.models.sparse`.
-_FARTHEST = 1e70
 
 
 def _squared(x: np.ndarray, centers: np.ndarray) -> np.ndarray:
@@ -117,7 +115,7 @@ class SparseModel:
 
     def class_log_joint(self, batch: Batch) -> np.ndarray:
         """log p(c | x), (n, C): there is no density of rows."""
-        values = self.basis.values(batch.x).clip(-_FARTHEST, _FARTHEST)
+        values = self.basis.values(batch.x).clip(-FARTHEST_COLUMN, FARTHEST_COLUMN)
         joint = self.log_weight + values @ self.coef.T
         by_class = self.layout.logsumexp(joint)
         if not self.moderate or not len(self.root):

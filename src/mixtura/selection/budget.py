@@ -90,7 +90,8 @@ def first_rows(engine: Engine) -> int:
 def warn_if_cut_short(progress: Progress, used: int, n_rows: int, aside: int = 0) -> bool:
     """Whether training ended before it had used all rows or settled; a warning if by the clock.
 
-    So many more rows than `n_rows` were set aside before.
+    It says so where only shares of the time ended, those of work on the side. So many more rows
+    than `n_rows` were set aside before.
     """
     late = progress.out_of_time
     unfinished = used < n_rows or late
@@ -102,11 +103,12 @@ def warn_if_cut_short(progress: Progress, used: int, n_rows: int, aside: int = 0
         done.append(f"it used {used:,} of the {n_rows + aside:,} rows{rest}")
     if late:
         done.append("it stopped before it had settled")
+    what = "the fit" if done else "the preparation of the fit"
     if progress.hurried:
-        done.append("candidates were not all compared to the end, so the choice may vary")
+        done.append("starts and candidates were not all trained to the end, so they may vary")
     if done:
         warn(
-            f"max_time={progress.max_time:g} s cut the fit short: {', and '.join(done)}. Remedy: a "
+            f"max_time={progress.max_time:g} s cut {what} short: {', and '.join(done)}. Remedy: a "
             "longer max_time, or fewer components, so that the time suffices.",
             ConvergenceWarning,
         )

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.constants import SHARES
 from mixtura.data import Batch, Matrix
 from mixtura.data.given import Device
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import Engine
-from mixtura.models.fitted import SHARES, Fitted, run_over, typicality
+from mixtura.models.fitted import Fitted, run_over, typicality
 from mixtura.models.held_back import MOST, HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.progress import Progress

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from mixtura.constants import SILENCE
 from mixtura.exceptions import UnsupportedError
 from mixtura.runtime.export.densities import log_prob
 from mixtura.runtime.export.graph import Graph, Rows
 from mixtura.runtime.models import (
     FARTHEST,
-    SILENCE,
     Calibration,
     Fitted,
     Layout,
