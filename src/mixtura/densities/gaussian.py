@@ -186,6 +186,11 @@ def weight_per_row(statistics: Statistics) -> Tensor:
     return mass / statistics["rows"][:, None] if "rows" in statistics else torch.ones_like(mass)
 
 
+def n_rows(statistics: Statistics) -> Tensor:
+    """(K,): how many rows there are, which is what they weigh unless `rows` says otherwise."""
+    return statistics.get("rows", statistics["mass"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class DiagonalGaussian(Gaussian):
     """Independent features; `tied` gives all features of a component one variance (spherical)."""
@@ -286,7 +291,8 @@ class DiagonalGaussian(Gaussian):
     def slope(self, statistics: Statistics) -> dict[str, Tensor]:
         mass, first = statistics["mass"][:, None], statistics["first"]
         scatter = statistics["second"] - self.mean * (2.0 * first - mass * self.mean)
-        by_variance = 0.5 * (scatter / self.variance - mass) / self.variance
+        by_variance = scatter / self.variance - n_rows(statistics)[:, None]
+        by_variance = 0.5 * by_variance / self.variance
         if self.tied:
             by_variance = by_variance.sum(1, keepdim=True)
         rate = above_slope(self.floor, self.variance[:, : by_variance.shape[1]])
@@ -437,8 +443,8 @@ class FullGaussian(Gaussian):
         cross = self.mean[:, :, None] * off[:, None, :]
         second = self.mean[:, :, None] * self.mean[:, None, :] * mass[:, None, None]
         scatter = statistics["second"] - cross - cross.mT - second
-        white = half @ scatter @ half.mT - torch.diag_embed(mass[:, None].expand_as(first))
-        by_factor = half.mT @ white  # L^-T (L^-1 C L^-T - mass)
+        rows = torch.diag_embed(n_rows(statistics)[:, None].expand_as(first))
+        by_factor = half.mT @ (half @ scatter @ half.mT - rows)  # L^-T (L^-1 C L^-T - rows)
         diagonal = self.factor.diagonal(dim1=1, dim2=2)
         rate = above_slope(self._smallest_pivot, diagonal)
         return {

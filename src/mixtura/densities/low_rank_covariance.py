@@ -13,9 +13,9 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
-from mixtura.densities.gaussian import FullGaussian, weight_per_row
+from mixtura.densities.gaussian import FullGaussian, n_rows, weight_per_row
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
-from mixtura.densities.patterns import by_holes, in_order
+from mixtura.densities.patterns import by_holes, distinct_patterns, in_order
 from mixtura.numerics import (
     LOG_2PI,
     Context,
@@ -163,43 +163,55 @@ class LowRankGaussian(LowRankForm):
     def _expectation_masked(
         self, x: Tensor, observed: Tensor
     ) -> tuple[Tensor, Callable[..., Statistics]]:
-        rows, grams, parts, squares = zip(*self._sums(x, observed), strict=True)
-
-        def ordered(values: tuple[Tensor, ...]) -> Tensor:
-            return in_order(list(zip(rows, values, strict=True)))
-
-        factor, projected = torch.linalg.cholesky_ex(ordered(grams)).L, ordered(parts)
-        half, seen = lower_inverse(factor), observed.to(x.dtype)
-        covariance = stack_product(half.mT, half)  # of the latent factors, (n, K, R, R)
-        latent = covariance @ projected
-        squared = ordered(squares) - (projected * latent).sum((2, 3))
-        log_det = self._log_det_masked(seen, log_det_lower(factor))
+        """Factorizations belong to patterns, which rows may share."""
+        patterns, shared = distinct_patterns(observed)
+        place: Tensor | slice = shared
+        if 2 * len(patterns) > len(observed):  # each row is a pattern
+            patterns, place = observed, slice(None)
+        some = x[: len(patterns)]  # B does not depend on numbers
+        grams = [(rows, gram) for rows, gram, *_ in self._sums(some, patterns)]
+        factor, seen = torch.linalg.cholesky_ex(in_order(grams)).L, observed.to(x.dtype)
+        half = lower_inverse(factor)
+        covariance = stack_product(half.mT, half)  # of the latent factors, (P, K, R, R)
+        projected = self._projected(x, seen).permute(2, 0, 1)
+        latent = stack_product(covariance[place], projected[..., None])[..., 0]
+        squared = self._weighted_distance(x, seen) - (projected * latent).sum(2)
+        log_det = self._log_det_masked(patterns.to(x.dtype), log_det_lower(factor))[place]
         log_prob = -0.5 * (squared + log_det + LOG_2PI * seen.sum(1, keepdim=True))
-        return log_prob, partial(self._masked_sums, x, seen, covariance, latent[..., 0])
+        return log_prob, partial(self._masked_sums, x, patterns, place, covariance, latent)
 
     def _masked_sums(
         self,
         x: Tensor,
-        seen: Tensor,
+        patterns: Tensor,
+        place: Tensor | slice,
         covariance: Tensor,
         latent: Tensor,
         occupancy: Tensor,
         scatter: Tensor,
     ) -> Statistics:
-        """Statistics of rows with holes, by their latent factors."""
+        """Statistics of rows with holes, by their latent factors and the pattern of each."""
+
+        def by_pattern(values: Tensor) -> Tensor:
+            if isinstance(place, slice):
+                return values
+            return values.new_zeros(len(patterns), *values.shape[1:]).index_add_(0, place, values)
+
         weighted = occupancy[..., None] * latent
-        weighted_second = weighted[..., :, None] * latent[..., None, :]
-        weighted_second = weighted_second + scatter[..., None, None] * covariance
+        second = by_pattern(weighted[..., :, None] * latent[..., None, :])
+        around, mass = by_pattern(scatter), by_pattern(occupancy)
+        second = torch.addcmul(second, around[..., None, None], covariance)
         visible = {
-            "mass": occupancy.sum(0),
+            "mass": mass.sum(0),
             "first": occupancy.mT @ x,
             "second": occupancy.mT @ x.square(),
             "latent": weighted.sum(0),
-            "latent_second": weighted_second.sum(0),
-            "cross": torch.einsum("nd,nkr->kdr", x, weighted),
+            "latent_second": second.sum(0),
+            "cross": (weighted.flatten(1).mT @ x).view(*weighted.shape[1:], -1).mT,
         }
+        hidden = (~patterns).to(x.dtype)
         return add_statistics(
-            visible, self._hidden(1.0 - seen, occupancy, scatter, weighted, weighted_second)
+            visible, self._hidden(hidden, mass, around, by_pattern(weighted), second)
         )
 
     def _hidden(
@@ -210,7 +222,10 @@ class LowRankGaussian(LowRankForm):
         weighted: Tensor,
         weighted_second: Tensor,
     ) -> Statistics:
-        """Expected contributions of the missing features, given the latent factors of each row."""
+        """Expected contributions of the features that the rows of each pattern lack.
+
+        (P, D), and sums over these rows, (P, K, ...), of occupancies and latent factors.
+        """
         rows, columns, place = self._pack
         mass = occupancy.mT @ hidden  # (K, D)
         latent = torch.einsum("nd,nkr->kdr", hidden, weighted)
@@ -269,7 +284,8 @@ class LowRankGaussian(LowRankForm):
         coefficients = torch.cat([self.loading, self.mean[..., None]], 2)
         short = cross - coefficients @ moments
         residual = statistics["second"] - (coefficients * (cross + short)).sum(2)
-        by_diagonal = 0.5 * (residual / self.diagonal - statistics["mass"][:, None]) / self.diagonal
+        by_diagonal = residual / self.diagonal - n_rows(statistics)[:, None]
+        by_diagonal = 0.5 * by_diagonal / self.diagonal
         by_coefficients = short / self.diagonal[..., None]
         return {
             "mean": by_coefficients[..., -1],

@@ -15,7 +15,9 @@ mixtures: Peel and McLachlan, 2000, Statistics and Computing).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import torch
@@ -71,6 +73,10 @@ class StudentT(VectorDensity):
         return self.scale.closed_form
 
     @property
+    def explicit(self) -> bool:  # type: ignore[override]
+        return self.scale.explicit
+
+    @property
     def location(self) -> Tensor:
         return self.scale.mean
 
@@ -103,12 +109,17 @@ class StudentT(VectorDensity):
         return replace(self, scale=scale, dof=tensors.get("dof", self.dof))
 
     def free(self) -> dict[str, Tensor]:
-        share = (self.dof / LEAST).log() / math.log(MOST / LEAST)
-        return {"raw_dof": share.clamp(_HAIR, 1.0 - _HAIR).logit(), **_outward(self.scale.free())}
+        return {"raw_dof": self._dof_share.logit(), **_outward(self.scale.free())}
 
     def from_free(self, free: dict[str, Tensor]) -> Self:
         dof = LEAST * (free["raw_dof"].sigmoid() * math.log(MOST / LEAST)).exp()
         return replace(self, dof=dof, scale=self.scale.from_free(_inward(free)))
+
+    @property
+    def _dof_share(self) -> Tensor:
+        """(K,) where the degrees of freedom lie between their bounds, in logs: from 0 to 1."""
+        share = (self.dof / LEAST).log() / math.log(MOST / LEAST)
+        return share.clamp(_HAIR, 1.0 - _HAIR)
 
     # -- likelihood ------------------------------------------------------------------------------
 
@@ -119,7 +130,9 @@ class StudentT(VectorDensity):
         return squared.clamp_min(0.0), peak
 
     def log_prob(self, batch: Batch) -> Tensor:
-        squared, peak = self._distances(batch)
+        return self._log_prob(batch, *self._distances(batch))
+
+    def _log_prob(self, batch: Batch, squared: Tensor, peak: Tensor) -> Tensor:
         dof, size = self.dof.double(), _sizes(batch).double()
         whole = 0.5 * (dof + size)
         constant = torch.lgamma(whole) - torch.lgamma(0.5 * dof) - 0.5 * size * (0.5 * dof).log()
@@ -128,13 +141,21 @@ class StudentT(VectorDensity):
 
     # -- updates ---------------------------------------------------------------------------------
 
+    def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        """Distances serve both."""
+        squared, peak = self._distances(batch)
+        return self._log_prob(batch, squared, peak), partial(self._statistics, batch, squared)
+
     def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
+        return self._statistics(batch, self._distances(batch)[0], occupancy)
+
+    def _statistics(self, batch: Batch, squared: Tensor, occupancy: Tensor) -> Statistics:
         """Those of the Gaussians, rows weighted by E[w], and what tells the degrees of freedom.
 
         What is missing scatters around its mean as scale / w: weighted by w, as scale.
         """
         total = self.dof + _sizes(batch)
-        weight = _by_row(batch, total) / (self.dof + self._distances(batch)[0])
+        weight = _by_row(batch, total) / (self.dof + squared)
         tail = weight - 1.0 - weight.log() + _by_row(batch, _gap(total))
         inner = self.scale.statistics(batch, occupancy * weight, scatter=occupancy)
         return {
@@ -155,6 +176,13 @@ class StudentT(VectorDensity):
         mass, tail = statistics["mass"], statistics["tail"]
         scale, valid = self.scale.maximize({**_inward(statistics), "rows": mass})
         return replace(self, scale=scale, dof=_dof_of(tail / mass)), valid & (mass > 0) & (tail > 0)
+
+    def slope(self, statistics: Statistics) -> dict[str, Tensor]:
+        mass, share = statistics["mass"], self._dof_share
+        by_dof = 0.5 * (mass * _gap(self.dof) - statistics["tail"])
+        rate = math.log(MOST / LEAST) * self.dof * share * (1.0 - share)
+        inner = self.scale.slope({**_inward(statistics), "rows": mass})
+        return {"raw_dof": by_dof * rate, **_outward(inner)}
 
     def center(self, statistics: Statistics) -> Tensor:
         return self.scale.center(_inward(statistics))
