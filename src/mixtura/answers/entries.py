@@ -1,7 +1,9 @@
 """Distributions of the missing entries of rows, given what is observed and the component.
 
-An entry of a Gaussian is Gaussian: one factorization per component and set of observed columns
-serves all entries. Categories are independent of all else.
+An entry of a Gaussian is Gaussian, and one of a t is t: with d columns observed at the squared
+distance delta it has nu + d degrees of freedom and the variance of the Gaussian times
+(nu + delta) / (nu + d) in place of its scale. One factorization per component and set of observed
+columns serves all entries. Categories are independent of all else.
 """
 
 from __future__ import annotations
@@ -11,18 +13,23 @@ from dataclasses import replace
 from functools import singledispatch
 
 import torch
+from scipy.special import ndtr, stdtrit
 from torch import Tensor
+from torch.distributions import Normal
+from torch.distributions import StudentT as StandardT
 
 from mixtura.data import Batch
 from mixtura.data.atoms import Atoms
-from mixtura.densities import Categorical, Density, Gaussian, Product
+from mixtura.densities import Categorical, Density, Gaussian, Product, StudentT
 from mixtura.densities.patterns import distinct_patterns
 from mixtura.densities.product import hole_patterns
-from mixtura.numerics import LOG_2PI
 
-#: Nodes around the mean of each component, in deviations. Integrals are sums over the nodes of all
-#: components, whose own share of the densities at a node is smooth: such sums converge fast.
+#: Nodes around the mean of each component, in deviations, and the logs of what a standard normal
+#: has around them: as much as a t has around its quantiles of the same levels. Integrals are sums
+#: over the nodes of all components, whose own share of the densities at a node is smooth: such sums
+#: converge fast.
 NODES = torch.linspace(-6.0, 6.0, 33, dtype=torch.float64)
+_CHANCES = (NODES[1] - NODES[0]).log() + Normal(0.0, 1.0).log_prob(NODES)
 
 #: A column, the rows (n,) that lack it, and log densities (n, Q, K) of values it may have there,
 #: under each component, plus the logs of the widths that values stand for.
@@ -33,7 +40,7 @@ def has_entries(density: Density) -> bool:
     """Whether `entries` knows the kind of density."""
     if isinstance(density, Product):
         return all(map(has_entries, density.parts))
-    return isinstance(density, Gaussian | Categorical)
+    return isinstance(density, Gaussian | StudentT | Categorical)
 
 
 @singledispatch
@@ -89,17 +96,40 @@ def _of_categories(density: Categorical, batch: Batch) -> Iterator[Entry]:
 
 @entries.register
 def _of_gaussians(density: Gaussian, batch: Batch) -> Iterator[Entry]:
-    if batch.observed is None:
-        return
-    mean, variance = density.expected(batch), _variances(density, batch.observed)
+    if batch.observed is not None:
+        deviation = _variances(density, batch.observed).sqrt()
+        yield from _of_numbers(batch, density.expected(batch), deviation)
+
+
+@entries.register
+def _of_student(density: StudentT, batch: Batch) -> Iterator[Entry]:
+    if batch.observed is not None:
+        dof = density.dof + batch.observed.sum(1, keepdim=True)
+        stretch = (density.dof + density.scale.distances(batch)[0].clamp_min(0.0)) / dof
+        deviation = (_variances(density.scale, batch.observed) * stretch[..., None]).sqrt()
+        yield from _of_numbers(batch, density.expected(batch), deviation, dof)
+
+
+def _of_numbers(
+    batch: Batch, mean: Tensor, deviation: Tensor, dof: Tensor | None = None
+) -> Iterator[Entry]:
+    """Entries with means and deviations (n, K, D): Gaussian, or t of degrees of freedom (n, K)."""
+    standard = NODES.to(mean).expand(*mean.shape[:2], -1) if dof is None else _quantiles(dof)
+    chance = _CHANCES.to(mean).repeat(mean.shape[1])
     for place, asked in _lacking(batch):
-        center, deviation = mean[asked, :, place], variance[asked, :, place].sqrt()
-        nodes = (center[..., None] + deviation[..., None] * NODES.to(deviation)).flatten(1)
-        off = (nodes[..., None] - center[:, None]) / deviation[:, None]
-        found = -0.5 * (off.square() + LOG_2PI) - deviation.log()[:, None]
-        chance = (NODES[1] - NODES[0]).log() - 0.5 * (NODES.square() + LOG_2PI)
-        chance = chance.to(found).repeat(density.n_components)
+        center, scale = mean[asked, :, place], deviation[asked, :, place]
+        nodes = (center[..., None] + scale[..., None] * standard[asked]).flatten(1)
+        off = (nodes[..., None] - center[:, None]) / scale[:, None]
+        kind = Normal(0.0, 1.0) if dof is None else StandardT(dof[asked, None])
+        found = kind.log_prob(off) - scale.log()[:, None]
         yield place, asked, found + (chance - found.logsumexp(2))[..., None]
+
+
+def _quantiles(dof: Tensor) -> Tensor:
+    """(n, K, Q) of standard t distributions (n, K), at the levels of the normal's nodes."""
+    each, which = dof.unique(return_inverse=True)
+    lower = stdtrit(each[:, None].cpu().numpy(), ndtr(-NODES.abs().numpy()))
+    return (torch.from_numpy(lower) * -NODES.sign()).to(dof)[which]
 
 
 def _lacking(batch: Batch) -> Iterator[tuple[int, Tensor]]:

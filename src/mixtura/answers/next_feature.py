@@ -10,9 +10,9 @@ the density of the entry. It is the mutual information of class and entry where 
 rule of Bayes; here it is calibrated, as every probability is: densities that were trained to keep
 classes apart promise more than measurements hold. (Where models are averaged, q(c | v) is that of
 the first, which has the density.) v goes through the categories of a column, or through nodes of a
-quadrature and the atoms of a column. Mixtures of Gaussians and categories have the distributions of
-all entries at once (`entries`); any other model is asked about rows that have each value in place,
-at nodes that are drawn.
+quadrature and the atoms of a column. Mixtures of Gaussians, t's and categories have the
+distributions of all entries at once (`entries`); any other model is asked about rows that have each
+value in place, at nodes that are drawn.
 """
 
 from __future__ import annotations
