@@ -11,15 +11,9 @@ from torch.func import hessian
 
 from mixtura.models.mixture import Layout
 from mixtura.progress import Progress
-from mixtura.training import sparse_bayes
-from mixtura.training.sparse_bayes import (
-    Examples,
-    Laplace,
-    SparseBayes,
-    SparseMixture,
-    information,
-    slope,
-)
+from mixtura.training import sparse_bayes, sparse_mixture
+from mixtura.training.sparse_bayes import SparseBayes
+from mixtura.training.sparse_mixture import Examples, Laplace, SparseMixture, information, slope
 
 
 def make_examples(values, y, counts, cluster=None, weight=None):
@@ -100,9 +94,9 @@ def test_hessian_is_that_of_the_likelihood_with_known_components(problem):
 def test_chunks_change_nothing(problem, monkeypatch):
     model, examples = problem
     whole = slope_and_information(model, examples)
-    monkeypatch.setattr(sparse_bayes, "_CHUNK", 50)
-    monkeypatch.setattr(sparse_bayes, "_KEPT", 0)
-    monkeypatch.setattr(sparse_bayes, "_PANEL", 2)
+    monkeypatch.setattr(sparse_mixture, "_CHUNK", 50)
+    monkeypatch.setattr(sparse_mixture, "KEPT", 0)
+    monkeypatch.setattr(sparse_mixture, "_PANEL", 2)
     parts = slope_and_information(model, examples)
     for name in ("value", "gradient", "mass"):
         torch.testing.assert_close(getattr(parts[0], name), getattr(whole[0], name))

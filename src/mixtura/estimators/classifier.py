@@ -15,42 +15,36 @@ from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.data import Scaling
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS
-from mixtura.estimators.blending import Company, Mapped, best_of, curved, kinds_for
+from mixtura.estimators.blending import Company, Mapped, best_of, kinds_for
 from mixtura.estimators.checkpoint import checkpointed
-from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
+from mixtura.estimators.classifying import DensityClassifier
+from mixtura.estimators.deciding import calibrated, decide
 from mixtura.estimators.plan import (
     MARGINALS,
     Decision,
-    answers,
-    choose,
     from_trial,
     held_back,
     leaves_density_open,
-    make_plans,
-    previous_fit,
     resized,
-    resumed,
     ways_beside,
 )
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, training_engine
-from mixtura.estimators.rows import Rows, component_counts
+from mixtura.estimators.reading import TABLE_CONSTRAINTS
+from mixtura.estimators.rows import Rows
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
-from mixtura.objectives import OBJECTIVES, LogMargin, Objective
+from mixtura.objectives import OBJECTIVES, Objective
 from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.chooser import MOST
-from mixtura.selection.held_out import Answers
 from mixtura.selection.typical import held_back_rows, typical_quantiles
 from mixtura.solvers import EM, SOLVERS, FitResult, Solver
 from mixtura.solvers.gradients import evaluate
@@ -263,6 +257,11 @@ class MixtureClassifier(DensityClassifier):
         """Components of each class."""
         return list(self.mixture_.layout.counts)
 
+    @property
+    def _resumes(self) -> bool:
+        """Whether a fit goes on from the one before it."""
+        return self.warm_start and hasattr(self, "model_")
+
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
         self,
@@ -328,15 +327,14 @@ class MixtureClassifier(DensityClassifier):
             return self._fit_rows(rows, schema, beside=False)
 
     def _fit_rows(self, rows: Rows, schema: Schema, beside: bool = True) -> Self:
-        resumes = self.warm_start and hasattr(self, "model_")
-        if resumes and not schema.equals(self.schema_):
+        if self._resumes and not schema.equals(self.schema_):
             raise InvalidInputError(
                 "warm_start=True needs the columns and categories of the previous fit; set "
                 "warm_start=False to start anew."
             )
         generator = self._generator()
         with self._progress() as progress:
-            found = self._decide(rows, schema, spawn(generator), progress)
+            found = decide(self, rows, schema, spawn(generator), progress)
             company, others = None, list[Mapped]()
             if beside and self._maps(found):
                 others = Mapped.tried(found, ways_beside(self, found, kinds_for(found.engine)))
@@ -346,7 +344,9 @@ class MixtureClassifier(DensityClassifier):
                     company = Company.train(self, found, others, spawn(generator), progress)
             outcome = self._train(found, generator, progress)
         trained, engine, plan = outcome.model, found.engine, found.plan
-        calibration = self._calibration(found, trained, generator)
+        calibration = Calibration()
+        if self.calibrate and not plan.generative:
+            calibration = calibrated(found, trained.result, trained.held_out, generator)
         self._publish(trained.result, plan, engine, schema, rows.classes, calibration, progress)
         if company is not None:
             self.model_ = company.beside(self.model_, self.calibrate)
@@ -362,77 +362,10 @@ class MixtureClassifier(DensityClassifier):
         self.class_count_ = class_counts(engine, self.class_prior_)
         return self
 
-    def _calibration(
-        self, found: Decision, trained: _Trained, generator: torch.Generator
-    ) -> Calibration:
-        """By what models said of rows they had not seen, or as is typical."""
-        if not self.calibrate or found.plan.generative:
-            return Calibration()
-        held_out = found.held_out
-        if trained.held_out is not None:
-            some = trained.held_out.subsample(MOST, spawn(generator))
-            result = trained.result
-            held_out = Answers.of(result.model, some, spawn(generator), result.evidence)
-        if isinstance(held_out, Answers):
-            return held_out.calibration
-        term = found.plan.term
-        return Calibration.typical(term.margin) if isinstance(term, LogMargin) else Calibration()
-
     def _maps(self, found: Decision) -> bool:
         """Whether curves are to be tried."""
         asked = self.marginals == "auto" and leaves_density_open(self) and not self.warm_start
         return asked and not found.plan.generative and found.engine.n_numbers > 0
-
-    def _decide(
-        self, rows: Rows, schema: Schema, generator: torch.Generator, progress: Progress
-    ) -> Decision:
-        """What to train on which rows; unlabeled ones only if held-out labels say that they help.
-
-        All else is chosen as it would be without them.
-        """
-        weight = self.unlabeled_weight
-        if weight == "auto" and self.warm_start and hasattr(self, "model_"):
-            weight = "auto" if self.unlabeled_weight_ is None else self.unlabeled_weight_
-        left_open = weight == "auto" and len(rows.classes) > 1
-        if not (left_open or weight == 0.0) or not rows.may_do_without_unlabeled:
-            return self._decide_on(rows, schema, generator, progress)
-        without = self._decide_on(rows.labeled(), schema, generator, progress)
-        without = replace(without, plan=replace(without.plan, unlabeled_weight=0.0))
-        if not left_open:
-            return without
-        engine = self._training_engine(rows, schema, self.scaling_ if without.previous else None)
-        plain = without.plan.shortened()
-        ways = plain, replace(plain, unlabeled_weight=EVEN)
-        best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, answers)
-        if best is None:
-            return replace(without, also=chooser)
-        plan = resized(self, replace(without.plan, unlabeled_weight=EVEN), engine)
-        held_out = None if without.held_out is None else best.held_out()
-        previous, also = without.previous, without.chooser
-        return Decision(plan, engine, chooser, best, previous, held_out, also=also)
-
-    def _decide_on(
-        self, rows: Rows, schema: Schema, generator: torch.Generator, progress: Progress
-    ) -> Decision:
-        """What to train on these rows."""
-        levels = schema.levels(rows.X.values.shape[1])
-        counts = component_counts(self.n_components, rows)
-        plans = make_plans(self, rows, int((levels == 0).sum()), counts)
-        if self.warm_start and hasattr(self, "model_"):
-            previous = previous_fit(self, rows, plans)
-            engine = self._training_engine(rows, schema, self.scaling_)
-            return choose(self, [resumed(self, plans[0])], engine, generator, progress, previous)
-        engine = self._training_engine(rows, schema)
-        return choose(self, plans, engine, generator, progress)
-
-    def _training_engine(
-        self, rows: Rows, schema: Schema, scaling: Scaling | None = None
-    ) -> Engine:
-        known = scaling or self._scaled(rows.X, rows.weight, schema)
-        engine = training_engine(rows.X, rows.y, rows.weight, known, self.device)
-        if scaling is None and self.marginals not in ("auto", "linear"):
-            engine = engine.under(curved(engine, self.marginals))
-        return engine
 
     def _train(
         self, found: Decision, generator: torch.Generator, progress: Progress

@@ -34,7 +34,8 @@ from mixtura.models.sparse import SparseModel
 from mixtura.progress import Callback, Progress, Record
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.selection.chooser import MOST
-from mixtura.training.sparse_bayes import Examples, SparseBayes, SparseFit
+from mixtura.training.sparse_bayes import SparseBayes, SparseFit
+from mixtura.training.sparse_mixture import Examples
 from mixtura.training.start import cluster
 
 #: Training rows that may become centers.

@@ -1,0 +1,116 @@
+"""What `MixtureClassifier` trains on which rows: plans, and whether unlabeled rows help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from mixtura.data import Scaling
+from mixtura.data.schema import Schema
+from mixtura.engines import Engine
+from mixtura.estimators.blending import curved
+from mixtura.estimators.classifying import EVEN, prefer_unlabeled
+from mixtura.estimators.plan import (
+    Decision,
+    answers,
+    choose,
+    make_plans,
+    previous_fit,
+    resized,
+    resumed,
+)
+from mixtura.estimators.reading import training_engine
+from mixtura.estimators.rows import Rows, component_counts
+from mixtura.models.calibration import Calibration
+from mixtura.models.mixture import Mixture
+from mixtura.numerics import spawn
+from mixtura.objectives import LogMargin
+from mixtura.progress import Progress
+from mixtura.selection.chooser import MOST
+from mixtura.selection.held_out import Answers
+from mixtura.solvers import FitResult
+
+if TYPE_CHECKING:
+    from mixtura.estimators.classifier import MixtureClassifier
+
+
+def decide(
+    estimator: MixtureClassifier,
+    rows: Rows,
+    schema: Schema,
+    generator: torch.Generator,
+    progress: Progress,
+) -> Decision:
+    """What to train on which rows; unlabeled ones only if held-out labels say that they help.
+
+    All else is chosen as it would be without them.
+    """
+    weight = estimator.unlabeled_weight
+    if weight == "auto" and estimator._resumes:
+        weight = "auto" if estimator.unlabeled_weight_ is None else estimator.unlabeled_weight_
+    left_open = weight == "auto" and len(rows.classes) > 1
+    if not (left_open or weight == 0.0) or not rows.may_do_without_unlabeled:
+        return _decide_on(estimator, rows, schema, generator, progress)
+    without = _decide_on(estimator, rows.labeled(), schema, generator, progress)
+    without = replace(without, plan=replace(without.plan, unlabeled_weight=0.0))
+    if not left_open:
+        return without
+    engine = _engine(estimator, rows, schema, estimator.scaling_ if without.previous else None)
+    plain = without.plan.shortened()
+    ways = plain, replace(plain, unlabeled_weight=EVEN)
+    best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, answers)
+    if best is None:
+        return replace(without, also=chooser)
+    plan = resized(estimator, replace(without.plan, unlabeled_weight=EVEN), engine)
+    held_out = None if without.held_out is None else best.held_out()
+    previous, also = without.previous, without.chooser
+    return Decision(plan, engine, chooser, best, previous, held_out, also=also)
+
+
+def _decide_on(
+    estimator: MixtureClassifier,
+    rows: Rows,
+    schema: Schema,
+    generator: torch.Generator,
+    progress: Progress,
+) -> Decision:
+    """What to train on these rows."""
+    levels = schema.levels(rows.X.values.shape[1])
+    counts = component_counts(estimator.n_components, rows)
+    plans = make_plans(estimator, rows, int((levels == 0).sum()), counts)
+    previous, scaling = None, None
+    if estimator._resumes:
+        previous, scaling = previous_fit(estimator, rows, plans), estimator.scaling_
+        plans = [resumed(estimator, plans[0])]
+    engine = _engine(estimator, rows, schema, scaling)
+    return choose(estimator, plans, engine, generator, progress, previous)
+
+
+def _engine(
+    estimator: MixtureClassifier, rows: Rows, schema: Schema, scaling: Scaling | None
+) -> Engine:
+    """The rows to learn from, in known units or in those that suit them."""
+    known = scaling or estimator._scaled(rows.X, rows.weight, schema)
+    engine = training_engine(rows.X, rows.y, rows.weight, known, estimator.device)
+    if scaling is None and estimator.marginals not in ("auto", "linear"):
+        engine = engine.under(curved(engine, estimator.marginals))
+    return engine
+
+
+def calibrated(
+    found: Decision,
+    result: FitResult[Mixture],
+    held_out: Engine | None,
+    generator: torch.Generator,
+) -> Calibration:
+    """By what models said of rows they had not seen, of training's own if any; or as is typical."""
+    said = found.held_out
+    if held_out is not None:
+        some = held_out.subsample(MOST, spawn(generator))
+        said = Answers.of(result.model, some, spawn(generator), result.evidence)
+    if isinstance(said, Answers):
+        return said.calibration
+    term = found.plan.term
+    return Calibration.typical(term.margin) if isinstance(term, LogMargin) else Calibration()
