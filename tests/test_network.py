@@ -19,7 +19,8 @@ from mixtura.data import Batch
 from mixtura.densities import Full
 from mixtura.engines import base
 from mixtura.models.fitted import run_over
-from mixtura.models.network import EMBEDDINGS, Network, RegressionNetwork
+from mixtura.models.network import Network, RegressionNetwork
+from mixtura.models.read_out import EMBEDDINGS
 from mixtura.objectives import Regression
 from mixtura.progress import Progress
 from mixtura.selection.held_out import Answers

@@ -13,7 +13,7 @@ from mixtura import MixtureClassifier, MixtureNetworkClassifier, MixtureNetworkR
 from mixtura.data import atoms
 from mixtura.densities import categorical
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
-from mixtura.models.network import EMBEDDINGS
+from mixtura.models.read_out import EMBEDDINGS
 from mixtura.solvers import EM, LinkedEM
 
 PUBLISHED = {

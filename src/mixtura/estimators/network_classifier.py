@@ -29,7 +29,7 @@ from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, check_wei
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.calibration import Calibration
-from mixtura.models.network import EMBEDDINGS
+from mixtura.models.read_out import EMBEDDINGS
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 from mixtura.parts import resolve

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from torch import Tensor
 
-from mixtura.models.network import ReadOut
+from mixtura.models.read_out import ReadOut
 from mixtura.solvers.base import SpreadPrior
 
 #: Losses (n,) of scores (n, C), and their derivatives by them.

@@ -17,7 +17,7 @@ from mixtura.data import Batch
 from mixtura.densities import Statistics, add_statistics
 from mixtura.engines import Engine, PreparedEngine
 from mixtura.models.mixture import Mixture
-from mixtura.models.network import Completed, ReadOut
+from mixtura.models.read_out import Completed, ReadOut
 from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
 from mixtura.progress import Progress, Record

@@ -13,13 +13,8 @@ import torch
 from mixtura.engines import Engine, PreparedEngine
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.models.mixture import Mixture
-from mixtura.models.network import (
-    N_DRAWS,
-    RELATIVE,
-    Network,
-    NetworkStack,
-    RegressionNetwork,
-)
+from mixtura.models.network import RELATIVE, Network, NetworkStack, RegressionNetwork
+from mixtura.models.read_out import N_DRAWS
 from mixtura.objectives import Objective, Regression, beside_likelihood, likelihood_share
 from mixtura.progress import Progress
 from mixtura.solvers import LBFGS, Adam, FitResult, LinkedEM, Solver, SpreadPrior
