@@ -253,8 +253,9 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(table1, "_images", lambda name: images)
     monkeypatch.setattr(table1, "PAPER", {"moons": None})
     monkeypatch.setattr(table1, "SHAPES", {"full": ((1, 0.1),), "diagonal": ((1, 0.1), (3, 0.1))})
-    monkeypatch.setattr(table1, "MORE", {"full": (2, 0.1), "diagonal": (2, 0.1)})
-    for name, value in {"N_TRIALS": 1, "SHORT": 2, "LONG": 4, "LONG_EPOCHS": 1}.items():
+    for name, more in (("FINE", ((2, 0.1),)), ("COARSE", ()), ("COUNTS", [((1, 2), (0.2,))])):
+        monkeypatch.setattr(table1, name, {"full": more, "diagonal": more})
+    for name, value in {"N_TRIALS": 1, "STEPS": (2, 4, 4), "EPOCHS": (0, 1, 1)}.items():
         monkeypatch.setattr(_search, name, value)
     report = Report("trial", tmp_path, device="cpu", search=True)
     chosen = [task for task in table1.tasks() if "diagonal" in task.label]
@@ -265,21 +266,59 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
         _search.work(report, task, range(2), deadline=np.inf)
     choices, cells = report.kept("choices"), report.kept("cells")
     columns = [f"diagonal {term}" for term in _training.OBJECTIVES]
-    assert [each["column"] for each in choices] == columns + columns[1:]
-    assert [each["round"] for each in choices] == [1] * 5 + [2] * 4
-    assert {each["trials"] for each in choices} == {2}
-    for choice, cell in zip([choices[0], *choices[5:]], cells, strict=True):
+    assert [each["column"] for each in choices] == [columns[0]] * 2 + columns[1:] * 3
+    assert [each["round"] for each in choices] == [1, 2] + [1] * 4 + [2] * 4 + [3] * 4
+    assert [each["trials"] for each in choices] == [2, 5] + [2] * 8 + [1] * 4
+    for choice, cell in zip([choices[1], *choices[10:]], cells, strict=True):
         assert (cell["column"], cell["settings"]) == (choice["column"], choice["settings"])
         assert len(cell["values"]) == 2
         assert max(cell["values"]) < 25.0
     assert all(_search._is_done(report, task) for task in chosen)
     # What is stored is not searched for again.
-    monkeypatch.setattr(_search, "_choose", None)
+    monkeypatch.setattr(_search, "_search_round", None)
     anew = Report("anew", tmp_path, device="cpu", max_time=0.0, only="LL")
     _search.search(anew, chosen, 1, tmp_path / "trial-choices.jsonl")
     assert anew.kept("choices") == choices
     _search.work(anew, chosen[0], range(1), deadline=np.inf)
     assert anew.kept("cells")[0]["values"] == cells[0]["values"][:1]
+
+
+def test_each_class_has_its_own_number_of_components():
+    """No change of one class among the options makes fewer errors."""
+    rng = np.random.default_rng(0)
+    tables = torch.tensor(rng.normal(size=(3, 40, 3)))
+    label = torch.tensor(rng.integers(3, size=40))
+    joints = [
+        _search.Joint(_search.shape(count, 0.1), table, label)
+        for count, table in zip((1, 2, 5), tables, strict=True)
+    ]
+    (form,) = _search._per_class(joints)
+
+    def errors(counts):
+        mixed = torch.stack([tables[(1, 2, 5).index(k), :, c] for c, k in enumerate(counts)], 1)
+        return int((mixed.argmax(1) != label).sum())
+
+    fewest = errors(form["n_components"])
+    assert fewest < min(errors([count] * 3) for count in (1, 2, 5))
+    for place in range(3):
+        for count in (1, 2, 5):
+            changed = list(form["n_components"])
+            changed[place] = count
+            assert fewest <= errors(changed)
+
+
+def test_whole_covariances_to_start_with(tmp_path):
+    """Fewer eigenpairs leave every variance as it was; as many as features leave all of it."""
+    X, y = make_blobs(90, 4, centers=2, random_state=0)
+    report = Report("trial", tmp_path, device="cpu")
+    chosen = table2._SHARED | _search.shape(1, 0.01, 4, 5) | _training.OBJECTIVES["LL"]
+    model, whole = _training.from_whole(report, X, y, chosen)
+    assert whole is model.mixture_
+    _, low = _training.from_whole(report, X, y, chosen | {"density__rank": 1})
+    assert low.density.rank == 1
+    wanted, found = whole.density.covariances(), low.density.covariances()
+    np.testing.assert_allclose(found.diagonal(0, 1, 2), wanted.diagonal(0, 1, 2))
+    assert not torch.allclose(found, wanted)
 
 
 def test_labels_spread_to_neighbors():

@@ -1,25 +1,29 @@
 """Settings for the cells of the paper's tables by search, the same way for every cell.
 
-Cells that share rows are one task. Its shapes (components per class, floor) are tried in turn, each
-with random settings of the objective and the step size: `N_TRIALS` mixtures per objective and
-shape, side by side. The fewest errors on the validation rows of the first seed win. In a second
-round, settings near the winner of each cell and one more shape are tried with more steps. The
-winner of that is trained anew for every seed. No test row is looked at before that.
+Cells that share rows are one task. Its shapes (components per class, floor and so on) are tried
+in turn, each with random settings of the objective and the step size: `N_TRIALS` mixtures per
+objective and shape, side by side. The fewest errors on the validation rows of the first seed win.
+In further rounds, settings near the winner of each cell and more shapes are tried with more steps.
+For the likelihood alone, which trains every class by itself, later rounds also choose the number of
+components of each class, as the paper does. The last winner is trained anew for every seed. No test
+row is looked at before that.
 """
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mixtura.data import Scaling, Table, resolve_device
 from mixtura.data.given import Parameters
@@ -28,18 +32,28 @@ from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid import _side_by_side as side_by_side
 from mixtura.papers.hybrid._side_by_side import Outcome, Trial
 from mixtura.papers.hybrid._training import COMMON
-from mixtura.papers.report import Report, lines_of
+from mixtura.papers.report import Lines, Report, lines_of
 from mixtura.solvers import Adam
 
 #: Draws of the settings per shape and objective, uniform in their logarithms.
 N_TRIALS = 8
 LEARNING_RATES, MARGINS, SHARES = (2e-4, 3e-2), (5.0, 150.0), (3e-3, 0.9)
-#: Minibatches of a trial of the first round; at least as many minibatches and epochs of the others.
-SHORT, LONG, LONG_EPOCHS = 4_000, 8_000, 24
-#: How far settings of the second round are from those of the first, at most, as a factor.
+#: Settings that decide the shape of a mixture.
+SHAPE = ("n_components", "density__floor", "density__rank", "prior_rows")
+#: Minibatches of a trial, and at least so many epochs, by round; the last is that of cells, too.
+STEPS, EPOCHS = (4_000, 8_000, 8_000), (0, 24, 24)
+#: How far settings of a round are from the winner of the one before, at most, as a factor.
 NEAR = 3.0
 #: Rows and their labels.
 Labeled = tuple[np.ndarray, np.ndarray]
+
+
+class Joint(NamedTuple):
+    """What the mixtures of one shape say of the validation rows: log-joints (n, C), labels (n,)."""
+
+    form: Parameters
+    log_joint: Tensor
+    label: Tensor
 
 
 class Prepared(NamedTuple):
@@ -78,10 +92,10 @@ class Prepared(NamedTuple):
         )
         return cls(starts, train, held_out, test, batch_size)
 
-    def epochs(self, long: bool) -> int:
-        """Epochs of a trial."""
+    def epochs(self, number: int) -> int:
+        """Epochs of a trial of a round."""
         share = self.batch_size / len(self.engine)
-        return max(round(LONG * share), LONG_EPOCHS) if long else round(SHORT * share)
+        return max(round(STEPS[number - 1] * share), EPOCHS[number - 1])
 
     def train(
         self, settings: Sequence[Parameters], epochs: int, seed: int, deadline: float
@@ -104,6 +118,12 @@ class Prepared(NamedTuple):
             for place in range(len(settings))
         ]
 
+    def joint(self, form: Parameters) -> Joint:
+        """What the start says of the validation rows."""
+        start = self.starts["em"][0].to(self.engine.device, self.engine.dtype)
+        rows = self.held_out.batch(torch.arange(len(self.held_out), device=self.held_out.device))
+        return Joint(form, start.class_log_joint(rows), rows.y - 1)
+
     def errors(self, outcomes: Sequence[Outcome]) -> list[float]:
         """Errors of mixtures on test rows, in percent."""
         stack = side_by_side.stacked([outcome.mixture for outcome in outcomes])
@@ -118,19 +138,17 @@ class Task:
     ----------
     label : what `only` is compared with.
     cells : row and column of each objective's cell.
-    shapes : settings that change the shape of the mixtures.
+    rounds : settings that change the shape of the mixtures, those that each round adds.
     draw : random settings for an objective.
     prepare : rows and starts of a seed, for a shape.
-    more : shapes of the second round; without any there is none.
     generative : whether the starts are all that is wanted.
     """
 
     label: str
     cells: dict[str, tuple[str, str]]
-    shapes: list[Parameters]
+    rounds: Sequence[Sequence[Parameters]]
     draw: Callable[[str, np.random.Generator], Parameters]
     prepare: Callable[[Report, Parameters], Prepared]
-    more: Sequence[Parameters] = ()
     generative: bool = False
 
 
@@ -156,14 +174,13 @@ def search(report: Report, tasks: Sequence[Task], n_seeds: int, stored: Path) ->
 
 
 def work(report: Report, task: Task, seeds: range, deadline: float) -> None:
-    """One task, as far as time allows."""
+    """One task, as far as time allows; without a search, by what was found before."""
     try:
-        if len(_chosen(report, task, 1)) < len(task.cells):
-            _first_round(report, task, deadline)
-            report.note(f"{task.label}: searched")
-        if task.more and len(_chosen(report, task, 2)) < len(task.cells):
-            _second_round(report, task, deadline)
-            report.note(f"{task.label}: searched again")
+        for number in range(1, len(task.rounds) + 1):
+            is_wanted = report.search or len(_chosen(report, task)) < len(task.cells)
+            if is_wanted and len(_chosen(report, task, number)) < len(task.cells):
+                _search_round(report, task, number, deadline)
+                report.note(f"{task.label}: searched, round {number}")
         _measure(report, task, seeds, deadline)
         report.note(f"{task.label}: measured")
     except TimeoutError:
@@ -171,43 +188,122 @@ def work(report: Report, task: Task, seeds: range, deadline: float) -> None:
 
 
 def _is_done(report: Report, task: Task) -> bool:
-    """Whether what the last round has chosen was measured."""
-    chosen = _chosen(report, task, 2 if task.more else 1)
+    """Whether what was chosen last, in a search by the last round, was measured."""
+    chosen = _chosen(report, task, len(task.rounds) if report.search else None)
     measured = {(line["row"], line["column"]): line["settings"] for line in report.kept("cells")}
     return all(
         term in chosen and measured.get(cell) == chosen[term] for term, cell in task.cells.items()
     )
 
 
-def _chosen(report: Report, task: Task, number: int) -> dict[str, Parameters]:
-    """What a round has chosen for the cells of a task."""
+def _chosen(report: Report, task: Task, number: int | None = None) -> dict[str, Parameters]:
+    """What a round, or the last that did, has chosen for the cells of a task."""
+    lines = sorted(report.kept("choices"), key=lambda line: line["round"])
     kept = {
         (line["row"], line["column"]): line["settings"]
-        for line in report.kept("choices")
-        if line["round"] == number
+        for line in lines
+        if number in (None, line["round"])
     }
     return {term: kept[cell] for term, cell in task.cells.items() if cell in kept}
 
 
-def _first_round(report: Report, task: Task, deadline: float) -> None:
-    rng = np.random.default_rng(zlib.crc32(task.label.encode()))
+def _search_round(report: Report, task: Task, number: int, deadline: float) -> None:
+    """Keep, for each cell, the settings with the fewest errors on validation rows."""
+    rng = np.random.default_rng(zlib.crc32(task.label.encode()) + number - 1)
     count = 1 if task.generative else N_TRIALS
-    drawn = [
+    drawn = []
+    for term, winner in _chosen(report, task, number - 1).items():
+        drawn += [(term, winner)] + [(term, _near(winner, rng)) for _ in range(count - 1)]
+    drawn += [
         (term, form | task.draw(term, rng))
-        for form in task.shapes
+        for form in task.rounds[number - 1]
         for term in task.cells
         for _ in range(count)
     ]
-    _choose(report, task, drawn, 1, deadline)
+    joints = _try(report, task, drawn, number, deadline)
+    if number > 1 and joints:
+        _try(report, task, [("LL", form) for form in _per_class(joints)], number, deadline)
+    for term in task.cells:
+        tried = _tried(report, task, term, number)
+        best = min(tried, key=lambda line: line["validation"])
+        report.keep("choices", {**best, "trials": len(tried)})
 
 
-def _second_round(report: Report, task: Task, deadline: float) -> None:
-    rng = np.random.default_rng(zlib.crc32(task.label.encode()) + 1)
-    drawn = []
-    for term, winner in _chosen(report, task, 1).items():
-        drawn += [(term, winner)] + [(term, _near(winner, rng)) for _ in range(N_TRIALS - 1)]
-        drawn += [(t, s | task.draw(t, rng)) for s in task.more for t in [term] * N_TRIALS]
-    _choose(report, task, drawn, 2, deadline)
+def _try(
+    report: Report,
+    task: Task,
+    drawn: Sequence[tuple[str, Parameters]],
+    number: int,
+    deadline: float,
+) -> list[Joint]:
+    """Keep what settings reach on validation rows, unless earlier runs have; joints of starts."""
+    joints = []
+    known = [line["settings"] for t in task.cells for line in _tried(report, task, t, number)]
+    for form, mine in _by_form(drawn):
+        if not task.generative and all(settings in known for _, settings in mine):
+            continue
+        prepared = _prepared(report, task, form, deadline)
+        epochs = 0 if task.generative else prepared.epochs(number)
+        found = prepared.train([each for _, each in mine], epochs, report.seed, deadline)
+        for (term, settings), outcome in zip(mine, found, strict=True):
+            row, column = task.cells[term]
+            line = {"row": row, "column": column, "round": number, "settings": settings}
+            report.keep("trials", {**line, "validation": round(outcome.validation, 3)})
+        if task.generative:
+            joints.append(prepared.joint(form))
+    return joints
+
+
+def _tried(report: Report, task: Task, term: str, number: int) -> Lines:
+    """What a round has tried for a cell."""
+    where = [*task.cells[term], number]
+    lines = report.kept("trials")
+    return [line for line in lines if [line["row"], line["column"], line["round"]] == where]
+
+
+def _by_form(
+    drawn: Iterable[tuple[str, Parameters]],
+) -> list[tuple[Parameters, list[tuple[str, Parameters]]]]:
+    """Settings, those of one shape together."""
+    groups: list[tuple[Parameters, list[tuple[str, Parameters]]]] = []
+    for term, settings in drawn:
+        form = {name: settings[name] for name in SHAPE if name in settings}
+        mine = next((group for known, group in groups if known == form), None)
+        if mine is None:
+            groups.append((form, mine := []))
+        mine.append((term, settings))
+    return groups
+
+
+def _per_class(joints: Sequence[Joint]) -> Iterator[Parameters]:
+    """Shapes with as many components of each class as make the fewest errors, else as given.
+
+    As classes are trained one by one, the columns of the log-joints of several shapes can be mixed.
+    """
+    for _, group in groupby(joints, lambda each: [each.form.get(name) for name in SHAPE[1:]]):
+        mine = list(group)
+        options = torch.stack([each.log_joint for each in mine])  # (O, n, C)
+        label, classes = mine[0].label, range(options.shape[2])
+        best = int(_cost(options, label).argmin())
+        chosen, current, before = [best] * len(classes), options[best].clone(), None
+        while before != chosen:
+            before = list(chosen)
+            for place in classes:
+                trial = current.repeat(len(mine), 1, 1)
+                trial[:, :, place] = options[:, :, place]
+                cost = _cost(trial, label)
+                if cost.min() < cost[chosen[place]]:
+                    chosen[place] = int(cost.argmin())
+                current[:, place] = options[chosen[place], :, place]
+        counts = [mine[each].form["n_components"] for each in chosen]
+        yield {**mine[0].form, "n_components": counts}
+
+
+def _cost(log_joint: Tensor, label: Tensor) -> Tensor:
+    """Errors among rows by option; of equal ones, the smaller conditional loss is better. (O,)."""
+    own = label[:, None].expand(len(log_joint), -1, 1)
+    loss = -log_joint.log_softmax(2).gather(2, own).double().mean((1, 2))
+    return (log_joint.argmax(2) != label).double().sum(1) + loss / (1.0 + loss)
 
 
 def _near(settings: Parameters, rng: np.random.Generator) -> Parameters:
@@ -221,38 +317,17 @@ def _near(settings: Parameters, rng: np.random.Generator) -> Parameters:
     return settings | near
 
 
-def _choose(
-    report: Report, task: Task, drawn: list[tuple[str, Parameters]], number: int, deadline: float
-) -> None:
-    """Keep, for each cell, the settings with the fewest errors on validation rows."""
-    tried: dict[str, list[tuple[float, Parameters]]] = {term: [] for term in task.cells}
-    for form in [*task.shapes, *task.more]:
-        mine = [(term, each) for term, each in drawn if form.items() <= each.items()]
-        if mine:
-            prepared = _prepared(report, task, form, deadline)
-            epochs = 0 if task.generative else prepared.epochs(number == 2)
-            found = prepared.train([each for _, each in mine], epochs, report.seed, deadline)
-            for (term, settings), outcome in zip(mine, found, strict=True):
-                tried[term].append((outcome.validation, settings))
-    for term, (row, column) in task.cells.items():
-        error, settings = min(tried[term], key=lambda each: each[0])
-        line = {"row": row, "column": column, "round": number, "settings": settings}
-        report.keep("choices", {**line, "validation": round(error, 3), "trials": len(tried[term])})
-
-
 def _measure(report: Report, task: Task, seeds: range, deadline: float) -> None:
     """Errors on test rows of what was chosen, for every seed."""
-    chosen = _chosen(report, task, 2 if task.more else 1)
+    chosen = _chosen(report, task)
     errors: dict[str, list[float]] = {term: [] for term in chosen}
     for seed in seeds:
-        for form in [*task.shapes, *task.more]:
-            mine = {t: each for t, each in chosen.items() if form.items() <= each.items()}
-            if mine:
-                prepared = _prepared(replace(report, seed=seed), task, form, deadline)
-                epochs = 0 if task.generative else prepared.epochs(long=True)
-                found = prepared.train(list(mine.values()), epochs, seed, deadline)
-                for term, error in zip(mine, prepared.errors(found), strict=True):
-                    errors[term].append(error)
+        for form, mine in _by_form(chosen.items()):
+            prepared = _prepared(replace(report, seed=seed), task, form, deadline)
+            epochs = 0 if task.generative else prepared.epochs(len(STEPS))
+            found = prepared.train([each for _, each in mine], epochs, seed, deadline)
+            for (term, _), error in zip(mine, prepared.errors(found), strict=True):
+                errors[term].append(error)
     for term, values in errors.items():
         report.cell(*task.cells[term], values, chosen[term])
 
@@ -263,9 +338,9 @@ def _prepared(report: Report, task: Task, form: Parameters, deadline: float) -> 
     return task.prepare(report, form)
 
 
-def shape(n_components: int, floor: float) -> Parameters:
-    """Settings that decide the shape of a mixture."""
-    return {"n_components": n_components, "density__floor": floor}
+def shape(*values: float) -> Parameters:
+    """Settings that decide the shape of a mixture: its components and so on, as in `SHAPE`."""
+    return dict(zip(SHAPE, values, strict=False))
 
 
 def between(limits: tuple[float, float], rng: np.random.Generator) -> float:

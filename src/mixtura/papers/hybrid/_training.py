@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, cast
 
 import numpy as np
 from sklearn.base import clone
 
 from mixtura.data.given import Parameters
-from mixtura.densities import Diagonal, Full, LowRank, Structure
+from mixtura.densities import Diagonal, Full, LowRank, Structure, VectorDensity
 from mixtura.estimators import MixtureClassifier
 from mixtura.exceptions import DegenerateDataWarning
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Likelihood, Margin, tradeoff_of_share
 from mixtura.papers.report import Report
 from mixtura.solvers import EM, Adam
@@ -76,6 +78,18 @@ def train(report: Report, X: np.ndarray, y: np.ndarray, chosen: Parameters) -> F
         warnings.simplefilter("ignore", DegenerateDataWarning)
         model.fit(X, y)
     return Fit(model, time.perf_counter() - began)
+
+
+def from_whole(
+    report: Report, X: np.ndarray, y: np.ndarray, chosen: Parameters
+) -> tuple[MixtureClassifier, Mixture]:
+    """EM for whole covariances, and its mixture with as many eigenpairs as the rank says."""
+    model = train(report, X, y, {**chosen, "density": Full()}).model
+    mixture, low_rank = model.mixture_, LowRank(chosen["density__rank"])
+    if chosen["density__rank"] < X.shape[1]:
+        whole = cast("VectorDensity", mixture.density)
+        mixture = replace(mixture, density=low_rank.finish(whole))
+    return model, mixture
 
 
 def build(chosen: Parameters) -> MixtureClassifier:

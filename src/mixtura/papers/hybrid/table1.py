@@ -13,6 +13,7 @@ A part is named like "mnist-pca50/full/LL+LM".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from mixtura.papers.hybrid._training import (
     Fit,
     density,
     error_rate,
+    from_whole,
     layered,
     train,
 )
@@ -43,8 +45,19 @@ SHAPES = {
     "full": ((8, 0.1), (16, 0.3), (4, 0.3), (16, 0.1), (2, 0.1), (8, 0.03), (4, 0.1)),
     "diagonal": ((50, 0.1), (100, 0.3), (20, 0.3), (100, 0.1), (50, 0.03), (20, 0.1)),
 }
-#: And in the second round: fine for sets of many rows.
-MORE = {"full": (16, 0.01), "diagonal": (100, 0.01)}
+#: In the second round: fine for sets of many rows. In the third: coarse for those of few; with
+#: ranks, and imagined rows of whole covariances to start with, which rank 50 keeps.
+FINE = {"full": ((16, 0.01),), "diagonal": ((100, 0.01),)}
+COARSE = {
+    "full": ((4, 0.1, 50, 200), (8, 0.1, 50, 500), (8, 0.1, 25, 200), (8, 0.1, 10), (20, 0.03)),
+    "diagonal": ((10, 0.1), (5, 0.1), (10, 0.3), (20, 0.03), (10, 0.03)),
+}
+#: In the second round of the likelihood: components among which each class chooses, with a floor
+#: (rank and imagined rows).
+COUNTS: dict[str, list[tuple[Sequence[int], tuple[float, ...]]]] = {
+    "full": [((2, 4, 6, 8, 12, 16), (0.05, 50, prior)) for prior in (50, 200, 1000)],
+    "diagonal": [((5, 10, 20, 35, 50, 75, 100), (floor,)) for floor in (0.1, 0.3)],
+}
 #: Features up to which the likelihood alone gets whole covariances.
 _WHOLE = 100
 _images = lru_cache(1)(load_images)
@@ -179,16 +192,22 @@ def tasks() -> list[Task]:
         Task(
             f"{name}/{structure}/{'LL' if generative else 'trained'}",
             {t: (name, f"{structure} {t}") for t in OBJECTIVES if (t == "LL") == generative},
-            [shape(*each) for each in SHAPES[structure]],
+            [[shape(*each) for each in shapes] for shapes in _rounds(structure, generative)],
             draw,
             partial(_prepare, name, structure, "LL" if generative else "LM"),
-            [] if generative else [shape(*MORE[structure])],
             generative,
         )
         for generative in (True, False)
         for name in PAPER
         for structure in STRUCTURES
     ]
+
+
+def _rounds(structure: str, generative: bool) -> list[Sequence[tuple[float, ...]]]:
+    """The shapes that each round adds."""
+    if not generative:
+        return [SHAPES[structure], FINE[structure], COARSE[structure]]
+    return [SHAPES[structure], [(n, *rest) for counts, rest in COUNTS[structure] for n in counts]]
 
 
 def _prepare(name: str, structure: str, term: str, report: Report, form: Parameters) -> Prepared:
@@ -206,9 +225,13 @@ def _prepare(name: str, structure: str, term: str, report: Report, form: Paramet
     chosen = {**COMMON, **form, "density": kind, **OBJECTIVES["LL"]}
     if term != "LL":
         chosen["solver"] = EM(tol=1e-3 * X.shape[1])
-    model = train(report, X, y, chosen).model
+    if whole and term != "LL" and "prior_rows" in form:
+        model, mixture = from_whole(report, X, y, chosen)
+    else:
+        model = train(report, X, y, chosen).model
+        mixture = model.mixture_
     parts = (X, y), (images.X_train[held], images.y_train[held]), (images.X_test, images.y_test)
-    return Prepared.of(report, {"em": [model.mixture_]}, model.scaling_, parts)
+    return Prepared.of(report, {"em": [mixture]}, model.scaling_, parts)
 
 
 def load(report: Report, name: str, quick_rows: int = 2000) -> Images:

@@ -15,6 +15,7 @@ from mixtura.papers.network.table1 import GENES, SEEDS, network
 from mixtura.papers.network.table1 import PAPER as COMPLETE
 from mixtura.papers.report import Report
 from mixtura.papers.tables import fit, halves, hide_labels, labeled, load, losses, score, summary
+from mixtura.solvers import LinkedEM
 
 SHARES = (1.0, 0.85, 0.5, 0.25)
 #: Errors with 85, 50 and 25 % of the labels.
@@ -29,8 +30,9 @@ PAPER: dict[str, tuple[float, ...]] = {
 }
 CELLS = grid([f"{100 * share:g} %" for share in SHARES[1:]], PAPER)
 _COMMON: Parameters = {"n_components": 1, "embedding": "log_density", "specialize": 1.0}
+_GENES: Parameters = {"density": "diag", "tradeoff": 0.0, "solver": LinkedEM(l1=0.0, l2=0.01)}
 SETTINGS: dict[str, Parameters] = {
-    name: {**_COMMON, "density": "diag" if name in GENES else "low_rank"} for name in PAPER
+    name: _COMMON | (_GENES if name in GENES else {"density": "low_rank"}) for name in PAPER
 } | {"glass": {"n_components": 12, "embedding": "posterior", "density": "diag"}}
 
 
