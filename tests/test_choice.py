@@ -608,6 +608,14 @@ def test_copies_and_order_of_rows_do_not_matter(name, iris, rng):
         np.testing.assert_allclose(other.predict_proba(X), weighted.predict_proba(X), atol=1e-6)
 
 
+def test_few_different_rows_with_many_copies_are_calibrated():
+    """Copies of a row with one label are not held out together, as if that were never seen."""
+    X = np.repeat([[0.0], [1.0], [2.0]], 40, axis=0)
+    y = np.concatenate([np.arange(40) < 10, np.arange(40) < 12, np.arange(40) < 30])
+    proba = clone(HOLDS_OUT["mixture"]).fit(X, y).predict_proba(X[::40])[:, 1]
+    np.testing.assert_allclose(proba, [0.25, 0.3, 0.75], atol=0.1)
+
+
 # -- the clock ---------------------------------------------------------------------------------
 
 

@@ -91,3 +91,29 @@ def test_a_rare_class_is_not_lost_among_very_many_rows(monkeypatch):
     merged = LocalEngine(table).merged()
     assert torch.bincount(merged.y).tolist() == [100, 2]
     assert LocalEngine(table).merged(50).y.unique().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("weight", "parts"),
+    [
+        ([2, 3, 9, 5], [2, 3, 4, 1]),  # the last one alone is of its class
+        ([0.5, 1.0, 1.5, 0.7], [1, 2, 3, 1]),
+        ([0.5, 1.0, 1.7, 0.7], [1, 1, 1, 1]),  # importance, not repetitions
+        ([5, 5, 10, 5], [1, 1, 2, 1]),
+    ],
+)
+def test_rows_that_stand_for_several_come_in_parts(weight, parts):
+    """So that folds can share them; nothing is added or lost."""
+    x = np.arange(4.0)[:, None]
+    table = Table(
+        x,
+        np.array([0, 0, 0, 1]),
+        np.array(weight, dtype=float),
+        scaling=Scaling.identity(1),
+        device=torch.device("cpu"),
+    )
+    split = LocalEngine(table).in_parts(4)
+    place = split.all_rows().x[:, 0].long()
+    assert torch.bincount(place).tolist() == parts
+    summed = torch.bincount(place, split.weight)
+    np.testing.assert_allclose(summed, weight)

@@ -294,6 +294,18 @@ class Engine(ABC, Generic[AnyBatch]):
 
     # -- splits --------------------------------------------------------------------------------
 
+    def in_parts(self, most: int) -> Self:
+        """Labeled rows that stand for several as so many rows, or as `most`, of equal weights.
+
+        Were all copies of a row held out together, none would be left to learn from.
+        """
+        weight, y = self.weight.double().cpu().numpy(), self.y.cpu().numpy()
+        parts = np.ones(len(self), dtype=np.int64)
+        for label in self.classes:
+            parts[y == label] = np.minimum(_repetitions(weight[y == label]), most)
+        split = torch.from_numpy(np.repeat(weight / parts, parts)).to(self.weight)
+        return self.take(np.repeat(np.arange(len(self)), parts)).with_answers(weight=split)
+
     def hold_out(self, share: float, generator: torch.Generator) -> tuple[Self, Self | None]:
         """Rows to train on, and a share of the labeled rows of every class (None if none)."""
         held = torch.zeros(len(self), dtype=torch.bool)
@@ -331,6 +343,16 @@ class Engine(ABC, Generic[AnyBatch]):
     def split(self, held: Tensor) -> tuple[Self, Self]:
         """The rows to train on, and those that a mask (n,) holds out."""
         return self.take(_places(~held)), self.take(_places(held))
+
+
+def _repetitions(weight: np.ndarray) -> np.ndarray:
+    """How many rows each of a class (n,) stands for: multiples of the smallest weight, or of what
+    all have in common if they are whole numbers. One each if weights are something else."""
+    whole = weight.astype(np.int64)
+    unit = float(np.gcd.reduce(whole)) if (whole == weight).all() else weight.min()
+    copies = weight / unit
+    rounded = copies.round()
+    return rounded.astype(np.int64) if np.allclose(copies, rounded) else np.ones_like(whole)
 
 
 def _places(mask: Tensor) -> np.ndarray:

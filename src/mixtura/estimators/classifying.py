@@ -38,7 +38,15 @@ from mixtura.numerics import spawn
 from mixtura.objectives import log_margin
 from mixtura.progress import Progress
 from mixtura.report import write_report
-from mixtura.selection.chooser import MOST, AnyTrained, AnyWay, Chooser, Contender, Judge, too_few
+from mixtura.selection.chooser import (
+    AnyTrained,
+    AnyWay,
+    Chooser,
+    Contender,
+    Judge,
+    to_compare,
+    too_few,
+)
 from mixtura.selection.held_out import Answers
 
 #: Weight of unlabeled rows in the likelihood, where nothing else is said: that of any row.
@@ -74,7 +82,7 @@ def prefer_unlabeled(
 
     None, and a warning that says why, if not; and the chooser.
     """
-    some = engine.merged().sample(MOST, spawn(generator)).fewer_unlabeled(engine, _TRIED)
+    some = to_compare(engine, spawn(generator)).fewer_unlabeled(engine, _TRIED)
     chooser = Chooser[AnyWay, AnyTrained](
         some, judge, spawn(generator), progress, n_ways=2, until=_UNTIL, fewest=_FEWEST_LABELS
     )

@@ -34,7 +34,7 @@ from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 from mixtura.parts import resolve
 from mixtura.progress import Callback, Progress
-from mixtura.selection.chooser import MOST, Chooser
+from mixtura.selection.chooser import Chooser, to_compare
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers import EM, LinkedEM
 from mixtura.solvers.linked import LinkedResult
@@ -271,7 +271,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         """The embedding that does best on held-out rows, and whether holes mean something."""
         asks = self.missingness == "auto" and engine.has_holes
         compares = plans[0].n_classes > 1 and (len(plans) > 1 or self.calibrate or asks)
-        some = engine.merged().sample(MOST, spawn(generator)) if compares else None
+        some = to_compare(engine, spawn(generator)) if compares else None
         n_ways = len(plans) + asks
         chooser = Chooser[NetworkPlan, LinkedResult](
             some, _answers, spawn(generator), progress, n_ways=n_ways

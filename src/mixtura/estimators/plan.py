@@ -30,7 +30,7 @@ from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Likelihood, Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
-from mixtura.selection.chooser import MOST, Chooser, Contender
+from mixtura.selection.chooser import MOST, Chooser, Contender, to_compare
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
@@ -184,7 +184,7 @@ def choose(
     n_ways = len(plans) + several + len(tradeoffs) + asks + maps
     some = None
     if n_ways > 1 or calibrates:
-        some = engine.merged().sample(MOST, spawn(generator))
+        some = to_compare(engine, spawn(generator))
     if several and some is not None and leaves_density_open(estimator) and has_heavy_tails(some):
         plans = [*plans, replace(plan, recipe=replace(plan.recipe, structure=_student(plan)))]
         n_ways += 1

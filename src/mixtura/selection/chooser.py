@@ -127,6 +127,11 @@ def too_few(engine: Engine, fewest: int = FEWEST) -> bool:
     return n_labeled < max(fewest, FEWEST_PER_CLASS * classes)
 
 
+def to_compare(engine: Engine, generator: torch.Generator) -> Engine:
+    """Rows that classifiers are compared on: the same, whether copies or weights were given."""
+    return engine.merged().in_parts(FOLDS).sample(MOST, generator)
+
+
 class Chooser(Generic[AnyWay, AnyTrained]):
     """Compares ways to train by what their models make of rows that were held out.
 
