@@ -112,5 +112,8 @@ def calibrated(
         said = Answers.of(result.model, some, spawn(generator), result.evidence)
     if isinstance(said, Answers):
         return said.calibration
-    term = found.plan.term
-    return Calibration.typical(term.margin) if isinstance(term, LogMargin) else Calibration()
+    term, rows = found.plan.term, found.chooser.rows
+    if not isinstance(term, LogMargin):
+        return Calibration()
+    rows = found.engine.merged() if rows is None else rows
+    return Calibration.typical(term.margin, float(rows.labeled.sum()))

@@ -10,6 +10,10 @@ from torch import Tensor
 
 from mixtura.parts import storable
 
+#: Where no row was held out: doubt of many rows, and rows that are imagined beside those of
+#: training, half of them surprises.
+_LEAST_DOUBT, _IMAGINED = 0.05, 40.0
+
 
 @storable
 @dataclass(frozen=True)
@@ -27,9 +31,13 @@ class Calibration:
     fade: float = 1.0
 
     @classmethod
-    def typical(cls, margin: float) -> Calibration:
-        """For a model trained to keep a log-margin."""
-        return cls(temperature=max(1.0, margin / 4.0), doubt=0.05)
+    def typical(cls, margin: float, rows: float = math.inf) -> Calibration:
+        """For a model trained on so many labeled rows to keep a log-margin.
+
+        A handful of rows are kept apart by any margin, and say nothing of others.
+        """
+        doubt = max(_LEAST_DOUBT, _IMAGINED * 0.5 / (_IMAGINED + rows))
+        return cls(temperature=max(1.0, margin / 4.0), doubt=doubt)
 
     def log_proba(
         self, class_log_joint: Tensor, missing: Tensor | None = None, evidence: Tensor | float = 0.0
