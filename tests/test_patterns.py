@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from mixtura.data import Batch
-from mixtura.densities import StudentT, low_rank, patterns
+from mixtura.data import Batch, Scaling, Table
+from mixtura.densities import Full, StudentT, low_rank, patterns
+from mixtura.engines import LocalEngine
+from mixtura.objectives import Likelihood
+from mixtura.progress import Progress
+from mixtura.solvers import EM
 from mixtura.testing import make_density
 from mixtura.testing.references import dense_conditional, dense_log_prob
+from mixtura.training.groups import Recipe
 
 STRUCTURES = [("full", "covariance"), ("low_rank", "covariance"), ("low_rank", "precision")]
 SHARES = [0.1, 0.5, 0.9]
@@ -21,6 +26,7 @@ def as_many(request, monkeypatch):
     monkeypatch.setattr(patterns, "_WHOLE", 0 if request.param else 14)
     if request.param:
         monkeypatch.setattr(patterns, "_STACK", 1)
+        monkeypatch.setattr(patterns, "_MANY", 0)
         monkeypatch.setattr(low_rank, "_SMALL", 0)
 
 
@@ -131,6 +137,20 @@ def test_a_t_density_evaluates_its_scale_matrices_once(density, monkeypatch, gen
     monkeypatch.setattr(type(density), "_marginal", counted)
     student.log_prob(with_holes(density, 0.9, generator))
     assert calls == [40]
+
+
+def test_patterns_are_looked_for_once_in_a_fit(monkeypatch, generator):
+    """Chunks are kept with what follows from their holes; a copy of a table has its own."""
+    calls, of = [], patterns.PatternBlocks.of
+    monkeypatch.setattr(patterns.PatternBlocks, "of", lambda seen: calls.append(1) or of(seen))
+    x = torch.randn(60, 13, generator=generator).numpy().astype(float)
+    x[torch.rand(60, 13, generator=generator).numpy() < 0.2] = np.nan
+    engine = LocalEngine(Table(x, scaling=Scaling.identity(13), device=torch.device("cpu")))
+    start = Recipe(Full(), EM()).start(engine, 1, generator)
+    for rows in (engine, engine.take(np.arange(30))):
+        calls.clear()
+        EM(max_iter=4, tol=0.0).run(start, Likelihood(), rows, Progress())
+        assert len(calls) == 1
 
 
 @pytest.mark.parametrize("n_features", [1, 52, 53, 120])

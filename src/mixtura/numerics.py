@@ -74,6 +74,28 @@ def log_det_lower(factor: Tensor) -> Tensor:
     return 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
+def eliminated(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverses and log determinants of positive definite matrices (..., D, D), by Gauss-Jordan.
+
+    Each step goes through all matrices at once: of thousands of small ones, that takes half the
+    time of one factorization after another.
+    """
+    size = matrix.shape[-1]
+    work = matrix.reshape(-1, size**2).mT.clone(memory_format=torch.contiguous_format)
+    work = work.view(size, size, -1)
+    pivots = work.new_empty(size, work.shape[2])
+    for at in range(size):
+        column = work[:, at].clone()
+        factor = torch.reciprocal(column[at], out=pivots[at])
+        row = work[at] * factor
+        work.addcmul_(column[:, None], row, value=-1.0)
+        work[:, at] = column.mul_(-factor)
+        work[at] = row
+        work[at, at] = factor
+    inverse = work.flatten(0, 1).mT.reshape(matrix.shape)
+    return inverse, -pivots.log_().sum(0).view(matrix.shape[:-2])
+
+
 def is_positive_definite(matrix: Tensor) -> Tensor:
     """Whether each symmetric matrix (..., D, D) has a Cholesky factor."""
     return torch.linalg.cholesky_ex(matrix).info == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,10 @@ UNLABELED = -1
 #: Sums over fewer numbers are not worth to be written down.
 _WORTH = 2**20
 _SCAN_ROWS = 16_384
+#: Numbers of a table with holes up to which chunks are kept, with what follows from their holes.
+_KEPT = 2**22
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,16 @@ class Batch:
     y: Tensor
     weight: Tensor
     absent: Tensor | None = None
+    _kept: dict[object, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def once(self, function: Callable[[Tensor | None], Answer]) -> Answer:
+        """What follows from `observed`, kept as long as this batch is."""
+        if function not in self._kept:
+            self._kept[function] = function(self.observed)
+        return self._kept[function]  # type: ignore[return-value]
 
     def take(self, index: slice | Tensor) -> Batch:
         """The rows at `index` (slice, mask or indices)."""
@@ -130,6 +141,7 @@ class Table:
     ) -> None:
         self.scaling, self.device, self.dtype = scaling, device, dtype
         self._journal = journal
+        self._chunks: dict[int, list[Batch]] = {}
         self._lazy = _lazy_rows(X)
         self.y = _column(0 if y is None else y, len(X), None, device)
         self.weight = _column(1.0 if weight is None else weight, len(X), dtype, device)
@@ -241,11 +253,19 @@ class Table:
             for at, rows in waited_for(self._lazy.chunks(n_rows)):
                 yield self._batch(rows, at)
             return
+        yield from self._chunks.get(n_rows) or self._parts(n_rows)
+
+    def _parts(self, n_rows: int) -> Iterator[Batch] | list[Batch]:
+        """Chunks of rows in memory."""
         if len(self) <= n_rows:
-            yield Batch(self._x, self._observed, self.y, self.weight, self._absent)
-            return
-        for start in range(0, len(self), n_rows):
-            yield self.batch(slice(start, start + n_rows))
+            parts = iter([Batch(self._x, self._observed, self.y, self.weight, self._absent)])
+        else:
+            starts = range(0, len(self), n_rows)
+            parts = (self.batch(slice(start, start + n_rows)) for start in starts)
+        if self._observed is None or self._x.numel() > _KEPT:
+            return parts
+        self._chunks = {n_rows: list(parts)}
+        return self._chunks[n_rows]
 
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Positions of all rows in random order, `size` at a time."""
@@ -254,6 +274,10 @@ class Table:
             return
         order = torch.randperm(len(self), generator=generator).to(self.device)
         yield from order.split(size)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Copies may get other rows."""
+        return {**vars(self), "_chunks": {}}
 
     def take(self, index: np.ndarray) -> Self:
         """A table of the rows at the integer positions `index`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import ClassVar, Self
 
@@ -21,7 +21,16 @@ from mixtura.densities.base import (
     own_products,
     randn,
 )
-from mixtura.densities.patterns import Parts, by_holes, given, in_order, marginal
+from mixtura.densities.patterns import (
+    Given,
+    Holes,
+    Parts,
+    by_holes,
+    distances,
+    given,
+    in_order,
+    marginal,
+)
 from mixtura.numerics import (
     LOG_2PI,
     above,
@@ -35,6 +44,9 @@ from mixtura.numerics import (
 
 #: Occupancies smaller than this share of the largest do not change a sum in double precision.
 _NEGLIGIBLE = 1e-20
+
+#: Log densities (n, K) of rows, and their statistics as a function of two kinds of occupancies.
+Met = tuple[Tensor, Callable[[Tensor, Tensor], Statistics]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +89,13 @@ class Gaussian(VectorDensity):
         self,
         batch: Batch,
         complete: Callable[[Tensor], Tensor],
-        masked: Callable[[Tensor, Tensor], Tensor],
+        masked: Callable[[Tensor, Holes], Tensor],
     ) -> Tensor:
         """(n, ...) what one function says of rows without holes, and the other of the others."""
         return in_order(
             [
-                (rows, complete(x) if observed is None else masked(x, observed))
-                for rows, x, observed in by_holes(batch)
+                (rows, complete(x) if holes is None else masked(x, holes))
+                for rows, x, holes in by_holes(batch)
             ]
         )
 
@@ -91,17 +103,16 @@ class Gaussian(VectorDensity):
     def _log_prob_complete(self, x: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def _marginal(self, x: Tensor, holes: Holes) -> tuple[Tensor, Tensor]:
         """Squared distances of what is observed, log determinants of its covariance, (n, K)."""
 
-    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
-        squared, peak = self._distances_masked(x, observed).unbind(2)
-        return peak - 0.5 * squared
+    def _log_prob_masked(self, x: Tensor, holes: Holes) -> Tensor:
+        squared, log_det = self._marginal(x, holes)
+        return peak_masked(holes, log_det) - 0.5 * squared
 
-    def _distances_masked(self, x: Tensor, observed: Tensor) -> Tensor:
-        squared, log_det = self._marginal(x, observed)
-        size = observed.to(x.dtype).sum(1, keepdim=True)
-        return torch.stack([squared, -0.5 * (log_det + LOG_2PI * size)], 2)
+    def _distances_masked(self, x: Tensor, holes: Holes) -> Tensor:
+        squared, log_det = self._marginal(x, holes)
+        return torch.stack([squared, peak_masked(holes, log_det)], 2)
 
     def _distances_complete(self, x: Tensor) -> Tensor:
         peak = self.log_peak().to(x.dtype)
@@ -116,17 +127,37 @@ class Gaussian(VectorDensity):
         return add_statistics(
             *(
                 self._statistics_complete(x, occupancy[rows])
-                if observed is None
-                else self._statistics_masked(x, observed, occupancy[rows], scatter[rows])
-                for rows, x, observed in by_holes(batch)
+                if holes is None
+                else self._statistics_masked(x, holes, occupancy[rows], scatter[rows])
+                for rows, x, holes in by_holes(batch)
             )
         )
+
+    def expectation(self, batch: Batch) -> tuple[Tensor, Callable[..., Statistics]]:
+        parts = [
+            (rows, *(self._met(x) if holes is None else self._met_masked(x, holes)))
+            for rows, x, holes in by_holes(batch)
+        ]
+
+        def statistics(share: Tensor, scatter: Tensor | None = None) -> Statistics:
+            scatter = share if scatter is None else scatter
+            return add_statistics(*(sums(share[rows], scatter[rows]) for rows, _, sums in parts))
+
+        return in_order([(rows, log_prob) for rows, log_prob, _ in parts]), statistics
+
+    def _met(self, x: Tensor) -> Met:
+        """Log densities of complete rows, and their statistics as a function of occupancies."""
+        return self._log_prob_complete(x), lambda share, _: self._statistics_complete(x, share)
+
+    def _met_masked(self, x: Tensor, holes: Holes) -> Met:
+        """The same of rows with holes; what is missing scatters with the second occupancies."""
+        return self._log_prob_masked(x, holes), partial(self._statistics_masked, x, holes)
 
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         raise self._no_closed_form()
 
     def _statistics_masked(
-        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+        self, x: Tensor, holes: Holes, occupancy: Tensor, scatter: Tensor
     ) -> Statistics:
         raise self._no_closed_form()
 
@@ -174,6 +205,12 @@ class Gaussian(VectorDensity):
         return torch.where(
             batch.observed, batch.x, drawn + centered.own_expected(missed, component)
         )
+
+
+def peak_masked(holes: Holes, log_det: Tensor) -> Tensor:
+    """Log densities (n, K) at the means, of what is observed, by log determinants (n, K)."""
+    size = holes.observed.to(log_det.dtype).sum(1, keepdim=True)
+    return -0.5 * (log_det + LOG_2PI * size)
 
 
 def weight_per_row(statistics: Statistics) -> Tensor:
@@ -226,14 +263,14 @@ class DiagonalGaussian(Gaussian):
         linear = x @ scaled_mean.mT + constant.sum(1)
         return torch.addmm(linear, x.square(), precision.mT, alpha=-0.5)
 
-    def _log_prob_masked(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _log_prob_masked(self, x: Tensor, holes: Holes) -> Tensor:
         precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
-        seen = observed.to(x.dtype)
+        seen = holes.observed.to(x.dtype)
         return x @ scaled_mean.mT - 0.5 * x.square() @ precision.mT + seen @ constant.mT
 
-    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def _marginal(self, x: Tensor, holes: Holes) -> tuple[Tensor, Tensor]:
         precision, scaled_mean, _ = (part.to(x.dtype) for part in self._natural)
-        seen = observed.to(x.dtype)
+        seen = holes.observed.to(x.dtype)
         squared = x.square() @ precision.mT - 2.0 * x @ scaled_mean.mT
         squared = squared + seen @ (self.mean.to(x.dtype) * scaled_mean).mT
         return squared, seen @ self.variance.log().mT.to(x.dtype)
@@ -254,9 +291,9 @@ class DiagonalGaussian(Gaussian):
         }
 
     def _statistics_masked(
-        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+        self, x: Tensor, holes: Holes, occupancy: Tensor, scatter: Tensor
     ) -> Statistics:
-        seen, hidden = self._statistics_complete(x, occupancy), (~observed).to(x.dtype)
+        seen, hidden = self._statistics_complete(x, occupancy), (~holes.observed).to(x.dtype)
         first = (occupancy.mT @ hidden) * self.mean
         second = first * self.mean + (scatter.mT @ hidden) * self.variance
         return {
@@ -388,8 +425,14 @@ class FullGaussian(Gaussian):
         parts = self.mean, self.covariances(), self._precision, self._whitening, log_det
         return Parts(*(part.to(dtype) for part in parts))
 
-    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        return marginal(self._parts(x.dtype), x, observed)
+    def _marginal(self, x: Tensor, holes: Holes) -> tuple[Tensor, Tensor]:
+        return marginal(self._parts(x.dtype), x, holes)
+
+    def _met_masked(self, x: Tensor, holes: Holes) -> Met:
+        """What depends on a pattern serves both."""
+        met = given(self._parts(x.dtype), x, holes)
+        squared, log_det = distances(met)
+        return peak_masked(holes, log_det) - 0.5 * squared, partial(self._moments, met)
 
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         return {
@@ -399,15 +442,20 @@ class FullGaussian(Gaussian):
         }
 
     def _statistics_masked(
-        self, x: Tensor, observed: Tensor, occupancy: Tensor, scatter: Tensor
+        self, x: Tensor, holes: Holes, occupancy: Tensor, scatter: Tensor
+    ) -> Statistics:
+        return self._moments(given(self._parts(x.dtype), x, holes), occupancy, scatter)
+
+    def _moments(
+        self, met: list[tuple[Tensor | slice, Given]], occupancy: Tensor, scatter: Tensor
     ) -> Statistics:
         mass, first = occupancy.sum(0), torch.zeros_like(self.mean)
         second = torch.zeros_like(self.factor)
-        for rows, part in given(self._parts(x.dtype), x, observed, scatter):
-            filled = (part.expected() + self.mean[:, None, None]).flatten(1, 2)
+        for rows, part in met:
+            filled = (part.expected + self.mean[:, None, None]).flatten(1, 2)
             weighted = part.blocks.by_component(occupancy[rows]).flatten(1)[..., None] * filled
             first += weighted.sum(1)
-            second += weighted.mT @ filled + part.missing_covariance()
+            second += weighted.mT @ filled + part.missing_covariance(part.by_block(scatter[rows]))
         return {"mass": mass, "first": first, "second": second}
 
     @property
@@ -481,8 +529,8 @@ class FullGaussian(Gaussian):
         if batch.observed is None:
             return batch.x[:, None].expand(-1, self.n_components, -1)
         filled = batch.x.new_empty(len(batch), *self.mean.shape)
-        for rows, part in given(self._parts(batch.x.dtype), batch.x, batch.observed):
-            filled[rows] = part.blocks.restore(part.expected().permute(1, 2, 0, 3))
+        for rows, part in given(self._parts(batch.x.dtype), batch.x, Holes(batch.observed)):
+            filled[rows] = part.blocks.restore(part.expected.permute(1, 2, 0, 3))
         filled = filled + self.mean.to(filled.dtype)
         return torch.where(batch.observed[:, None], batch.x[:, None], filled)
 

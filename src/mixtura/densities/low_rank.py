@@ -30,7 +30,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities.gaussian import Gaussian
-from mixtura.densities.patterns import in_order, of_equal_size
+from mixtura.densities.patterns import Holes, in_order, of_equal_size
 from mixtura.numerics import (
     above,
     above_inverse,
@@ -243,13 +243,13 @@ class LowRankForm(Gaussian):
         """What each feature of the mean adds to u, (K R, D)."""
         return self._projection_rows * self.mean.repeat_interleave(self.rank, 0)
 
-    def _marginal(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def _marginal(self, x: Tensor, holes: Holes) -> tuple[Tensor, Tensor]:
         found = []
-        for rows, gram, projected, squares in self._sums(x, observed):
+        for rows, gram, projected, squares in self._sums(x, holes.observed):
             inner, log_det = quadratic_log_det(gram, projected)
             found.append((rows, torch.stack([squares + self._sign * inner[..., 0], log_det])))
         squared, log_det = in_order(found, 1)
-        return squared, self._log_det_masked(observed.to(x.dtype), log_det)
+        return squared, self._log_det_masked(holes.observed.to(x.dtype), log_det)
 
     def free(self) -> dict[str, Tensor]:
         return {

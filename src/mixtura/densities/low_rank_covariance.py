@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar, Self
@@ -13,9 +12,9 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
-from mixtura.densities.gaussian import FullGaussian, n_rows, weight_per_row
+from mixtura.densities.gaussian import FullGaussian, Met, n_rows, peak_masked, weight_per_row
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
-from mixtura.densities.patterns import by_holes, distinct_patterns, in_order
+from mixtura.densities.patterns import Holes, in_order
 from mixtura.numerics import (
     LOG_2PI,
     Context,
@@ -118,22 +117,8 @@ class LowRankGaussian(LowRankForm):
     ) -> Statistics:
         return self.expectation(batch)[1](occupancy, scatter)
 
-    def expectation(self, batch: Batch) -> tuple[Tensor, Callable[..., Statistics]]:
+    def _met(self, x: Tensor) -> Met:
         """Latent factors, their covariances and determinants serve both."""
-        parts = [
-            (rows, *self._expectation_masked(x, observed))
-            if observed is not None
-            else (rows, *self._expectation_complete(x))
-            for rows, x, observed in by_holes(batch)
-        ]
-
-        def statistics(share: Tensor, scatter: Tensor | None = None) -> Statistics:
-            scatter = share if scatter is None else scatter
-            return add_statistics(*(sums(share[rows], scatter[rows]) for rows, _, sums in parts))
-
-        return in_order([(rows, log_prob) for rows, log_prob, _ in parts]), statistics
-
-    def _expectation_complete(self, x: Tensor) -> tuple[Tensor, Callable[..., Statistics]]:
         parts = self.loading.to(x.dtype), self._weight.to(x.dtype), self.mean.to(x.dtype)
         log_prob, (squares, _, covariance, latent) = _complete_log_prob(*parts, x)
         return log_prob, partial(self._complete_sums, x, squares, covariance, latent)
@@ -160,24 +145,19 @@ class LowRankGaussian(LowRankForm):
             "cross": (weighted.flatten(0, 1) @ x).view(*weighted.shape[:2], -1).mT,
         }
 
-    def _expectation_masked(
-        self, x: Tensor, observed: Tensor
-    ) -> tuple[Tensor, Callable[..., Statistics]]:
+    def _met_masked(self, x: Tensor, holes: Holes) -> Met:
         """Factorizations belong to patterns, which rows may share."""
-        patterns, shared = distinct_patterns(observed)
-        place: Tensor | slice = shared
-        if 2 * len(patterns) > len(observed):  # each row is a pattern
-            patterns, place = observed, slice(None)
+        patterns, place = holes.distinct
         some = x[: len(patterns)]  # B does not depend on numbers
         grams = [(rows, gram) for rows, gram, *_ in self._sums(some, patterns)]
-        factor, seen = torch.linalg.cholesky_ex(in_order(grams)).L, observed.to(x.dtype)
+        factor, seen = torch.linalg.cholesky_ex(in_order(grams)).L, holes.observed.to(x.dtype)
         half = lower_inverse(factor)
         covariance = stack_product(half.mT, half)  # of the latent factors, (P, K, R, R)
         projected = self._projected(x, seen).permute(2, 0, 1)
         latent = stack_product(covariance[place], projected[..., None])[..., 0]
         squared = self._weighted_distance(x, seen) - (projected * latent).sum(2)
         log_det = self._log_det_masked(patterns.to(x.dtype), log_det_lower(factor))[place]
-        log_prob = -0.5 * (squared + log_det + LOG_2PI * seen.sum(1, keepdim=True))
+        log_prob = peak_masked(holes, log_det) - 0.5 * squared
         return log_prob, partial(self._masked_sums, x, patterns, place, covariance, latent)
 
     def _masked_sums(

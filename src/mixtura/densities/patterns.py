@@ -19,32 +19,38 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from functools import cached_property
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.numerics import Context, log_det_lower, lower_inverse, stack_product
+from mixtura.numerics import Context, eliminated, log_det_lower, lower_inverse, stack_product
 
 #: Columns whose pattern a float64 holds exactly, as the bits of one number.
 _BITS = 52
 #: Sides of patterns are padded to multiples of this, and of more where matrices are few: a stack
 #: has overhead worth that of so many small matrices.
-_STEP, _STACK = 4, 256
+_STEP, _STACK = 2, 256
 #: Features up to which nothing is gained by taking submatrices out of matrices.
 _WHOLE = 12
+#: Sides up to which matrices are inverted in step, and how many are worth it, by their side.
+_SMALL, _MANY = 16, 64
 
 
-def by_holes(batch: Batch) -> list[tuple[Tensor | slice, Tensor, Tensor | None]]:
+def by_holes(batch: Batch) -> list[tuple[Tensor | slice, Tensor, Holes | None]]:
     """Rows without holes, and rows with some: which they are, x, what is observed if not all."""
-    x, observed = batch.x, batch.observed
+    return [(rows, batch.x[rows], holes) for rows, holes in batch.once(_by_holes)]
+
+
+def _by_holes(observed: Tensor | None) -> list[tuple[Tensor | slice, Holes | None]]:
     if observed is None or (whole := observed.all(1)).all():
-        return [(slice(None), x, None)]
+        return [(slice(None), None)]
     if not whole.any():
-        return [(slice(None), x, observed)]
+        return [(slice(None), Holes(observed))]
     full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
-    return [(full, x[full], None), (holes, x[holes], observed[holes])]
+    return [(full, None), (holes, Holes(observed[holes]))]
 
 
 def in_order(parts: list[tuple[Tensor | slice, Tensor]], dim: int = 0) -> Tensor:
@@ -88,7 +94,7 @@ class PatternBlocks:
         if len(patterns) == len(observed):
             return cls(patterns, inverse, 1)
         counts = torch.bincount(inverse, minlength=len(patterns))
-        height = math.ceil(len(observed) / max(len(patterns), 1))
+        height = len(observed) // max(len(patterns), 1)
         n_blocks = (counts + height - 1) // height
         first_block = n_blocks.cumsum(0) - n_blocks
         first_row = counts.cumsum(0) - counts
@@ -132,9 +138,10 @@ def _picked(table: Tensor, place: Tensor) -> Tensor:
     return table.gather(1, place.flatten().expand(len(table), -1)).view(len(table), *place.shape)
 
 
-def _put(table: Tensor, place: Tensor, values: Tensor) -> None:
-    """Writes values (K, ...) to a place (...) of each table (K, N)."""
-    table.scatter_(1, place.flatten().expand(len(table), -1), values.reshape(len(table), -1))
+def _step(side: Tensor, n_components: int) -> int:
+    """What sizes of sides (B, D) are rounded up to."""
+    n_stacks = max(1, n_components * len(side) // _STACK)
+    return max(_STEP, math.ceil(int(side.sum(1).max()) / n_stacks))
 
 
 class Parts(NamedTuple):
@@ -150,75 +157,100 @@ class Parts(NamedTuple):
     log_det: Tensor
 
 
-class _Inverses(NamedTuple):
-    """Of principal submatrices, each over the side of a block: products, determinants, a sum.
+class _Cholesky:
+    """Of positive definite matrices (K, G, s, s), one by one."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._factor = torch.linalg.cholesky_ex(matrix).L
+        self.log_det = log_det_lower(self._factor)  # (K, G)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """Rows (K, G, h, s) times the inverses."""
+        half = torch.linalg.solve_triangular(self._factor, right.mT, upper=False)
+        return torch.linalg.solve_triangular(self._factor.mT, half, upper=True).mT
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        half = lower_inverse(self._factor)
+        return stack_product(half.mT, half)
+
+
+class _Elimination:
+    """The same of many small ones, all in step: no call per matrix."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.inverse, self.log_det = eliminated(matrix)
+
+    def solve(self, right: Tensor) -> Tensor:
+        return stack_product(right, self.inverse)
+
+
+def _factored(matrix: Tensor) -> _Cholesky | _Elimination:
+    size, count = matrix.shape[-1], matrix[..., 0, 0].numel()
+    many = matrix.device.type == "cpu" and size <= _SMALL and count >= _MANY * size
+    return _Elimination(matrix) if many else _Cholesky(matrix)
+
+
+class _Inverses(ABC):
+    """Of principal submatrices of matrices (K, D, D), each over the side of a block.
 
     Attributes
     ----------
     solved : (K, B, h, D) inverse times vectors, zero beside the side.
     log_det : (K, B).
-    total : (K, D, D) the weighted sum of the inverses, each in its place.
     """
 
     solved: Tensor
     log_det: Tensor
-    total: Tensor
 
-    @classmethod
-    def of(cls, matrix: Tensor, side: Tensor, vectors: Tensor, weight: Tensor | None) -> Self:
-        """Matrices (K, D, D), sides (B, D), vectors (K, B, h, D), weights (K, B) of the sum."""
-        if matrix.shape[1] <= _WHOLE:
-            return cls._of_whole(matrix, side.to(matrix.dtype), vectors, weight)
-        size, step = matrix.shape[1], _step(side, len(matrix))
-        wide, height = size + step, vectors.shape[2]
-        eye = torch.eye(wide, dtype=matrix.dtype, device=matrix.device)
-        table = eye.repeat(len(matrix), 1, 1)
-        table[:, :size, :size] = matrix
-        given = torch.nn.functional.pad(vectors, (0, step)).flatten(1)
-        solved, total = torch.zeros_like(given), torch.zeros_like(table.flatten(1))
-        log_det = vectors.new_zeros(vectors.shape[:2])
-        slot = torch.arange(height, device=side.device)[:, None] * wide
-        for rows, columns in of_equal_size(side, step):
+    @abstractmethod
+    def total(self, weight: Tensor) -> Tensor:
+        """(K, D, D) the sum of the inverses by weights (K, B), each in its place."""
+
+
+class _OfWhole(_Inverses):
+    """Where matrices are small, submatrices stand in an identity, without a search."""
+
+    def __init__(self, matrix: Tensor, side: Side, vectors: Tensor) -> None:
+        own = side.mask.to(matrix.dtype)
+        self._both = own[:, :, None] * own[:, None]
+        self._factored = _factored(matrix[:, None] * self._both + torch.diag_embed(1.0 - own))
+        self.solved = self._factored.solve(vectors * own[:, None])
+        self.log_det = self._factored.log_det
+
+    def total(self, weight: Tensor) -> Tensor:
+        return (self._factored.inverse * self._both * weight[..., None, None]).sum(1)
+
+
+class _OfParts(_Inverses):
+    """By stacks of submatrices of equal size."""
+
+    def __init__(self, matrix: Tensor, side: Side, vectors: Tensor) -> None:
+        self._size, self._wide = matrix.shape[1], matrix.shape[1] + side.step
+        wide, height = self._wide, vectors.shape[2]
+        table = torch.eye(wide, dtype=matrix.dtype, device=matrix.device).repeat(len(matrix), 1, 1)
+        table[:, : self._size, : self._size] = matrix
+        given = torch.nn.functional.pad(vectors, (0, side.step)).flatten(1)
+        solved = torch.zeros_like(given)
+        self.log_det = vectors.new_zeros(vectors.shape[:2])
+        slot = torch.arange(height, device=given.device)[:, None] * wide
+        self._stacks = []
+        for rows, columns in side.stacks:
             inner = columns[:, :, None] * wide + columns[:, None]  # (G, s, s)
             at = (rows * height * wide)[:, None, None] + slot + columns[:, None]  # (G, h, s)
-            factor = torch.linalg.cholesky_ex(_picked(table.flatten(1), inner)).L
-            log_det[:, rows] = log_det_lower(factor)
-            own = None if weight is None else weight[:, rows]
-            answer, share = _solved(factor, _picked(given, at), own)
-            _put(solved, at, answer)
-            if share is not None:
-                place = inner.flatten().expand(len(matrix), -1)
-                total.scatter_add_(1, place, share.flatten(1))
-        solved = solved.view(*vectors.shape[:3], wide)[..., :size]
-        return cls(solved, log_det, total.view_as(table)[:, :size, :size])
+            factored = _factored(_picked(table.flatten(1), inner))
+            self.log_det[:, rows] = factored.log_det
+            answer = factored.solve(_picked(given, at))
+            solved.scatter_(1, at.flatten().expand(len(given), -1), answer.reshape(len(given), -1))
+            self._stacks.append((rows, inner, factored))
+        self.solved = solved.view(*vectors.shape[:3], wide)[..., : self._size]
 
-    @classmethod
-    def _of_whole(
-        cls, matrix: Tensor, side: Tensor, vectors: Tensor, weight: Tensor | None
-    ) -> Self:
-        """Where matrices are small, submatrices stand in an identity, without a search."""
-        both = side[:, :, None] * side[:, None]
-        inner = matrix[:, None] * both + torch.diag_embed(1.0 - side)
-        factor = torch.linalg.cholesky_ex(inner).L
-        solved, share = _solved(factor, vectors * side[:, None], weight)
-        total = torch.zeros_like(matrix) if share is None else (share * both).sum(1)
-        return cls(solved, log_det_lower(factor), total)
-
-
-def _step(side: Tensor, n_components: int) -> int:
-    """What sizes of sides (B, D) are rounded up to."""
-    n_stacks = max(1, n_components * len(side) // _STACK)
-    return max(_STEP, math.ceil(int(side.sum(1).max()) / n_stacks))
-
-
-def _solved(factor: Tensor, right: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Rows (K, G, h, s) times the inverses of L L^T, and these times weights (K, G), if any."""
-    if weight is None:
-        half = torch.linalg.solve_triangular(factor, right.mT, upper=False)
-        return torch.linalg.solve_triangular(factor.mT, half, upper=True).mT, None
-    half = lower_inverse(factor)
-    inverse = stack_product(half.mT, half)
-    return stack_product(right, inverse), inverse * weight[..., None, None]
+    def total(self, weight: Tensor) -> Tensor:
+        found = weight.new_zeros(len(weight), self._wide**2)
+        for rows, inner, factored in self._stacks:
+            share = factored.inverse * weight[:, rows, None, None]
+            found.scatter_add_(1, inner.flatten().expand(len(weight), -1), share.flatten(1))
+        return found.view(-1, self._wide, self._wide)[:, : self._size, : self._size]
 
 
 def _times(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -234,30 +266,29 @@ class Given(ABC):
     ----------
     deviation : (K, B, h, D) from the means, zero where missing.
     inverses : of one side of each pattern.
-    weight : (K, 1, 1) the sum of the rows' weights.
     """
 
     parts: Parts
     blocks: PatternBlocks
     deviation: Tensor
     inverses: _Inverses
-    weight: Tensor
 
     @classmethod
-    def of(cls, parts: Parts, x: Tensor, observed: Tensor, weight: Tensor | None) -> Self:
-        blocks = PatternBlocks.of(observed)
-        given = blocks.observed
-        deviation = (blocks.arrange(x) - parts.mean[:, None, None]) * given[:, None]
-        by_block = None if weight is None else blocks.by_component(weight).sum(2)
-        matrix, side, vectors = cls._problem(parts, given, deviation)
-        inverses = _Inverses.of(matrix, side, vectors, by_block)
-        total = inverses.log_det if by_block is None else by_block
-        return cls(parts, blocks, deviation, inverses, total.sum(1)[:, None, None])
+    def of(cls, parts: Parts, x: Tensor, side: Side) -> Self:
+        blocks = side.blocks
+        deviation = (blocks.arrange(x) - parts.mean[:, None, None]) * blocks.observed[:, None]
+        matrix, vectors = cls._problem(parts, deviation)
+        kind = _OfWhole if matrix.shape[1] <= _WHOLE else _OfParts
+        return cls(parts, blocks, deviation, kind(matrix, side, vectors))
+
+    def by_block(self, weight: Tensor) -> Tensor:
+        """(K, B) sums of the weights (n, K) of rows."""
+        return self.blocks.by_component(weight).sum(2)
 
     @staticmethod
     @abstractmethod
-    def _problem(parts: Parts, given: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Which matrices (K, D, D) are inverted, over which side (B, D), times which vectors."""
+    def _problem(parts: Parts, deviation: Tensor) -> tuple[Tensor, Tensor]:
+        """Which matrices (K, D, D) are inverted, times which vectors."""
 
     @abstractmethod
     def squared(self) -> Tensor:
@@ -267,6 +298,7 @@ class Given(ABC):
     def log_det(self) -> Tensor:
         """Log determinants of the covariance of what is observed, (K, B)."""
 
+    @property
     @abstractmethod
     def expected(self) -> Tensor:
         """Deviations with their regression where they are missing, (K, B, h, D)."""
@@ -276,48 +308,48 @@ class Given(ABC):
         """Deviations times the precision of what is observed, zero where missing, (K, B, h, D)."""
 
     @abstractmethod
-    def missing_covariance(self) -> Tensor:
-        """Weighted sum of the covariances of what is missing, (K, D, D)."""
+    def missing_covariance(self, weight: Tensor) -> Tensor:
+        """Sum of the covariances of what is missing by weights (K, B), (K, D, D)."""
 
     @abstractmethod
-    def observed_precision(self) -> Tensor:
-        """Weighted sum of the precisions of what is observed, (K, D, D)."""
+    def observed_precision(self, weight: Tensor) -> Tensor:
+        """Sum of the precisions of what is observed by weights (K, B), (K, D, D)."""
 
 
 class _OverMissing(Given):
     """By the submatrices of the precision over what is missing."""
 
     @staticmethod
-    def _problem(parts: Parts, given: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return parts.precision, ~given, _times(deviation, parts.precision)
+    def _problem(parts: Parts, deviation: Tensor) -> tuple[Tensor, Tensor]:
+        return parts.precision, _times(deviation, parts.precision)
 
     def squared(self) -> Tensor:
         """By what is expected: an error of the regression does not matter in first order."""
-        return _times(self.expected(), self.parts.whitening.mT).square().sum(3)
+        return _times(self.expected, self.parts.whitening.mT).square().sum(3)
 
     def log_det(self) -> Tensor:
         return self.inverses.log_det + self.parts.log_det[:, None]
 
+    @cached_property
     def expected(self) -> Tensor:
         return self.deviation - self.inverses.solved
 
     def dual(self) -> Tensor:
-        return _times(self.expected(), self.parts.precision) * self.blocks.observed[:, None]
+        return _times(self.expected, self.parts.precision) * self.blocks.observed[:, None]
 
-    def missing_covariance(self) -> Tensor:
-        return self.inverses.total
+    def missing_covariance(self, weight: Tensor) -> Tensor:
+        return self.inverses.total(weight)
 
-    def observed_precision(self) -> Tensor:
-        whole = self.parts.precision
-        return self.weight * whole - whole @ self.inverses.total @ whole
+    def observed_precision(self, weight: Tensor) -> Tensor:
+        return _less(self.parts.precision, self.inverses.total(weight), weight)
 
 
 class _OverObserved(Given):
     """By the submatrices of the covariance over what is observed."""
 
     @staticmethod
-    def _problem(parts: Parts, given: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return parts.covariance, given, deviation
+    def _problem(parts: Parts, deviation: Tensor) -> tuple[Tensor, Tensor]:
+        return parts.covariance, deviation
 
     def squared(self) -> Tensor:
         return (self.deviation * self.inverses.solved).sum(3)
@@ -325,6 +357,7 @@ class _OverObserved(Given):
     def log_det(self) -> Tensor:
         return self.inverses.log_det
 
+    @cached_property
     def expected(self) -> Tensor:
         regression = _times(self.inverses.solved, self.parts.covariance)
         return torch.where(self.blocks.observed[:, None], self.deviation, regression)
@@ -332,32 +365,99 @@ class _OverObserved(Given):
     def dual(self) -> Tensor:
         return self.inverses.solved
 
-    def missing_covariance(self) -> Tensor:
-        whole = self.parts.covariance
-        return self.weight * whole - whole @ self.inverses.total @ whole
+    def missing_covariance(self, weight: Tensor) -> Tensor:
+        return _less(self.parts.covariance, self.inverses.total(weight), weight)
 
-    def observed_precision(self) -> Tensor:
-        return self.inverses.total
+    def observed_precision(self, weight: Tensor) -> Tensor:
+        return self.inverses.total(weight)
 
 
-def given(
-    parts: Parts, x: Tensor, observed: Tensor, weight: Tensor | None = None
-) -> Iterator[tuple[Tensor | slice, Given]]:
-    """Rows x (n, D) by the smaller side of their patterns: which they are, Gaussians given them.
+def _less(whole: Tensor, part: Tensor, weight: Tensor) -> Tensor:
+    """(K, D, D) the sum by weights (K, B) of A - A X A, where the sum of the X is `part`."""
+    return weight.sum(1)[:, None, None] * whole - whole @ part @ whole
 
-    `weight` (n, K) is what sums go by; without it there are none.
+
+@dataclass(frozen=True)
+class Side:
+    """Rows that are met by the same side of their patterns, the smaller one of nearly all.
+
+    Attributes
+    ----------
+    rows : which they are.
+    kind : by which side.
+    mask : (B, D) that side of each block.
+    stacks : blocks (G,) whose sides are equally large, rounded up to multiples of `step`; columns.
     """
-    few = 2 * observed.sum(1) >= observed.shape[1]
-    n_few = int(few.sum())
-    if min(n_few, len(few) - n_few) * len(parts.mean) < _STACK:  # so few may go with the others
-        side = _OverMissing if 2 * n_few >= len(few) else _OverObserved
-        yield slice(None), side.of(parts, x, observed, weight)
-        return
-    for side, mine in ((_OverMissing, few), (_OverObserved, ~few)):
-        rows = mine.nonzero().flatten()
-        if len(rows):
-            own = None if weight is None else weight[rows]
-            yield rows, side.of(parts, x[rows], observed[rows], own)
+
+    rows: Tensor | slice
+    kind: type[Given]
+    blocks: PatternBlocks
+    mask: Tensor
+    step: int
+    stacks: list[tuple[Tensor, Tensor]]
+
+    @classmethod
+    def of(
+        cls, kind: type[Given], rows: Tensor | slice, observed: Tensor, n_components: int
+    ) -> Side:
+        blocks = PatternBlocks.of(observed[rows])
+        mask = ~blocks.observed if kind is _OverMissing else blocks.observed
+        step = _step(mask, n_components)
+        stacks = list(of_equal_size(mask, step)) if observed.shape[1] > _WHOLE else []
+        return cls(rows, kind, blocks, mask, step, stacks)
+
+
+class Holes:
+    """What is observed of rows, (n, D), each of which has holes; what follows from it is kept."""
+
+    def __init__(self, observed: Tensor) -> None:
+        self.observed = observed
+        self._sides: tuple[int, list[Side]] = 0, []
+
+    @cached_property
+    def distinct(self) -> tuple[Tensor, Tensor | slice]:
+        """Patterns (P, D), and which of them each row has: its own, unless rows share many."""
+        patterns, place = distinct_patterns(self.observed)
+        return (
+            (patterns, place) if 2 * len(patterns) <= len(place) else (self.observed, slice(None))
+        )
+
+    def sides(self, n_components: int) -> list[Side]:
+        """All rows, by the smaller side of their patterns; where these are few, with the others."""
+        if self._sides[0] != n_components:
+            self._sides = n_components, list(self._found(n_components))
+        return self._sides[1]
+
+    def _found(self, n_components: int) -> Iterator[Side]:
+        few = 2 * self.observed.sum(1) >= self.observed.shape[1]
+        n_few = int(few.sum())
+        if min(n_few, len(few) - n_few) * n_components < _STACK:
+            kind = _OverMissing if 2 * n_few >= len(few) else _OverObserved
+            yield Side.of(kind, slice(None), self.observed, n_components)
+            return
+        for kind, mine in ((_OverMissing, few), (_OverObserved, ~few)):
+            yield Side.of(kind, mine.nonzero().flatten(), self.observed, n_components)
+
+
+def given(parts: Parts, x: Tensor, holes: Holes) -> list[tuple[Tensor | slice, Given]]:
+    """Which of the rows x (n, D), and the Gaussians given these."""
+    sides = holes.sides(len(parts.mean))
+    return [(side.rows, side.kind.of(parts, x[side.rows], side)) for side in sides]
+
+
+def distances(met: list[tuple[Tensor | slice, Given]]) -> tuple[Tensor, Tensor]:
+    """Squared distances and log determinants (n, K) of what is observed."""
+    found = []
+    for rows, part in met:
+        squared = part.squared()
+        both = torch.stack([squared, part.log_det()[..., None].expand_as(squared)])
+        found.append((rows, part.blocks.restore(both.permute(2, 3, 1, 0))))
+    squared, log_det = in_order(found).unbind(2)
+    return squared, log_det
+
+
+class _Met(Context, Protocol):
+    met: list[tuple[Tensor | slice, Given]]
 
 
 class _Marginal(torch.autograd.Function):
@@ -368,35 +468,29 @@ class _Marginal(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Context, mean: Tensor, covariance: Tensor, parts: Parts, x: Tensor, observed: Tensor
+        ctx: _Met, mean: Tensor, covariance: Tensor, x: Tensor, parts: Parts, holes: Holes
     ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(*parts, x, observed)
-        squared = x.new_empty(len(x), len(mean))
-        log_det = torch.empty_like(squared)
-        for rows, part in given(parts, x, observed):
-            restore, like = part.blocks.restore, part.deviation[..., 0]
-            squared[rows] = restore(part.squared().permute(1, 2, 0))
-            log_det[rows] = restore(part.log_det()[..., None].expand_as(like).permute(1, 2, 0))
-        return squared, log_det
+        ctx.met = given(parts, x, holes)
+        return distances(ctx.met)
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Context, by_squared: Tensor, by_log_det: Tensor
-    ) -> tuple[Tensor, Tensor, None, Tensor, None]:
-        *parts, x, observed = ctx.saved_tensors
-        by_mean, by_covariance = torch.zeros_like(parts[0]), torch.zeros_like(parts[1])
-        by_x = torch.zeros_like(x)
-        for rows, part in given(Parts(*parts), x, observed, by_log_det):
+        ctx: _Met, by_squared: Tensor, by_log_det: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        parts = ctx.met[0][1].parts
+        by_mean, by_covariance = torch.zeros_like(parts.mean), torch.zeros_like(parts.covariance)
+        by_x = by_squared.new_empty(len(by_squared), by_mean.shape[1])
+        for rows, part in ctx.met:
             dual = part.dual()
             pull = part.blocks.by_component(by_squared[rows])[..., None] * dual
             by_mean -= 2.0 * pull.sum((1, 2))
-            by_covariance += part.observed_precision()
+            by_covariance += part.observed_precision(part.by_block(by_log_det[rows]))
             by_covariance -= pull.flatten(1, 2).mT @ dual.flatten(1, 2)
             by_x[rows] = 2.0 * part.blocks.restore(pull.sum(0))
-        return by_mean, by_covariance, None, by_x, None
+        return by_mean, by_covariance, by_x, None, None
 
 
-def marginal(parts: Parts, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+def marginal(parts: Parts, x: Tensor, holes: Holes) -> tuple[Tensor, Tensor]:
     """Squared distances and log determinants (n, K) of what is observed of rows x (n, D)."""
     fixed = Parts(*(part.detach() for part in parts))
-    return _Marginal.apply(parts.mean, parts.covariance, fixed, x, observed)
+    return _Marginal.apply(parts.mean, parts.covariance, x, fixed, holes)

@@ -296,9 +296,10 @@ class MixtureDensity(Clustering):
         """What components are to be, and whether they differ in which entries are absent.
 
         They do if held-out rows, with their holes, are clearly likelier then than with holes that
-        come independently of everything, and no less likely with further holes at random.
+        come independently of everything, and no less likely with further holes at random. Of a
+        single component both say the same.
         """
-        asks = self.missingness == "auto" and engine.has_holes
+        asks = self.missingness == "auto" and self.n_components != 1 and engine.has_holes
         several = len(recipes) > 1
         some = engine.merged().sample(MOST, spawn(generator)) if asks or several else None
         n_ways = len(recipes) + asks

@@ -138,7 +138,8 @@ class Network(ReadOut):
         )
         drawn = Batch(x, None, y, weight, lacks)
         log_chance = self.mixture.log_joint(drawn).logsumexp(1)
-        return Completed(**vars(batch), drawn=(drawn,), log_chance=log_chance)
+        given = batch.x, batch.observed, batch.y, batch.weight, batch.absent
+        return Completed(*given, drawn=(drawn,), log_chance=log_chance)
 
     @torch.no_grad()
     def _completions(self, batch: Batch, log_joint: Tensor) -> Iterator[Batch]:
