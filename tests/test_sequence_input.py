@@ -349,7 +349,7 @@ REFUSED = {
     "complex": (changed(1, [[1j, 2.0]]), {}, "sequence 1 holds.*complex128"),
     "complex array": (np.ones((2, 3, 1), dtype=complex), {}, "X holds.*complex128"),
     "complex objects": (changed(1, np.array([[1j, 2]], dtype=object)), {}, "sequence 1 cannot"),
-    "text": (changed(3, [["a", "b"]]), {}, "sequence 3 holds values of the type <U1"),
+    "text": (changed(3, [["a", "b"]]), {}, r"\['0', '1'\] hold neither numbers alone nor words"),
     "text array": (np.full((2, 3, 1), "a"), {}, "X holds values of the type <U1"),
     "text list": (["ab", "cd"], {}, "sequence 0 is a single str"),
     "text vector": (np.array(["ab", "cd"]), {}, "X holds values of the type <U2"),
@@ -361,16 +361,14 @@ REFUSED = {
     "ids and time": (FRAME[["id", "x"]], {"time_column": "x"}, "no channels"),
     "no rows": (FRAME[:0], {}, "no sequences"),
     "polars without rows": (as_polars(table())[:0], {}, "no sequences"),
-    "text columns": (with_columns(a="1", b="v"), {}, r"\['a', 'b'\] do not hold numbers"),
     "some text": (
         with_columns(a=np.array([1, 2.0, "c"] + [None] * 7, dtype=object)),
         {},
-        r"\['a'\] do not hold numbers",
+        r"\['a'\] hold neither numbers",
     ),
     "a date": (with_columns(a=pd.Timestamp("2020-01-01")), {}, r"\['a'\].*time_column"),
     "aware dates": (with_columns(a=pd.Timestamp("2020-01-01", tz="UTC")), {}, r"\['a'\]"),
-    "complex column": (with_columns(a=1j), {}, r"\['a'\] do not hold numbers"),
-    "polars text": (as_polars(table()).with_columns(a=pl.lit("v")), {}, r"\['a'\]"),
+    "complex column": (with_columns(a=1j), {}, r"\['a'\] hold neither numbers"),
     "polars lists": (
         pl.DataFrame({"id": [0, 1], "x": [[1.0], [2.0]], "y": [[1], [1, 2]], "z": [1, 2]}),
         {},
@@ -400,6 +398,30 @@ REFUSED = {
     ),
     "infinite column": (with_columns(x=[0.0] * 5 + [np.inf] * 5), {}, "sequence 'c' contains"),
 }
+
+
+WORDS = ["b", "a", None, "b"]
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        [[["b", 1.0], ["a", 2.0]], np.array([[None, 3.0], ["b", np.nan]], dtype=object)],
+        pd.DataFrame({"id": [0, 0, 1, 1], "w": WORDS, "x": [1.0, 2.0, 3.0, np.nan]}),
+        pd.DataFrame({"id": [0, 0, 1, 1], "w": pd.Categorical(WORDS), "x": [1, 2, 3, None]}),
+        pl.DataFrame({"id": [0, 0, 1, 1], "w": WORDS, "x": [1.0, 2.0, 3.0, None]}),
+    ],
+    ids=["list", "pandas", "categories", "polars"],
+)
+def test_words_become_codes(X):
+    """Of sorted categories; what is missing stays missing."""
+    found = read_sequences(X)
+    nan = np.nan
+    np.testing.assert_array_equal(found.frames, [[1, 1], [0, 2], [nan, 3], [1, nan]])
+    words, numbers = found.categories
+    assert words.tolist() == ["a", "b"]
+    assert numbers is None
+    assert next(iter(found.by_name().values())).tolist() == WORDS
 
 
 @pytest.mark.parametrize("name", REFUSED)

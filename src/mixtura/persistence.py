@@ -280,7 +280,8 @@ def _check_answer(estimator: object) -> None:
     rows[0], rows[1] = 0.0, FAR
     rows[:, list(model.schema.empty)] = np.nan  # what was empty in training is not asked about
     for asked in (rows, rows[:-1]):  # what fits three rows by chance does not fit two
-        given = [asked] if tags.three_d_array else model.schema.decode(asked)
+        shown = model.schema.decode(asked)
+        given = [shown] if tags.three_d_array else shown
         if not np.isfinite(_first_answer(estimator, given)).all():
             raise ValueError("its answers are not finite")
 

@@ -160,4 +160,5 @@ def draw_futures(
     lengths = torch.full_like(first, steps)
     frames = chains.sample(component, generator, lengths=lengths, first=first)
     by_time = frames.unflatten(0, (steps, n_draws, len(rows))).permute(1, 2, 0, 3)
-    return fitted.scaling.invert(by_time.numpy())
+    shape = by_time.shape
+    return fitted.decoded(by_time.reshape(-1, shape[-1])).reshape(shape)

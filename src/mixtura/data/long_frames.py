@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from mixtura.data.columns import TEXT, name_of_type
+from mixtura.data.columns import is_missing as is_nothing
 from mixtura.data.given import ArrayLike
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
@@ -77,26 +79,39 @@ def unique(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, np.nd
 
 def is_missing(column: ArrayLike, values: np.ndarray) -> np.ndarray:
     """Where a column, of which `values` is the array, has no value."""
+    if values.dtype != object:
+        return values != values
     for question in ("isna", "is_null"):
-        if values.dtype == object and hasattr(column, question):
+        if hasattr(column, question):
             return np.asarray(getattr(column, question)(), dtype=bool)
-    return values != values
+    return np.array([is_nothing(value) for value in values], dtype=bool)
 
 
-def channel(column: ArrayLike) -> np.ndarray | None:
-    """Numbers, NaN where one is missing; None for a column of anything else."""
+#: Values of a channel, NaN where one is missing; and its categories, sorted, if they are codes.
+Channel = tuple[np.ndarray, np.ndarray | None]
+
+
+def channel(column: ArrayLike) -> Channel | None:
+    """Numbers, or codes of words and categories; None for a column of anything else."""
     values = np.asarray(column)
-    if values.dtype == object:
-        known = ~is_missing(column, values)
-        try:
-            given = np.array(values[known].tolist())
-            if given.ndim != 1 or given.dtype.kind not in "fiubO":
-                return None
-            values = np.full(len(values), np.nan)
-            values[known] = given
-        except (TypeError, ValueError):
+    known = ~is_missing(column, values)
+    cells = values[known].tolist() if values.dtype == object else values[known]
+    found = np.full(len(values), np.nan)
+    try:
+        given = np.array(cells)
+        words = given.dtype.kind == "U" and all(isinstance(cell, str) for cell in cells)
+        named = name_of_type(getattr(column, "dtype", getattr(column, "type", "")))
+        if len(given) and (words or (named in TEXT and given.ndim == 1)):
+            categories, found[known] = np.unique(given, return_inverse=True)
+            return found, categories.astype(object) if words else categories
+        if given.ndim != 1 or given.dtype.kind not in "fiubO":
             return None
-    return values if values.dtype.kind in "fiub" else None
+        if values.dtype != object:
+            return (values, None) if values.dtype.kind in "fiub" else None
+        found[known] = given
+    except (TypeError, ValueError):
+        return None
+    return found, None
 
 
 def places_of(ids: np.ndarray, index: np.ndarray) -> np.ndarray | None:

@@ -40,6 +40,10 @@ _SCAN_ROWS = 16_384
 _DENSE_BYTES = 2**32
 
 
+#: For each column its sorted categories, or None; None altogether where all hold numbers.
+Categories = tuple[np.ndarray | None, ...] | None
+
+
 @dataclass(frozen=True)
 class Schema:
     """What the columns of a table are, learned from the training rows.
@@ -55,7 +59,7 @@ class Schema:
     """
 
     names: tuple[object, ...] | None = None
-    categories: tuple[np.ndarray | None, ...] | None = None
+    categories: Categories = None
     empty: tuple[int, ...] = ()
 
     @classmethod
@@ -251,13 +255,37 @@ class Schema:
                 check_kind(kind, kind_of(categories), label)
                 matrix[:, at], untold[:, at], strange = codes_of(kind, values, categories, label)
                 unseen += [f"{label}: {_some(strange)}"] if strange else []
+        self.tell_unseen(unseen, unexpected)
+        return Matrix(matrix, untold if untold.any() else None)
+
+    def recode(
+        self, values: np.ndarray, own: np.ndarray | None, at: int
+    ) -> tuple[np.ndarray, list[str]]:
+        """Codes of a training column's categories, and which are none of them.
+
+        `values` (n,) are the codes of other categories, or numbers where `own` is None.
+        """
+        known, label = self._of(at), _label(self.names, at)
+        if np.isnan(values).all():
+            return values, []
+        kind = kind_of(own)
+        check_kind(kind, kind_of(known), label)
+        if own is None or known is None:
+            codes, _, strange = codes_of(kind, decoded(values, own).astype(float), known, label)
+        else:
+            given = own.tolist() if kind == "text" else own
+            place, _, strange = codes_of(kind, given, known, label)
+            codes = np.append(place, np.nan)[np.nan_to_num(values, nan=len(own)).astype(int)]
+        return codes, [f"{label}: {_some(strange)}"] if strange else []
+
+    def tell_unseen(self, unseen: list[str], unexpected: str) -> None:
+        """Warn of what training did not have, which counts as missing; or refuse it."""
         if unseen:
             what = "values" if self.empty else "categories"
             message = f"X holds {what} that the training rows do not ({'; '.join(unseen)})"
             if unexpected == "error":
                 raise InvalidInputError(f"{message}: put None in their place, or train with them.")
             warn(f"{message}; they count as missing.", DegenerateDataWarning)
-        return Matrix(matrix, untold if untold.any() else None)
 
 
 # -- tables ------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,9 @@ class Form:
 
     def build(self, sequences: Sequences) -> ArrayLike:
         """The sequences in this form."""
+        if self.kind in ("list", "array") and sequences.categories is not None:
+            shown = np.column_stack(list(sequences.by_name().values()))
+            sequences = replace(sequences, frames=shown, categories=None)
         if self.kind == "list":
             parts = sequences.split()
             return [part.T for part in parts] if self.channels_first else parts
@@ -56,8 +59,7 @@ class Form:
             sequences.offsets[:-1], sequences.lengths
         )
         times = inside if times is None else times
-        names = sequences.names or [str(at) for at in range(sequences.frames.shape[1])]
-        channels = dict(zip(names, sequences.frames.T, strict=True))
+        channels = sequences.by_name()
         if self.kind == "long":
             who, when = self.columns
             known = {who: np.repeat(ids, sequences.lengths), when: times}
@@ -118,7 +120,10 @@ def with_columns(X: ArrayLike, columns: dict[object, np.ndarray]) -> ArrayLike:
     library = library_of(X)
     if library == "polars":
         series = type(X.to_series(0))
-        return X.with_columns([series(name, values) for name, values in columns.items()])
+        given = {
+            name: each.tolist() if each.dtype == object else each for name, each in columns.items()
+        }
+        return X.with_columns([series(name, values) for name, values in given.items()])
     if library == "pyarrow":
         for name, values in columns.items():
             place = X.column_names.index(name) if name in X.column_names else X.num_columns

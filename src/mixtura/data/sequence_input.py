@@ -11,7 +11,7 @@ import torch
 from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, column_or_1d
 
-from mixtura.data.columns import unmasked
+from mixtura.data.columns import decoded, unmasked
 from mixtura.data.given import ArrayLike
 from mixtura.data.long_frames import (
     channel,
@@ -26,6 +26,7 @@ from mixtura.data.long_frames import (
     warn_of_gaps,
 )
 from mixtura.data.scaling import Scaling
+from mixtura.data.schema import Categories
 from mixtura.data.sequence_forms import Form, library_of, with_columns
 from mixtura.data.sequences import SequenceTable
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
@@ -45,6 +46,8 @@ class Sequences:
     frames : (F, D), NaN where missing.
     offsets : (n + 1,), sequence i holds the frames `offsets[i]` up to `offsets[i + 1]`.
     names : of the channels, where X was a data frame.
+    categories : of each channel, sorted, which its frames have the codes of; None for numbers, and
+        where all channels hold numbers.
     ids, times : (n,) of the sequences and (F,) of the frames, where X had them.
     form : what X was.
     rows : (F,) the row of a data frame that each frame was.
@@ -57,6 +60,7 @@ class Sequences:
     times: np.ndarray | None = None
     form: Form = field(default_factory=Form)
     rows: np.ndarray | None = None
+    categories: Categories = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -98,7 +102,8 @@ class Sequences:
         count = -(-self.lengths // most)
         number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         starts = np.repeat(self.offsets[:-1], count) + most * number
-        return Sequences(self.frames, np.append(starts, self.offsets[-1]), self.names)
+        offsets = np.append(starts, self.offsets[-1])
+        return Sequences(self.frames, offsets, self.names, categories=self.categories)
 
     @property
     def values(self) -> np.ndarray:
@@ -133,9 +138,20 @@ class Sequences:
         known, columns = {str(name): name for name in column_names(X)}, {}
         for at, name in enumerate(self.names or ()):
             if np.isnan(self.frames[:, at]).any():  # others stay as they are, to the type
-                column = columns[known.get(name, name)] = np.empty(len(values), values.dtype)
-                column[self.rows] = values[:, at]
+                shown = decoded(values[:, at], self.categories_of(at))
+                column = columns[known.get(name, name)] = np.empty(len(values), shown.dtype)
+                column[self.rows] = shown
         return with_columns(X, columns)
+
+    def categories_of(self, at: int) -> np.ndarray | None:
+        """Those of one channel; None for numbers."""
+        return None if self.categories is None else self.categories[at]
+
+    def by_name(self) -> dict[str, np.ndarray]:
+        """Each channel (F,) by its name, as a user knows it."""
+        names = self.names or [str(at) for at in range(self.frames.shape[1])]
+        every = enumerate(zip(names, self.frames.T, strict=True))
+        return {name: decoded(values, self.categories_of(at)) for at, (name, values) in every}
 
     def split(self) -> list[np.ndarray]:
         """One (T_i, d) array per sequence."""
@@ -233,8 +249,11 @@ def _entries(X: ArrayLike) -> list[ArrayLike] | None:
     return list(array) if array.dtype == object and array.ndim == 1 else None
 
 
-def as_array(value: ArrayLike, name: str) -> np.ndarray:
-    """An array of real numbers, or an error that says what `name` is instead."""
+def as_array(value: ArrayLike, name: str, words: bool = False) -> np.ndarray:
+    """An array of real numbers, or an error that says what `name` is instead.
+
+    With `words` also one of objects, some of which are text.
+    """
     if issparse(value):
         raise InvalidInputError(
             f"{name} is a sparse matrix, and sequences are dense: pass {_ACCEPTED}."
@@ -245,6 +264,8 @@ def as_array(value: ArrayLike, name: str) -> np.ndarray:
             exact = value.dtype == torch.float32 or not value.is_floating_point()
             value = (value if exact else value.double()).numpy()
         array = np.asarray(unmasked(value))
+        if words and array.ndim and _has_words(array):
+            return np.asarray(unmasked(value), dtype=object)
         if array.dtype == object and array.ndim:
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -262,6 +283,12 @@ def as_array(value: ArrayLike, name: str) -> np.ndarray:
     return array
 
 
+def _has_words(array: np.ndarray) -> bool:
+    return array.dtype.kind == "U" or (
+        array.dtype == object and any(isinstance(cell, str) for cell in array.flat)
+    )
+
+
 def float_type(parts: Sequence[np.ndarray]) -> type:
     return np.float32 if all(part.dtype == np.float32 for part in parts) else np.float64
 
@@ -272,14 +299,32 @@ def _from_list(entries: list[ArrayLike], channels_first: bool) -> Sequences:
     parts = [_frames(entry, place, channels_first) for place, entry in enumerate(entries)]
     shapes = np.array([part.shape for part in parts])
     _check_shapes(shapes, channels_first)
-    frames: np.ndarray = np.concatenate(parts, dtype=float_type(parts))
-    form = Form(channels_first=channels_first)
-    return finite(Sequences(frames, offsets_of(shapes[:, 0]), form=form))
+    form, offsets = Form(channels_first=channels_first), offsets_of(shapes[:, 0])
+    if any(part.dtype == object for part in parts):
+        whole = np.concatenate([part.astype(object) for part in parts])
+        frames, categories = _stacked(range(whole.shape[1]), whole.T)
+    else:
+        frames, categories = np.concatenate(parts, dtype=float_type(parts)), None
+    return finite(Sequences(frames, offsets, form=form, categories=categories))
+
+
+def _stacked(names: Sequence[object], columns: ArrayLike) -> tuple[np.ndarray, Categories]:
+    """(F, D) numbers and codes of all channels, and their categories."""
+    found = [channel(column) for column in columns]
+    wrong = [str(name) for name, column in zip(names, found, strict=True) if column is None]
+    if wrong:
+        raise InvalidInputError(
+            f"the channels {wrong} hold neither numbers alone nor words alone: encode or drop "
+            "them, or name the column to sort by as time_column."
+        )
+    parts, categories = zip(*(column for column in found if column is not None), strict=True)
+    coded = None if all(each is None for each in categories) else categories
+    return np.stack(parts, axis=1, dtype=float_type(parts)), coded
 
 
 def _frames(entry: ArrayLike, place: int, channels_first: bool) -> np.ndarray:
     """One sequence as (T, d)."""
-    array = as_array(entry, f"sequence {place}")
+    array = as_array(entry, f"sequence {place}", words=True)
     if array.ndim > 2:
         raise InvalidInputError(
             f"sequence {place} has the shape {array.shape}: a sequence has two axes, time and "
@@ -373,14 +418,7 @@ def _from_frame(X: ArrayLike, id_column: str, time_column: str | None, gaps: boo
             f"X has no channels: its columns {column_names(X)} are all spoken for."
         )
     ids, codes = grouped(X, id_column)
-    columns = [channel(X[name]) for name in channels]
-    wrong = [str(name) for name, column in zip(channels, columns, strict=True) if column is None]
-    if wrong:
-        raise InvalidInputError(
-            f"the columns {wrong} do not hold numbers: encode or drop them, or name the one to "
-            "sort by as time_column."
-        )
-    parts = [column for column in columns if column is not None]
+    frames, categories = _stacked(channels, [X[name] for name in channels])
     order, times = np.argsort(codes, kind="stable"), None
     offsets = offsets_of(np.bincount(codes))
     if time_column is not None:
@@ -389,10 +427,10 @@ def _from_frame(X: ArrayLike, id_column: str, time_column: str | None, gaps: boo
         times = times[order]
         if not gaps:
             warn_of_gaps(times, offsets)
-    frames: np.ndarray = np.stack([part[order] for part in parts], axis=1, dtype=float_type(parts))
     names = [str(name) for name in channels]
     form = Form("long", library_of(X), columns=(id_column, time_column))
-    return finite(Sequences(frames, offsets, names, ids, times, form, order), ids)
+    found = Sequences(frames[order], offsets, names, ids, times, form, order, categories)
+    return finite(found, ids)
 
 
 def _plain(value: ArrayLike) -> ArrayLike:

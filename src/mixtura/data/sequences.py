@@ -11,10 +11,14 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from mixtura.data.packing import Packing
 from mixtura.data.scaling import Scaling
 from mixtura.data.tables import Batch, Table, hashed, odd_factors
+
+#: Channels of zeros and ones that a channel of codes becomes at most.
+_MOST_INDICATORS = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,23 @@ class SequenceBatch:
     def as_met(self) -> SequenceBatch:
         """The sequences as at prediction: as they are, since no density looks at their holes."""
         return self
+
+    def with_indicators(self, levels: tuple[int, ...]) -> SequenceBatch:
+        """The sequences, with one channel of zeros and ones per category of a channel of codes.
+
+        `levels` has the number of categories of each channel, 0 for numbers. Categories beyond the
+        first `_MOST_INDICATORS` share channels.
+        """
+        if not any(levels):
+            return self
+        frames, x, seen = self.frames, [], []
+        for at, level in enumerate(levels):
+            count, own = min(level, _MOST_INDICATORS), frames.x[:, at, None]
+            x.append(one_hot(own[:, 0].long() % count, count).to(own) if count else own)
+            if frames.observed is not None:
+                seen.append(frames.observed[:, at, None].expand_as(x[-1]))
+        observed = torch.cat(seen, 1) if seen else None
+        return replace(self, frames=replace(frames, x=torch.cat(x, 1), observed=observed), kept={})
 
     def missing_share(self) -> Tensor:
         """(n,) share of the values that each sequence lacks."""

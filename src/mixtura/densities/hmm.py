@@ -10,9 +10,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.data.sequences import SequenceBatch
-from mixtura.densities.base import Density, Statistics, VectorDensity, keep_valid
+from mixtura.densities.base import Density, Statistics, keep_valid
 from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
 
 _INNER = "emission."
@@ -31,7 +32,7 @@ class HiddenMarkov(Density[SequenceBatch]):
     visits : frames per state that one imagined sequence has, where updates are damped.
     """
 
-    emission: VectorDensity
+    emission: Density[Batch]
     log_start: Tensor
     log_transition: Tensor
     left_to_right: bool = False
@@ -39,7 +40,7 @@ class HiddenMarkov(Density[SequenceBatch]):
 
     @classmethod
     def from_states(
-        cls, emission: VectorDensity, start: Tensor, transition: Tensor, **options: Setting
+        cls, emission: Density[Batch], start: Tensor, transition: Tensor, **options: Setting
     ) -> HiddenMarkov:
         """One model from the emissions of its states and counts of starts (S,) and moves (S, S)."""
         blank = cls(

@@ -12,9 +12,10 @@ from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
 from mixtura.data import Scaling
+from mixtura.data.columns import distinct
 from mixtura.data.given import ArrayLike
 from mixtura.data.packing import Packing
-from mixtura.data.schema import Schema, check_names
+from mixtura.data.schema import Schema, check_names, chosen_columns
 from mixtura.data.sequence_input import Sequences, read_sequences
 from mixtura.exceptions import InvalidInputError
 
@@ -26,6 +27,7 @@ class ReadsSequences(Protocol):
     id_column: str
     time_column: str | None
     unexpected: str
+    categorical_features: ArrayLike
     feature_names_in_: np.ndarray
 
 
@@ -41,15 +43,42 @@ def read_channels(
         time_column=estimator.time_column,
     )
     if schema is None:
-        schema = Schema(None if sequences.names is None else tuple(sequences.names))
         vars(estimator).pop("feature_names_in_", None)
-        if schema.names is not None:
-            estimator.feature_names_in_ = np.array(schema.names, dtype=object)
+        if sequences.names is not None:
+            estimator.feature_names_in_ = np.array(sequences.names, dtype=object)
         _check_n_features(estimator, sequences.frames, reset=True)
-        return sequences, schema
+        schema = _learned(sequences, estimator.categorical_features)
+        return _coded(sequences, schema, estimator.unexpected), schema
     sequences = _aligned(sequences, schema, estimator.unexpected)
     _check_n_features(estimator, sequences.frames, reset=False)
-    return sequences, schema
+    return _coded(sequences, schema, estimator.unexpected), schema
+
+
+def _learned(sequences: Sequences, categorical_features: ArrayLike) -> Schema:
+    """Names of the channels; categories of those that hold words, or that the user names."""
+    frames = sequences.frames
+    names = None if sequences.names is None else tuple(sequences.names)
+    found = [sequences.categories_of(at) for at in range(frames.shape[1])]
+    for at in chosen_columns(categorical_features, names, len(found)):
+        if found[at] is None:
+            found[at] = distinct("numbers", frames[:, at], f"channel {at}")[0]
+    observed = {
+        at: int((frames[:, at] == frames[:, at]).sum())
+        for at, each in enumerate(found)
+        if each is not None
+    }
+    return Schema.of(names, found, observed)
+
+
+def _coded(sequences: Sequences, schema: Schema, unexpected: str) -> Sequences:
+    """Frames of the codes that training gave to words; those it did not have are missing."""
+    if sequences.categories is None and schema.categories is None:
+        return sequences
+    pairs = enumerate(sequences.frames.T)
+    found = [schema.recode(values, sequences.categories_of(at), at) for at, values in pairs]
+    schema.tell_unseen([each for _, strange in found for each in strange], unexpected)
+    frames = np.stack([codes for codes, _ in found], 1)
+    return replace(sequences, frames=frames, categories=schema.categories)
 
 
 def _aligned(sequences: Sequences, schema: Schema, unexpected: str) -> Sequences:
@@ -59,10 +88,20 @@ def _aligned(sequences: Sequences, schema: Schema, unexpected: str) -> Sequences
         return sequences
     check_names(names, known, unexpected)
     frames = np.full((len(sequences.frames), len(known)), np.nan, sequences.frames.dtype)
+    categories: list[np.ndarray | None] = [None] * len(known)
     for at, name in enumerate(known):
         if name in names:
-            frames[:, at] = sequences.frames[:, names.index(name)]
-    return replace(sequences, frames=frames, names=[str(name) for name in known])
+            place = names.index(name)
+            frames[:, at], categories[at] = (
+                sequences.frames[:, place],
+                sequences.categories_of(place),
+            )
+    return replace(
+        sequences,
+        frames=frames,
+        names=[str(name) for name in known],
+        categories=None if sequences.categories is None else tuple(categories),
+    )
 
 
 def length_quantiles(lengths: np.ndarray) -> np.ndarray:
@@ -93,4 +132,5 @@ def drawn_sequences(packed: Tensor, lengths: Tensor, scaling: Scaling, schema: S
     """Packed frames that a model drew, in the user's units."""
     frames = scaling.invert(packed[Packing.of(lengths).place].numpy())
     names = None if schema.names is None else [str(name) for name in schema.names]
-    return Sequences(frames, np.append(0, lengths.cumsum(0).numpy()), names)
+    offsets = np.append(0, lengths.cumsum(0).numpy())
+    return Sequences(frames, offsets, names, categories=schema.categories)

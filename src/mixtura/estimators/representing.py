@@ -187,7 +187,7 @@ def _every_stage(estimator: SequenceMixtureClassifier) -> bool:
 def _plan(
     estimator: SequenceMixtureClassifier, method: str | Objective, engine: Engine, n_classes: int
 ) -> ChainPlan:
-    structure = resolve(estimator.density, DENSITIES).candidates(engine.n_features)[0]
+    structure = resolve(estimator.density, DENSITIES).candidates(engine.n_numbers)[0]
     solver = resolve(estimator.solver, SOLVERS)
     if isinstance(method, Objective) or method in _DISCRIMINATIVE:
         method = resolve(method, OBJECTIVES)

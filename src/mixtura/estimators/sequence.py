@@ -100,8 +100,9 @@ class SequenceMixtureClassifier(DensityClassifier):
         their ids appear first, channels are matched by name. Cross-validation cuts data frames by
         row: `GroupKFold` by id keeps sequences whole, with one label per row; or make sequences of
         them by `mixtura.sequences.from_long`, which also puts time stamps on a grid.
-    unexpected : "missing", "ignore" or "error"
-        As in `MixtureClassifier`, of the channels of a data frame.
+    unexpected, categorical_features
+        As in `MixtureClassifier`, of the channels. Those that hold words, or the categories of a
+        data frame, are categorical by themselves.
     class_weight, max_time, standardize, unlabeled, device, callbacks
         As in `MixtureClassifier`; unlabeled sequences are left out, with a warning.
     random_state, verbose : as in scikit-learn.
@@ -149,6 +150,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         "channels_first": ["boolean"],
         "id_column": [str],
         "unexpected": TABLE_CONSTRAINTS["unexpected"],
+        "categorical_features": TABLE_CONSTRAINTS["categorical_features"],
         "time_column": [None, str],
         "device": [str, torch.device],
         "callbacks": [None, "array-like"],
@@ -179,6 +181,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         id_column: str = "id",
         time_column: str | None = None,
         unexpected: str = "missing",
+        categorical_features: ArrayLike = None,
         unlabeled: object = "auto",
         device: Device = "auto",
         callbacks: Iterable[Callback] | None = None,
@@ -205,6 +208,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         self.id_column = id_column
         self.time_column = time_column
         self.unexpected = unexpected
+        self.categorical_features = categorical_features
         self.unlabeled = unlabeled
         self.device = device
         self.callbacks = callbacks
@@ -279,7 +283,7 @@ class SequenceMixtureClassifier(DensityClassifier):
             max_time=None if self.max_time is None else self.max_time / n_pairs,
         )
         pairs = PairwiseClassifier(inner)
-        pairs.fit(rows.X.split(), rows.classes[rows.y], sample_weight=rows.weight)
+        pairs.fit(rows.X, rows.classes[rows.y], sample_weight=rows.weight)
         self.pairwise_, self.pairwise_schema_ = pairs, schema
         return self
 
@@ -302,7 +306,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         if "pairwise_" not in vars(self):
             return super().predict_log_proba(X)
         sequences, _ = self._read(X, self.pairwise_schema_)
-        return self.pairwise_.predict_log_proba(sequences.split())
+        return self.pairwise_.predict_log_proba(sequences)
 
     def predict(
         self, X: ArrayLike, *, reject: float | None = None, unknown: object = None

@@ -100,7 +100,7 @@ class SequenceDensity(Clustering):
     prior_rows : float
         Imagined frames per state, with the spread that states show on average, that keep
         covariances sound where real frames are few; 0 is plain maximum likelihood.
-    channels_first, id_column, time_column, unexpected
+    channels_first, id_column, time_column, unexpected, categorical_features
         As in `SequenceMixtureClassifier`.
     max_time, standardize, device, callbacks
         As in `MixtureClassifier`.
@@ -136,6 +136,7 @@ class SequenceDensity(Clustering):
         "id_column": [str],
         "time_column": [None, str],
         "unexpected": TABLE_CONSTRAINTS["unexpected"],
+        "categorical_features": TABLE_CONSTRAINTS["categorical_features"],
         **FIT_CONSTRAINTS,
     }
 
@@ -152,6 +153,7 @@ class SequenceDensity(Clustering):
     id_column: str = "id"
     time_column: str | None = None
     unexpected: str = "missing"
+    categorical_features: ArrayLike = None
     device: Device = "auto"
     callbacks: Iterable[Callback] | None = None
     random_state: RandomState = None
@@ -229,7 +231,7 @@ class SequenceDensity(Clustering):
         plan = ChainMixturePlan(
             1 if open_count else affordable(int(self.n_components), len(rows), "sequences"),
             _STATES[0] if open_states else int(self.n_states),
-            resolve(self.density, DENSITIES).candidates(rows.values.shape[1])[0],
+            resolve(self.density, DENSITIES).candidates(int((scaling.levels == 0).sum()))[0],
             self.topology == "left_to_right",
             resolve(self.solver, {"em": EM}),
             self.prior_rows,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
@@ -43,10 +43,10 @@ _GOLDEN = 0.6180339887498949
 class Summary:
     """A map from sequences to r numbers per channel; it knows no classes.
 
-    Channels are brought to the same length. Their numbers are shares of outputs of dilated kernels
-    over thresholds, means, deviations and quantiles of their parts and of the parts of their
-    differences, their spectrum and autocorrelations, and the length of the sequence; principal
-    components of these numbers are kept.
+    Channels of categories count as one channel per category. All are brought to the same length.
+    Their numbers are shares of outputs of dilated kernels over thresholds, means, deviations and
+    quantiles of their parts and of the parts of their differences, their spectrum and
+    autocorrelations, and the length of the sequence; principal components of these are kept.
 
     Attributes
     ----------
@@ -55,6 +55,7 @@ class Summary:
     thresholds : (K, thresholds per kernel and dilation, D, 84).
     location, scale : (D, p) of the numbers.
     directions : (D, p, r) of the principal components.
+    levels : of the channels of sequences, as `with_indicators` takes them.
     """
 
     length: int
@@ -63,10 +64,12 @@ class Summary:
     location: Tensor
     scale: Tensor
     directions: Tensor
+    levels: tuple[int, ...] = ()
 
     @classmethod
-    def learn(cls, batch: SequenceBatch) -> Summary:
+    def learn(cls, batch: SequenceBatch, levels: tuple[int, ...] = ()) -> Summary:
         """What the sequences of a batch differ in."""
+        batch = batch.with_indicators(levels)
         lengths = batch.packing.lengths.double()
         typical = int(lengths.quantile(_TYPICAL, interpolation="lower"))
         length = min(max(typical, _SHORTEST), _LONGEST)
@@ -83,7 +86,7 @@ class Summary:
         shown = _standardized(numbers, location, scale) * seen[..., None] * weight
         most = max(_FEWEST, _COMPONENTS // values.shape[1])
         directions = _principal(shown.movedim(1, 0).double(), most).float() * weight[:, None]
-        return cls(length, dilations, thresholds, location, scale, directions)
+        return cls(length, dilations, thresholds, location, scale, directions, levels)
 
     @property
     def n_channels(self) -> int:
@@ -96,12 +99,17 @@ class Summary:
 
     def to(self, device: Device | None = None) -> Summary:
         """Another device."""
-        tensors = (self.thresholds, self.location, self.scale, self.directions)
-        return Summary(self.length, self.dilations, *(tensor.to(device) for tensor in tensors))
+        return replace(
+            self,
+            thresholds=self.thresholds.to(device),
+            location=self.location.to(device),
+            scale=self.scale.to(device),
+            directions=self.directions.to(device),
+        )
 
     def __call__(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
         """(n, D, r) numbers, zero for channels with nothing observed; (n, D) which have some."""
-        values, seen = resample(batch, self.length)
+        values, seen = resample(batch.with_indicators(self.levels), self.length)
         lengths, parts = batch.packing.lengths.double(), []
         for numbers in _numbers(values, lengths, self.dilations, self.thresholds):
             shown = _standardized(numbers, self.location, self.scale)

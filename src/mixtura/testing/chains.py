@@ -14,7 +14,7 @@ from torch import Tensor
 from mixtura.data import Scaling
 from mixtura.data.packing import Packing
 from mixtura.data.sequences import SequenceBatch, SequenceTable
-from mixtura.densities import Density, HiddenMarkov
+from mixtura.densities import Density, HiddenMarkov, VectorDensity
 from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Mixture
 from mixtura.testing.densities import check_moments, same_where_observed
@@ -262,7 +262,7 @@ def check_chain_fill(density: HiddenMarkov, generator: torch.Generator) -> None:
     batch = make_sequences(density, _LENGTHS, generator, holes=True)
     share = randn(generator, len(batch), density.n_components).softmax(1)
     state = _dense_states(density, batch) * share.numpy()[batch.packing.owner, :, None]
-    mean = dense_conditional(density.emission, batch.frames)[0]
+    mean = dense_conditional(_emission(density), batch.frames)[0]
     expected = np.einsum("fk,fkd->fd", state.reshape(len(state), -1), mean)
     np.testing.assert_allclose(density.fill(batch, share), expected, EXACT, EXACT)
 
@@ -307,12 +307,17 @@ SEQUENCE_DENSITY_CHECKS: tuple[Callable[[HiddenMarkov, torch.Generator], None], 
 )
 
 
+def _emission(density: HiddenMarkov) -> VectorDensity:
+    assert isinstance(density.emission, VectorDensity)
+    return density.emission
+
+
 def _all_paths(
     density: HiddenMarkov, batch: SequenceBatch
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]]:
     """(sequence, component, packed places of its frames, all paths (P, T), log joints (P,))."""
     n_states = density.n_states
-    emission = dense_log_prob(density.emission, batch.frames).reshape(len(batch.x), -1, n_states)
+    emission = dense_log_prob(_emission(density), batch.frames).reshape(len(batch.x), -1, n_states)
     for sequence in range(len(batch)):
         places = (batch.packing.owner == sequence).nonzero().flatten().numpy()
         moments = np.arange(len(places))
@@ -339,7 +344,7 @@ def _path_moments(
     density: HiddenMarkov, batch: SequenceBatch, component: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean (T D,) and covariance of the only sequence given what is observed of it."""
-    means, covariances = dense_conditional(density.emission, batch.frames)
+    means, covariances = dense_conditional(_emission(density), batch.frames)
     mean, second = 0.0, 0.0
     for _, k, places, paths, log_joint in _all_paths(density, batch):
         if k == component:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,7 +17,10 @@ from mixtura.densities import (
     HolePattern,
     Product,
     Structure,
+    VectorDensity,
+    numeric_part,
     randn,
+    with_numeric_part,
     without_atoms,
 )
 from mixtura.engines import Engine
@@ -246,18 +250,23 @@ def chain_start(
     """A single hidden Markov model: k-means clusters of frames, or equal stretches of time."""
     most = max(1, int(_MOST_FRAMES / float(engine.sizes.mean())))
     batch = engine.subsample(most, generator).all_rows()
-    frames, packing = batch.frames, batch.packing
+    frames, packing, levels = batch.frames, batch.packing, engine.levels
     alike = torch.zeros_like(frames.y)
-    x = _fill_with_means(frames.x, frames.observed, frames.weight, alike)
     moment = packing.moments()
     if left_to_right:
         labels = moment * n_states // packing.lengths[packing.owner]
     else:
-        labels = _nearest_of_some(x, frames.weight, n_states, generator)
+        compared = _as_numbers(replace(frames, y=alike), levels)
+        labels = _nearest_of_some(compared, frames.weight, n_states, generator)
+    x = _fill_with_means(frames.x, frames.observed, frames.weight, alike)
     membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
     x = _with_unseen_spread(x, frames.observed, alike, generator)
+    x = _with_drawn_codes(x, frames.observed, alike, levels, generator)
     shares = _share_with_empty(membership[:, None], frames.weight[:, None])[:, 0]
-    emission = structure.finish(structure.start.build(x, shares, generator))
+    emission = _built(structure.start, False, x, shares, generator, engine.scaling, x)
+    part = numeric_part(emission)
+    if isinstance(part, VectorDensity):
+        emission = with_numeric_part(emission, structure.finish(part))
     first = membership[: packing.n_first].sum(0)
     moves = membership[packing.previous()].mT @ (membership[packing.n_first :] > 0).to(x)
     visits = float(batch.weight @ packing.lengths.to(x) / batch.weight.sum()) / n_states

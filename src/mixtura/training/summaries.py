@@ -69,7 +69,7 @@ class _Rows:
     @classmethod
     def of(cls, engine: Engine, generator: torch.Generator) -> _Rows:
         some = engine.subsample(_LEARNED, generator)
-        summary = Summary.learn(some.all_rows())
+        summary = Summary.learn(some.all_rows(), engine.levels)
         punched = PunchedEngine(some, _LOST, generator).all_rows()
         both, there = summary(punched)
         lost = (both[len(some) :] - both[: len(some)]) * there[len(some) :, :, None]
