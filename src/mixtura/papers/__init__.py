@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,9 @@ from types import ModuleType
 from mixtura.data.given import Setting
 from mixtura.exceptions import InvalidInputError
 from mixtura.papers.report import Report, writable_folder
+
+#: How docstrings begin to say what `only` is compared with.
+_PARTS = ("A part is named", "Parts are named")
 
 
 def names() -> list[str]:
@@ -40,6 +44,12 @@ def find(name: str) -> ModuleType:
 def summary(name: str) -> str:
     """One line on what an experiment shows."""
     return (find(name).__doc__ or "").strip().splitlines()[0]
+
+
+def account(name: str) -> str:
+    """What an experiment shows and how, without the names of its parts."""
+    paragraphs = inspect.cleandoc(find(name).__doc__ or "").split("\n\n")
+    return "\n\n".join(part for part in paragraphs if not part.startswith(_PARTS))
 
 
 def reproduce(name: str, *, folder: str | os.PathLike[str], **settings: Setting) -> Report:

@@ -26,13 +26,13 @@ which the commands below keep (`<experiment>-cells.jsonl` in their folder): valu
 settings, command, commit and machine of each cell. "Ours" is mean ± deviation over seeds (draws,
 splits), and their number; a deviation that was not kept is left out. Lines of earlier code name its
 commit, and hold means alone. "No worse" compares means, rounded as the paper prints its figure;
-papers mostly print single runs. Sets and settings that differ from a paper's are named on its page:
-[hybrid](hybrid.md), [extended Baum-Welch](ebw.md), [sparse](sparse.md), [sequences](sequences.md),
-[networks](networks.md).
+papers mostly print single runs. Sets and settings that differ from a paper's are named above each
+table, and on pages of their own: [hybrid](hybrid.md), [extended Baum-Welch](ebw.md),
+[sparse](sparse.md), [sequences](sequences.md), [networks](networks.md).
 """
 
 #: Columns of methods that are not the library's, which stand beside ours in the papers' tables.
-_OTHERS = ("GP", "logistic", "1-NN DTW", "softmax", "L1 softmax", "margin softmax")
+_OTHERS = ("GP", "logistic", "SVM", "1-NN DTW", "softmax", "L1 softmax", "margin softmax")
 
 
 class Found(NamedTuple):
@@ -118,7 +118,7 @@ def _count(cells: list[Cell], found: dict[tuple[str, str], Found]) -> Count:
 
 
 def _table(name: str, cells: list[Cell], found: dict[tuple[str, str], Found]) -> Iterator[str]:
-    yield f"## {name}\n\n{papers.summary(name)} Command: `mixtura reproduce {name}`.\n"
+    yield f"## {name}\n\n{papers.account(name)}\n\nCommand: `mixtura reproduce {name}`.\n"
     yield "| | | paper | ours | verdict | commit, machine |\n|---|---|---|---|---|---|"
     for cell in cells:
         ours = found.get(cell[:2])
