@@ -251,7 +251,7 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     X, y = make_moons(420, noise=0.2, random_state=0)
     images = Images(X[:120], y[:120], X[120:], y[120:])
     monkeypatch.setattr(table1, "_images", lambda name: images)
-    monkeypatch.setattr(table1, "PAPER", {"moons": None})
+    monkeypatch.setattr(table1, "PAPER", {"moons-pca50": None})
     monkeypatch.setattr(table1, "SHAPES", {"full": ((1, 0.1),), "diagonal": ((1, 0.1), (3, 0.1))})
     for name, more in (("FINE", ((2, 0.1),)), ("COARSE", ()), ("COUNTS", [((1, 2), (0.2,))])):
         monkeypatch.setattr(table1, name, {"full": more, "diagonal": more})

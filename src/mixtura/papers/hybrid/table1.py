@@ -52,6 +52,11 @@ COARSE = {
     "full": ((4, 0.1, 50, 200), (8, 0.1, 50, 500), (8, 0.1, 25, 200), (8, 0.1, 10), (20, 0.03)),
     "diagonal": ((10, 0.1), (5, 0.1), (10, 0.3), (20, 0.03), (10, 0.03)),
 }
+#: All that a search tries for pixels.
+PIXELS = {
+    "full": ((16, 0.1), (8, 0.1), (16, 0.03)),
+    "diagonal": ((100, 0.1), (50, 0.03), (20, 0.1), (100, 0.03)),
+}
 #: In the second round of the likelihood: components among which each class chooses, with a floor
 #: (rank and imagined rows).
 COUNTS: dict[str, list[tuple[Sequence[int], tuple[float, ...]]]] = {
@@ -192,7 +197,7 @@ def tasks() -> list[Task]:
         Task(
             f"{name}/{structure}/{'LL' if generative else 'trained'}",
             {t: (name, f"{structure} {t}") for t in OBJECTIVES if (t == "LL") == generative},
-            [[shape(*each) for each in shapes] for shapes in _rounds(structure, generative)],
+            [[shape(*each) for each in shapes] for shapes in _rounds(name, structure, generative)],
             draw,
             partial(_prepare, name, structure, "LL" if generative else "LM"),
             generative,
@@ -203,8 +208,10 @@ def tasks() -> list[Task]:
     ]
 
 
-def _rounds(structure: str, generative: bool) -> list[Sequence[tuple[float, ...]]]:
+def _rounds(name: str, structure: str, generative: bool) -> list[Sequence[tuple[float, ...]]]:
     """The shapes that each round adds."""
+    if not name.endswith("-pca50"):
+        return [PIXELS[structure]]
     if not generative:
         return [SHAPES[structure], FINE[structure], COARSE[structure]]
     return [SHAPES[structure], [(n, *rest) for counts, rest in COUNTS[structure] for n in counts]]
