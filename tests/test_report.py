@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
@@ -17,6 +18,7 @@ from sklearn.metrics import (
     confusion_matrix,
     log_loss,
     precision_score,
+    r2_score,
     recall_score,
 )
 from sklearn.pipeline import make_pipeline
@@ -25,6 +27,8 @@ from mixtura import (
     MixtureClassifier,
     MixtureDensity,
     MixtureImputer,
+    MixtureNetworkRegressor,
+    MixtureRegressor,
     PairwiseClassifier,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
@@ -364,3 +368,51 @@ def test_bad_input_is_refused_before_work_and_leaves_the_old_file(hostile, tmp_p
         model.report(path, frame, labels)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"length": rng.normal(size=90), "<b>kind": ["a", "b", "c"] * 30})
+    y = 3.0 * frame["length"].to_numpy() + (frame["<b>kind"] == "a") + rng.normal(size=90)
+    return MixtureRegressor(1, random_state=0).fit(frame, y), frame, y
+
+
+def test_a_report_on_a_regressor_agrees_with_scikit_learn(regressor, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("mixtura.report.numbers._SHARES", (0.0,))
+    model, frame, y = regressor
+    model.report(tmp_path / "report.html", frame, np.append(y[:-1], np.nan), random_state=0)
+    text = (tmp_path / "report.html").read_text()
+    page = Page(text)
+    check_safe(page)
+    assert f"R² {r2_score(y[:-1], model.predict(frame[:-1])):.3f}" in page.words
+    low, high = model.predict_interval(frame[:-1]).T
+    covered = np.mean((low <= y[:-1]) & (y[:-1] <= high))
+    assert f"{100 * covered:.1f} %" in page.words
+    found = [value for name, value in page.attributes if name == "id"]
+    sections = ["data", "model", "quality", "features", "rows", "card"]
+    assert [each for each in found if each in sections] == sections
+
+
+def test_a_card_is_a_file_of_its_own(regressor, hostile, tmp_path, monkeypatch):
+    for module in ("numbers._SHARES", "subject.SHARES"):
+        monkeypatch.setattr(f"mixtura.report.{module}", (0.0,))
+    for model, frame, y in (regressor, hostile):
+        model.report(tmp_path / "card.md", frame, y, max_time=1.0)
+        text = (tmp_path / "card.md").read_text()
+        assert text.startswith("---\nlibrary_name: mixtura\n")
+        assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [
+            *("The model", "What it does", "What it cannot do", "How this was found out"),
+        ]
+        assert not re.search(r"(?<!\\)[<>]", text)
+
+
+def test_a_network_regressor_has_a_report_without_explanations(regressor, tmp_path):
+    pytest.importorskip("matplotlib")
+    _, frame, y = regressor
+    model = MixtureNetworkRegressor(2, embedding="log_density", init=EM(max_iter=2), random_state=0)
+    model.fit(frame, y).report(tmp_path / "report.html", frame, y, max_time=1.0)
+    assert "no intervals without rows" in Page((tmp_path / "report.html").read_text()).words
+    with pytest.raises(InvalidInputError, match="fewer than two rows"):
+        model.report(tmp_path / "report.html", frame, np.full(90, np.nan))

@@ -66,14 +66,16 @@ def evaluate(
 def report(
     model: Model,
     data: Data,
-    out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="an HTML file; .md for the model card alone")] = Path(
+        "report.html"
+    ),
     target: Truth = None,
     time: Annotated[float, typer.Option(help="seconds it may take, about")] = 60.0,
     missing: Missing = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a report on a classifier as one HTML file, from rows that it has not seen."""
+    """Write a report on a model as one HTML file, or its card, from rows that it has not seen."""
     with notes():
         from mixtura.cli.asking import Asked
         from mixtura.files import check_place

@@ -161,7 +161,8 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
 
         Parameters
         ----------
-        path : the file; an old one is replaced when the new one is complete.
+        path : the file; an old one is replaced when the new one is complete. Of a name that ends in
+            .md, the model card alone, in Markdown, which needs no matplotlib.
         X, y : rows that the model has not seen, and their labels. Of many rows some are drawn.
         max_time : seconds, about; where they do not suffice, fewer rows are looked at, and the
             report says how many.

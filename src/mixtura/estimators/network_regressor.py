@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
+from os import PathLike
 from typing import Self
 
 import numpy as np
@@ -27,6 +28,7 @@ from mixtura.models.fitted import Observations, run_over
 from mixtura.models.held_back import HeldBack
 from mixtura.numerics import spawn
 from mixtura.progress import Callback, Progress
+from mixtura.report import write_numbers_report
 from mixtura.selection.chooser import MOST, Chooser
 from mixtura.selection.held_out import HOLES, Losses
 from mixtura.solvers import EM, LinkedEM
@@ -206,6 +208,25 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
             held_back = HeldBack.unseen(seen.values, y[:, None])
         known = check_held_back(held_back, coverage)
         return network_interval(model, known, rows, coverage, self.device)
+
+    def report(
+        self,
+        path: str | PathLike[str],
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        max_time: float = 60.0,
+        random_state: RandomState = None,
+    ) -> None:
+        """Write a report on the model as one HTML file, or its model card if `path` ends in .md.
+
+        It has the data and its holes, what was chosen against what, errors and intervals whole and
+        with entries missing, rows that are missed most, and what the model cannot do. Parameters
+        are as in `MixtureClassifier.report`.
+        """
+        targets = read_targets(self, self._table(X), y, several=False)[:, None]
+        seed = self._generator(random_state).initial_seed()
+        write_numbers_report(self, path, X, targets, max_time=max_time, seed=seed)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """R^2 of the rows that have a target."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
+from os import PathLike
 from typing import Self
 
 import numpy as np
@@ -49,6 +50,7 @@ from mixtura.models.predictive import check_quantiles
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
 from mixtura.progress import Callback, Progress
+from mixtura.report import write_numbers_report
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.solvers import EM, LBFGS
 
@@ -416,6 +418,26 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             raise InvalidInputError(f"output={output!r}: output is one of {_EXPLAINED}.")
         question = TargetQuestion(self._model, output, self.device)
         return self._told(question, rows, method, groups, max_time, random_state)
+
+    def report(
+        self,
+        path: str | PathLike[str],
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        max_time: float = 60.0,
+        random_state: RandomState = None,
+    ) -> None:
+        """Write a report on the model as one HTML file, or its model card if `path` ends in .md.
+
+        It has the data and its holes, what was chosen against what, errors and intervals whole and
+        with entries missing, which columns matter, what to measure first,
+        rows that are missed most, and what the model cannot do. Parameters are as in
+        `MixtureClassifier.report`.
+        """
+        targets = self._targets(self._rows(X), y)
+        seed = self._generator(random_state).initial_seed()
+        write_numbers_report(self, path, X, targets, max_time=max_time, seed=seed)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """R^2 of the rows that have a target; of several targets, the mean."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from mixtura.plotting.base import printable
 from mixtura.plotting.classifiers import wilson
 from mixtura.report.html import Html, listed, tag
 from mixtura.report.page import bullets
@@ -16,14 +18,49 @@ from mixtura.report.subject import Subject
 _ENOUGH, _STRANGE = 20, 0.01
 
 
-def card(subject: Subject) -> Iterator[Html]:
-    """What it does, and what it cannot do."""
-    yield tag("h3", "What it does")
-    yield bullets(list(_does(subject)))
-    yield tag("h3", "What it cannot do")
-    yield bullets(list(_cannot(subject)))
-    yield tag("h3", "How this was found out")
-    yield bullets(list(_method(subject)))
+Card = dict[str, list[str]]
+#: What no model here can do.
+LIMITS = (
+    "It says nothing of causes: to change a column of a row need not change the answer.",
+    "It does not notice by itself when the world changes: check it on new rows.",
+    "Whether it is fair to groups of people was not looked at.",
+)
+_MARKS = re.compile(r"([\\`*_\[\]<>|#~])")
+
+
+def card(subject: Subject) -> Card:
+    """What it does, and what it cannot do, under headings."""
+    return {
+        "What it does": list(_does(subject)),
+        "What it cannot do": [*_cannot(subject), *LIMITS],
+        "How this was found out": list(_method(subject)),
+    }
+
+
+def card_html(found: Card) -> Iterator[Html]:
+    """As a part of a page."""
+    for title, items in found.items():
+        yield tag("h3", title)
+        yield bullets(items)
+
+
+def card_markdown(
+    title: str, lead: Sequence[str], facts: Sequence[tuple[str, str]], found: Card
+) -> str:
+    """As a file of its own, with the header that model hubs read."""
+    described = {"The model": [f"{name}: {value}" for name, value in facts], **found}
+    parts = [f"## {name}\n\n" + _items(items) for name, items in described.items()]
+    head = "---\nlibrary_name: mixtura\ntags:\n- tabular\n- mixture-model\n---"
+    return "\n\n".join([head, f"# {title}", *map(_plain, lead), *parts]) + "\n"
+
+
+def _items(items: Sequence[str]) -> str:
+    return "\n".join(f"- {_plain(each)}" for each in items)
+
+
+def _plain(text: str) -> str:
+    """On one line, without markup."""
+    return _MARKS.sub(r"\\\1", " ".join(printable(text).split()))
 
 
 def _does(subject: Subject) -> Iterator[str]:
@@ -60,9 +97,6 @@ def _cannot(subject: Subject) -> Iterator[str]:
     if not subject.has_density:
         yield "It has no density: it cannot say that a row is unlike all it has seen."
     yield "It knows no other classes: what is none of them gets one of them all the same."
-    yield "It says nothing of causes: to change a column of a row need not change its class."
-    yield "It does not notice by itself when the world changes: check it on new rows."
-    yield "Whether it is fair to groups of people was not looked at."
 
 
 def _strangers(subject: Subject) -> Iterator[str]:

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from sklearn.base import BaseEstimator
 
+from mixtura.data.schema import Schema
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
+from mixtura.models.regression import Regression
 from mixtura.plotting.base import class_names
 from mixtura.plotting.training import Candidate, candidates
 from mixtura.report.html import Html, joined, listed, table, tag
@@ -54,7 +56,12 @@ def facts(estimator: BaseEstimator) -> Iterator[tuple[str, str]]:
         yield "classifiers of pairs of classes", str(len(pairs))
     model = state.get("model_")
     if isinstance(model, Fitted):
-        yield from _classes_and_columns(model)
+        yield from _classes(model)
+        yield "columns", _columns(model.schema, len(model.scaling.location))
+    if isinstance(model, Regression):
+        yield "columns", _columns(model.schema, model.n_columns)
+        yield "targets", str(model.n_targets)
+        yield "average of models", ", ".join(f"{100 * each:.0f} %" for each in model.weights)
     counts = getattr(estimator, "class_count_", None)
     if counts is not None:
         yield "training rows", f"{counts.sum():.6g}"
@@ -72,17 +79,19 @@ def facts(estimator: BaseEstimator) -> Iterator[tuple[str, str]]:
         yield "training", f"{len(records)} iterations, {records[-1]['seconds']:.1f} s{ended}"
 
 
-def _classes_and_columns(model: Fitted) -> Iterator[tuple[str, str]]:
+def _classes(model: Fitted) -> Iterator[tuple[str, str]]:
     if model.classes is not None and len(model.classes):
         names, prior = class_names(model.classes), model.class_prior
         if prior is not None:
             names = [f"{name} ({share:.2f})" for name, share in zip(names, prior, strict=True)]
         yield "classes" + ("" if prior is None else " (prior)"), listed(names, _SHOWN)
-    n_columns = len(model.scaling.location)
-    words = int((model.schema.levels(n_columns) > 0).sum())
+
+
+def _columns(schema: Schema, n_columns: int) -> str:
+    words = int((schema.levels(n_columns) > 0).sum())
     kinds = f"{n_columns - words} of numbers" + (f", {words} of categories" if words else "")
-    names = [str(name) for name in model.schema.names or ()]
-    yield "columns", kinds + (f": {listed(names, _SHOWN)}" if names else "")
+    names = [str(name) for name in schema.names or ()]
+    return kinds + (f": {listed(names, _SHOWN)}" if names else "")
 
 
 def _averages_and_calibration(model: Fitted, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:

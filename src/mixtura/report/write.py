@@ -1,8 +1,8 @@
-"""A report on a fitted classifier, as one HTML file."""
+"""A report on a fitted classifier, as one HTML file; or its model card alone, in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from os import PathLike
 from pathlib import Path
@@ -11,13 +11,14 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from mixtura.data.given import ArrayLike
+from mixtura.data.schema import Schema
 from mixtura.exceptions import warning_once
 from mixtura.files import check_place, replacing
 from mixtura.plotting import ChoiceDisplay
 from mixtura.plotting.base import require_matplotlib
 from mixtura.plotting.training import candidates
 from mixtura.report import portrait, quality
-from mixtura.report.card import card
+from mixtura.report.card import Card, card, card_html, card_markdown
 from mixtura.report.html import Html, listed, table, tag
 from mixtura.report.page import Section, bar, page, paragraph, picture, scrolling
 from mixtura.report.quality import percent
@@ -38,45 +39,77 @@ def write_report(
     seed: int = 0,
 ) -> None:
     """Write a report; see the method of classifiers."""
-    require_matplotlib()
-    check_place(Path(path))
+    check_report(path)
     with warning_once():
         subject = Subject.read(estimator, X, y, max_time, seed)
-        title = f"Report on a {type(estimator).__name__}"
-        text = page(title, _lead(subject), list(_sections(subject)))
+        publish(path, estimator, _lead(subject), _sections(subject), lambda: card(subject))
+
+
+def check_report(path: str | PathLike[str]) -> None:
+    """An error where a report cannot be written."""
+    if not _is_card(path):
+        require_matplotlib()
+    check_place(Path(path))
+
+
+def _is_card(path: str | PathLike[str]) -> bool:
+    return Path(path).suffix.lower() == ".md"
+
+
+def publish(
+    path: str | PathLike[str],
+    estimator: object,
+    lead: Sequence[str],
+    sections: Iterator[Section],
+    found: Callable[[], Card],
+) -> None:
+    """Write sections as a page, or, under a name that ends in .md, the card alone."""
+    assert isinstance(estimator, BaseEstimator)
+    name = type(estimator).__name__
+    if _is_card(path):
+        text = card_markdown(f"Model card of a {name}", lead, list(facts(estimator)), found())
+    else:
+        shown = tag("div", *(paragraph(each) for each in lead), class_="lead")
+        last = Section("card", "What it can and cannot do", list(card_html(found())))
+        text = page(f"Report on a {name}", shown, [*sections, last])
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8")
 
 
-def _lead(subject: Subject) -> Html:
+def dated(what: str) -> str:
+    """What figures of a report hold for, and when they were found."""
+    return (
+        f"These figures hold for {what} that the model has not seen in training; if it has, they "
+        f"flatter it. Written on {date.today().isoformat()}."
+    )
+
+
+def _lead(subject: Subject) -> list[str]:
     wrong, low, high = quality.error_of(subject)
     n_rows, n_labeled = len(subject.proba[0.0]), subject.n_given - subject.n_unlabeled
-    parts = [
+    return [
         f"{n_rows} rows of {len(subject.classes)} classes"
         + (f", drawn at random from {n_labeled}" if n_rows < n_labeled else "")
         + f": error {percent(wrong)} (95 % interval {percent(low)} to {percent(high)}).",
-        "These figures hold for rows that the model has not seen in training; if it has, they "
-        f"flatter it. Written on {date.today().isoformat()}.",
+        dated("rows"),
     ]
-    return tag("div", *(paragraph(each) for each in parts), class_="lead")
 
 
 def _sections(subject: Subject) -> Iterator[Section]:
     """Those that the model can answer."""
     parts: dict[str, tuple[str, Callable[[Subject], Iterable[Html]]]] = {
         "data": ("The data and its holes", _data),
-        "model": ("What was chosen, against what", _chosen),
+        "model": ("What was chosen, against what", lambda each: chosen(each.estimator)),
         "quality": ("Error and calibration", quality.scores),
         "confusion": ("What is taken for what", quality.confusions),
         "features": ("Which columns matter", portrait.features),
         "classes": ("The classes, in pictures and words", portrait.classes),
         "rows": ("Typical and strange rows", portrait.examples),
         "next": ("What to measure next", portrait.measurements),
-        "card": ("What it can and cannot do", card),
     }
     known = subject.has_density and subject.is_table and len(subject.classes) > 1
     if subject.is_wide or not known:
-        parts = {name: parts[name] for name in ("data", "model", "quality", "confusion", "card")}
+        parts = {name: parts[name] for name in ("data", "model", "quality", "confusion")}
     for name, (title, written) in parts.items():
         yield Section(name, title, list(written(subject)))
 
@@ -96,18 +129,22 @@ def _data(subject: Subject) -> Iterator[Html]:
     head = "class", "rows here", "share here", "share in training"
     lines = zip(subject.classes, counts.tolist(), shares, trained, strict=True)
     yield scrolling(table(head, lines, "Classes"), "Classes")
-    about, count = "Columns", len(subject.columns)
+    yield columns_table(subject.rows.values, subject.model.schema, subject.columns)
+
+
+def columns_table(values: np.ndarray, schema: Schema, names: Sequence[str]) -> Html:
+    """What the columns (n, D) of rows are like."""
+    about, count = "Columns", len(names)
     if count > _COLUMNS:
         about = f"The first {_COLUMNS} of {count} columns"
-    columns = [_column(subject, at) for at in range(min(count, _COLUMNS))]
+    kinds = schema.categories or (None,) * count
+    lines = [(name, *_column(values[:, at], kinds[at])) for at, name in enumerate(names[:_COLUMNS])]
     wide = "column", "kind", "smallest / median / largest, or categories", "missing", ""
-    yield scrolling(table(wide, columns, about), about)
+    return scrolling(table(wide, lines, about), about)
 
 
-def _column(subject: Subject, at: int) -> tuple[object, ...]:
+def _column(values: np.ndarray, known: np.ndarray | None) -> tuple[object, ...]:
     """What one column is like."""
-    values, categories = subject.rows.values[:, at], subject.model.schema.categories
-    known = None if categories is None else categories[at]
     seen = values[~np.isnan(values)]
     share = 1.0 - len(seen) / len(values)
     if known is not None:
@@ -115,11 +152,11 @@ def _column(subject: Subject, at: int) -> tuple[object, ...]:
     else:
         points = np.quantile(seen, [0.0, 0.5, 1.0]) if len(seen) else []
         kind, content = "numbers", " / ".join(f"{each:.4g}" for each in points)
-    return subject.columns[at], kind, content, percent(share), bar(share)
+    return kind, content, percent(share), bar(share)
 
 
-def _chosen(subject: Subject) -> Iterator[Html]:
-    estimator = subject.estimator
+def chosen(estimator: object) -> Iterator[Html]:
+    """What an estimator is, and what was compared to find it."""
     assert isinstance(estimator, BaseEstimator)
     yield scrolling(table((), facts(estimator), "The model"), "The model")
     compared = candidates(getattr(estimator, "choice_", None) or [])
