@@ -33,6 +33,7 @@ from mixtura.exceptions import (
     NoDensityError,
     UnsupportedError,
 )
+from mixtura.models.fitted import Fitted
 from mixtura.solvers import EM, LBFGS, LinkedEM
 from mixtura.testing import toy_sequences
 
@@ -206,6 +207,14 @@ def test_averages_of_calibrated_models(averaged):
         wanted = model.predict_set(HOLED[:6], 0.7, **options)
         assert 0 < wanted.sum() < wanted.size
         same(loaded.predict_set(HOLED[:6], 0.7, **options), wanted)
+
+
+def test_estimators_answer_for_a_few_rows_in_numpy(averaged, monkeypatch):
+    model, _ = averaged
+    wanted = model.predict_log_proba(HOLED)
+    monkeypatch.setattr(Fitted, "engine", None)  # what PyTorch's answers begin with
+    alone = [model.predict_log_proba(row[None]) for row in HOLED[:20]]
+    np.testing.assert_allclose(np.concatenate(alone), wanted[:20], 1e-10, 1e-12)
 
 
 def test_sets_by_a_step_of_em(tmp_path):

@@ -21,6 +21,7 @@ from mixtura.answers import (
 )
 from mixtura.data import encode_labels
 from mixtura.data.given import ArrayLike, ClassWeight, RandomState
+from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.answering import DensityEstimator
@@ -34,8 +35,10 @@ from mixtura.exceptions import (
     warn,
 )
 from mixtura.models.held_back import HeldBack
+from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import log_margin
+from mixtura.persistence import numpy_twin
 from mixtura.progress import Progress
 from mixtura.report import write_report
 from mixtura.selection.chooser import (
@@ -49,6 +52,8 @@ from mixtura.selection.chooser import (
 )
 from mixtura.selection.held_out import Answers
 
+#: Rows that are answered for in NumPy.
+_FEW = 8
 #: Weight of unlabeled rows in the likelihood, where nothing else is said: that of any row.
 EVEN = 0.5
 #: Whether unlabeled rows help is tried with so many of them at most, so many labeled ones at least,
@@ -124,7 +129,18 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
-        return self._fitted.log_proba(self._to_classify(X))
+        self._check_classes()
+        rows, fitted = self._rows(X), self._fitted
+        if isinstance(rows, Matrix) and self._are_few(rows):
+            twin = numpy_twin(fitted)
+            if twin is not None:
+                return twin.log_proba(rows)
+        return fitted.log_proba(fitted.engine(rows, self.device))
+
+    def _are_few(self, rows: Matrix) -> bool:
+        """Whether PyTorch's overhead is what an answer would take, and NumPy gives the same."""
+        exact = rows.values.dtype == np.float64 and isinstance(self._fitted.model, Mixture)
+        return exact and len(rows) <= _FEW and str(self.device) in ("auto", "cpu")
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""

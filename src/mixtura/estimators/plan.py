@@ -47,8 +47,10 @@ MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", 
 _TRADEOFFS = (0.9, 0.5)
 #: Iterations that tell which of several candidates is best, those that are left for it, those that
 #: lead from one trained mixture to another one nearby, those of a model beside the first, and those
-#: that all rows are left where a trial without some of them was the start.
-_GLIMPSE, _REST, _FURTHER, _BESIDE, _LAST = 12, 28, 20, 25, 15
+#: that all rows are left where a trial without some of them was the start; each ends where one
+#: lowers the objective by less than this share.
+_GLIMPSE, _REST, _FURTHER, _BESIDE, _LAST = 6, 24, 12, 25, 12
+_GAIN = 1e-3
 #: How many times the components of a class a model beside the first has; rows that each needs, at
 #: least and for so many features.
 _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
@@ -213,7 +215,7 @@ def from_trial(
     """A few iterations from the first model of a trial on, where their number is left to us."""
     if estimator.solver != "auto" or not isinstance(plan.solver, LBFGS) or not trial.models:
         return plan, None
-    return plan.limited(_LAST), trial.models[0]
+    return plan.limited(_LAST, _GAIN), trial.models[0]
 
 
 def _student(plan: Plan) -> Student:
@@ -264,7 +266,8 @@ def answers(trained: Trained, held_out: Engine, generator: torch.Generator) -> A
 
 def _quick(estimator: MixtureClassifier, plan: Plan, max_iter: int) -> Plan:
     """The plan with fewer iterations after EM, where their number is left to us."""
-    return plan.limited(max_iter) if estimator.solver == "auto" and plan.together else plan
+    chosen = estimator.solver != "auto" or not plan.together
+    return plan if chosen else plan.limited(max_iter, _GAIN)
 
 
 def previous_fit(estimator: MixtureClassifier, rows: Rows, plans: list[Plan]) -> FitResult[Mixture]:

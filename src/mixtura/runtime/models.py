@@ -78,7 +78,7 @@ class Curves:
 
 def _segments(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
     """(n, D) the line of each curve (D, Q) that each value lies on."""
-    return ((x[..., None] > knots).sum(2) - 1).clip(0, knots.shape[1] - 2)
+    return (x[..., None] > knots[:, 1:-1]).sum(2)
 
 
 @kind
@@ -107,8 +107,8 @@ class Scaling:
 
     def moved(self, x: np.ndarray, before: Scaling) -> np.ndarray:
         """Values in the units of another map, in these."""
-        alike = np.array_equal(self.location, before.location)
-        if alike and before.curves is None and np.array_equal(self.scale, before.scale):
+        alike = (self.location == before.location).all() and (self.scale == before.scale).all()
+        if alike and before.curves is None:
             return x if self.curves is None else self.curves.apply(x)
         return self.apply(before.invert(x))
 
@@ -310,9 +310,13 @@ class Fitted:
 
     def log_proba(self, rows: Matrix) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
+        return self.run(rows, self._log_proba, self._cost)
+
+    @cached_property
+    def _cost(self) -> int:
+        """Numbers held in memory for one row of all models."""
         members = () if self.blend is None else self.blend.members
-        cost = max(each.model.row_cost for each in (self, *members))
-        return self.run(rows, self._log_proba, cost)
+        return max(each.model.row_cost for each in (self, *members))
 
     def _log_proba(self, batch: Batch) -> np.ndarray:
         missing = (~batch.seen).sum(1) / batch.x.shape[1]

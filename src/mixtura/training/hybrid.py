@@ -94,9 +94,9 @@ class Plan:
         """The same, with components that also differ in which entries are absent."""
         return replace(self, recipe=replace(self.recipe, informative=True), begin=())
 
-    def limited(self, max_iter: int) -> Plan:
-        """The same, with so many iterations after EM at most."""
-        return replace(self, solver=self.solver.for_trials().limited(max_iter))
+    def limited(self, max_iter: int, tol: float) -> Plan:
+        """The same, by L-BFGS with so many iterations after EM at most, while they gain enough."""
+        return replace(self, solver=LBFGS(max_iter, tol))
 
     def shortened(self) -> Plan:
         """The same, with fewer iterations."""
