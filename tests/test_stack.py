@@ -45,7 +45,7 @@ DENSITIES = {
     "mixed, informative": lambda g: make_mixed(g, "low_rank", n_components=3, informative=True),
     "hole pattern": lambda g: make_hole_pattern(g, 3, n_components=3),
 }
-IMPLICIT = {"low_rank precision", *(" ".join(key) for key in KINDS if "student" in key[0])}
+IMPLICIT = {"low_rank precision"}
 
 
 def problems(name, count, generator, holes=True):
@@ -105,7 +105,7 @@ def test_derivatives_by_statistics_are_those_of_autograd(
 
 
 def test_which_densities_have_derivatives_by_statistics(generator):
-    """All but those without an M step in closed form, and heavy tails."""
+    """All but those without an M step in closed form."""
     found = {name for name, make in DENSITIES.items() if not make(generator).explicit}
     assert found == IMPLICIT
 
