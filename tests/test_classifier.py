@@ -4,7 +4,6 @@ import dataclasses
 import pickle
 import warnings
 from io import BytesIO
-from itertools import product
 
 import joblib
 import numpy as np
@@ -41,7 +40,15 @@ def possible(solver, objective, density):
     return (solver != "em" or objective == "likelihood") and (closed or solver != "ebw")
 
 
-COMBINATIONS = [c for c in product(SOLVERS, OBJECTIVES, GAUSSIANS) if possible(*c)]
+#: Every two of the three meet, as no part knows the others; all three do below the estimators.
+COMBINATIONS = [
+    (solver, objective, density)
+    for i, solver in enumerate(SOLVERS)
+    for j, objective in enumerate(OBJECTIVES)
+    for k, density in enumerate(GAUSSIANS)
+    if possible(solver, objective, density)
+    and (solver == "em" or density in ("diag", "precision") or (i + j + k) % 3 == 0)
+]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,6 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.data.schema import Schema
-from mixtura.densities import Auto
 from mixtura.solvers import EM, LBFGS, LinkedEM
 
 #: Checks that fit many rows again and again; all others take the classifiers as they come.
@@ -31,20 +30,19 @@ LONG = {
     "check_classifier_data_not_an_array",
     "check_classifiers_train",
     "check_dtype_object",
-    "check_estimators_dtypes",
-    "check_estimators_partial_fit_n_features",
-    "check_fit_check_is_fitted",
-    "check_fit_score_takes_y",
-    "check_non_transformer_estimators_n_iter",
-    "check_positive_only_tag_during_fit",
-}
-#: These too, where a fit holds rows back and trains several times.
-LONGER = LONG | {
     "check_estimator_sparse_array",
     "check_estimator_sparse_matrix",
     "check_estimator_sparse_tag",
+    "check_estimators_dtypes",
+    "check_estimators_partial_fit_n_features",
+    "check_fit_check_is_fitted",
     "check_fit_idempotent",
+    "check_fit_score_takes_y",
     "check_n_features_in",
+    "check_non_transformer_estimators_n_iter",
+    "check_positive_only_tag_during_fit",
+    "check_transformer_data_not_an_array",
+    "check_transformer_general",
 }
 #: Estimators for which almost all checks are long.
 SLOW = {"Moments", "MixtureNetworkClassifier", "MixtureNetworkRegressor", "MixtureRegressor"}
@@ -53,12 +51,7 @@ SLOW = {"Moments", "MixtureNetworkClassifier", "MixtureNetworkRegressor", "Mixtu
 BRIEF = {"n_components": 1, "density": "diag", "calibrate": False}
 LINKED = {"embedding": "log_density", "init": EM(5, 0.01)}
 NARROW = {
-    "MixtureClassifier": {
-        "n_components": 1,
-        "density": Auto(floor=0.01),
-        "solver": LBFGS(5),
-        "tradeoff": 0.5,
-    },
+    "MixtureClassifier": BRIEF | {"solver": LBFGS(5), "tradeoff": 0.5},
     "SparseMixtureClassifier": {"n_components": 1},
     "BoostedMixtureClassifier": BRIEF | {"n_stages": 2, "early_stopping": False, "solver": EM(5)},
     "MixtureNetworkClassifier": BRIEF | LINKED | {"solver": LinkedEM(5, end_to_end=False)},
@@ -109,8 +102,7 @@ def test_estimator(estimator, check):
     if isinstance(estimator, Moments) and name_of(check) in FRAMES:
         pytest.skip("a data frame of sequences is another thing")
     name = type(estimator).__name__
-    long = LONG if name == "SparseMixtureClassifier" else LONGER
     slow = name in SLOW and "sample_weight_equivalence" not in name_of(check)
-    if (slow or name_of(check) in long) and "MIXTURA_FUZZ" not in os.environ:
+    if (slow or name_of(check) in LONG) and "MIXTURA_FUZZ" not in os.environ:
         estimator = clone(estimator).set_params(**NARROW.get(name, {}))
     check(estimator)

@@ -305,6 +305,23 @@ NEEDED = {
     "solver__validation_fraction": ADAM,
     "solver__patience": ADAM,
 }
+#: Half of the rows judge the models of the others.
+OPTIONS = {
+    "cv": StratifiedShuffleSplit(1, test_size=0.5, random_state=0),
+    "error_score": "raise",
+    "refit": False,
+}
+
+
+def searched(search, data, values):
+    """All values have been tried, with finite scores."""
+    search.fit(*data)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    for name, known in values.items():
+        tried = search.cv_results_[f"param_{name}"].tolist()
+        assert all(value in tried for value in known)
+
+
 EVERY_PARAMETER = [
     pytest.param(start, name, values, id=f"{type(start).__name__}-{name}")
     for start, values in STARTS
@@ -315,18 +332,19 @@ EVERY_PARAMETER = [
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("start", "name", "values"), EVERY_PARAMETER)
 def test_scikit_learn_searches_over_every_parameter(flowers, start, name, values):
-    """Exhaustively and by halving; a parameter without an entry above is a failure."""
-    X, y = flowers
+    """Each of two values is fitted; a parameter without an entry above is a failure."""
     assert name in values, f"give two values of the new parameter {name}"
     model = clone(start).set_params(**NEEDED.get(name, {}))
-    half = StratifiedShuffleSplit(1, test_size=0.5, random_state=0)
-    options = {"cv": half, "error_score": "raise", "refit": False}
-    grid = GridSearchCV(model, {name: values[name]}, **options)
-    halving = HalvingRandomSearchCV(
-        model, {name: values[name]}, factor=2, min_resources=30, random_state=0, **options
+    searched(GridSearchCV(model, {name: values[name]}, **OPTIONS), flowers, {name: values[name]})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("start", "values"), STARTS, ids=["classifier", "density"])
+def test_scikit_learn_searches_by_halving(flowers, start, values):
+    """Numbers of rows that grow, over plain and nested parameters at once."""
+    names = ("n_components", "density__floor", "solver__max_iter")
+    some = {name: values[name] for name in names}
+    search = HalvingRandomSearchCV(
+        start, some, factor=2, n_candidates=8, min_resources=30, random_state=0, **OPTIONS
     )
-    for search in (grid, halving):
-        search.fit(X, y)
-        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-        tried = search.cv_results_[f"param_{name}"].tolist()
-        assert all(value in tried for value in values[name])
+    searched(search, flowers, some)
