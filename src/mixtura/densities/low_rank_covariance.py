@@ -14,7 +14,7 @@ from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
 from mixtura.densities.gaussian import FullGaussian, Met, n_rows, peak_masked, weight_per_row
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
-from mixtura.densities.patterns import Holes, in_order
+from mixtura.densities.patterns import Holes, factored, in_order
 from mixtura.numerics import (
     LOG_2PI,
     Context,
@@ -150,13 +150,12 @@ class LowRankGaussian(LowRankForm):
         patterns, place = holes.distinct
         some = x[: len(patterns)]  # B does not depend on numbers
         grams = [(rows, gram) for rows, gram, *_ in self._sums(some, patterns)]
-        factor, seen = torch.linalg.cholesky_ex(in_order(grams)).L, holes.observed.to(x.dtype)
-        half = lower_inverse(factor)
-        covariance = stack_product(half.mT, half)  # of the latent factors, (P, K, R, R)
+        gram, seen = factored(in_order(grams)), holes.observed.to(x.dtype)
+        covariance = gram.inverse  # of the latent factors, (P, K, R, R)
         projected = self._projected(x, seen).permute(2, 0, 1)
         latent = stack_product(covariance[place], projected[..., None])[..., 0]
         squared = self._weighted_distance(x, seen) - (projected * latent).sum(2)
-        log_det = self._log_det_masked(patterns.to(x.dtype), log_det_lower(factor))[place]
+        log_det = self._log_det_masked(patterns.to(x.dtype), gram.log_det)[place]
         log_prob = peak_masked(holes, log_det) - 0.5 * squared
         return log_prob, partial(self._masked_sums, x, patterns, place, covariance, latent)
 
@@ -324,7 +323,7 @@ class _CompleteLogProb(torch.autograd.Function):
     """Log density of complete rows under covariance A + S S^T, with the gradient written out.
 
     Tensors of the size of S, and launches of small operations, dominate a training step: the
-    closed form passes over the former a handful of times and needs few of the latter, where
+    closed form passes over the former a handful of times and needs few of the gram, where
     automatic differentiation would keep and add up several copies.
     """
 

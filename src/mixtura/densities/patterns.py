@@ -185,7 +185,8 @@ class _Elimination:
         return stack_product(right, self.inverse)
 
 
-def _factored(matrix: Tensor) -> _Cholesky | _Elimination:
+def factored(matrix: Tensor) -> _Cholesky | _Elimination:
+    """Positive definite matrices (K, G, s, s): `log_det`, `solve`, `inverse`."""
     size, count = matrix.shape[-1], matrix[..., 0, 0].numel()
     many = matrix.device.type == "cpu" and size <= _SMALL and count >= _MANY * size
     return _Elimination(matrix) if many else _Cholesky(matrix)
@@ -214,7 +215,7 @@ class _OfWhole(_Inverses):
     def __init__(self, matrix: Tensor, side: Side, vectors: Tensor) -> None:
         own = side.mask.to(matrix.dtype)
         self._both = own[:, :, None] * own[:, None]
-        self._factored = _factored(matrix[:, None] * self._both + torch.diag_embed(1.0 - own))
+        self._factored = factored(matrix[:, None] * self._both + torch.diag_embed(1.0 - own))
         self.solved = self._factored.solve(vectors * own[:, None])
         self.log_det = self._factored.log_det
 
@@ -238,17 +239,17 @@ class _OfParts(_Inverses):
         for rows, columns in side.stacks:
             inner = columns[:, :, None] * wide + columns[:, None]  # (G, s, s)
             at = (rows * height * wide)[:, None, None] + slot + columns[:, None]  # (G, h, s)
-            factored = _factored(_picked(table.flatten(1), inner))
-            self.log_det[:, rows] = factored.log_det
-            answer = factored.solve(_picked(given, at))
+            part = factored(_picked(table.flatten(1), inner))
+            self.log_det[:, rows] = part.log_det
+            answer = part.solve(_picked(given, at))
             solved.scatter_(1, at.flatten().expand(len(given), -1), answer.reshape(len(given), -1))
-            self._stacks.append((rows, inner, factored))
+            self._stacks.append((rows, inner, part))
         self.solved = solved.view(*vectors.shape[:3], wide)[..., : self._size]
 
     def total(self, weight: Tensor) -> Tensor:
         found = weight.new_zeros(len(weight), self._wide**2)
-        for rows, inner, factored in self._stacks:
-            share = factored.inverse * weight[:, rows, None, None]
+        for rows, inner, part in self._stacks:
+            share = part.inverse * weight[:, rows, None, None]
             found.scatter_add_(1, inner.flatten().expand(len(weight), -1), share.flatten(1))
         return found.view(-1, self._wide, self._wide)[:, : self._size, : self._size]
 
