@@ -16,7 +16,7 @@ from mixtura.engines import LocalEngine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
-from mixtura.solvers import EM, SpreadPrior
+from mixtura.solvers import EM, SpreadPrior, em
 from mixtura.testing import (
     STRUCTURES,
     check_solver,
@@ -127,6 +127,24 @@ def test_agrees_with_sklearn(kind, n_iter, iris, rng):
     np.testing.assert_allclose(ours.log_weight.exp(), theirs.weights_, 1e-6)
     np.testing.assert_allclose(ours.density.mean, theirs.means_, 1e-6, 1e-6)
     np.testing.assert_allclose(ours.density.covariances(), covariances, 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("kind", [Full(1e-6), Diagonal(1e-6)], ids=["full", "diag"])
+def test_rows_in_single_precision_end_as_in_double(kind, rng, monkeypatch):
+    """Also a component so narrow, and so far out, that float32 cannot tell its variances."""
+    X = (rng.normal(size=(300, 3)) * [0.1, 0.5, 1.0]).astype(np.float32)
+    X[:100] = 20.0 + 2e-3 * X[:100]
+    casts, cast = [], Table.cast
+    monkeypatch.setattr(em, "_WORTH", 0)
+    monkeypatch.setattr(Table, "cast", lambda table, to: casts.append(to) or cast(table, to))
+    ends = []
+    for rows in (X, X.astype(np.float64)):
+        table = Table(rows, scaling=Scaling.identity(3), device=torch.device("cpu"))
+        engine = LocalEngine(table)
+        start = Recipe(kind, EM()).start(engine, 2, torch.Generator().manual_seed(0))
+        ends.append(EM(50, 1e-9).run(start, Likelihood(), engine, Progress()).objective)
+    assert casts == [torch.float32]
+    assert ends[0] == pytest.approx(ends[1], abs=1e-6)
 
 
 def test_factor_analysis_agrees_with_sklearn(wine):

@@ -141,6 +141,7 @@ class Table:
     ) -> None:
         self.scaling, self.device, self.dtype = scaling, device, dtype
         self._journal = journal
+        self.single = getattr(X, "dtype", None) == np.float32
         self._chunks: dict[int, list[Batch]] = {}
         self._lazy = _lazy_rows(X)
         self.y = _column(0 if y is None else y, len(X), None, device)

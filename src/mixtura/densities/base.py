@@ -56,6 +56,8 @@ class Density(ABC, Generic[AnyBatch]):
     closed_form: ClassVar[bool] = False
     #: Whether `slope` exists.
     explicit: ClassVar[bool] = False
+    #: Whether rows without holes may be in float32 while EM is far from its end.
+    single_precision: ClassVar[bool] = False
 
     # -- what every kind writes ----------------------------------------------------------------
 

@@ -233,6 +233,7 @@ class DiagonalGaussian(Gaussian):
     """Independent features; `tied` gives all features of a component one variance (spherical)."""
 
     explicit: ClassVar[bool] = True
+    single_precision: ClassVar[bool] = True
 
     variance: Tensor  # (K, D)
     tied: bool = False
@@ -363,6 +364,7 @@ class FullGaussian(Gaussian):
     """Any positive definite covariance, held as its Cholesky factor."""
 
     explicit: ClassVar[bool] = True
+    single_precision: ClassVar[bool] = True
 
     factor: Tensor  # (K, D, D), lower triangular
 

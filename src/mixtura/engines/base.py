@@ -174,6 +174,11 @@ class Engine(ABC, Generic[AnyBatch]):
         weight = self.weight.double()
         return max(float(weight @ values / weight.sum()), 1.0)
 
+    @property
+    def single(self) -> bool:
+        """Whether the rows came in float32; they are in double precision all the same."""
+        return False
+
     def all_rows(self) -> AnyBatch:
         """One batch of all rows: for samples, which are small."""
         return self.batch(slice(None))

@@ -45,6 +45,10 @@ class Wrapped(Engine[AnyBatch]):
         return self._inner.scaling
 
     @property
+    def single(self) -> bool:
+        return self._inner.single
+
+    @property
     def sizes(self) -> Tensor:
         return self._inner.sizes
 

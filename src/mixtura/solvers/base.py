@@ -213,10 +213,13 @@ def occupancies(
 
 @torch.no_grad()
 def expected(model: Mixture | MixtureStack, objective: Objective, batch: Batch) -> Statistics:
-    """Statistics of a chunk by signed occupancies, and `loss` (P,), that of each problem."""
+    """Statistics of a chunk by signed occupancies, and `loss` (P,), that of each problem.
+
+    They are in double precision, whatever the rows are in.
+    """
     log_prob, statistics = model.density.expectation(batch)
     losses, occupancy = objective.occupancy(model, model.weighted(log_prob), *model.asked(batch))
     loss, occupancy = losses.view(-1, model.n_problems).sum(0), occupancy.view(len(batch), -1)
     if not model.density.closed_form:
         return {"mass": occupancy.sum(0), "loss": loss}
-    return {**statistics(occupancy), "loss": loss}
+    return {name: sums.double() for name, sums in (statistics(occupancy) | {"loss": loss}).items()}

@@ -35,6 +35,8 @@ AnyMixture = TypeVar("AnyMixture", Mixture, MixtureStack)
 
 #: Steps of L-BFGS in an M step that has no closed form.
 _STEPS = 5
+#: Numbers of rows in float32 that are worth a copy: EM goes on in double precision afterwards.
+_WORTH = 1_000_000
 
 
 @dataclass
@@ -72,18 +74,42 @@ class EM(Solver):
     ) -> FitResult[AnyMixture]:
         """A better mixture, or better ones: each of a stack stays as it is once it has settled."""
         progress.start("EM", self.max_iter)
-        left = _Unsettled(model, engine, prior)
-        for iteration in range(1, self.max_iter + 1):
+        iteration, stop, settled = 0, False, False
+        if _may_be_rough(model, engine) and self.max_iter > 1:
+            left = _Unsettled(model, engine.cast(torch.float32), prior)
+            iteration, stop, _ = self._steps(left, objective, progress, range(1, self.max_iter))
+            model = left.whole()[0]
+        if not stop:
+            left = _Unsettled(model, engine, prior)
+            rest = range(iteration + 1, self.max_iter + 1)
+            iteration, stop, settled = self._steps(left, objective, progress, rest)
+        found, losses = left.whole()
+        return FitResult(
+            found, float(losses.mean()), iteration, settled and not stop, losses=losses
+        )
+
+    def _steps(
+        self,
+        left: _Unsettled[AnyMixture],
+        objective: Objective,
+        progress: Progress,
+        iterations: range,
+    ) -> tuple[int, bool, bool]:
+        """The last iteration, whether progress asked for an end, and whether all have settled."""
+        for iteration in iterations:
             penalized = left.step(objective, self.tol)
             record: Record = {"stage": "EM", "iteration": iteration, "objective": penalized}
             stop, settled = progress.step(record), bool(left.settled.all())
             if stop or settled:
                 break
             left.part()
-        found, losses = left.whole()
-        return FitResult(
-            found, float(losses.mean()), iteration, settled and not stop, losses=losses
-        )
+        return iteration, stop, settled
+
+
+def _may_be_rough(model: Mixture | MixtureStack, engine: Engine) -> bool:
+    """Whether rows that came in float32 are worth iterations in it, before those in double."""
+    many = engine.single and len(engine) * engine.n_features >= _WORTH
+    return many and model.density.single_precision and not engine.may_marginalize
 
 
 class _Unsettled(Generic[AnyMixture]):
