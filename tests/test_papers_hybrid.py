@@ -270,10 +270,15 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     images = Images(X[:120], y[:120], X[120:], y[120:])
     monkeypatch.setattr(table1, "_images", lambda name: images)
     monkeypatch.setattr(table1, "PAPER", {"moons-pca50": None})
+    monkeypatch.setattr(table1, "RESTARTS", 1)
     monkeypatch.setattr(table1, "SHAPES", {"full": ((1, 0.1),), "diagonal": ((1, 0.1), (3, 0.1))})
-    for name, more in (("FINE", ((2, 0.1),)), ("COARSE", ()), ("COUNTS", [((1, 2), (0.2,))])):
+    for name, more in (
+        ("FINE", ((2, 0.1),)),
+        ("COARSE", ((2, 0.2),)),
+        ("COUNTS", [((1, 2), (0.2,))]),
+    ):
         monkeypatch.setattr(table1, name, {"full": more, "diagonal": more})
-    for name, value in {"N_TRIALS": 1, "STEPS": (2, 4, 4), "EPOCHS": (0, 1, 1)}.items():
+    for name, value in {"N_TRIALS": 1, "STEPS": (2, 4, 4, 4), "EPOCHS": (0, 1, 1, 1)}.items():
         monkeypatch.setattr(_search, name, value)
     report = Report("trial", tmp_path, device="cpu", search=True)
     chosen = [task for task in table1.tasks() if "diagonal" in task.label]
@@ -284,10 +289,10 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
         _search.work(report, task, range(2), deadline=np.inf)
     choices, cells = report.kept("choices"), report.kept("cells")
     columns = [f"diagonal {term}" for term in _training.OBJECTIVES]
-    assert [each["column"] for each in choices] == [columns[0]] * 2 + columns[1:] * 3
-    assert [each["round"] for each in choices] == [1, 2] + [1] * 4 + [2] * 4 + [3] * 4
-    assert [each["trials"] for each in choices] == [2, 5] + [2] * 8 + [1] * 4
-    for choice, cell in zip([choices[1], *choices[10:]], cells, strict=True):
+    assert [each["column"] for each in choices] == [columns[0]] * 2 + columns[1:] * 4
+    assert [each["round"] for each in choices] == [1, 2, *np.repeat([1, 2, 3, 4], 4)]
+    assert [each["trials"] for each in choices] == [2, 5, *np.repeat([2, 2, 2, 2], 4)]
+    for choice, cell in zip([choices[1], *choices[14:]], cells, strict=True):
         assert (cell["column"], cell["settings"]) == (choice["column"], choice["settings"])
         assert len(cell["values"]) == 2
         assert max(cell["values"]) < 25.0

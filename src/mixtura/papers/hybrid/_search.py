@@ -3,7 +3,8 @@
 Cells that share rows are one task. Its shapes (components per class, floor and so on) are tried
 in turn, each with random settings of the objective and the step size: `N_TRIALS` mixtures per
 objective and shape, side by side. The fewest errors on the validation rows of the first seed win.
-In further rounds, settings near the winner of each cell and more shapes are tried with more steps.
+In further rounds, settings near the winner of each cell and more shapes are tried with more steps;
+in the last, settings near the winners with and without the likelihood, for both.
 For the likelihood alone, which trains every class by itself, later rounds also choose the number of
 components of each class, as the paper does. The last winner is trained anew for every seed. No test
 row is looked at before that.
@@ -41,7 +42,7 @@ LEARNING_RATES, MARGINS, SHARES = (2e-4, 3e-2), (5.0, 150.0), (3e-3, 0.9)
 #: Settings that decide the shape of a mixture.
 SHAPE = ("n_components", "density__floor", "density__rank", "prior_rows")
 #: Minibatches of a trial, and at least so many epochs, by round; the last is that of cells, too.
-STEPS, EPOCHS = (4_000, 8_000, 8_000), (0, 24, 24)
+STEPS, EPOCHS = (4_000, 8_000, 8_000, 8_000), (0, 24, 24, 24)
 #: How far settings of a round are from the winner of the one before, at most, as a factor.
 NEAR = 3.0
 #: Rows and their labels.
@@ -212,8 +213,13 @@ def _search_round(report: Report, task: Task, number: int, deadline: float) -> N
     rng = np.random.default_rng(zlib.crc32(task.label.encode()) + number - 1)
     count = 1 if task.generative else N_TRIALS
     drawn = []
-    for term, winner in _chosen(report, task, number - 1).items():
+    winners = _chosen(report, task, number - 1)
+    for term, winner in winners.items():
         drawn += [(term, winner)] + [(term, _near(winner, rng)) for _ in range(count - 1)]
+        other = winners.get(term.removeprefix("LL+") if "+" in term else f"LL+{term}")
+        if other and not task.rounds[number - 1]:
+            alike = other | {"tradeoff": winner["tradeoff"]}
+            drawn += [(term, _near(alike, rng)) for _ in range(count)]
     drawn += [
         (term, form | task.draw(term, rng))
         for form in task.rounds[number - 1]

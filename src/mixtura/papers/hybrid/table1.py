@@ -40,6 +40,8 @@ from mixtura.papers.report import Report
 from mixtura.solvers import EM
 
 SEEDS = 3
+#: Further starts of EM for the likelihood alone; the fewest errors on validation rows win.
+RESTARTS = 4
 #: What a search tries: components per class, and floor of the variances.
 SHAPES = {
     "full": ((8, 0.1), (16, 0.3), (4, 0.3), (16, 0.1), (2, 0.1), (8, 0.03), (4, 0.1)),
@@ -213,7 +215,7 @@ def _rounds(name: str, structure: str, generative: bool) -> list[Sequence[tuple[
     if not name.endswith("-pca50"):
         return [PIXELS[structure]]
     if not generative:
-        return [SHAPES[structure], FINE[structure], COARSE[structure]]
+        return [SHAPES[structure], FINE[structure], COARSE[structure], []]
     return [SHAPES[structure], [(n, *rest) for counts, rest in COUNTS[structure] for n in counts]]
 
 
@@ -234,11 +236,13 @@ def _prepare(name: str, structure: str, term: str, report: Report, form: Paramet
         chosen["solver"] = EM(tol=1e-3 * X.shape[1])
     if whole and term != "LL" and "prior_rows" in form:
         model, mixture = from_whole(report, X, y, chosen)
+        starts = [mixture]
     else:
-        model = train(report, X, y, chosen).model
-        mixture = model.mixture_
+        seeds = [report.seed + 1_000 * each for each in range(1 + RESTARTS * (term == "LL"))]
+        models = [train(report, X, y, {**chosen, "random_state": seed}).model for seed in seeds]
+        model, starts = models[0], [each.mixture_ for each in models]
     parts = (X, y), (images.X_train[held], images.y_train[held]), (images.X_test, images.y_test)
-    return Prepared.of(report, {"em": [mixture]}, model.scaling_, parts)
+    return Prepared.of(report, {"em": starts}, model.scaling_, parts)
 
 
 def load(report: Report, name: str, quick_rows: int = 2000) -> Images:
