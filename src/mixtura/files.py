@@ -314,8 +314,20 @@ def _dialect(lines: list[str]) -> tuple[str, list[list[str]]]:
         found.append((alike, width, delimiter, rows))
     if not found:
         raise csv.Error("fields of more than 131072 letters")
-    best = max(found, key=lambda each: each[:2])
-    return best[2], best[3]
+    _, _, delimiter, rows = max(found, key=lambda each: each[:2])
+    if any("\n" in cell for row in rows for cell in row):
+        _check_quotes(lines, delimiter)
+    return delimiter, rows
+
+
+def _check_quotes(lines: list[str], delimiter: str) -> None:
+    """An error where a quotation mark swallows the end of a line and ends within a field."""
+    try:
+        for _ in csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True):
+            pass
+    except csv.Error as error:
+        if "expected after" in str(error):  # else the sample of lines ends within quotation marks
+            raise csv.Error("a quotation mark that is not closed joins lines") from error
 
 
 def _names_of(cells: Sequence[str], label: str) -> list[str]:

@@ -143,8 +143,9 @@ def check_held_back(held_back: HeldBack | None, coverage: float) -> HeldBack:
     check_share("coverage", coverage)
     if held_back is None:
         raise UnsupportedError(
-            "this model holds no rows back (MixtureClassifier and the regressors do, where they "
-            "have enough of them): pass rows that it has not seen, calibration=(X, y)."
+            "this model holds no rows back (fit of MixtureClassifier and of the regressors does, "
+            "where they are enough; partial_fit does not): pass rows that it has not seen, "
+            "calibration=(X, y)."
         )
     return held_back
 
