@@ -220,8 +220,6 @@ class Averaged(StudentT):
 class StuckTails(StudentT):
     """Derivatives as if the degrees of freedom were known."""
 
-    explicit = True
-
     def slope(self, statistics):
         inner = {name: statistics[f"scale.{name}"] for name in self.scale.own_statistics()}
         found = {f"scale.{name}": value for name, value in self.scale.slope(inner).items()}

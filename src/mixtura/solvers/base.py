@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.data.given import Device
-from mixtura.densities import Density, Statistics, scale_statistics
+from mixtura.densities import Density, Statistics
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Engine
 from mixtura.engines.base import HasRowCost
@@ -61,7 +61,7 @@ class SpreadPrior:
     def statistics(self, density: Density, center: Tensor) -> Statistics:
         """What the imagined rows around each `center` (K, D) add to those of the real ones."""
         imagined = density.spread_statistics(self.reference.to(center), center)
-        return scale_statistics(imagined, center.new_full((len(center),), self.rows))
+        return {name: value * self.rows for name, value in imagined.items()}
 
     def penalty(self, mixture: Mixture | MixtureStack) -> Tensor:
         """Minus the log prior, up to a constant; that of each problem of a stack."""
