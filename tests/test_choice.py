@@ -21,7 +21,7 @@ from mixtura import (
     load,
 )
 from mixtura.data import Scaling, Table
-from mixtura.densities import DiagonalGaussian, Full, LowRank
+from mixtura.densities import Diagonal, DiagonalGaussian, Full, LowRank
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.models.calibration import Calibration
 from mixtura.progress import Progress
@@ -541,11 +541,11 @@ def test_a_warm_start_from_a_generative_fit_discriminates(iris):
 
 
 def test_few_labeled_rows_are_not_held_back(iris):
-    """With a handful of labels first choices are taken, and probabilities stay modest."""
+    """With a handful of labels variances alone are learned, and probabilities stay modest."""
     X, y = iris
     few = np.where(np.arange(len(y)) % 10 == 0, y, -1)
     model = MixtureClassifier(1, solver=LBFGS(5), random_state=0).fit(X, few)
-    assert model.density_.floor == 0.01
+    assert model.density_ == Diagonal(0.3)
     assert (model.temperature_, model.doubt_) == (5.0, 20 / (40 + 15))
     assert model.predict_proba(X).max() <= 0.76
 

@@ -334,7 +334,7 @@ class MixtureClassifier(DensityClassifier):
             )
         generator = self._generator()
         with self._progress() as progress:
-            found = decide(self, rows, schema, spawn(generator), progress)
+            found = decide(self, rows, schema, spawn(generator), progress, stream=not beside)
             company, others = None, list[Mapped]()
             if beside and self._maps(found):
                 others = Mapped.tried(found, ways_beside(self, found, kinds_for(found.engine)))

@@ -42,18 +42,19 @@ def decide(
     schema: Schema,
     generator: torch.Generator,
     progress: Progress,
+    stream: bool = False,
 ) -> Decision:
     """What to train on which rows; unlabeled ones only if held-out labels say that they help.
 
-    All else is chosen as it would be without them.
+    All else is chosen as it would be without them. `stream`: more rows will come.
     """
     weight = estimator.unlabeled_weight
     if weight == "auto" and estimator._resumes:
         weight = "auto" if estimator.unlabeled_weight_ is None else estimator.unlabeled_weight_
     left_open = weight == "auto" and len(rows.classes) > 1
     if not (left_open or weight == 0.0) or not rows.may_do_without_unlabeled:
-        return _decide_on(estimator, rows, schema, generator, progress)
-    without = _decide_on(estimator, rows.labeled(), schema, generator, progress)
+        return _decide_on(estimator, rows, schema, generator, progress, stream)
+    without = _decide_on(estimator, rows.labeled(), schema, generator, progress, stream)
     without = replace(without, plan=replace(without.plan, unlabeled_weight=0.0))
     if not left_open:
         return without
@@ -75,6 +76,7 @@ def _decide_on(
     schema: Schema,
     generator: torch.Generator,
     progress: Progress,
+    stream: bool,
 ) -> Decision:
     """What to train on these rows."""
     levels = schema.levels(rows.X.values.shape[1])
@@ -85,7 +87,7 @@ def _decide_on(
         previous, scaling = previous_fit(estimator, rows, plans), estimator.scaling_
         plans = [resumed(estimator, plans[0])]
     engine = _engine(estimator, rows, schema, scaling)
-    return choose(estimator, plans, engine, generator, progress, previous)
+    return choose(estimator, plans, engine, generator, progress, previous, stream)
 
 
 def _engine(

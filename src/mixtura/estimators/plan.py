@@ -18,7 +18,7 @@ from mixtura.data.atoms import SUFFIX
 from mixtura.data.curves import KINDS
 from mixtura.data.given import Numbers
 from mixtura.data.labels import class_masses
-from mixtura.densities import DENSITIES, Auto, Structure, Student
+from mixtura.densities import DENSITIES, Auto, Diagonal, Structure, Student
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import EVEN
 from mixtura.estimators.rows import Rows
@@ -30,7 +30,7 @@ from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Likelihood, Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
-from mixtura.selection.chooser import MOST, Chooser, Contender, to_compare
+from mixtura.selection.chooser import MOST, Chooser, Contender, to_compare, too_few
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
@@ -57,6 +57,8 @@ _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
 #: A start has settled when a row gains so little per number (of ten at least); it is good enough
 #: for L-BFGS after so many iterations.
 _TOL, _ENOUGH = 1e-3, 10
+#: What a handful of labels are trusted to tell, where nothing can be compared.
+_FOR_FEW = Diagonal(0.3)
 #: The prior of a class that a stream has not shown yet.
 _NEVER = 1e-100
 
@@ -174,8 +176,12 @@ def choose(
     generator: torch.Generator,
     progress: Progress,
     previous: FitResult[Mixture] | None = None,
+    stream: bool = False,
 ) -> Decision:
-    """The plan that does best on held-out rows; trials take half of the time at most."""
+    """The plan that does best on held-out rows; trials take half of the time at most.
+
+    Where labels are too few for that, variances alone are learned, unless more rows will come.
+    """
     plan, settled = plans[0], previous is not None
     tradeoffs = [] if settled else other_tradeoffs(estimator, plan)
     asks = estimator.missingness == "auto" and engine.has_holes and not settled
@@ -187,9 +193,12 @@ def choose(
     some = None
     if n_ways > 1 or calibrates:
         some = to_compare(engine, spawn(generator))
-    if several and some is not None and leaves_density_open(estimator) and has_heavy_tails(some):
-        plans = [*plans, replace(plan, recipe=replace(plan.recipe, structure=_student(plan)))]
-        n_ways += 1
+    if several and some is not None and leaves_density_open(estimator):
+        if resolve(estimator.density, DENSITIES) == Auto() and too_few(some) and not stream:
+            plans = [replace(plan, recipe=replace(plan.recipe, structure=_FOR_FEW))]
+        elif has_heavy_tails(some):
+            plans = [*plans, replace(plan, recipe=replace(plan.recipe, structure=_student(plan)))]
+            n_ways += 1
     chooser = Chooser[Plan, Trained](some, answers, spawn(generator), progress, n_ways=n_ways)
     ways = [_quick(estimator, each, _GLIMPSE) for each in plans] if several else plans
     best = chooser.race(ways, "density")
@@ -274,7 +283,7 @@ def previous_fit(estimator: MixtureClassifier, rows: Rows, plans: list[Plan]) ->
     """The model of the previous fit; it must fit the new rows."""
     previous, structures = estimator.mixture_, [plan.recipe.structure for plan in plans]
     if leaves_density_open(estimator):
-        structures.append(_student(plans[0]))
+        structures += [_student(plans[0]), _FOR_FEW]
     same = (
         previous.density.n_features == rows.X.values.shape[1]
         and np.array_equal(estimator.classes_, rows.classes)
