@@ -113,7 +113,19 @@ def is_copy(batch: Batch) -> Tensor:
     return torch.arange(len(batch), device=batch.y.device) >= len(batch) // 2
 
 
-class PunchedEngine(Wrapped[AnyBatch]):
+class Doubled(Wrapped[AnyBatch]):
+    """Every row stands beside a copy of itself that lacks something."""
+
+    @property
+    def may_have_missing(self) -> bool:
+        return True
+
+    @property
+    def n_here(self) -> int:
+        return 2 * super().n_here
+
+
+class PunchedEngine(Doubled[AnyBatch]):
     """Every row stands beside a copy of itself with random holes: as rows will be met.
 
     Minibatches draw fresh holes; passes over all rows always meet the same ones, so that a sum
@@ -125,14 +137,6 @@ class PunchedEngine(Wrapped[AnyBatch]):
         self._share, self._generator = share, generator
         self._seed = int(torch.randint(2**31, (1,), generator=generator))
 
-    @property
-    def may_have_missing(self) -> bool:
-        return True
-
-    @property
-    def n_here(self) -> int:
-        return 2 * super().n_here
-
     def batch(self, index: slice | Tensor) -> AnyBatch:
         return super().batch(index).with_punched(self._share, self._generator)
 
@@ -142,7 +146,7 @@ class PunchedEngine(Wrapped[AnyBatch]):
             yield batch.with_punched(self._share, generator)
 
 
-class ContrastEngine(Wrapped[Batch]):
+class ContrastEngine(Doubled[Batch]):
     """Every row stands beside a copy without its targets, of negative weight.
 
     The likelihood of such rows is that of the targets given the features, and a `share` of that of
@@ -152,14 +156,6 @@ class ContrastEngine(Wrapped[Batch]):
     def __init__(self, inner: Engine[Batch], n_targets: int, share: float) -> None:
         super().__init__(inner)
         self._n_targets, self._share = n_targets, share
-
-    @property
-    def may_have_missing(self) -> bool:
-        return True
-
-    @property
-    def n_here(self) -> int:
-        return 2 * super().n_here
 
     def batch(self, index: slice | Tensor) -> Batch:
         return beside_features(super().batch(index), self._n_targets, self._share)

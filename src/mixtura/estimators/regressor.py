@@ -431,9 +431,8 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         """Write a report on the model as one HTML file, or its model card if `path` ends in .md.
 
         It has the data and its holes, what was chosen against what, errors and intervals whole and
-        with entries missing, which columns matter, what to measure first,
-        rows that are missed most, and what the model cannot do. Parameters are as in
-        `MixtureClassifier.report`.
+        with entries missing, which columns matter, what to measure first, rows that are missed
+        most, and what the model cannot do. Parameters are as in `MixtureClassifier.report`.
         """
         targets = self._targets(self._rows(X), y)
         seed = self._generator(random_state).initial_seed()
