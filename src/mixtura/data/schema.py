@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from os.path import exists
 
 import numpy as np
 
@@ -20,15 +18,21 @@ from mixtura.data.columns import (
     distinct,
     kind_of,
     kind_of_type,
-    name_of_type,
     read_column,
     restored,
-    unmasked,
 )
 from mixtura.data.given import ArrayLike
-from mixtura.data.lazy import LazyRows, Openable, chunks_of, is_path, shared
+from mixtura.data.in_memory import (
+    column_of,
+    columns_of,
+    is_frame,
+    names_of,
+    table_of,
+    type_names,
+)
+from mixtura.data.lazy import LazyRows, chunks_of, shared
 from mixtura.data.matrix import Matrix
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 
 _MANY_CATEGORIES = 1_000
 _SHOWN = 5
@@ -36,8 +40,6 @@ _SHOWN = 5
 _SOME_ROWS = 1_000
 #: Rows that are looked at together for a column without a value.
 _SCAN_ROWS = 16_384
-#: Sparse matrices become dense arrays of so many bytes at most.
-_DENSE_BYTES = 2**32
 
 
 #: For each column its sorted categories, or None; None altogether where all hold numbers.
@@ -65,17 +67,17 @@ class Schema:
     @classmethod
     def learn(cls, X: ArrayLike, categorical_features: ArrayLike = None) -> Schema:
         """Columns are categorical by their type, or because `categorical_features` says so."""
-        table = _table(X)
+        table = table_of(X)
         if table is None:
             return cls(None, None)
-        names, types = _names(table), _type_names(table)
+        names, types = names_of(table), type_names(table)
         chosen = chosen_columns(categorical_features, names, len(types))
         categories: list[np.ndarray | None] = [None] * len(types)
         observed: dict[int, int] = {}
         for place, type_name in enumerate(types):
             if place in chosen or type_name not in NUMBERS:
                 label = _label(names, place)
-                kind, values = read_column(_column(table, place), label)
+                kind, values = read_column(column_of(table, place), label)
                 by_type = type_name in TEXT | BOOLEANS or kind in ("text", "booleans")
                 if place in chosen or by_type:
                     categories[place], observed[place] = distinct(kind, values, label)
@@ -142,10 +144,10 @@ class Schema:
         say nothing by it, with a warning; or they are refused, if `unexpected` is "error". Columns
         that the training rows lack are refused, or left aside, with a warning, if it is "ignore".
         """
-        table = _table(X)
+        table = table_of(X)
         if table is None:
             return X
-        names, types = self.names_in(table), _type_names(table)
+        names, types = self.names_in(table), type_names(table)
         width, expected = len(types), len(self.names or self.categories or types)
         numeric = NUMBERS.issuperset(types)
         if names:
@@ -158,7 +160,7 @@ class Schema:
             )
         places = self._places(names, width)
         if numeric and None not in places and self._nothing_to_do(table, places):
-            return X if places == list(range(width)) else _columns(X, places)
+            return X if places == list(range(width)) else columns_of(X, places)
         return self._matrix(table, places, unexpected)
 
     def plain(self, X: ArrayLike) -> np.ndarray | None:
@@ -167,7 +169,7 @@ class Schema:
         That is so for some rows of finite numbers (or NaN) under the names of training, in their
         order. None for all else, which goes the long way; that takes ten times as long for a row.
         """
-        if _is_frame(X):
+        if is_frame(X):
             names = tuple(X.columns)
         elif type(X) is np.ndarray and X.ndim == 2:
             names = None
@@ -187,7 +189,7 @@ class Schema:
         names = self.names_in(X)
         if names is None or set(names) != set(self.names or ()):
             return X
-        return _columns(X, self._places(names, len(names)))
+        return columns_of(X, self._places(names, len(names)))
 
     def decode(self, values: np.ndarray) -> np.ndarray:
         """Codes become categories: floats if all of these are numbers, otherwise objects."""
@@ -200,7 +202,7 @@ class Schema:
 
     def like(self, values: np.ndarray, X: ArrayLike) -> ArrayLike:
         """The decoded values in the form of X: a data frame of its sort, or an array."""
-        if not _is_frame(X):
+        if not is_frame(X):
             return self.decode(values)
         names, values = self.names_in(X), np.asarray(values, dtype=np.float64)
         places = self._places(names, len(X.columns))
@@ -208,12 +210,12 @@ class Schema:
         labels = [known[at] if p is None else X.columns[p] for at, p in enumerate(places)]
         columns = []
         for at, place in enumerate(places):
-            categories, example = self._of(at), _column(X, place or 0)
+            categories, example = self._of(at), column_of(X, place or 0)
             kind = "" if place is None else kind_of(categories)
             columns.append(restored(decoded(values[:, at], categories), kind, example))
         if not hasattr(X, "iloc"):
             return type(X)([c.alias(name) for c, name in zip(columns, labels, strict=True)])
-        frame = _columns(X, [place or 0 for place in places]).copy()
+        frame = columns_of(X, [place or 0 for place in places]).copy()
         for at, column in enumerate(columns):
             frame.isetitem(at, column)
         return frame if None not in places else frame.set_axis(labels, axis=1)
@@ -221,7 +223,7 @@ class Schema:
     def _nothing_to_do(self, table: ArrayLike, places: list[int | None]) -> bool:
         """Whether numbers may stay as they are: no codes, and what was empty still is."""
         empty = [place for at, place in enumerate(places) if place is not None and at in self.empty]
-        later = (np.asarray(_column(table, place), dtype=np.float64) for place in empty)
+        later = (np.asarray(column_of(table, place), dtype=np.float64) for place in empty)
         return self.categories is None and all(np.isnan(values).all() for values in later)
 
     def _of(self, at: int) -> np.ndarray | None:
@@ -232,7 +234,7 @@ class Schema:
 
         Text is matched with text alone: the numbers of a frame without names are none.
         """
-        names = _names(X)
+        names = names_of(X)
         alike = self.names and names and _are_text(names) == _are_text(self.names)
         return names if alike else None
 
@@ -251,7 +253,7 @@ class Schema:
             if place is not None:
                 label = _label(self.names, at)
                 categories = np.empty(0) if at in self.empty else self._of(at)
-                kind, values = read_column(_column(table, place), label)
+                kind, values = read_column(column_of(table, place), label)
                 check_kind(kind, kind_of(categories), label)
                 matrix[:, at], untold[:, at], strange = codes_of(kind, values, categories, label)
                 unseen += [f"{label}: {_some(strange)}"] if strange else []
@@ -291,48 +293,6 @@ class Schema:
 # -- tables ------------------------------------------------------------------------------------
 
 
-def as_table(X: ArrayLike) -> ArrayLike:
-    """X itself; a sparse matrix becomes dense, what is masked NaN.
-
-    A Series, an empty frame or one that has not been read yet is refused.
-    """
-    if is_path(X) or isinstance(X, Openable):
-        raise UnsupportedError(
-            "X is a file, or another source of rows, and this takes tables in memory. "
-            "MixtureClassifier and MixtureDensity learn from files; mixtura.parquet.write answers "
-            "for their rows. For other models, read as many rows as memory holds, a random sample."
-        )
-    if isinstance(X, list | tuple) and X and all(map(is_path, X)) and exists(X[0]):
-        raise InvalidInputError(
-            "X is a list of files: pass mixtura.parquet.Source(X), which MixtureClassifier and "
-            "MixtureDensity learn from."
-        )
-    if hasattr(X, "toarray"):  # SciPy's
-        return _dense(X)
-    if hasattr(X, "collect_schema") and hasattr(X, "collect"):
-        raise InvalidInputError("X is a lazy data frame, without rows yet: pass X.collect().")
-    if _is_frame(X) and not len(X.columns):
-        raise InvalidInputError("X is a data frame without columns: pass one with at least one.")
-    if hasattr(X, "to_frame") and not hasattr(X, "columns"):
-        raise InvalidInputError(
-            "X is a Series, which may be a row or a column: pass a data frame, such as "
-            "frame.iloc[[i]] of pandas or frame[i : i + 1] of polars for one row."
-        )
-    return unmasked(X)
-
-
-def _dense(X: ArrayLike) -> np.ndarray:
-    n_bytes = 8 * math.prod(X.shape)
-    if n_bytes > _DENSE_BYTES:
-        raise InvalidInputError(
-            f"X is a sparse matrix of the shape {X.shape}, and takes {n_bytes / 2**30:.1f} GiB as "
-            f"the dense array that mixtures need, more than {_DENSE_BYTES / 2**30:.0f}. Pass "
-            "categories as they are, in a data frame, instead of one column for each; or fewer "
-            "columns, by TruncatedSVD, say; or fewer rows at a time."
-        )
-    return X.toarray()
-
-
 def check_names(given: Sequence[object], known: Sequence[object], unexpected: str) -> None:
     """Refuse or warn about columns that training did not have, and about those that are lacking.
 
@@ -366,36 +326,6 @@ def check_names(given: Sequence[object], known: Sequence[object], unexpected: st
         )
 
 
-def _is_frame(X: object) -> bool:
-    """Whether X is a data frame in memory: of pandas, of polars, or one that acts like them."""
-    return (hasattr(X, "iloc") or hasattr(X, "get_column")) and hasattr(X, "columns")
-
-
-def _table(X: ArrayLike) -> ArrayLike:
-    """X as a data frame or a matrix of numbers or objects; None for what others must judge."""
-    if _is_frame(X):
-        return X
-    try:
-        array = np.asarray(X)
-        if array.dtype.kind in "US" and not isinstance(X, np.ndarray):
-            array = np.asarray(X, dtype=object)  # NumPy made text of the numbers beside text
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    if array.ndim != 2 or array.dtype.kind not in "iufbOUS":
-        return None
-    return array.astype(np.float64) if array.dtype.kind == "b" else array
-
-
-def _names(table: ArrayLike) -> tuple[object, ...] | None:
-    given = tuple(table.columns) if _is_frame(table) else ()
-    names = tuple(name if isinstance(name, str | Integral) else str(name) for name in given)
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1}, key=str)
-        raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
-    mixed = len({isinstance(name, str) for name in given}) > 1
-    return names if names and not mixed else None
-
-
 def _are_text(names: Sequence[object]) -> bool:
     return all(isinstance(name, str) for name in names)
 
@@ -411,20 +341,6 @@ def _listed(title: str, names: Sequence[object]) -> str:
 
 def _some(values: Sequence[object]) -> str:
     return ", ".join(map(repr, values[:_SHOWN])) + (", ..." if len(values) > _SHOWN else "")
-
-
-def _column(table: ArrayLike, place: int) -> ArrayLike:
-    return table.iloc[:, place] if hasattr(table, "iloc") else table[:, place]
-
-
-def _columns(table: ArrayLike, places: list[ArrayLike]) -> ArrayLike:
-    return table.iloc[:, places] if hasattr(table, "iloc") else table[:, places]
-
-
-def _type_names(table: ArrayLike) -> list[str]:
-    if _is_frame(table):
-        return [name_of_type(dtype) for dtype in table.dtypes]
-    return [name_of_type(table.dtype)] * table.shape[1]
 
 
 def chosen_columns(given: ArrayLike, names: tuple[object, ...] | None, width: int) -> set[int]:

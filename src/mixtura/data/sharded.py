@@ -16,12 +16,13 @@ from torch import Tensor
 
 from mixtura.data.columns import distinct, kind_of
 from mixtura.data.given import ArrayLike, Parameters
+from mixtura.data.in_memory import as_table
 from mixtura.data.journal import Journal, Sums
 from mixtura.data.labels import CodedLabels, read_labels_of
 from mixtura.data.lazy import Found, LazyRows, Openable, Opened, source_of
 from mixtura.data.matrix import Matrix
 from mixtura.data.meter import spent_on
-from mixtura.data.schema import Schema, as_table
+from mixtura.data.schema import Schema
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.version import version
 

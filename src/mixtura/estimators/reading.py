@@ -16,7 +16,8 @@ from sklearn.utils.validation import (
 
 from mixtura.data import Matrix, Scaling, resolve_device
 from mixtura.data.given import ArrayLike, Device, Parameters
-from mixtura.data.schema import Schema, as_table
+from mixtura.data.in_memory import as_table
+from mixtura.data.schema import Schema
 from mixtura.engines import Engine, LocalEngine
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from mixtura.data import Matrix, Scaling
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
-from mixtura.data.schema import Schema, as_table
+from mixtura.data.in_memory import as_table
+from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import ModelClassifier

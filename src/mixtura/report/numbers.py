@@ -16,7 +16,7 @@ from sklearn.utils import _safe_indexing, get_tags
 from mixtura.answers import Explanation
 from mixtura.data import Matrix
 from mixtura.data.given import ArrayLike
-from mixtura.data.schema import as_table
+from mixtura.data.in_memory import as_table
 from mixtura.exceptions import (
     DegenerateDataWarning,
     InvalidInputError,

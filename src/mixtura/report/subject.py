@@ -14,8 +14,8 @@ from sklearn.utils.validation import _num_samples
 
 from mixtura.data import Matrix, encode_labels
 from mixtura.data.given import ArrayLike
+from mixtura.data.in_memory import as_table
 from mixtura.data.labels import read_labels_of
-from mixtura.data.schema import as_table
 from mixtura.data.sequence_input import Sequences
 from mixtura.engines import Engine
 from mixtura.exceptions import InvalidInputError, UnsupportedError

@@ -10,8 +10,8 @@ import numpy as np
 from mixtura.constants import FAR
 from mixtura.coupling import couple
 from mixtura.data.given import ArrayLike
+from mixtura.data.in_memory import as_table
 from mixtura.data.matrix import Matrix
-from mixtura.data.schema import as_table
 from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError, check_share
 from mixtura.runtime import gaussians, mixed  # noqa: F401  what files may hold
 from mixtura.runtime.files import Arrays, class_name, named, unpack

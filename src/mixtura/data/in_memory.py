@@ -1,0 +1,108 @@
+"""Tables in memory: arrays, data frames of pandas, polars and the like, sparse matrices."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+from os.path import exists
+
+import numpy as np
+
+from mixtura.data.columns import name_of_type, unmasked
+from mixtura.data.given import ArrayLike
+from mixtura.data.lazy import Openable, is_path
+from mixtura.exceptions import InvalidInputError, UnsupportedError
+
+#: Sparse matrices become dense arrays of so many bytes at most.
+_DENSE_BYTES = 2**32
+
+
+def as_table(X: ArrayLike) -> ArrayLike:
+    """X itself; a sparse matrix becomes dense, what is masked NaN.
+
+    A Series, an empty frame or one that has not been read yet is refused.
+    """
+    if is_path(X) or isinstance(X, Openable):
+        raise UnsupportedError(
+            "X is a file, or another source of rows, and this takes tables in memory. "
+            "MixtureClassifier and MixtureDensity learn from files; mixtura.parquet.write answers "
+            "for their rows. For other models, read as many rows as memory holds, a random sample."
+        )
+    if isinstance(X, list | tuple) and X and all(map(is_path, X)) and exists(X[0]):
+        raise InvalidInputError(
+            "X is a list of files: pass mixtura.parquet.Source(X), which MixtureClassifier and "
+            "MixtureDensity learn from."
+        )
+    if hasattr(X, "toarray"):  # SciPy's
+        return _dense(X)
+    if hasattr(X, "collect_schema") and hasattr(X, "collect"):
+        raise InvalidInputError("X is a lazy data frame, without rows yet: pass X.collect().")
+    if is_frame(X) and not len(X.columns):
+        raise InvalidInputError("X is a data frame without columns: pass one with at least one.")
+    if hasattr(X, "to_frame") and not hasattr(X, "columns"):
+        raise InvalidInputError(
+            "X is a Series, which may be a row or a column: pass a data frame, such as "
+            "frame.iloc[[i]] of pandas or frame[i : i + 1] of polars for one row."
+        )
+    return unmasked(X)
+
+
+def _dense(X: ArrayLike) -> np.ndarray:
+    """A sparse matrix as an array, if that is not too large."""
+    n_bytes = 8 * math.prod(X.shape)
+    if n_bytes > _DENSE_BYTES:
+        raise InvalidInputError(
+            f"X is a sparse matrix of the shape {X.shape}, and takes {n_bytes / 2**30:.1f} GiB as "
+            f"the dense array that mixtures need, more than {_DENSE_BYTES / 2**30:.0f}. Pass "
+            "categories as they are, in a data frame, instead of one column for each; or fewer "
+            "columns, by TruncatedSVD, say; or fewer rows at a time."
+        )
+    return X.toarray()
+
+
+def is_frame(X: object) -> bool:
+    """Whether X is a data frame in memory: of pandas, of polars, or one that acts like them."""
+    return (hasattr(X, "iloc") or hasattr(X, "get_column")) and hasattr(X, "columns")
+
+
+def table_of(X: ArrayLike) -> ArrayLike:
+    """X as a data frame or a matrix of numbers or objects; None for what others must judge."""
+    if is_frame(X):
+        return X
+    try:
+        array = np.asarray(X)
+        if array.dtype.kind in "US" and not isinstance(X, np.ndarray):
+            array = np.asarray(X, dtype=object)  # NumPy made text of the numbers beside text
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if array.ndim != 2 or array.dtype.kind not in "iufbOUS":
+        return None
+    return array.astype(np.float64) if array.dtype.kind == "b" else array
+
+
+def names_of(table: ArrayLike) -> tuple[object, ...] | None:
+    """Names of its columns; None where there are none, or not of one type."""
+    given = tuple(table.columns) if is_frame(table) else ()
+    names = tuple(name if isinstance(name, str | Integral) else str(name) for name in given)
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1}, key=str)
+        raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
+    mixed = len({isinstance(name, str) for name in given}) > 1
+    return names if names and not mixed else None
+
+
+def column_of(table: ArrayLike, place: int) -> ArrayLike:
+    """One column."""
+    return table.iloc[:, place] if hasattr(table, "iloc") else table[:, place]
+
+
+def columns_of(table: ArrayLike, places: list[ArrayLike]) -> ArrayLike:
+    """Some columns."""
+    return table.iloc[:, places] if hasattr(table, "iloc") else table[:, places]
+
+
+def type_names(table: ArrayLike) -> list[str]:
+    """The types of its columns."""
+    if is_frame(table):
+        return [name_of_type(dtype) for dtype in table.dtypes]
+    return [name_of_type(table.dtype)] * table.shape[1]
