@@ -25,17 +25,18 @@ def day(number: int, n_rows: int, rng: np.random.Generator) -> tuple[np.ndarray,
     return centers[y] + rng.normal(size=(n_rows, FEATURES)), y
 
 
-def stream(memory: float | None, n_rows: int) -> list[tuple[float, float, float]]:
-    """Per day the share of errors, the mean log density (both before learning), MiB at most."""
+def stream(memory: float | None, n_rows: int) -> list[tuple[float, float, float, int]]:
+    """Per day errors and the mean log density before learning, MiB at most, and components."""
     rng, found = np.random.default_rng(0), []
-    model = MixtureClassifier(1, density="full", objective="likelihood", random_state=0)
+    model = MixtureClassifier(density="full", objective="likelihood", random_state=0)
     for number in range(DAYS):
         X, y = day(number, n_rows, rng)
         if number:
             error = 1.0 - model.score(X, y)
-            found.append((error, float(model.score_samples(X).mean()), peak_memory()))
+            told = float(model.score_samples(X).mean())
+            found.append((error, told, peak_memory(), sum(model.n_components_)))
         model.partial_fit(X, y, classes=[0, 1], memory=memory)
-    assert np.allclose(model.drift_, [told for _, told, _ in found])
+    assert np.allclose(model.drift_, [told for _, told, *_ in found])
     return found
 
 
@@ -45,8 +46,8 @@ def main() -> None:
     forgets, keeps = stream(n_rows, n_rows), stream(None, n_rows)
     for number, (one, other) in enumerate(zip(forgets, keeps, strict=True), 1):
         print(
-            f"| {number} | {one[0]:.1%} | {one[1]:.2f} | {other[0]:.1%} | {other[1]:.2f} | "
-            f"{one[2]:.0f} |"
+            f"| {number} | {one[0]:.1%} | {one[1]:.2f} | {one[3]} "
+            f"| {other[0]:.1%} | {other[1]:.2f} | {other[3]} | {other[2]:.0f} |"
         )
 
 

@@ -669,6 +669,27 @@ def test_a_stream_ends_where_a_fit_does(density, iris, rng):
         )
 
 
+@pytest.mark.parametrize("density", [Full(), Diagonal()], ids=str)
+def test_components_of_a_stream_follow_its_rows(density, rng):
+    """Three clusters come, where there was one, and two of them leave; a given number stays."""
+    free, fixed = (
+        MixtureClassifier(size, density=density, objective="likelihood", random_state=0)
+        for size in ("auto", 1)
+    )
+    sizes = []
+    for n_rows, clusters in ((20, 1), (500, 3), (500, 1), (100, 1), (100, 1)):
+        y, place = np.arange(n_rows) % 2, rng.integers(clusters, size=n_rows)
+        X = rng.normal(size=(n_rows, 2)) + 8.0 * np.column_stack([place % 2, place // 2])
+        X[:, 0] -= 8.0 * y
+        for model in (free, fixed):
+            model.partial_fit(X, y, classes=[0, 1], memory=20)
+        sizes.append(free.n_components_)
+    assert sizes[0] == sizes[-1] == fixed.n_components_ == [1, 1]
+    assert min(sizes[1]) >= 3
+    assert max(sizes[1]) <= 4
+    assert free.drift_[-1] > fixed.drift_[-1] - 0.05
+
+
 def test_em_that_is_given_as_init_is_the_one_that_fits_the_likelihood(iris):
     """Where nothing else says how the likelihood is maximized."""
     settings = {"n_components": 2, "density": "diag", "objective": "likelihood", "random_state": 0}

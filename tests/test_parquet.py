@@ -9,10 +9,19 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureDensity
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    MixtureDensity,
+    MixtureImputer,
+    MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
+    PairwiseClassifier,
+    SparseMixtureClassifier,
+)
 from mixtura.data import lazy, tables
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
-from mixtura.solvers import EBW, EM, LBFGS, Adam
+from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
 
 pa = pytest.importorskip("pyarrow")
 pd = pytest.importorskip("pandas")
@@ -399,6 +408,47 @@ class Shrinking:
 
 
 def test_others_say_who_reads_files(files, fitted):
-    for call in (BoostedMixtureClassifier().fit, fitted.partial_fit, fitted.score):
-        with pytest.raises(UnsupportedError, match="MixtureClassifier and MixtureDensity learn"):
-            call(str(files / "*.parquet"), "label")
+    for call in (SparseMixtureClassifier().fit, MixtureImputer().fit, fitted.score):
+        for rows in (str(files / "*.parquet"), sorted(files.iterdir())):
+            with pytest.raises(UnsupportedError, match="MixtureClassifier, MixtureDensity"):
+                call(rows, "label")
+    with pytest.raises(ValueError, match="y='label' is a name"):
+        PairwiseClassifier(MixtureClassifier()).fit(str(files / "*.parquet"), "label")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BoostedMixtureClassifier(1, n_stages=1, calibrate=False),
+        MixtureNetworkClassifier(2, embedding="posterior", solver=LinkedEM(2)),
+        MixtureNetworkRegressor(2, embedding="posterior", solver=LinkedEM(2)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_other_models_of_files_are_those_of_memory(model, frame, files, streaming):
+    columns, target = ["a", "b", "kind"], "label" if hasattr(model, "calibrate") else "weight"
+    model.set_params(missingness="ignore", random_state=0)
+    source = parquet.Source(sorted(files.iterdir()), columns=[*columns, target])
+    ours = clone(model).fit(source, target)
+    theirs = clone(model).fit(frame[columns], frame[target])
+    answer = "predict_proba" if target == "label" else "predict"
+    found = [getattr(each, answer)(frame[columns]) for each in (ours, theirs)]
+    np.testing.assert_allclose(*found, 1e-6, 1e-9)
+
+
+def test_a_stream_of_files_is_one_of_its_parts(frame, files):
+    """Files are read once, in order; what fails on the way leaves the model as it was."""
+    model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+    options, parts = {"classes": ["x", "y", "z"], "memory": 100}, sorted(files.iterdir())
+    ours, theirs = clone(model), clone(model)
+    ours.partial_fit(parts, "label", sample_weight="weight", **options)
+    for part in parquet.Source(parts).parts("label", "weight"):
+        theirs.partial_fit(part[0], part[1], sample_weight=part[2], **options)
+    np.testing.assert_array_equal(ours.means_, theirs.means_)
+    assert ours.drift_ == theirs.drift_
+    assert len(ours.drift_) > 1
+    with pytest.raises(ValueError, match="has no column 'nothing'"):
+        ours.partial_fit(parts, "nothing")
+    with pytest.raises(ValueError, match="names of its columns"):
+        ours.partial_fit(parts, frame["label"])
+    np.testing.assert_array_equal(ours.means_, theirs.means_)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from numbers import Integral
-from os.path import exists
 
 import numpy as np
 
 from mixtura.data.columns import name_of_type, unmasked
 from mixtura.data.given import ArrayLike
-from mixtura.data.lazy import Openable, is_path
+from mixtura.data.lazy import Openable, are_files, is_path
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 
 #: Sparse matrices become dense arrays of so many bytes at most.
@@ -22,16 +21,12 @@ def as_table(X: ArrayLike) -> ArrayLike:
 
     A Series, an empty frame or one that has not been read yet is refused.
     """
-    if is_path(X) or isinstance(X, Openable):
+    if is_path(X) or are_files(X) or isinstance(X, Openable):
         raise UnsupportedError(
             "X is a file, or another source of rows, and this takes tables in memory. "
-            "MixtureClassifier and MixtureDensity learn from files; mixtura.parquet.write answers "
-            "for their rows. For other models, read as many rows as memory holds, a random sample."
-        )
-    if isinstance(X, list | tuple) and X and all(map(is_path, X)) and exists(X[0]):
-        raise InvalidInputError(
-            "X is a list of files: pass mixtura.parquet.Source(X), which MixtureClassifier and "
-            "MixtureDensity learn from."
+            "MixtureClassifier, MixtureDensity, BoostedMixtureClassifier and the networks learn "
+            "from files; mixtura.parquet.write answers for their rows. For other models, read as "
+            "many rows as memory holds, a random sample."
         )
     if hasattr(X, "toarray"):  # SciPy's
         return _dense(X)

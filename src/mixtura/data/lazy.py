@@ -9,6 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
+from os.path import exists
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
@@ -164,12 +165,26 @@ class Openable(ABC):
     ) -> Opened:
         """Look through the rows once; y and weights are names of columns, or arrays, or None."""
 
+    def parts(
+        self, y: ArrayLike, sample_weight: ArrayLike
+    ) -> Iterator[tuple[ArrayLike, ArrayLike, ArrayLike]]:
+        """One table after another, with its labels and weights; y and weights are names."""
+        raise UnsupportedError(
+            "a stream is learned from by one process: pass its files, or a mixtura.parquet.Source."
+        )
+
 
 def source_of(X: ArrayLike) -> ArrayLike:
-    """X; a path becomes the source of rows that it names."""
-    if not is_path(X):
+    """X; a path, or a list of them, becomes the source of rows that it names."""
+    if not (is_path(X) or are_files(X)):
         return X
     return import_module("mixtura.data.streamed").Source(X)  # pyarrow is optional
+
+
+def are_files(given: object) -> bool:
+    """Whether this is a list of files."""
+    listed = isinstance(given, list | tuple) and len(given) > 0 and all(map(is_path, given))
+    return listed and exists(given[0])  # type: ignore[index]
 
 
 def is_path(given: object) -> bool:

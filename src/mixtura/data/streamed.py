@@ -57,15 +57,8 @@ class Source(Openable):
     def opened(
         self, y: ArrayLike, sample_weight: ArrayLike, categorical_features: ArrayLike
     ) -> Opened:
-        reader = Reader(self.given, self.columns, self._share)
-        types, told = reader.types, [each for each in (y, sample_weight) if isinstance(each, str)]
-        for name in told:
-            if name not in types:
-                raise InvalidInputError(
-                    f"{reader.first} has no column {name!r} for y or sample_weight, but "
-                    f"{', '.join(map(repr, types))}."
-                )
-        names = tuple(name for name in types if name not in told)
+        reader, told, names = self._told(y, sample_weight)
+        types = reader.types
         chosen = chosen_columns(categorical_features, names, len(names))
         columns = [_Column(name, types[name], at in chosen) for at, name in enumerate(names)]
         if not columns:
@@ -80,6 +73,31 @@ class Source(Openable):
         )
         weight = weight.plain() if isinstance(weight, CodedLabels) else weight
         return Opened(rows, schema.with_empty(rows), labels, weight)
+
+    def parts(
+        self, y: ArrayLike, sample_weight: ArrayLike
+    ) -> Iterator[tuple[ArrayLike, ArrayLike, ArrayLike]]:
+        if any(not isinstance(each, str | None) for each in (y, sample_weight)):
+            raise InvalidInputError("y and sample_weight of a stream are names of its columns.")
+        reader, told, names = self._told(y, sample_weight)
+        for _, batch in reader.batches(reader.parts):
+            frame = batch.to_pandas()
+            answers = (frame[each] if each in told else None for each in (y, sample_weight))
+            yield frame[list(names)], *answers
+
+    def _told(
+        self, y: ArrayLike, sample_weight: ArrayLike
+    ) -> tuple[Reader, list[str], tuple[str, ...]]:
+        """What reads the rows, the columns of labels and weights, and all others."""
+        reader = Reader(self.given, self.columns, self._share)
+        told = [each for each in (y, sample_weight) if isinstance(each, str)]
+        for name in told:
+            if name not in reader.types:
+                raise InvalidInputError(
+                    f"{reader.first} has no column {name!r} for y or sample_weight, but "
+                    f"{', '.join(map(repr, reader.types))}."
+                )
+        return reader, told, tuple(name for name in reader.types if name not in told)
 
 
 @dataclass

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from mixtura.answers import METHODS, Groups, Question, explain
 from mixtura.data import Scaling
 from mixtura.data.given import ArrayLike, Device, RandomState, Setting
-from mixtura.data.lazy import Openable, is_path
+from mixtura.data.lazy import Openable, are_files, is_path
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.reading import check_count
@@ -49,7 +49,7 @@ FIT_CONSTRAINTS: dict[str, list[object]] = {
 
 def _size(X: ArrayLike) -> float:
     """How many numbers a user passed, as far as that can be told: nothing has been checked yet."""
-    if is_path(X) or isinstance(X, Openable):
+    if is_path(X) or are_files(X) or isinstance(X, Openable):
         return math.inf
     return math.prod(shape) if (shape := getattr(X, "shape", ())) else 0
 

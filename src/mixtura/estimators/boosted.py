@@ -132,12 +132,12 @@ class BoostedMixtureClassifier(DensityClassifier):
 
         Parameters
         ----------
-        X : (n, D), NaN where missing.
+        X : (n, D), NaN where missing; or files, as `MixtureClassifier` takes them.
         y : (n,) labels.
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing(X):
-            rows, schema = self._read_labeled(X, y, sample_weight)
+            rows, schema = self._read_labeled(*self._opened(X, y, sample_weight))
             rows, n_classes = rows.only_labeled(), len(rows.classes)
             counts = component_counts(self.n_components, rows)
             assert counts is not None  # only "auto" leaves them open

@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
+from mixtura.data.lazy import Openable, source_of
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
@@ -310,12 +311,23 @@ class MixtureClassifier(DensityClassifier):
         (see `marginals`) the first of them goes on alone. With the default floor and prior the two
         are close (iris in three parts: within 0.07).
 
+        Where n_components="auto", classes get further components where new rows, of which some are
+        held out, are clearly better explained by them, and lose those that stand for less than ten
+        rows; both for densities with closed-form updates. X may be files (see `fit`): they are read
+        once, in order, and each part (of about a million numbers) is a step.
+
         With `memory`, all that came before weighs no more than so many rows: the stream forgets,
         and follows what changes. `drift_` has the mean log density of the rows of every later call,
         before they were learned from: where it falls, rows have changed.
         """
         if memory is not None and not (isinstance(memory, Real) and memory > 0):
             raise InvalidInputError(f"memory={memory!r}: give a positive number of rows, or None.")
+        source = source_of(X)
+        if isinstance(source, Openable):
+            with self._all_or_nothing(X):
+                for part in source.parts(y, sample_weight):
+                    self.partial_fit(*part[:2], classes, part[2], memory=memory)
+            return self
         resumes = hasattr(self, "model_")
         known = read_stream_classes(self, classes, self.classes_ if resumes else None)
         with self._all_or_nothing(X):

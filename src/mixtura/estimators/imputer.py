@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, _num_samples, check_is_fitted
 
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState
+from mixtura.data.in_memory import as_table
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
 from mixtura.estimators.classifier import MixtureClassifier
@@ -112,6 +113,7 @@ class MixtureImputer(TransformerMixin, Estimator):
         if self.use_labels and y is None:
             raise InvalidInputError("use_labels=True needs labels: fit(X, y).")
         with self._all_or_nothing(X):
+            as_table(X)
             y = y if self.use_labels else np.zeros(_num_samples(X))
             self.estimator_ = self._inner().fit(X, y, sample_weight)
             missing = self._missing(X)

@@ -19,6 +19,8 @@ from torch import Tensor
 from mixtura.answers import Condition, Given
 from mixtura.data import UNLABELED, Batch, labeled_mask, read_labels
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
+from mixtura.data.labels import CodedLabels
+from mixtura.data.lazy import Opened
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
@@ -175,14 +177,15 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
 
         Parameters
         ----------
-        X : (n, D), numbers and categories; NaN or None where missing.
+        X : (n, D), numbers and categories; NaN or None where missing. Or files, as
+            `MixtureClassifier` takes them.
         y : (n,) labels; None or NaN where there is none (or -1, see `unlabeled`). Without any
             (y=None, or None for every row) a mixture is fitted to the rows; NaN for every row is
             refused, as scikit-learn's checks ask.
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing(X):
-            rows, schema = self._read_any(X, y, sample_weight)
+            rows, schema = self._read_any(*self._opened(X, y, sample_weight))
             generator = self._generator()
             with self._progress() as progress:
                 plan, engine, held_out, table = self._decide(
@@ -213,12 +216,12 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     ) -> tuple[Rows, Schema]:
         """Training rows, of which none may have a label."""
         if y is not None:
-            labels = read_labels(y)
-            check_consistent_length(X, labels)
+            labels = y.values if isinstance(y, CodedLabels) else read_labels(y)
+            check_consistent_length(labels if isinstance(X, Opened) else X, labels)
             if labels.dtype.kind == "f" and np.isnan(labels).all():
                 raise InvalidInputError("y holds NaN alone: pass y=None to fit without labels.")
             if labeled_mask(labels, self.unlabeled).any():
-                return self._read_labeled(X, labels, sample_weight)
+                return self._read_labeled(X, y, sample_weight)
         given, schema = self._read(X)
         weight = check_weight(sample_weight, len(given))
         nothing = np.full(len(given), UNLABELED)

@@ -121,11 +121,13 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
 
         Parameters
         ----------
-        X : (n, D), numbers and categories; NaN or None where missing.
+        X : (n, D), numbers and categories; NaN or None where missing. Or files, as
+            `MixtureClassifier` takes them.
         y : (n,) targets; NaN where there is none.
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing(X):
+            X, y, sample_weight = self._opened(X, y, sample_weight)
             rows, schema = self._read(X)
             y, weight, target = self._read_targets(rows, y, sample_weight)
             if (weight == 0).any():

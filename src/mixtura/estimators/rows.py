@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from mixtura.estimators.classifying import ModelClassifier
 
 
+#: What is said of a name in place of labels or targets.
+_NAME = "y={!r} is a name, for estimators that learn from files: pass one value per row."
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows or sequences; labels are indices of `classes` (-1: none), weights positive."""
@@ -108,6 +112,8 @@ def read_classes(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
             "is None."
         )
+    if isinstance(y, str):
+        raise InvalidInputError(_NAME.format(y))
     if isinstance(y, CodedLabels):
         classes, codes = read_classes(estimator, y.values, y.values, unlabeled, known)
         return classes, codes.astype(np.min_scalar_type(-len(classes)))[y.codes]
@@ -126,7 +132,9 @@ def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
             "is None."
         )
-    given = np.asarray(unmasked(y))
+    if isinstance(y, str):
+        raise InvalidInputError(_NAME.format(y))
+    given = np.asarray(unmasked(y.plain() if isinstance(y, CodedLabels) else y))
     if not several or given.ndim != 2:
         given = column_or_1d(given, warn=True)
     try:

@@ -23,8 +23,10 @@ from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.typical import weighted_quantiles
 from mixtura.solvers import Adam, FitResult
-from mixtura.solvers.em import online_em_step
+from mixtura.solvers.em import online_em_step, past_statistics
+from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan, class_counts
+from mixtura.training.streams import grown, shrunken
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
@@ -101,7 +103,8 @@ def next_step(
     typical = _streamed_quantiles(estimator.score_quantiles_, count, mixture, engine)
     closed_form = mixture.density.closed_form
     if closed_form:
-        mixture, count = _online_step(mixture, engine, count)
+        recipe = plan.recipe if estimator.n_components == "auto" else None
+        mixture, count = _online_step(mixture, engine, count, recipe, generator)
     else:
         count = count + class_counts(engine, estimator.class_prior_)
     result = FitResult(mixture, float("nan"), 1, True)
@@ -135,10 +138,25 @@ def _streamed_quantiles(
     return weighted_quantiles(np.append(before, scores), np.append(past, weight))
 
 
-def _online_step(mixture: Mixture, engine: Engine, count: np.ndarray) -> tuple[Mixture, np.ndarray]:
-    """Online EM; every row counts the same, labeled or not."""
+def _online_step(
+    mixture: Mixture,
+    engine: Engine,
+    count: np.ndarray,
+    recipe: Recipe | None,
+    generator: torch.Generator,
+) -> tuple[Mixture, np.ndarray]:
+    """Online EM; every row counts the same, labeled or not.
+
+    A recipe says how components begin, where their number follows the rows.
+    """
     share = None if bool(engine.labeled.all()) else 0.5
     scale = 1.0 if share is None else share
-    seen = scale * torch.from_numpy(count).to(engine.device)
-    updated, total = online_em_step(mixture, Likelihood(share), engine, seen)
-    return updated, (total / scale).cpu().numpy()
+    seen = torch.from_numpy(count).to(engine.device)
+    if recipe is None:
+        past = past_statistics(mixture, seen)
+    else:
+        mixture, past = grown(mixture, engine, seen, recipe, generator)
+    past = {name: scale * value for name, value in past.items()}
+    updated, come = online_em_step(mixture, Likelihood(share), engine, past)
+    seen = seen + come / scale
+    return updated if recipe is None else shrunken(updated, seen), seen.cpu().numpy()

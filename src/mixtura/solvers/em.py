@@ -208,16 +208,18 @@ def _ascended(
     return old.from_free(packed.unpack(search.point))
 
 
-def online_em_step(
-    mixture: Mixture, objective: Objective, engine: Engine, seen: Tensor
-) -> tuple[Mixture, Tensor]:
-    """One step on new rows; the model itself stands for the rows `seen` of each class (C,).
+def past_statistics(mixture: Mixture, seen: Tensor) -> Statistics:
+    """What the model itself stands for: so many rows of each class (C,), as it expects them."""
+    rows = mixture.log_weight.exp() * mixture.layout.by_component(seen)
+    return scale_statistics(mixture.density.own_statistics(), rows)
 
-    Returns the new mixture and the rows seen by now.
+
+def online_em_step(
+    mixture: Mixture, objective: Objective, engine: Engine, past: Statistics
+) -> tuple[Mixture, Tensor]:
+    """One step on new rows, beside statistics of the past.
+
+    Returns the new mixture, and how many rows of each class (C,) have come.
     """
     sums = engine.sum(partial(expected, mixture, objective), mixture.density)
-    sums.pop("loss")
-    past = mixture.log_weight.exp() * mixture.layout.by_component(seen)
-    imagined = scale_statistics(mixture.density.own_statistics(), past)
-    updated = em_update(mixture, add_statistics(sums, imagined))
-    return updated, seen + mixture.layout.sum(sums["mass"])
+    return em_update(mixture, add_statistics(sums, past)), mixture.layout.sum(sums["mass"])

@@ -19,7 +19,8 @@ from mixtura.solvers.base import unstacked
 from mixtura.training.start import stack_start
 
 _COUNTS = (2, 3, 4, 6, 8, 12, 16)
-_ROWS_PER_COMPONENT = 10
+#: A component that stands for fewer is not worth its parameters.
+ROWS_PER_COMPONENT = 10
 _PRIOR_ITERATIONS = 20
 #: Share of the time that is left which these may take.
 _PRIOR_TIME = 0.25
@@ -58,17 +59,24 @@ class Recipe:
         """Whether EM fits the structure itself, not another that it is then made from."""
         return self.structure.start is self.structure
 
-    def start(self, engine: Engine, count: int, generator: torch.Generator) -> Mixture:
+    def start(
+        self, engine: Engine, count: int, generator: torch.Generator, own_units: bool = False
+    ) -> Mixture:
         """What EM begins with: the moments of k-means clusters."""
         rows, everyone = engine.single_class(), Assignment.everyone(1, engine.device)
-        return self.stack_start(rows, everyone, count, generator)[0]
+        return self.stack_start(rows, everyone, count, generator, own_units)[0]
 
     def stack_start(
-        self, engine: Engine, assignment: Assignment, count: int, generator: torch.Generator
+        self,
+        engine: Engine,
+        assignment: Assignment,
+        count: int,
+        generator: torch.Generator,
+        own_units: bool = False,
     ) -> MixtureStack:
         """What EM begins with, in every problem."""
-        structure, informative = self.structure.start, self.informative
-        return stack_start(engine, assignment, count, structure, generator, informative=informative)
+        options = {"informative": self.informative, "own_units": own_units}
+        return stack_start(engine, assignment, count, self.structure.start, generator, **options)
 
     def finish(self, start: Start) -> Start:
         """The mixtures in the structure itself, where EM was to fit another one."""
@@ -324,7 +332,7 @@ class _Training:
             return float((2.0 * losses * evidence + size * evidence.log()).sum())
 
         for count in _COUNTS:
-            least = _ROWS_PER_COMPONENT * count
+            least = ROWS_PER_COMPONENT * count
             growing = [label for label in growing if float(rows[:, label].min()) >= least]
             tried = self.fit(growing, count)
             growing = [c for c in growing if criterion(c, tried[c]) < criterion(c, found[c])]

@@ -78,17 +78,23 @@ def stack_start(
     generator: torch.Generator,
     *,
     informative: bool = False,
+    own_units: bool = False,
 ) -> MixtureStack:
     """Single-class mixtures with the moments of k-means clusters, one per problem.
 
-    `informative` lets components also differ in which entries are absent.
+    `informative` lets components also differ in which entries are absent; `own_units` measures
+    distances by the deviations of these rows.
     """
     batch = engine.subsample(_MOST_ROWS, generator).all_rows().to(torch.float64)
     absent, scaling, levels = batch.lacks(), engine.scaling, engine.levels
     if scaling.atoms is not None:
         batch, levels = _beside_codes(batch, scaling.atoms), levels + scaling.atoms.levels
     weight = assignment.weight(batch.y, batch.weight)
-    labels = cluster(_as_numbers(batch, levels), weight, n_components, generator)
+    numbers = _as_numbers(batch, levels)
+    if own_units:
+        deviation = numbers.std(0)
+        numbers = numbers / torch.where(deviation > 0, deviation, 1.0)
+    labels = cluster(numbers, weight, n_components, generator)
     membership = torch.nn.functional.one_hot(labels, n_components) * weight[..., None]
     membership = _share_with_empty(membership, weight).flatten(1)
     # Holes are filled from rows of the same kind: whoever sees the one also sees the others.
