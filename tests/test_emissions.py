@@ -1,5 +1,6 @@
 """Frames with words in them, and how long states last: hmmlearn, scipy, and all paths."""
 
+from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
@@ -8,13 +9,18 @@ import polars as pl
 import pytest
 import torch
 from hmmlearn.hmm import CategoricalHMM
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 from scipy.stats import norm
+from sklearn.base import clone
 
 from mixtura import SequenceDensity, SequenceMixtureClassifier, load
+from mixtura.densities import Density, HiddenMarkov
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 from mixtura.sequences import from_long, from_panel
 from mixtura.solvers import EM
+from mixtura.testing import make_sequences
+from mixtura.testing.parts import make_density
+from mixtura.testing.references import dense_log_prob
 
 QUICK, WORDS = {"random_state": 0}, ["go", "run", "sit"]
 
@@ -186,3 +192,135 @@ def test_numbers_may_be_categories():
     assert model.schema_.categories[0].tolist() == [5.0, 7.0, 9.0]
     assert model.score(X, [0, 1] * 8) == 1.0
     assert set(model.sample(4, lengths=3)[0][0][:, 0]) <= {5.0, 7.0, 9.0}
+
+
+# -- how long states last ----------------------------------------------------------------------
+
+
+def make_durations(generator, left_to_right=False):
+    """Two models of three states, with chances of lasting one and two frames, and of more."""
+    rand = partial(torch.rand, dtype=torch.float64, generator=generator)
+    parts = [
+        HiddenMarkov.from_states(
+            make_density("diag", "covariance", generator, n_components=3, n_features=2),
+            0.1 + rand(3),
+            0.1 + rand(3, 3),
+            3,
+            left_to_right=left_to_right,
+        )
+        for _ in range(2)
+    ]
+    whole = Density.stack(parts)
+    counts = {**whole._own_counts(), "duration": 0.1 + rand(2, 3, 3, 2)}
+    return whole._with_counts(counts)
+
+
+def segments(length, n_states):
+    """All ways to cut a sequence into segments of states, (state, frames) each."""
+    if length == 0:
+        yield ()
+    for frames in range(1, length + 1):
+        for rest in segments(length - frames, n_states):
+            for state in range(n_states):
+                if not rest or rest[0][0] != state:
+                    yield ((state, frames), *rest)
+
+
+def log_joints(chain, k, emission):
+    """Log joint of each way to cut frames (T, S): starts, durations, moves; the last may go on."""
+    leave, stay = chain.log_duration[k].exp().unbind(-1)
+    start, moves = chain.log_start[k].exp(), chain.log_transition[k].exp()
+
+    def beyond(state, frames):
+        """Chance of so many frames at least; one where no other state may follow."""
+        if moves[state, state] > 0.0:
+            return 1.0
+        return float(np.prod([stay[state, min(i, 2)] for i in range(frames - 1)]))
+
+    for way in segments(len(emission), 3):
+        chance = float(start[way[0][0]]) * beyond(*way[-1])
+        for (state, frames), (other, _) in pairwise(way):
+            lasts = beyond(state, frames) * float(leave[state, min(frames - 1, 2)])
+            chance *= lasts * float(moves[state, other])
+        states = np.repeat(*np.array(way).T)
+        with np.errstate(divide="ignore"):
+            yield np.log(chance) + emission[np.arange(len(states)), states].sum(), states
+
+
+@pytest.mark.parametrize("left_to_right", [False, True])
+def test_durations_are_sums_over_all_segmentations(left_to_right, generator):
+    """Log-likelihoods, chances of states, the likeliest path, with frames and values missing."""
+    chain = make_durations(generator, left_to_right)
+    batch = make_sequences(chain, [3, 5, 1], generator, holes=True)
+    found, emission = chain.log_prob(batch), dense_log_prob(chain.emission, batch.frames)
+    state = chain.states(batch, torch.ones(3, 2).double()).unflatten(1, (2, 3)).numpy()
+    best = [chain.paths(batch, torch.full((3,), k)) for k in (0, 1)]
+    for number, k in product(range(3), range(2)):
+        places = (batch.packing.owner == number).nonzero().flatten().numpy()
+        joints, paths = zip(
+            *log_joints(chain, k, emission.reshape(-1, 2, 3)[places, k]), strict=True
+        )
+        np.testing.assert_allclose(found[number, k], logsumexp(joints), 1e-9, 1e-12)
+        visits = np.einsum("p,pts->ts", softmax(joints), np.eye(3)[np.array(paths)])
+        np.testing.assert_allclose(state[places, k], visits, 1e-7, 1e-9)
+        taken = next(i for i, path in enumerate(paths) if path.tolist() == best[k][places].tolist())
+        np.testing.assert_allclose(joints[taken], max(joints), 1e-9, 1e-12)
+
+
+def test_updates_of_durations(generator):
+    """EM never goes down, gradients are finite differences, and own statistics change nothing."""
+    chain = make_durations(generator)
+    batch, ones = make_sequences(chain, [6, 5, 4], generator), torch.ones(3, 2).double()
+    before = chain.log_prob(batch).sum(0)
+    for _ in range(3):
+        chain, valid = chain.maximize(chain.statistics(batch, ones))
+        after = chain.log_prob(batch).sum(0)
+        assert valid.all()
+        assert (after >= before - 1e-9).all()
+        before = after
+    own, _ = chain.maximize(chain.own_statistics())
+    np.testing.assert_allclose(own.log_duration, chain.log_duration, 1e-6)
+    np.testing.assert_allclose(own.log_transition.exp(), chain.log_transition.exp(), 1e-6, 1e-12)
+    free = chain.free()
+
+    def total(duration):
+        return chain.from_free({**free, "duration": duration}).log_prob(batch).sum()
+
+    at, step = free["duration"].detach().requires_grad_(), 1e-5
+    direction = torch.randn(at.shape, dtype=at.dtype, generator=generator)
+    (slope,) = torch.autograd.grad(total(at), at)
+    with torch.no_grad():
+        rise = total(at + step * direction) - total(at - step * direction)
+    np.testing.assert_allclose(rise / (2 * step), (slope * direction).sum(), 1e-5)
+
+
+def test_states_that_last_five_frames(tmp_path):
+    """Classes that differ in how long states last alone; a forecast knows when a state ends."""
+    rng = np.random.default_rng(0)
+
+    def alternating(n, lasts):
+        parts = [np.repeat(np.arange(6) % 2, [lasts() for _ in range(6)]) for _ in range(n)]
+        return [4.0 * part[:, None] + 0.3 * rng.normal(size=(len(part), 1)) for part in parts]
+
+    X = alternating(20, lambda: 5) + alternating(20, lambda: rng.geometric(0.2))
+    y = np.arange(40) // 20
+    model = SequenceMixtureClassifier(
+        2, method="ml", durations=6, calibrate=False, init=EM(20), **QUICK
+    ).fit(X[::2], y[::2])
+    plain = clone(model).set_params(durations=1).fit(X[::2], y[::2])
+    assert model.score(X[1::2], y[1::2]) >= 0.95 > plain.score(X[1::2], y[1::2])
+    model.save(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(X[1::2]), model.predict_proba(X[1::2]))
+    density = SequenceDensity(1, n_states=2, durations=6, solver=EM(20), **QUICK).fit(X[:20])
+    begun = [part[:8] for part in X[:3]]  # three frames of the second state
+    coming = density.forecast(begun, steps=3)
+    assert (coming.mean[:, :2, 0] > 3.0).all()
+    assert (coming.mean[:, 2, 0] < 1.0).all()
+    futures = density.forecast(begun, 3, n_draws=4, random_state=0)
+    assert ((futures[..., 0] > 2.0) == [True, True, False]).mean() > 0.95
+    lengths = np.diff(np.flatnonzero(np.diff(density.sample(1, lengths=60)[0][0][:, 0] > 2.0)))
+    assert (lengths == 5).mean() > 0.8
+    lost = [part.copy() for part in begun]
+    lost[0][3:6] = np.nan
+    assert np.isfinite(density.impute(lost)[0]).all()

@@ -48,6 +48,7 @@ def state_proba(fitted: Fitted, rows: Sequences, device: Device) -> list[np.ndar
 
 
 def _log_predicted(mixture: Mixture, batch: SequenceBatch) -> Tensor:
+    """(F, K, S D) of components and states of their chains."""
     return _chains(mixture).log_predicted(batch, mixture.log_joint_weight)
 
 
@@ -60,8 +61,11 @@ def frame_scores(
     """
 
     def scores(mixture: Mixture, batch: SequenceBatch) -> Tensor:
-        ahead, frames = _log_predicted(mixture, batch), batch.frames
-        emission = _chains(mixture).emission
+        chains, frames = _chains(mixture), batch.frames
+        ahead, emission = (
+            chains.by_state(_log_predicted(mixture, batch)).flatten(1),
+            chains.emission,
+        )
         log_scale = fitted.scaling.log_scale(batch.x)
         parts = _channels(frames) if by_channel else [frames]
         found = [
@@ -113,7 +117,7 @@ class Forecast:
 
 
 def _log_shares(fitted: Fitted, rows: Sequences, steps: int, device: Device) -> np.ndarray:
-    """(n, steps, K * S) log chances of component and state of the next frames.
+    """(n, steps, K, S D) log chances of component and chain's state of the next frames.
 
     They are lost ones after the last, whose states follow from the frames before.
     """
@@ -133,15 +137,14 @@ def forecast(fitted: Fitted, rows: Sequences, steps: int, device: Device) -> For
             f"{type(chains.emission).__name__} is no Gaussian, and its forecasts have no closed "
             "form: ask for draws, n_draws=100, or use a density of Gaussians, such as 'diag'."
         )
-    log_share = _log_shares(fitted, rows, steps, device)
+    log_share = chains.by_state(torch.from_numpy(_log_shares(fitted, rows, steps, device))).numpy()
     deviation = chains.emission.covariances().diagonal(dim1=1, dim2=2).sqrt().numpy()
     values = Predictive(
-        log_share.reshape(-1, log_share.shape[2]),
+        log_share.reshape(-1, chains.log_start.numel()),
         fitted.scaling.invert(chains.location.flatten(0, 1).numpy())[None],
         (deviation * fitted.scaling.scale)[None],
     )
-    proba = np.exp(log_share).reshape(len(rows), steps, *chains.log_start.shape)
-    return Forecast(proba, values)
+    return Forecast(np.exp(log_share), values)
 
 
 def draw_futures(
@@ -154,9 +157,10 @@ def draw_futures(
 ) -> np.ndarray:
     """(n_draws, n, steps, D) random next frames, those of a draw belonging together."""
     chains = _chains(fitted.mixture)
-    chance = np.exp(_log_shares(fitted, rows, 1, device)[:, 0])
-    drawn = torch.multinomial(torch.from_numpy(chance), n_draws, True, generator=generator)
-    component, first = drawn.mT.flatten() // chains.n_states, drawn.mT.flatten() % chains.n_states
+    chance = torch.from_numpy(np.exp(_log_shares(fitted, rows, 1, device)[:, 0])).flatten(1)
+    drawn = torch.multinomial(chance, n_draws, True, generator=generator).mT.flatten()
+    size = chains.n_states * chains.n_phases
+    component, first = drawn // size, drawn % size
     lengths = torch.full_like(first, steps)
     frames = chains.sample(component, generator, lengths=lengths, first=first)
     by_time = frames.unflatten(0, (steps, n_draws, len(rows))).permute(1, 2, 0, 3)

@@ -9,6 +9,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mixtura.data import Batch
 from mixtura.data.given import Setting
@@ -17,6 +18,8 @@ from mixtura.densities.base import Density, Statistics, keep_valid
 from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
 
 _INNER = "emission."
+#: Chances of staying that durations begin with.
+_STAY = 0.05, 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,9 @@ class HiddenMarkov(Density[SequenceBatch]):
     emission : K * S densities of frames, those of a model next to each other.
     log_start : (K, S).
     log_transition : (K, S, S), from row to column.
+    log_duration : (K, S, D, 2) of leaving a state, and of staying, after so many frames of it, the
+        last one for all that follow (hidden semi-Markov models); moves are then to other states.
+        None: in every frame the same, by the moves to itself.
     left_to_right : whether states may only be left for later ones, and the first comes first.
     visits : frames per state that one imagined sequence has, where updates are damped.
     """
@@ -35,18 +41,31 @@ class HiddenMarkov(Density[SequenceBatch]):
     emission: Density[Batch]
     log_start: Tensor
     log_transition: Tensor
+    log_duration: Tensor | None = None
     left_to_right: bool = False
     visits: float = 10.0
 
     @classmethod
     def from_states(
-        cls, emission: Density[Batch], start: Tensor, transition: Tensor, **options: Setting
+        cls,
+        emission: Density[Batch],
+        start: Tensor,
+        transition: Tensor,
+        durations: int = 1,
+        **options: Setting,
     ) -> HiddenMarkov:
-        """One model from the emissions of its states and counts of starts (S,) and moves (S, S)."""
-        blank = cls(
-            emission=emission, log_start=start[None], log_transition=transition[None], **options
-        )
-        return blank._with_counts(start[None], transition[None])
+        """One model from the emissions of its states and counts of starts (S,) and moves (S, S).
+
+        `durations` is D, or 1 for a model without chances of its own for them.
+        """
+        counts = {"start": start[None], "transition": transition[None]}
+        if durations > 1:
+            stay = (transition.diagonal() / transition.sum(1)).clamp(*_STAY)
+            lasted = torch.stack([1.0 - stay, stay], 1)[None, :, None]
+            counts["duration"] = lasted.repeat(1, 1, durations, 1)
+        blank = {f"log_{name}": value for name, value in counts.items()}
+        found = cls(emission=emission, **blank, **options)  # type: ignore[arg-type]
+        return found._with_counts(counts)
 
     @property
     def closed_form(self) -> bool:  # type: ignore[override]
@@ -57,6 +76,11 @@ class HiddenMarkov(Density[SequenceBatch]):
         return self.log_start.shape[1]
 
     @property
+    def n_phases(self) -> int:
+        """States of the chain per state: one for each number of frames that it has lasted."""
+        return 1 if self.log_duration is None else self.log_duration.shape[2]
+
+    @property
     def location(self) -> Tensor:
         return self._by_state(self.emission.location)
 
@@ -64,10 +88,11 @@ class HiddenMarkov(Density[SequenceBatch]):
     def n_parameters(self) -> int:
         states = self.n_states
         moves = states * (states - 1) // 2 if self.left_to_right else states**2 - 1
+        moves += 0 if self.log_duration is None else states * (self.n_phases - 1)
         return moves + states * self.emission.n_parameters
 
     def row_cost(self, missing: bool) -> int:
-        return 8 * self.log_start.numel() + self.emission.row_cost(missing)
+        return 8 * self.log_start.numel() * self.n_phases + self.emission.row_cost(missing)
 
     # -- emissions are a stack of K * S; everything else has K first ---------------------------
 
@@ -90,15 +115,49 @@ class HiddenMarkov(Density[SequenceBatch]):
         own = {name: value for name, value in tensors.items() if not name.startswith(_INNER)}
         return replace(self, emission=emission, **own)  # type: ignore[arg-type]
 
+    # -- the chain: after each number of frames a state is another one, with the same emissions ---
+
+    @property
+    def _moves(self) -> tuple[Tensor, Tensor]:
+        """Log starts (K, S D) and moves (K, S D, S D) of the chain."""
+        if self.log_duration is None:
+            return self.log_start, self.log_transition
+        later = (0, self.n_phases - 1)  # a state begins with its first phase
+        start = pad(self.log_start[..., None], later, value=-torch.inf)
+        alone = self._allowed["transition"].diagonal()[:, None]  # no other state follows
+        leave, stay = self.log_duration.unbind(-1)
+        leave, stay = leave.masked_fill(alone, -torch.inf), stay.masked_fill(alone, 0.0)
+        left = pad(
+            (leave[..., None] + self.log_transition[:, :, None])[..., None], later, value=-torch.inf
+        )
+        moves = torch.where(self._staying, stay[..., None, None], left)
+        return start.flatten(1), moves.flatten(3).flatten(1, 2)
+
+    @property
+    def _staying(self) -> Tensor:
+        """(S, D, S, D) which moves of the chain are from a phase of a state to the next one."""
+        states, phases = self.n_states, self.n_phases
+        same = torch.eye(states, dtype=torch.bool, device=self.log_start.device)
+        phase = torch.arange(phases, device=self.log_start.device)
+        after = (phase + 1).clamp_max(phases - 1)[:, None] == phase
+        return same[:, None, :, None] & after[None, :, None]
+
+    def by_state(self, log_chance: Tensor) -> Tensor:
+        """(..., S) log chances of states, from those of the chain's (..., S D)."""
+        if self.log_duration is None:
+            return log_chance
+        return log_chance.unflatten(-1, (-1, self.n_phases)).logsumexp(-1)
+
     # -- likelihood ----------------------------------------------------------------------------
 
     def _log_emission(self, batch: SequenceBatch) -> Tensor:
-        """(K, F, S)."""
+        """(K, F, S D)."""
         flat = self.emission.log_prob(batch.frames)
-        return flat.unflatten(1, self.log_start.shape).transpose(0, 1)
+        found = flat.unflatten(1, self.log_start.shape).transpose(0, 1)
+        return found if self.log_duration is None else found.repeat_interleave(self.n_phases, 2)
 
     def _chain(self, batch: SequenceBatch) -> tuple[Tensor, Tensor, Tensor, Packing]:
-        return self._log_emission(batch), self.log_start, self.log_transition, batch.packing
+        return self._log_emission(batch), *self._moves, batch.packing
 
     def log_prob(self, batch: SequenceBatch) -> Tensor:
         if torch.is_grad_enabled():
@@ -113,16 +172,32 @@ class HiddenMarkov(Density[SequenceBatch]):
         return kept[1]
 
     def _posterior(self, batch: SequenceBatch, weight: Tensor) -> Posterior:
+        """Sums over what the chain did; `state` is by state."""
         with torch.no_grad():
-            return self._forward(batch).posterior(weight)
+            found = self._forward(batch).posterior(weight)
+        if self.log_duration is None:
+            return found
+        return replace(found, state=found.state.unflatten(2, (-1, self.n_phases)).sum(3))
 
     def statistics(self, batch: SequenceBatch, occupancy: Tensor) -> Statistics:
         expected = self._posterior(batch, occupancy)
         return {
             "mass": occupancy.sum(0),
-            "start": expected.start,
-            "transition": expected.transition,
+            **self._counts(expected),
             **self._outward(self.emission.statistics(batch.frames, expected.by_frame)),
+        }
+
+    def _counts(self, expected: Posterior) -> Statistics:
+        """Of starts, moves between states, and of leaving and staying."""
+        if self.log_duration is None:
+            return {"start": expected.start, "transition": expected.transition}
+        each = (-1, self.n_phases)
+        moves = expected.transition.unflatten(2, each).unflatten(1, each)  # (K, S, D, S, D)
+        left, stayed = moves[..., 0], moves.masked_fill(~self._staying, 0.0).sum((3, 4))
+        return {
+            "start": expected.start.unflatten(1, each)[..., 0],
+            "transition": left.sum(2),
+            "duration": torch.stack([left.sum(3), stayed], -1),
         }
 
     # -- priors and updates --------------------------------------------------------------------
@@ -139,8 +214,7 @@ class HiddenMarkov(Density[SequenceBatch]):
         inner = self.emission.spread_statistics(reference, center.flatten(0, 1))
         return {
             "mass": torch.ones_like(self.log_start[:, 0]),
-            "start": torch.zeros_like(self.log_start),
-            "transition": torch.zeros_like(self.log_transition),
+            **{name: torch.zeros_like(value) for name, value in self._own_counts().items()},
             **self._outward(inner),
         }
 
@@ -152,10 +226,20 @@ class HiddenMarkov(Density[SequenceBatch]):
         inner = self.emission.own_statistics()
         return {
             "mass": torch.ones_like(self.log_start[:, 0]),
-            "start": self.log_start.exp(),
-            "transition": self.visits * self.log_transition.exp(),
+            **self._own_counts(),
             **self._outward({name: self.visits * value for name, value in inner.items()}),
         }
+
+    def _own_counts(self) -> Statistics:
+        if self.log_duration is None:
+            return {
+                "start": self.log_start.exp(),
+                "transition": self.visits * self.log_transition.exp(),
+            }
+        duration = self.visits / self.n_phases * self.log_duration.exp()
+        leaves = duration[..., 0].sum(2, keepdim=True)
+        transition = leaves * self.log_transition.exp()
+        return {"start": self.log_start.exp(), "transition": transition, "duration": duration}
 
     def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         """A state that has no frames stays as it is, and so do the moves from it."""
@@ -163,44 +247,54 @@ class HiddenMarkov(Density[SequenceBatch]):
         emission, valid = self.emission.maximize(inner)
         empty = inner["mass"].abs() <= tiny
         emission = keep_valid(self.emission, emission, ~empty)
-        start, transition = statistics["start"], statistics["transition"]
         rounding = -1e-9 * (1.0 + statistics["transition"].abs().sum((1, 2)))
-        sound = (start >= rounding[:, None]).all(1)
-        sound &= (transition >= rounding[:, None, None]).all((1, 2))
-        left = transition.clamp_min(0.0)
-        stays = left.sum(2, keepdim=True) <= tiny
-        left = torch.where(stays, self.log_transition.exp(), left)
-        updated = replace(self, emission=emission)._with_counts(start.clamp_min(0.0), left)
+        counts, sound = {}, torch.ones_like(rounding, dtype=torch.bool)
+        for name, log_chance in self._chances().items():
+            sound &= (statistics[name].flatten(1) >= rounding[:, None]).all(1)
+            counts[name] = statistics[name].clamp_min(0.0)
+            never = counts[name].sum(-1, keepdim=True) <= tiny
+            counts[name] = torch.where(never, log_chance.exp(), counts[name])
+        updated = replace(self, emission=emission)._with_counts(counts)
         return updated, self._by_state(valid | empty).all(1) & sound
 
-    @property
-    def _allowed(self) -> tuple[Tensor, Tensor]:
-        """Starts (S,) and moves (S, S) that the topology has."""
-        all_moves = torch.ones_like(self.log_transition[0], dtype=torch.bool)
-        if not self.left_to_right:
-            return all_moves[0], all_moves
-        return all_moves.tril()[0], all_moves.triu()
+    def _chances(self) -> dict[str, Tensor]:
+        """Log chances by name, which sum to one along the last axis."""
+        found = {"start": self.log_start, "transition": self.log_transition}
+        return found if self.log_duration is None else found | {"duration": self.log_duration}
 
-    def _with_counts(self, start: Tensor, transition: Tensor) -> Self:
+    @property
+    def _allowed(self) -> dict[str, Tensor]:
+        """Which of them the topology has: starts (S,), moves (S, S), durations (2,)."""
+        size = self.log_start.shape[-1]
+        moves = torch.ones(size, size, dtype=torch.bool, device=self.log_start.device)
+        found = {"start": moves.tril()[0] if self.left_to_right else moves[0]}
+        moves = moves.triu() if self.left_to_right else moves
+        if self.log_duration is not None:
+            same = torch.eye(size, dtype=torch.bool, device=moves.device)
+            others = moves & ~same
+            moves = torch.where(others.any(1, keepdim=True), others, same)  # the last has none
+            found["duration"] = moves.new_ones(2)
+        return found | {"transition": moves}
+
+    def _with_counts(self, counts: dict[str, Tensor]) -> Self:
         """Probabilities in proportion to counts, none below `LEAST` but the forbidden ones."""
-        first, moves = self._allowed
 
         def normalized(counts: Tensor, allowed: Tensor) -> Tensor:
             counts = torch.where(allowed, counts.clamp_min(torch.finfo(counts.dtype).tiny), 0.0)
             shares = (counts / counts.sum(-1, keepdim=True)).clamp_min(LEAST)
             return torch.where(allowed, shares, 0.0).log()
 
-        return replace(
-            self,
-            log_start=normalized(start, first),
-            log_transition=normalized(transition, moves),
+        return self._with_chances(
+            {name: normalized(counts[name], allowed) for name, allowed in self._allowed.items()}
         )
 
+    def _with_chances(self, log_chance: dict[str, Tensor]) -> Self:
+        return replace(self, **{f"log_{name}": value for name, value in log_chance.items()})  # type: ignore[arg-type]
+
     def free(self) -> dict[str, Tensor]:
-        first, moves = self._allowed
+        chances = self._chances()
         return {
-            "start": self.log_start.masked_fill(~first, 0.0),
-            "transition": self.log_transition.masked_fill(~moves, 0.0),
+            **{name: chances[name].masked_fill(~mask, 0.0) for name, mask in self._allowed.items()},
             **self._outward(self.emission.free()),
         }
 
@@ -209,13 +303,9 @@ class HiddenMarkov(Density[SequenceBatch]):
             logs = free.masked_fill(~allowed, -torch.inf).log_softmax(-1)
             return torch.where(allowed, logs.clamp_min(math.log(LEAST)), -torch.inf)
 
-        first, moves = self._allowed
-        return replace(
-            self,
-            emission=self.emission.from_free(self._inward(free)),
-            log_start=normalized(free["start"], first),
-            log_transition=normalized(free["transition"], moves),
-        )
+        chances = {name: normalized(free[name], mask) for name, mask in self._allowed.items()}
+        emission = self.emission.from_free(self._inward(free))
+        return replace(self, emission=emission)._with_chances(chances)
 
     def covariances(self) -> Tensor:
         return self._by_state(self.emission.covariances())
@@ -228,7 +318,7 @@ class HiddenMarkov(Density[SequenceBatch]):
 
     @torch.no_grad()
     def log_predicted(self, batch: SequenceBatch, log_weight: Tensor) -> Tensor:
-        """(F, K * S) log chances of component and state given the frames before each one.
+        """(F, K, S D) log chances of component and chain's state given the frames before each one.
 
         `log_weight` (K,) are those of the components before the first. All components are one
         chain here that never moves between them, and chances are normalized at every moment, so
@@ -236,25 +326,30 @@ class HiddenMarkov(Density[SequenceBatch]):
         """
         packing = batch.packing
         moments = self._log_emission(batch).transpose(0, 1).split(packing.alive)  # each (n, K, S)
-        ahead = (log_weight[:, None] + self.log_start).expand_as(moments[0])
+        log_start, log_transition = self._moves
+        ahead = (log_weight[:, None] + log_start).expand_as(moments[0])
         found = [ahead]
         for before, now in pairwise(moments):
             reached = (ahead + before)[: len(now)].flatten(1).log_softmax(1).view_as(now)
-            ahead = (reached[..., None] + self.log_transition).logsumexp(2)
+            ahead = (reached[..., None] + log_transition).logsumexp(2)
             found.append(ahead)
-        return torch.cat(found).flatten(1)
+        return torch.cat(found)
 
     def paths(self, batch: SequenceBatch, component: Tensor) -> Tensor:
         """The likeliest states (F,) of every packed frame under its sequence's component (n,)."""
         with torch.no_grad():
             path = viterbi(*self._chain(batch))
         owner = batch.packing.owner
-        return path[component[owner], torch.arange(len(owner), device=owner.device)]
+        found = path[component[owner], torch.arange(len(owner), device=owner.device)]
+        return found // self.n_phases
 
     def sample(self, component: Tensor, generator: torch.Generator, **options: Tensor) -> Tensor:
-        """Packed frames of sequences of `lengths` (n,), begun in states `first` (n,), if given."""
+        """Packed frames of sequences of `lengths` (n,).
+
+        They begin in states `first` (n,) of the chain, where these are given.
+        """
         packing = Packing.of(options["lengths"])
-        start, transition = self.log_start.exp(), self.log_transition.exp()
+        start, transition = (each.exp() for each in self._moves)
         longest_first = packing.owner[: packing.n_first]
         component = component[longest_first]
         if "first" in options:
@@ -267,7 +362,7 @@ class HiddenMarkov(Density[SequenceBatch]):
             state = torch.multinomial(chance, 1, generator=generator).flatten()
             states.append(state)
         rank = torch.cat([torch.arange(count) for count in packing.alive])
-        drawn = component[rank] * self.n_states + torch.cat(states)
+        drawn = component[rank] * self.n_states + torch.cat(states) // self.n_phases
         return self.emission.sample(drawn, generator)
 
     def fill(self, batch: SequenceBatch, share: Tensor) -> Tensor:
@@ -281,7 +376,7 @@ class HiddenMarkov(Density[SequenceBatch]):
         owner, places = packing.owner, torch.arange(len(packing.owner), device=component.device)
         with torch.no_grad():
             filtered = self._forward(batch).log_filtered()[component[owner], places]
-        moves = self.log_transition[component[owner[: packing.n_first]]]
+        moves = self._moves[1][component[owner[: packing.n_first]]]
         states: list[Tensor] = []
         for logits in reversed(filtered.split(packing.alive)):
             if states:
@@ -291,7 +386,7 @@ class HiddenMarkov(Density[SequenceBatch]):
                 logits[: len(after)] += moves[count, :, after]
             drawn = torch.multinomial(logits.softmax(1).cpu(), 1, generator=generator).flatten()
             states.append(drawn.to(owner.device))
-        state = torch.cat(states[::-1])
+        state = torch.cat(states[::-1]) // self.n_phases
         return self.emission.complete(
             batch.frames, component[owner] * self.n_states + state, generator
         )

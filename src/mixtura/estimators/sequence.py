@@ -70,7 +70,12 @@ class SequenceMixtureClassifier(DensityClassifier):
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
         Of the emissions, as in `MixtureClassifier`.
     topology : "ergodic" or "left_to_right"
-        Whether every state may follow every other, or only later ones.
+        Whether every state may follow every other, or only later ones (some may be skipped).
+    durations : int
+        1: in every frame a state is left with the same chance (hidden Markov models). More: that it
+        lasts 1, 2, ... frames, fewer than that, has a chance of its own each, and every frame
+        beyond the same one again (hidden semi-Markov models, by a chain of so many times as many
+        states).
     n_stages : int
         Growing methods: stages at most; fewer where the objective stops to gain, or classes have
         fewer than two sequences per stage.
@@ -137,6 +142,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         "multiclass": [StrOptions({"direct", "pairwise"})],
         "density": [StrOptions(set(DENSITIES)), Structure],
         "topology": [StrOptions({"ergodic", "left_to_right"})],
+        "durations": [Interval(Integral, 1, None, closed="left")],
         "n_stages": [Interval(Integral, 1, None, closed="left")],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
         "solver": [StrOptions(set(SOLVERS)), Solver],
@@ -167,6 +173,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         multiclass: str = "direct",
         density: str | Structure = "diag",
         topology: str = "ergodic",
+        durations: int = 1,
         n_stages: int = 10,
         tradeoff: float = 0.0,
         solver: str | Solver = "lbfgs",
@@ -194,6 +201,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         self.multiclass = multiclass
         self.density = density
         self.topology = topology
+        self.durations = durations
         self.n_stages = n_stages
         self.tradeoff = tradeoff
         self.solver = solver

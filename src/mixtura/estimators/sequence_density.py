@@ -92,8 +92,8 @@ class SequenceDensity(Clustering):
         held-out sequences, or of pieces of them where there are fewer than 20.
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
         Of the emissions, as in `MixtureClassifier`.
-    topology : "ergodic" or "left_to_right"
-        Whether every state may follow every other, or only later ones.
+    topology, durations
+        As in `SequenceMixtureClassifier`.
     solver : "em", or an `EM`
         "em" is `EM(max_iter=100, tol=1e-3, n_init=1)`, where `tol` is the gain in log-likelihood
         per frame.
@@ -129,6 +129,7 @@ class SequenceDensity(Clustering):
         "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "density": [StrOptions(set(DENSITIES)), Structure],
         "topology": [StrOptions({"ergodic", "left_to_right"})],
+        "durations": [Interval(Integral, 1, None, closed="left")],
         "solver": [StrOptions({"em"}), EM],
         "prior_rows": [Interval(Real, 0, None, closed="left")],
         "standardize": ["boolean"],
@@ -145,6 +146,7 @@ class SequenceDensity(Clustering):
     n_states: int | str = "auto"
     density: str | Structure = "diag"
     topology: str = "ergodic"
+    durations: int = 1
     solver: str | EM = "em"
     prior_rows: float = 1.0
     max_time: float | None = None
@@ -233,6 +235,7 @@ class SequenceDensity(Clustering):
             _STATES[0] if open_states else int(self.n_states),
             resolve(self.density, DENSITIES).candidates(int((scaling.levels == 0).sum()))[0],
             self.topology == "left_to_right",
+            self.durations,
             resolve(self.solver, {"em": EM}),
             self.prior_rows,
         )

@@ -38,6 +38,7 @@ class ChainMixturePlan:
     n_states: int
     structure: Structure
     left_to_right: bool
+    durations: int
     em: EM
     prior_rows: float
 
@@ -70,7 +71,12 @@ class ChainMixturePlan:
 
     def _start(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Mixture:
         """One model of each cluster of sequences."""
-        begin = partial(chain_start, structure=self.structure, left_to_right=self.left_to_right)
+        begin = partial(
+            chain_start,
+            structure=self.structure,
+            left_to_right=self.left_to_right,
+            durations=self.durations,
+        )
         own = partial(begin, generator=generator, n_states=self.n_states)
         if self.n_components == 1:
             return own(engine)

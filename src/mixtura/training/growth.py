@@ -123,6 +123,7 @@ class ChainPlan:
     method: str | Objective
     structure: Structure
     left_to_right: bool
+    durations: int
     em: EM
     prior_rows: float
     n_stages: int
@@ -144,6 +145,7 @@ class ChainPlan:
             n_states=self.n_states,
             structure=self.structure,
             left_to_right=self.left_to_right,
+            durations=self.durations,
         )
         held_out, discriminative = None, isinstance(self.method, Objective) and self.n_classes > 1
         if discriminative and self.solver.held_out_share:

@@ -252,6 +252,7 @@ def chain_start(
     n_states: int,
     structure: Structure,
     left_to_right: bool,
+    durations: int = 1,
 ) -> Mixture:
     """A single hidden Markov model: k-means clusters of frames, or equal stretches of time."""
     most = max(1, int(_MOST_FRAMES / float(engine.sizes.mean())))
@@ -281,6 +282,7 @@ def chain_start(
             emission,
             first + _UNSEEN * first.sum() / n_states,
             moves + _UNSEEN * moves.sum(1, keepdim=True).clamp_min(1e-3) / n_states,
+            durations,
             left_to_right=left_to_right,
             visits=max(1.0, visits),
         )
