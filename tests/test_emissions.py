@@ -14,8 +14,11 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from mixtura import SequenceDensity, SequenceMixtureClassifier, load
+from mixtura.datasets import make_hmm_sequences
 from mixtura.densities import Density, HiddenMarkov
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.models.fitted import in_deviations
+from mixtura.selection import typical
 from mixtura.sequences import from_long, from_panel
 from mixtura.solvers import EM
 from mixtura.testing import make_sequences
@@ -324,3 +327,38 @@ def test_states_that_last_five_frames(tmp_path):
     lost = [part.copy() for part in begun]
     lost[0][3:6] = np.nan
     assert np.isfinite(density.impute(lost)[0]).all()
+
+
+# -- outliers ----------------------------------------------------------------------------------
+
+
+def test_short_sequences_are_as_typical_as_long_ones():
+    """Scores per value of sequences whose values vary by themselves and together, by generator."""
+    rng = np.random.default_rng(0)
+    count = rng.integers(2, 200, 4000)
+    scores = rng.normal(-1.0 - 2.0 / count, np.sqrt(0.8 / count + 0.01))
+    found = typical._per_value(scores, count, np.ones(len(count)))
+    np.testing.assert_allclose(found, (-1.0, -2.0, 0.8, 0.01), 0.15)
+    away = in_deviations(scores, count, found)
+    least = np.quantile(away, 0.1)
+    assert np.mean(away[count < 10] < least) == pytest.approx(0.1, abs=0.04)
+    assert np.mean(away[count > 100] < least) == pytest.approx(0.1, abs=0.02)
+    np.testing.assert_allclose(
+        typical._per_value(np.array([1.0, 3.0]), np.array([5.0, 5.0]), np.ones(2)),
+        (2.0, 0, 0.5, 0.9),
+    )
+
+
+def test_thresholds_hold_for_new_sequences():
+    """A share of short ones, of long ones, and of single frames; few were trained on."""
+    train, test = (
+        make_hmm_sequences(n, length=(3, 40), random_state=seed).data
+        for n, seed in ((30, 0), (60, 1))
+    )
+    model = SequenceDensity(2, n_states=2, solver=EM(10, tol=0.1), **QUICK).fit(train)
+    short = [part[:3] for part in test if len(part) > 10]
+    for sequences in (test, short):
+        assert 0.03 < model.is_outlier(sequences, 0.1).mean() < 0.2
+    for by_channel in (False, True):
+        frames = np.concatenate(model.outlier_frames(test, 0.05, by_channel=by_channel))
+        assert frames.mean() == pytest.approx(0.05, abs=0.015)

@@ -224,9 +224,9 @@ def test_scores_are_those_of_a_sample(max_time, most, rng, monkeypatch):
 
     plain = typical.run_over
     monkeypatch.setattr(typical, "run_over", run_over)
-    scores, weight = typical_scores(mixture, engine, None, Progress(max_time=max_time))
+    scores, rows = typical_scores(mixture, engine, None, Progress(max_time=max_time))
     assert 0 < sum(looked_at) <= most
-    assert len(scores) == len(weight)
+    assert len(scores) == len(rows)
     low = np.quantile(log_density(mixture, engine.all_rows()), 0.1)
     assert np.quantile(scores, 0.1) == pytest.approx(low, abs=0.5)
 

@@ -241,7 +241,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         they are, and more is flagged; so they do where `max_time` leaves no time for more.
 
         A row with holes is judged in its favor: with the holes filled by their conditional means.
-        Sequences are judged by their log density per value.
+        Sequences are judged by their log density per value, in deviations for their length.
         """
         model = self._fitted
         check_share("share", share)

@@ -27,7 +27,7 @@ from mixtura.progress import Progress
 from mixtura.selection.blend import blend_answers
 from mixtura.selection.chooser import MOST, Chooser, Contender
 from mixtura.selection.held_out import Answers
-from mixtura.selection.typical import typical_quantiles
+from mixtura.selection.typical import typical_sequences
 from mixtura.solvers import EBW, EM, LBFGS, Adam, Solver
 from mixtura.training.growth import GROWING, ChainPlan
 from mixtura.training.summaries import SummaryPlan
@@ -125,12 +125,13 @@ class Represented:
             model, own = self.summaries.model, self.summaries.calibration
             shares = model.log_prior.exp().numpy()
             return Fitted(model, scaling, schema, classes, shares, own)
-        chain, prior, typical = self.states.grown.model.to("cpu", torch.float64), None, None
+        chain, prior = self.states.grown.model.to("cpu", torch.float64), None
+        typical, per_value = None, None
         if isinstance(chain, Mixture):
             prior = chain.log_prior.exp().numpy()
-            typical = typical_quantiles(chain, engine, None, progress)
+            typical, per_value = typical_sequences(chain, engine, progress)
         own = self.states.calibration
-        found = Fitted(chain, scaling, schema, classes, prior, own, typical)
+        found = Fitted(chain, scaling, schema, classes, prior, own, typical, per_value=per_value)
         return found if self.summaries is None else self.summaries.beside(found)
 
 

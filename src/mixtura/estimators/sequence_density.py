@@ -51,7 +51,7 @@ from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
 from mixtura.selection.chooser import FEWEST, MOST, Chooser
 from mixtura.selection.held_out import HOLES, Losses
-from mixtura.selection.typical import typical_quantiles, weighted_quantiles
+from mixtura.selection.typical import typical_sequences, weighted_quantiles, without_each_fold
 from mixtura.solvers import EM, FitResult
 from mixtura.solvers.gradients import evaluate
 from mixtura.training.chain_mixtures import ChainMixturePlan
@@ -60,6 +60,8 @@ from mixtura.training.chain_mixtures import ChainMixturePlan
 _STATES, _COMPONENTS = (3, 6, 12), (2, 3, 4, 6, 8)
 #: Frames that are compared on at most, and iterations of each candidate.
 _MOST_FRAMES, _ITERATIONS = 100_000, 30
+#: Sequences that thresholds of frames go by at most.
+_MOST_SEQUENCES = 3_000
 #: Where sequences are few, pieces of them are held out; they have so many frames at least.
 _SHORTEST = 10
 
@@ -204,9 +206,9 @@ class SequenceDensity(Clustering):
             plan = self._choose(rows, weight, scaling, spawn(generator), progress)
             outcome = _train(plan, engine, spawn(generator), progress)
             mixture = outcome.model.model
-            typical = typical_quantiles(mixture, engine, None, progress)
+            typical, per_value = typical_sequences(mixture, engine, progress)
         mixture = mixture.to("cpu", torch.float64)
-        self.model_ = Fitted(mixture, scaling, schema, typical=typical)
+        self.model_ = Fitted(mixture, scaling, schema, typical=typical, per_value=per_value)
         self.density_, self.form_ = plan.structure, rows.unpadded_form
         self.length_quantiles_ = length_quantiles(rows.lengths)
         self.frame_quantiles_ = self._frame_quantiles(rows, weight)
@@ -267,15 +269,24 @@ class SequenceDensity(Clustering):
     # -- single frames ---------------------------------------------------------------------
 
     def _frame_quantiles(self, rows: Sequences, weight: np.ndarray) -> np.ndarray:
-        """(1 + d, 1001) quantiles of what whole frames, and channels, of training score."""
-        every = np.repeat(weight, rows.lengths)
-        whole = frame_scores(self.model_, rows, self.device)
-        channels = frame_scores(self.model_, rows, self.device, by_channel=True)
-        found = []
-        for scores in (whole, *channels.T):
+        """(1 + d, 1001) quantiles of what whole frames, and channels, score: held out of training.
+
+        A fold of the sequences is judged by what a step of EM without it makes of the model.
+        """
+        step = -(-len(rows) // _MOST_SEQUENCES)
+        rows, weight = rows.take(slice(None, None, step)), weight[::step]
+        parts, every = [], []
+        for index, mixture in without_each_fold(self.mixture_, self.model_.engine(rows, "cpu")):
+            model, fold = replace(self.model_, model=mixture), rows.take(index)
+            whole = frame_scores(model, fold, self.device)
+            channels = frame_scores(model, fold, self.device, by_channel=True)
+            parts.append(np.column_stack([whole, channels]))
+            every.append(np.repeat(weight[index], fold.lengths))
+        weights, found = np.concatenate(every), []
+        for scores in np.concatenate(parts).T:
             seen = ~np.isnan(scores)
             nothing = np.full(len(SHARES), -np.inf)
-            found.append(weighted_quantiles(scores[seen], every[seen]) if seen.any() else nothing)
+            found.append(weighted_quantiles(scores[seen], weights[seen]) if seen.any() else nothing)
         return np.stack(found)
 
     def decode(self, X: ArrayLike) -> list[np.ndarray]:
@@ -303,8 +314,8 @@ class SequenceDensity(Clustering):
         """Frames, or values, less likely than all but a `share` of those of training.
 
         By what `score_frames` says: a frame is strange that the ones before did not let expect.
-        Training frames count as they are, so that of new ones a little more is flagged. Where
-        nothing is observed, nothing is strange.
+        Training frames count as they would, had the model not seen their sequences. Where nothing
+        is observed, nothing is strange.
 
         Returns
         -------

@@ -39,6 +39,8 @@ storable(Schema)  # which the runtime reads without scikit-learn, and so without
 
 #: What gives rows a class log-joint.
 AnyModel = Mixture | Network | SparseModel | Summarized | Votes
+#: Four numbers, as `Fitted` has them.
+PerValue = tuple[float, float, float, float]
 #: Rows or sequences that have been read and checked.
 Observations = Matrix | Sequences
 
@@ -86,13 +88,18 @@ def typicality(mixture: Mixture, batch: Batch | SequenceBatch) -> Tensor:
     might have held make a row unlikely. Of sequences, of all lengths, it is log p per value.
     """
     if isinstance(batch, SequenceBatch):
-        values = batch.x.shape[1] * (1.0 - batch.missing_share()) * batch.packing.lengths
-        return log_density(mixture, batch) / values.clamp_min(1.0)
+        return log_density(mixture, batch) / batch.n_observed()
     filled = batch.x
     if batch.observed is not None:
         filled = mixture.impute(replace(batch, y=torch.full_like(batch.y, UNLABELED)))
     untold = torch.full_like(batch.lacks(), -1)
     return log_density(mixture, replace(batch, x=filled, observed=None, absent=untold))
+
+
+def in_deviations(scores: np.ndarray, count: np.ndarray, per_value: PerValue) -> np.ndarray:
+    """(n,) log densities per value of sequences of so many values: how far from their mean."""
+    mean, first, own, common = per_value
+    return (scores - mean - first / count) / np.sqrt(own / count + common)
 
 
 @storable
@@ -144,6 +151,8 @@ class Fitted:
     class_prior : (C,).
     calibration : of class probabilities.
     typical : (1001,) quantiles of `typicality` over rows like those of training.
+    per_value : how log densities per value of sequences vary with the number n of values: the mean
+        is the first number plus the second by n, the variance the third by n plus the fourth.
     target : location and scale of the numbers that a network predicts.
     blend : models beside this one, whose class probabilities are averaged with its own.
     held_back : rows that prediction sets go by.
@@ -159,6 +168,7 @@ class Fitted:
     target: tuple[float, float] = (0.0, 1.0)
     blend: Blend | None = None
     held_back: HeldBack | None = None
+    per_value: PerValue | None = None
 
     @property
     def n_columns(self) -> int:
@@ -281,8 +291,12 @@ class Fitted:
         return self.responsibilities(engine)
 
     def typicality(self, engine: Engine) -> np.ndarray:
-        """(n,) what outliers are judged by, in the model's units."""
-        return run_over(self.mixture, engine, typicality).numpy()
+        """(n,) what outliers are judged by, in the model's units; of sequences, in deviations."""
+        found = run_over(self.mixture, engine, typicality).numpy()
+        if self.per_value is None:
+            return found
+        count = run_over(self.mixture, engine, lambda _, batch: batch.n_observed()).numpy()
+        return in_deviations(found, count, self.per_value)
 
     def is_outlier(self, engine: Engine, share: float) -> np.ndarray:
         """(n,) which rows are less typical than all but a share of those like training's."""

@@ -267,6 +267,7 @@ class Fitted:
     target: tuple[float, float] = (0.0, 1.0)
     blend: Blend | None = None
     held_back: HeldBack | None = None
+    per_value: tuple[float, float, float, float] | None = None
     without: tuple[tuple[Mixture, ...], ...] = ()
 
     @property

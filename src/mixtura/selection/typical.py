@@ -14,7 +14,7 @@ from mixtura.data import Batch, Matrix
 from mixtura.data.given import Device
 from mixtura.densities import Statistics, add_statistics, scale_statistics
 from mixtura.engines import Engine
-from mixtura.models.fitted import Fitted, run_over, typicality
+from mixtura.models.fitted import Fitted, PerValue, in_deviations, run_over, typicality
 from mixtura.models.held_back import MOST, HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.progress import Progress
@@ -27,6 +27,8 @@ _FOLDS, _FEW_FOLDS = 10, 4
 _LOST = 1e-6
 #: So many different rows are scored at most, and so many where time is short.
 _MOST, _FEW = 3_000, 500
+#: Rounds of least squares, the least variance of scores per value, and that of a normal value.
+_ROUNDS, _LEAST, _OWN = 3, 1e-12, 0.5
 #: What held-out scores cost, in passes of plain ones; and the share of a limit of time that they
 #: may take even where less of it is left.
 _PASSES, _SHARE = 6.0, 0.1
@@ -36,8 +38,49 @@ def typical_quantiles(
     mixture: Mixture, engine: Engine, prior: SpreadPrior | None, progress: Progress
 ) -> np.ndarray:
     """(1001,) quantiles of what training rows would score, had the mixture not seen them."""
-    scores, weight = typical_scores(mixture, engine, prior, progress)
-    return weighted_quantiles(scores.double().cpu().numpy(), weight.double().cpu().numpy())
+    scores, rows = typical_scores(mixture, engine, prior, progress)
+    return weighted_quantiles(scores.double().cpu().numpy(), rows.weight.double().cpu().numpy())
+
+
+def typical_sequences(
+    mixture: Mixture, engine: Engine, progress: Progress
+) -> tuple[np.ndarray, PerValue]:
+    """The same of sequences, in deviations, so that short ones count as long ones do; and these."""
+    found, rows = typical_scores(mixture, engine, None, progress)
+    counted = rows.concat(lambda batch: batch.n_observed(), mixture)
+    scores, count, weight = (x.double().cpu().numpy() for x in (found, counted, rows.weight))
+    per_value = _per_value(scores, count, weight)
+    return weighted_quantiles(in_deviations(scores, count, per_value), weight), per_value
+
+
+def _per_value(scores: np.ndarray, count: np.ndarray, weight: np.ndarray) -> PerValue:
+    """Means and variances of scores are lines over 1 / count, by weighted least squares.
+
+    That of one value varies as that of a normal one at least, unless all vary less; and first
+    frames cost, as nothing tells of them.
+    """
+    inverse, (own, common) = 1.0 / count, (0.0, 1.0)
+    for _ in range(_ROUNDS):
+        variance = np.maximum(own * inverse + common, _LEAST)
+        first, mean = _line(inverse, scores, weight / variance)
+        if first > 0.0:
+            first, mean = 0.0, float(np.average(scores, weights=weight / variance))
+        square, share = (scores - mean - first * inverse) ** 2, weight / variance**2
+        own, common = _line(inverse, square, share)
+        if own < _OWN:
+            own, common = _OWN, float(np.average(square - _OWN * inverse, weights=share))
+        if common < 0.0:
+            own, common = float(np.average(square * count, weights=share)), 0.0
+    return mean, first, own, max(common, _LEAST)
+
+
+def _line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """Slope, none where x is always the same, and height at zero."""
+    center, level = np.average(x, weights=weight), np.average(y, weights=weight)
+    off = weight * (x - center)
+    spread = off @ (x - center)
+    slope = off @ y / spread if spread > _LEAST * weight.sum() else 0.0
+    return float(slope), float(level - slope * center)
 
 
 def weighted_quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -50,8 +93,8 @@ def weighted_quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 def typical_scores(
     mixture: Mixture, engine: Engine, prior: SpreadPrior | None, progress: Progress
-) -> tuple[Tensor, Tensor]:
-    """Scores and weights of training rows, or of a sample, as of a model that has not seen them.
+) -> tuple[Tensor, Engine]:
+    """Scores of training rows, or of a sample, as of a model that has not seen them; and the rows.
 
     Where a limit of time leaves too little for that, the scores of a few rows as they are.
     """
@@ -62,9 +105,9 @@ def typical_scores(
         pace = (progress.seconds - began) / len(few)
         allowed = max(progress.seconds_left, _SHARE * progress.max_time)
         if _PASSES * pace * len(rows) > allowed:
-            return scores, few.weight
+            return scores, few
     stand_for = float(engine.weight.double().sum() / rows.weight.double().sum())
-    return held_out_scores(mixture, rows, prior, stand_for), rows.weight
+    return held_out_scores(mixture, rows, prior, stand_for), rows
 
 
 def held_out_scores(
@@ -93,6 +136,19 @@ def held_out_scores(
     for index, model in zip(folds, without, strict=True):
         lost[index] += run_over(model, engine.take(index), score)
     return scores + lost.clamp_max(0.0).nan_to_num(0.0, neginf=0.0)
+
+
+def without_each_fold(mixture: Mixture, engine: Engine) -> list[tuple[np.ndarray, Mixture]]:
+    """Folds of the rows, and what a step of EM without each of them makes of the mixture.
+
+    Densities without such a step are what they are, for all rows.
+    """
+    if not mixture.density.closed_form:
+        return [(np.arange(len(engine)), mixture)]
+    mixture = mixture.to(engine.device)
+    folds = [np.arange(fold, len(engine), _FOLDS) for fold in range(min(_FOLDS, len(engine)))]
+    parts = [_statistics(mixture, engine.take(index), typicality)[0] for index in folds]
+    return list(zip(folds, _steps(mixture, parts, None, 1.0)[1:], strict=True))
 
 
 def held_back_rows(mixture: Mixture, engine: Engine, prior: SpreadPrior | None) -> HeldBack | None:
