@@ -30,7 +30,7 @@ class SequenceBatch:
     frames : all frames by time, as `packing` says.
     y : (n,) class index, -1 for unlabeled sequences.
     weight : (n,) non-negative weights.
-    kept : what a density wants to find again when it meets the same batch; it goes with the batch.
+    kept : what a density wants to find again when it sees the same batch; it goes with the batch.
     """
 
     frames: Batch

@@ -18,7 +18,7 @@ from mixtura.engines.base import Engine
 
 
 class Wrapped(Engine[AnyBatch]):
-    """The rows of a table, or of another engine; subclasses say how they are met."""
+    """The rows of a table, or of another engine; subclasses say how they are seen."""
 
     def __init__(self, inner: Table | Engine[AnyBatch]) -> None:
         self._inner: Engine[AnyBatch] = inner  # type: ignore[assignment]  # a table answers alike
@@ -66,7 +66,7 @@ class Wrapped(Engine[AnyBatch]):
 
     @property
     def values_per_row(self) -> float:
-        """Of the rows as they are, however they are met."""
+        """Of the rows as they are, however they are seen."""
         inner = self._inner
         return inner.values_per_row if isinstance(inner, Engine) else super().values_per_row
 
@@ -126,9 +126,9 @@ class Doubled(Wrapped[AnyBatch]):
 
 
 class PunchedEngine(Doubled[AnyBatch]):
-    """Every row stands beside a copy of itself with random holes: as rows will be met.
+    """Every row stands beside a copy of itself with random holes: as rows to predict will come.
 
-    Minibatches draw fresh holes; passes over all rows always meet the same ones, so that a sum
+    Minibatches draw fresh holes; passes over all rows always have the same ones, so that a sum
     stays one function of the model.
     """
 
@@ -166,7 +166,7 @@ class ContrastEngine(Doubled[Batch]):
 
 
 class PreparedEngine(Wrapped[Batch]):
-    """Passes over all rows meet chunks as `prepare` makes them, once: those of the first pass."""
+    """Passes over all rows see chunks as `prepare` makes them, once: those of the first pass."""
 
     def __init__(self, inner: Engine[Batch], prepare: Callable[[Batch], Batch]) -> None:
         super().__init__(inner)

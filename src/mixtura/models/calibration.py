@@ -11,7 +11,7 @@ from torch import Tensor
 from mixtura.parts import storable
 
 #: Where no row was held out: doubt of many rows, and rows that are imagined beside those of
-#: training, half of them surprises.
+#: training, half of them such that it is wrong about.
 _LEAST_DOUBT, _IMAGINED = 0.05, 40.0
 
 
@@ -22,8 +22,8 @@ class Calibration:
 
     The temperature undoes the saturation that margins cause. It fades as features go missing,
     T = temperature ** ((1 - share missing) ** fade), since less evidence saturates less. The doubt
-    is the share of rows that are plain surprises; without it a few of them would set the
-    temperature for all.
+    is the share of rows that a model is plainly wrong about; without it a few of them would set
+    the temperature for all.
     """
 
     temperature: float = 1.0

@@ -231,7 +231,7 @@ class MissingDisplay(Display):
 
 
 def check_takes_holes(estimator: object) -> None:
-    """Refuse a classifier that needs complete rows; of a pipeline, the first step meets holes."""
+    """Refuse a classifier that needs complete rows; of a pipeline, holes come to the first step."""
     steps = getattr(estimator, "steps", None) or [("", estimator)]
     tags = getattr(steps[0][1], "__sklearn_tags__", None)
     if tags is not None and not tags().input_tags.allow_nan:

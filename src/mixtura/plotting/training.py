@@ -187,9 +187,9 @@ class ChoiceDisplay(Display):
 
     def plot(self, ax: Axes | None = None) -> Self:
         """Draw on axes, or on a new figure."""
-        met = [each for each in self.candidates if each.loss is not None][:_MOST]
-        groups = [list(run) for _, run in groupby(met, key=lambda each: each.question)]
-        ax = self._axes(ax, 7.5, 1.2 + 0.3 * (len(met) + len(groups)))
+        judged = [each for each in self.candidates if each.loss is not None][:_MOST]
+        groups = [list(run) for _, run in groupby(judged, key=lambda each: each.question)]
+        ax = self._axes(ax, 7.5, 1.2 + 0.3 * (len(judged) + len(groups)))
         heads = np.cumsum([0.0, *(len(group) + 1.4 for group in groups[:-1])])
         for head, group in zip(heads, groups, strict=True):
             ax.annotate(
@@ -203,10 +203,11 @@ class ChoiceDisplay(Display):
         at = np.concatenate(
             [head + 1.0 + np.arange(len(group)) for head, group in zip(heads, groups, strict=True)]
         )
-        loss, won = np.array([each.loss for each in met]), np.array([each.chosen for each in met])
+        loss = np.array([each.loss for each in judged])
+        won = np.array([each.chosen for each in judged])
         self.others_ = ax.scatter(loss[~won], at[~won], 36, facecolors="none", edgecolors=MUTED)
         self.chosen_ = ax.scatter(loss[won], at[won], 44, color=color(0))
-        ax.set_yticks(at, [shown(each.settings, 48) for each in met], fontsize="small")
+        ax.set_yticks(at, [shown(each.settings, 48) for each in judged], fontsize="small")
         ax.set_ylim(at[-1] + 0.7, -0.7)
         ax.margins(x=0.08)
         ax.grid(axis="x", alpha=0.3)

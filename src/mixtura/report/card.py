@@ -120,11 +120,11 @@ def _method(subject: Subject) -> Iterator[str]:
         yield f"{len(subject.labels)} of the {n_labeled} labeled rows were looked at, at random."
     if subject.is_wide:
         yield f"Of {len(subject.columns)} columns, it was not found out which matter."
-    met = len(subject.proba[0.0])
-    if met < len(subject.labels):
-        yield f"Time allowed predictions for {met} of these rows."
+    answered = len(subject.proba[0.0])
+    if answered < len(subject.labels):
+        yield f"Time allowed predictions for {answered} of these rows."
     holed = min(len(each) for each in subject.proba.values())
-    if holed < met:
+    if holed < answered:
         yield f"Time allowed predictions with missing entries for {holed} rows at least."
     yield "Calibration errors are means over groups of rows; intervals of shares are Wilson's."
     if subject.model.held_back is not None:

@@ -160,21 +160,21 @@ def chosen(estimator: object) -> Iterator[Html]:
     assert isinstance(estimator, BaseEstimator)
     yield scrolling(table((), facts(estimator), "The model"), "The model")
     compared = candidates(getattr(estimator, "choice_", None) or [])
-    met = [each for each in compared if each.loss is not None]
-    if not met:
+    judged = [each for each in compared if each.loss is not None]
+    if not judged:
         yield paragraph("Nothing was compared: all was set, or rows were too few to hold some out.")
         return
     yield scrolling(choice_table(compared, "Compared on held-out rows of training"), "Candidates")
-    if sum(each.question == "density" for each in met) > 1:
+    if sum(each.question == "density" for each in judged) > 1:
         yield paragraph(
             "Densities are compared after a few iterations, and the best is then trained to the "
             "end: its loss is of then, and may be above one that lost."
         )
-    if len(met) > 1:
-        questions = len({each.question for each in met})
+    if len(judged) > 1:
+        questions = len({each.question for each in judged})
         yield picture(
             ChoiceDisplay(compared).plot,
-            (7.5, 1.2 + 0.3 * (min(len(met), 30) + questions)),
+            (7.5, 1.2 + 0.3 * (min(len(judged), 30) + questions)),
             "Losses of what was compared; the table above has the same figures.",
             "Losses on held-out rows: the smaller the better. Filled dots were chosen.",
             6,

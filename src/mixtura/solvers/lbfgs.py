@@ -148,7 +148,7 @@ def explicit_sums(
 def read_out_sums(
     model: ReadOut, free: Free, objective: Objective, engine: Engine, prior: NetworkPrior
 ) -> Free:
-    """The same for networks that meet complete rows, or draws of what is missing that stay."""
+    """The same for networks of complete rows, or draws of what is missing that stay."""
     current = model.from_free(free)
     sums = engine.sum(partial(_read, current, objective), model)
     read = {name: sums.pop(name) for name in ("loss", "weight", "bias", "log_prior")}
@@ -196,7 +196,7 @@ def _read_draws(
 ) -> Free:
     """The same where rows have holes: autograd goes through the read-out of rows and draws.
 
-    Each network meets its own draws, which are rows like any other to its mixtures.
+    Each network has its own draws, which are rows like any other to its mixtures.
     """
     drawn = [
         (each, *each.density.expectation(rows))

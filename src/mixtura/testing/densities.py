@@ -78,7 +78,7 @@ def check_log_prob(
 def check_marginals(
     density: VectorDensity, generator: torch.Generator, reference: Reference
 ) -> None:
-    """Missing features are integrated out, in whatever company a row is."""
+    """Missing features are integrated out, whatever other rows are in the batch."""
     batch = make_batch(density, 30, generator, holes=True)
     expected = reference.log_prob(density, batch)
     np.testing.assert_allclose(density.log_prob(batch), expected, EXACT, EXACT)

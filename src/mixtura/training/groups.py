@@ -26,7 +26,7 @@ _PRIOR_ITERATIONS = 20
 _PRIOR_TIME = 0.25
 _MOST_COMPARED = 20_000
 #: Rows times groups that are worked on together, without and with holes: with more, arithmetic is
-#: what costs, and each group should meet its own rows only.
+#: what costs, and each group should go through its own rows only.
 _TOGETHER = {False: 20_000, True: 5_000}
 
 

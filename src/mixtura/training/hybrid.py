@@ -260,7 +260,7 @@ class Plan:
         return em.run(model, likelihood, engine, progress, prior=prior).model
 
     def _as_met(self, engine: Engine, generator: torch.Generator) -> Engine:
-        """The rows as the solver is to meet them."""
+        """The rows as the solver is to see them."""
         engine = engine.cast(self.dtype) if self.solver.single_precision else engine
         if self.holes and not self.generative:
             return PunchedEngine(engine, self.holes, generator)

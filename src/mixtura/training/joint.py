@@ -71,9 +71,9 @@ class JointPlan:
         stack = MixtureStack.of([each.model for each in begun], assignment)
         prior = SpreadPrior.stacked([each.prior for each in begun], stack.layout.n_components)
         share = likelihood_share(self.tradeoff, rows.values_per_row)
-        met = ContrastEngine(rows, self.n_targets, share)
+        contrasted = ContrastEngine(rows, self.n_targets, share)
         found = self.solver.run(
-            stack, Likelihood(), met, progress, generator=generator, prior=prior
+            stack, Likelihood(), contrasted, progress, generator=generator, prior=prior
         )
         return [
             replace(each, model=found.model[place], n_iter=found.n_iter, converged=found.converged)

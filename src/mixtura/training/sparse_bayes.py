@@ -93,7 +93,7 @@ class SparseBayes:
         scale = examples.root_mean_square()
         progress.start("sparse Bayes", self.max_iter)
         few = examples.some(_FIRST_ROWS)
-        model = _meet_clusters(self._start(few, scale), few, scale, progress)
+        model = _fit_clusters(self._start(few, scale), few, scale, progress)
         if few is not examples:
             model = self._shrink(model, few, scale, progress.part(0.5)).model
         return _in_units(self._shrink(model, examples, scale, progress), scale)
@@ -179,15 +179,15 @@ def _given_up(model: SparseMixture, hessian: Tensor, dead: Tensor) -> Tensor:
     return weight
 
 
-def _meet_clusters(
+def _fit_clusters(
     model: SparseMixture, examples: Examples, scale: Tensor, progress: Progress
 ) -> SparseMixture:
     """Fit the weights to the clusters of the start, as if these were classes."""
     singles = Layout([1] * model.layout.n_components, scale.device)
     clusters = replace(examples, y=examples.cluster, layout=singles)
     apart = replace(model, layout=singles)
-    met = _climb(apart, clusters, scale, _FIRST_STEPS, progress)[0]
-    return replace(met, layout=model.layout)
+    fitted = _climb(apart, clusters, scale, _FIRST_STEPS, progress)[0]
+    return replace(fitted, layout=model.layout)
 
 
 def _in_units(fit: SparseFit, scale: Tensor) -> SparseFit:
