@@ -458,3 +458,15 @@ def test_what_is_not_exported_says_so(tmp_path, monkeypatch):
         fitted("curves").export(path)
     assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
     assert path.read_text() == "before"
+
+
+def test_intervals_of_networks(tmp_path):
+    """Rows are held back where embeddings are compared; none are for a coverage of one."""
+    network = MixtureNetworkRegressor(2, missingness="ignore", **NETWORK)
+    model, loaded = both(network.fit(X, X[:, 0] + X[:, 2]), tmp_path)
+    for coverage in (0.5, 0.9, 1.0):
+        found = loaded.predict_interval(HOLED[:20], coverage)
+        same(found, model.predict_interval(HOLED[:20], coverage))
+    assert np.isinf(found).all()
+    with pytest.raises(InvalidInputError, match="coverage"):
+        loaded.predict_interval(X, 1.5)

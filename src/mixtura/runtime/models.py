@@ -380,14 +380,14 @@ class Fitted:
             )
 
         def judged_by(mixtures: tuple[Mixture, ...]) -> Judge:
-            judge = self._with(mixtures)
+            judge = self.judge(mixtures)
             return lambda values: np.exp(judge.log_proba(Matrix(values)))
 
         judges = [judged_by(mixtures) for mixtures in models]
         observed = ~np.isnan(rows.values)
         return conformal_sets(np.exp(self.log_proba(rows)), observed, held_back, judges, coverage)
 
-    def _with(self, mixtures: tuple[Mixture, ...]) -> Fitted:
+    def judge(self, mixtures: tuple[Mixture, ...]) -> Fitted:
         """The model with mixtures in place of its own and of those averaged with it, if any."""
         if not mixtures:
             return self

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
+from mixtura.conformal import conformal_thresholds
 from mixtura.constants import FAR
 from mixtura.coupling import couple
 from mixtura.data.given import ArrayLike
@@ -235,13 +237,32 @@ class NetworkRegressor(Filler):
     """A network that predicts numbers."""
 
     def _answer(self, rows: Matrix) -> np.ndarray:
-        (location, scale), network = self.fitted.target, self.fitted.model
-        assert isinstance(network, RegressionNetwork)
-        return self.fitted.run(rows, network.predicted, network.row_cost) * scale + location
+        return _by_network(self.fitted, rows)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The expected target of each row."""
         return self._answer(self._rows(X))
+
+    def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
+        """(n, 2) intervals, of which a share `coverage` hold the true number."""
+        check_share("coverage", coverage)
+        rows, model, held_back = self._rows(X), self.fitted, self.fitted.held_back
+        if held_back is None:
+            raise UnsupportedError("this model holds no rows back: it has no intervals.")
+
+        def nearness(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return -np.abs(y - _by_network(own, Matrix(values))[:, None])
+
+        scores = [partial(nearness, model.judge(each)) for each in held_back.models]
+        least = conformal_thresholds(~np.isnan(rows.values), held_back, scores, coverage)
+        return self._answer(rows)[:, None] + np.minimum(least, 0.0) * [1.0, -1.0]
+
+
+def _by_network(fitted: Fitted, rows: Matrix) -> np.ndarray:
+    """(n,) what a network predicts, in the units of the target."""
+    (location, scale), network = fitted.target, fitted.model
+    assert isinstance(network, RegressionNetwork)
+    return fitted.run(rows, network.predicted, network.row_cost) * scale + location
 
 
 class Regressor(Predictor):
