@@ -49,8 +49,8 @@ _TRADEOFFS = (0.9, 0.5)
 #: lead from one trained mixture to another one nearby, those of a model beside the first, and those
 #: that all rows are left where a trial without some of them was the start; each ends where one
 #: lowers the objective by less than this share.
-_GLIMPSE, _REST, _FURTHER, _BESIDE, _LAST = 6, 24, 12, 25, 12
-_GAIN = 1e-3
+_GLIMPSE, _REST, _FURTHER, _BESIDE, _LAST = 12, 28, 20, 25, 15
+_GAIN = 5e-4
 #: How many times the components of a class a model beside the first has; rows that each needs, at
 #: least and for so many features.
 _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
