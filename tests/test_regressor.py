@@ -9,7 +9,8 @@ from sklearn.linear_model import LinearRegression
 
 from mixtura import MixtureNetworkRegressor, MixtureRegressor, load
 from mixtura.data import Batch
-from mixtura.data.targets import Indicators, beside_features, with_punched_features
+from mixtura.data.indicators import Indicators
+from mixtura.data.targets import beside_features, with_punched_features
 from mixtura.densities import Full, LowRank
 from mixtura.densities.gaussian import FullGaussian
 from mixtura.engines import ContrastEngine
