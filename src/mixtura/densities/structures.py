@@ -204,7 +204,8 @@ class Auto(Structure):
 
     Low rank (full for one or two features) is the first choice; where candidates are compared, the
     others are a higher floor, a smaller rank, and variances alone; and, for `MixtureClassifier`,
-    `Student` where rows lie far out (see `mixtura.selection.tails`).
+    `Student` where rows lie far out (see `mixtura.selection.tails`). With a handful of labels that
+    classifier takes variances alone, with a floor of 0.3.
 
     Parameters
     ----------
