@@ -39,8 +39,8 @@ _QUESTIONS = ("predict_proba", "predict", "score_samples", "transform")
 _INNER = ("pairwise_", "estimator_", "estimators_")
 #: Numbers of a mixture up to which the models without rows that are held back are stored.
 _MOST_COMPUTED = 2**19
-#: Where a model keeps its twin in NumPy.
-_TWIN = "_twin"
+#: Rows that a model's twin in NumPy is asked about, at most; and where a model keeps it.
+FEW, _TWIN = 8, "_twin"
 #: Types that arrays of a file may have.
 _ARRAY_KINDS = "biufUSO"
 
@@ -301,7 +301,7 @@ def _check_answer(estimator: object) -> None:
     rows[0], rows[1] = 0.0, FAR
     rows[:, list(model.schema.empty)] = np.nan  # what was empty in training is not asked about
     for asked in (rows, rows[:-1]):  # what fits three rows by chance does not fit two
-        shown = model.schema.decode(asked)
+        shown = model.schema.decode(asked.repeat(FEW + 1, 0))  # by the model, not by its twin
         given = [shown] if tags.three_d_array else shown
         if not np.isfinite(_first_answer(estimator, given)).all():
             raise ValueError("its answers are not finite")

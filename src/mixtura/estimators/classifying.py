@@ -38,7 +38,7 @@ from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import log_margin
-from mixtura.persistence import numpy_twin
+from mixtura.persistence import FEW, numpy_twin
 from mixtura.progress import Progress
 from mixtura.report import write_report
 from mixtura.selection.chooser import (
@@ -52,8 +52,6 @@ from mixtura.selection.chooser import (
 )
 from mixtura.selection.held_out import Answers
 
-#: Rows that are answered for in NumPy.
-_FEW = 8
 #: Weight of unlabeled rows in the likelihood, where nothing else is said: that of any row.
 EVEN = 0.5
 #: Whether unlabeled rows help is tried with so many of them at most, so many labeled ones at least,
@@ -140,7 +138,7 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
     def _are_few(self, rows: Matrix) -> bool:
         """Whether PyTorch's overhead is what an answer would take, and NumPy gives the same."""
         exact = rows.values.dtype == np.float64 and isinstance(self._fitted.model, Mixture)
-        return exact and len(rows) <= _FEW and str(self.device) in ("auto", "cpu")
+        return exact and len(rows) <= FEW and str(self.device) in ("auto", "cpu")
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""
