@@ -365,9 +365,9 @@ def test_few_labels_by_search(monkeypatch, tmp_path, capsys):
     X, y = make_blobs(360, 4, centers=3, cluster_std=1.5, random_state=0)
     images = Images(X[:300], y[:300], X[300:], y[300:])
     monkeypatch.setattr(table2, "_images", lambda name: images)
-    for name, value in {"LABELS": (30,), "SIZES": (5,), "SHAPES": {True: ((1, 0.1),)}}.items():
+    for name, value in {"LABELS": (30,), "SIZES": (5,), "SHAPES": {True: (((1, 0.1),),)}}.items():
         monkeypatch.setattr(table2, name, value)
-    for name, value in {"N_TRIALS": 3, "SHORT": 6, "LONG": 6, "LONG_EPOCHS": 1}.items():
+    for name, value in {"N_TRIALS": 3, "STEPS": (6, 6, 6, 6), "EPOCHS": (0, 1, 1, 1)}.items():
         monkeypatch.setattr(_search, name, value)
     report = Report("trial", tmp_path, device="cpu", search=True)
     for task in table2.tasks():
