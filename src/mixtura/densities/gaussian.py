@@ -46,7 +46,7 @@ from mixtura.numerics import (
 _NEGLIGIBLE = 1e-20
 
 #: Log densities (n, K) of rows, and their statistics as a function of two kinds of occupancies.
-Met = tuple[Tensor, Callable[[Tensor, Tensor], Statistics]]
+Expectation = tuple[Tensor, Callable[[Tensor, Tensor], Statistics]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,14 @@ class Gaussian(VectorDensity):
 
     def expectation(self, batch: Batch) -> tuple[Tensor, Callable[..., Statistics]]:
         parts = [
-            (rows, *(self._met(x) if holes is None else self._met_masked(x, holes)))
+            (
+                rows,
+                *(
+                    self._expectation_complete(x)
+                    if holes is None
+                    else self._expectation_masked(x, holes)
+                ),
+            )
             for rows, x, holes in by_holes(batch)
         ]
 
@@ -145,11 +152,11 @@ class Gaussian(VectorDensity):
 
         return in_order([(rows, log_prob) for rows, log_prob, _ in parts]), statistics
 
-    def _met(self, x: Tensor) -> Met:
+    def _expectation_complete(self, x: Tensor) -> Expectation:
         """Log densities of complete rows, and their statistics as a function of occupancies."""
         return self._log_prob_complete(x), lambda share, _: self._statistics_complete(x, share)
 
-    def _met_masked(self, x: Tensor, holes: Holes) -> Met:
+    def _expectation_masked(self, x: Tensor, holes: Holes) -> Expectation:
         """The same of rows with holes; what is missing scatters with the second occupancies."""
         return self._log_prob_masked(x, holes), partial(self._statistics_masked, x, holes)
 
@@ -430,11 +437,11 @@ class FullGaussian(Gaussian):
     def _marginal(self, x: Tensor, holes: Holes) -> tuple[Tensor, Tensor]:
         return marginal(self._parts(x.dtype), x, holes)
 
-    def _met_masked(self, x: Tensor, holes: Holes) -> Met:
+    def _expectation_masked(self, x: Tensor, holes: Holes) -> Expectation:
         """What depends on a pattern serves both."""
-        met = given(self._parts(x.dtype), x, holes)
-        squared, log_det = distances(met)
-        return peak_masked(holes, log_det) - 0.5 * squared, partial(self._moments, met)
+        parts = given(self._parts(x.dtype), x, holes)
+        squared, log_det = distances(parts)
+        return peak_masked(holes, log_det) - 0.5 * squared, partial(self._moments, parts)
 
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         return {
@@ -449,11 +456,11 @@ class FullGaussian(Gaussian):
         return self._moments(given(self._parts(x.dtype), x, holes), occupancy, scatter)
 
     def _moments(
-        self, met: list[tuple[Tensor | slice, Given]], occupancy: Tensor, scatter: Tensor
+        self, parts: list[tuple[Tensor | slice, Given]], occupancy: Tensor, scatter: Tensor
     ) -> Statistics:
         mass, first = occupancy.sum(0), torch.zeros_like(self.mean)
         second = torch.zeros_like(self.factor)
-        for rows, part in met:
+        for rows, part in parts:
             filled = (part.expected + self.mean[:, None, None]).flatten(1, 2)
             weighted = part.blocks.by_component(occupancy[rows]).flatten(1)[..., None] * filled
             first += weighted.sum(1)

@@ -12,7 +12,13 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
-from mixtura.densities.gaussian import FullGaussian, Met, n_rows, peak_masked, weight_per_row
+from mixtura.densities.gaussian import (
+    Expectation,
+    FullGaussian,
+    n_rows,
+    peak_masked,
+    weight_per_row,
+)
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
 from mixtura.densities.patterns import Holes, factored, in_order
 from mixtura.numerics import (
@@ -117,7 +123,7 @@ class LowRankGaussian(LowRankForm):
     ) -> Statistics:
         return self.expectation(batch)[1](occupancy, scatter)
 
-    def _met(self, x: Tensor) -> Met:
+    def _expectation_complete(self, x: Tensor) -> Expectation:
         """Latent factors, their covariances and determinants serve both."""
         parts = self.loading.to(x.dtype), self._weight.to(x.dtype), self.mean.to(x.dtype)
         log_prob, (squares, _, covariance, latent) = _complete_log_prob(*parts, x)
@@ -145,7 +151,7 @@ class LowRankGaussian(LowRankForm):
             "cross": (weighted.flatten(0, 1) @ x).view(*weighted.shape[:2], -1).mT,
         }
 
-    def _met_masked(self, x: Tensor, holes: Holes) -> Met:
+    def _expectation_masked(self, x: Tensor, holes: Holes) -> Expectation:
         """Factorizations belong to patterns, which rows may share."""
         patterns, place = holes.distinct
         some = x[: len(patterns)]  # B does not depend on numbers

@@ -446,10 +446,10 @@ def given(parts: Parts, x: Tensor, holes: Holes) -> list[tuple[Tensor | slice, G
     return [(side.rows, side.kind.of(parts, x[side.rows], side)) for side in sides]
 
 
-def distances(met: list[tuple[Tensor | slice, Given]]) -> tuple[Tensor, Tensor]:
+def distances(parts: list[tuple[Tensor | slice, Given]]) -> tuple[Tensor, Tensor]:
     """Squared distances and log determinants (n, K) of what is observed."""
     found = []
-    for rows, part in met:
+    for rows, part in parts:
         squared = part.squared()
         both = torch.stack([squared, part.log_det()[..., None].expand_as(squared)])
         found.append((rows, part.blocks.restore(both.permute(2, 3, 1, 0))))
@@ -457,8 +457,8 @@ def distances(met: list[tuple[Tensor | slice, Given]]) -> tuple[Tensor, Tensor]:
     return squared, log_det
 
 
-class _Met(Context, Protocol):
-    met: list[tuple[Tensor | slice, Given]]
+class _Conditional(Context, Protocol):
+    parts: list[tuple[Tensor | slice, Given]]
 
 
 class _Marginal(torch.autograd.Function):
@@ -469,19 +469,19 @@ class _Marginal(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _Met, mean: Tensor, covariance: Tensor, x: Tensor, parts: Parts, holes: Holes
+        ctx: _Conditional, mean: Tensor, covariance: Tensor, x: Tensor, parts: Parts, holes: Holes
     ) -> tuple[Tensor, Tensor]:
-        ctx.met = given(parts, x, holes)
-        return distances(ctx.met)
+        ctx.parts = given(parts, x, holes)
+        return distances(ctx.parts)
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: _Met, by_squared: Tensor, by_log_det: Tensor
+        ctx: _Conditional, by_squared: Tensor, by_log_det: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        parts = ctx.met[0][1].parts
+        parts = ctx.parts[0][1].parts
         by_mean, by_covariance = torch.zeros_like(parts.mean), torch.zeros_like(parts.covariance)
         by_x = by_squared.new_empty(len(by_squared), by_mean.shape[1])
-        for rows, part in ctx.met:
+        for rows, part in ctx.parts:
             dual = part.dual()
             pull = part.blocks.by_component(by_squared[rows])[..., None] * dual
             by_mean -= 2.0 * pull.sum((1, 2))
