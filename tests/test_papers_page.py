@@ -7,7 +7,7 @@ import pytest
 from mixtura import papers
 from mixtura.papers.cells import Cell
 from mixtura.papers.hybrid import table1
-from mixtura.papers.page import Found, page
+from mixtura.papers.page import Found, decimals, page
 
 
 def test_cells_are_those_of_the_papers():
@@ -20,18 +20,20 @@ def test_cells_are_those_of_the_papers():
 
 
 @pytest.mark.parametrize(
-    ("mean", "cell", "good"),
+    ("mean", "cell", "others", "good"),
     [
-        (1.4249, Cell("", "", 1.42), True),
-        (1.4251, Cell("", "", 1.42), False),
-        (85.9, Cell("", "", 86.05, True), False),
-        (86.1, Cell("", "", 86.05, True), True),
-        (250.4, Cell("", "", 250), True),
+        (1.4249, Cell("", "", 1.42), [], True),
+        (1.4251, Cell("", "", 1.42), [], False),
+        (85.9, Cell("", "", 86.05, True), [], False),
+        (86.1, Cell("", "", 86.05, True), [], True),
+        (250.4, Cell("", "", 250), [], True),
+        (2.93, Cell("", "", 2.9), [Cell("", "", 2.84)], False),
     ],
 )
-def test_verdicts_heed_the_digits_of_the_paper(mean, cell, good):
-    """An error of 1.4249 is 1.42; accuracies are better when higher."""
-    assert Found(mean, None, 3, "", "").is_no_worse(cell) == good
+def test_verdicts_heed_the_digits_of_the_paper(mean, cell, others, good):
+    """An error of 1.4249 is 1.42; accuracies are better when higher; 2.90 has two decimals."""
+    digits = decimals([cell, *others])[""]
+    assert Found(mean, None, 3, "", "").is_no_worse(cell, digits) == good
 
 
 def test_the_page_counts(tmp_path):

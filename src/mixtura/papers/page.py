@@ -25,7 +25,7 @@ Written by `python -m mixtura.papers.page docs/results` from the lines in `docs/
 which the commands below keep (`<experiment>-cells.jsonl` in their folder): values of all seeds,
 settings, command, commit and machine of each cell. "Ours" is mean ± deviation over seeds (draws,
 splits), and their number; a deviation that was not kept is left out. Lines of earlier code name its
-commit, and hold means alone. "No worse" compares means, rounded as the paper prints its figure;
+commit, and hold means alone. "No worse" compares means, rounded as the paper prints the row;
 papers mostly print single runs. Sets and settings that differ from a paper's are named above each
 table, and on pages of their own: [hybrid](hybrid.md), [extended Baum-Welch](ebw.md),
 [sparse](sparse.md), [sequences](sequences.md), [networks](networks.md).
@@ -53,9 +53,8 @@ class Found(NamedTuple):
         values = line["values"]
         return cls(float(np.mean(values)), float(np.std(values)), len(values), *where)
 
-    def is_no_worse(self, cell: Cell) -> bool:
-        """Whether the mean, in the digits of the paper, is at least as good."""
-        digits = len(f"{cell.published:.10g}".partition(".")[2])
+    def is_no_worse(self, cell: Cell, digits: int) -> bool:
+        """Whether the mean, in so many decimals, is at least as good."""
         gain = round(self.mean, digits) - cell.published
         return gain >= 0.0 if cell.higher else gain <= 0.0
 
@@ -103,6 +102,12 @@ def page(folder: Path) -> str:
     return "\n".join([_HEAD, verdict, "", *summary, "", *parts])
 
 
+def decimals(cells: list[Cell]) -> dict[str, int]:
+    """The decimals of a row's figures: the most that any of them has, as 2.90 is a 2.9 here."""
+    each = [(cell.row, len(f"{cell.published:.10g}".partition(".")[2])) for cell in cells]
+    return dict(sorted(each, key=lambda pair: pair[1]))  # the last of a row counts
+
+
 def _measured(folder: Path, name: str) -> dict[tuple[str, str], Found]:
     path = folder / f"{name}-cells.jsonl"
     lines = lines_of(path) if path.is_file() else []
@@ -112,7 +117,11 @@ def _measured(folder: Path, name: str) -> dict[tuple[str, str], Found]:
 def _count(cells: list[Cell], found: dict[tuple[str, str], Found]) -> Count:
     pairs = [(cell, found[cell.row, cell.column]) for cell in cells if cell[:2] in found]
     own = [pair for pair in pairs if pair[0].column.partition(",")[0] not in _OTHERS]
-    good, own_good = (sum(ours.is_no_worse(cell) for cell, ours in each) for each in (pairs, own))
+    digits = decimals(cells)
+    good, own_good = (
+        sum(ours.is_no_worse(cell, digits[cell.row]) for cell, ours in each)
+        for each in (pairs, own)
+    )
     absent = sum(bool(cell.absent) for cell in cells)
     return Count(len(cells), len(pairs), good, absent, len(own), own_good)
 
@@ -120,6 +129,7 @@ def _count(cells: list[Cell], found: dict[tuple[str, str], Found]) -> Count:
 def _table(name: str, cells: list[Cell], found: dict[tuple[str, str], Found]) -> Iterator[str]:
     yield f"## {name}\n\n{papers.account(name)}\n\nCommand: `mixtura reproduce {name}`.\n"
     yield "| | | paper | ours | verdict | commit, machine |\n|---|---|---|---|---|---|"
+    digits = decimals(cells)
     for cell in cells:
         ours = found.get(cell[:2])
         start = f"| {cell.row} | {cell.column} | {cell.published:g} |"
@@ -127,7 +137,7 @@ def _table(name: str, cells: list[Cell], found: dict[tuple[str, str], Found]) ->
             reason = f"absent: {cell.absent}" if cell.absent else "not measured"
             yield f"{start} | {reason} | |"
         else:
-            verdict = "no worse" if ours.is_no_worse(cell) else "**worse**"
+            verdict = "no worse" if ours.is_no_worse(cell, digits[cell.row]) else "**worse**"
             yield f"{start} {ours} | {verdict} | {ours.commit}, {ours.machine} |"
     yield ""
 
