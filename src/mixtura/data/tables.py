@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import ClassVar, Self, TypeVar
 
 import numpy as np
@@ -252,12 +251,8 @@ class Table:
     def chunks(self, n_rows: int) -> Iterator[Batch]:
         """All rows in order, `n_rows` at a time."""
         if self._lazy is not None:
-            read = waited_for(self._lazy.chunks(n_rows))
-            made = (partial(self._batch, rows, at) for at, rows in read)
-            if self.device.type == "cuda":
-                yield from _one_ahead(made, self.device)
-            else:
-                yield from (make() for make in made)
+            for at, rows in waited_for(self._lazy.chunks(n_rows)):
+                yield self._batch(rows, at)
             return
         yield from self._chunks.get(n_rows) or self._parts(n_rows)
 
@@ -379,32 +374,6 @@ def _column(
     if isinstance(given, int | float):
         return torch.full((), given, dtype=dtype, device=device).expand(n_rows)
     return torch.as_tensor(given, dtype=dtype, device=device)
-
-
-def _one_ahead(made: Iterator[Callable[[], Batch]], device: torch.device) -> Iterator[Batch]:
-    """Batches that are copied and converted on a GPU while it works on those before."""
-    aside, here = torch.cuda.Stream(device), torch.cuda.current_stream(device)
-    coming: list[tuple[Batch, torch.cuda.Event]] = []
-    worked: list[torch.cuda.Event] = []
-    for make in made:
-        if len(worked) > 1:
-            worked.pop(0).synchronize()  # so that memory holds three batches at most
-        with torch.cuda.stream(aside):
-            coming.append((make(), aside.record_event()))
-        if len(coming) > 1:
-            yield _arrived(*coming.pop(0), here)
-            worked.append(here.record_event())
-    for batch, copied in coming:
-        yield _arrived(batch, copied, here)
-
-
-def _arrived(batch: Batch, copied: torch.cuda.Event, here: torch.cuda.Stream) -> Batch:
-    """A batch of another stream, to be worked on in this one."""
-    here.wait_event(copied)
-    for tensor in (batch.x, batch.observed, batch.y, batch.weight):
-        if tensor is not None:
-            tensor.record_stream(here)
-    return batch
 
 
 def _shareable(X: np.ndarray) -> np.ndarray:
