@@ -23,6 +23,7 @@ from torch import Tensor
 
 from mixtura.constants import FAR, MOST_TEXT
 from mixtura.data.given import ArrayLike
+from mixtura.densities import Density
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
 from mixtura.files import replacing
 from mixtura.models.fitted import Fitted
@@ -162,6 +163,10 @@ def _unpack_object(value: dict, tensors: dict[str, Tensor]) -> object:
     if kind is None:
         raise ModuleNotFoundError(f"{value['path']} cannot be imported here")
     found = kind(**_unpack_items(value["settings"], tensors))
+    if isinstance(found, Density) and not all(
+        each.is_floating_point() for each in found.tensors().values()
+    ):
+        raise ValueError(f"parameters of a {kind.__name__} that are whole numbers or truths")
     for name, item in _unpack_items(value.get("state", {"items": []}), tensors).items():
         setattr(found, name, item)
     return found
