@@ -420,7 +420,7 @@ def test_others_say_who_reads_files(files, fitted):
     "model",
     [
         BoostedMixtureClassifier(1, n_stages=1, calibrate=False),
-        MixtureNetworkClassifier(2, embedding="posterior", solver=LinkedEM(2)),
+        MixtureNetworkClassifier(2, embedding="posterior", solver=LinkedEM(2), calibrate=False),
         MixtureNetworkRegressor(2, embedding="posterior", solver=LinkedEM(2)),
     ],
     ids=lambda model: type(model).__name__,
