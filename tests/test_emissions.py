@@ -185,6 +185,17 @@ def test_unknown_words(log, classifier):
         classifier.predict(test.assign(x="a"))
 
 
+@pytest.mark.parametrize("later", [3.0, "fly"])
+def test_a_channel_that_training_had_no_value_of(log, later):
+    """What it holds later counts as missing, as in tables."""
+    blank = log[0].assign(extra=None)
+    with pytest.warns(DegenerateDataWarning, match="no observed value"):
+        model = SequenceDensity(1, n_states=1, solver=EM(3, tol=1e9), **QUICK).fit(blank)
+    with pytest.warns(DegenerateDataWarning, match=f"column 'extra': {later!r}"):
+        found = model.score_samples(blank.assign(extra=later))
+    np.testing.assert_array_equal(found, model.score_samples(blank))
+
+
 def test_numbers_may_be_categories():
     """Where the user says so: their order then tells nothing."""
     X = [np.array([[5, 0.0], [9, 1.0], [5, 0.5]]), np.array([[7, 0.0], [9, 1.0], [7, 0.5]])] * 8

@@ -405,7 +405,8 @@ def test_a_card_is_a_file_of_its_own(regressor, hostile, tmp_path, monkeypatch):
         assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [
             *("The model", "What it does", "What it cannot do", "How this was found out"),
         ]
-        assert not re.search(r"(?<!\\)[<>]", text)
+        assert not re.search(r"(?<!\\)[<>&$]", text)
+        assert re.search(r"hold \d+ training rows", text)
 
 
 def test_a_network_regressor_has_a_report_without_explanations(regressor, tmp_path):

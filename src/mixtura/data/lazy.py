@@ -183,8 +183,7 @@ def source_of(X: ArrayLike) -> ArrayLike:
 
 def are_files(given: object) -> bool:
     """Whether this is a list of files."""
-    listed = isinstance(given, list | tuple) and len(given) > 0 and all(map(is_path, given))
-    return listed and exists(given[0])  # type: ignore[index]
+    return isinstance(given, list | tuple) and all(map(is_path, given)) and any(map(exists, given))
 
 
 def is_path(given: object) -> bool:

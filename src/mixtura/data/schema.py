@@ -229,6 +229,10 @@ class Schema:
     def _of(self, at: int) -> np.ndarray | None:
         return self.categories[at] if self.categories else None
 
+    def _known(self, at: int) -> np.ndarray | None:
+        """What a value must be among to count; None where any number does."""
+        return np.empty(0) if at in self.empty else self._of(at)
+
     def names_in(self, X: ArrayLike) -> tuple[object, ...] | None:
         """The names that match the columns of X with those of training; None: positions do.
 
@@ -252,7 +256,7 @@ class Schema:
         for at, place in enumerate(places):
             if place is not None:
                 label = _label(self.names, at)
-                categories = np.empty(0) if at in self.empty else self._of(at)
+                categories = self._known(at)
                 kind, values = read_column(column_of(table, place), label)
                 check_kind(kind, kind_of(categories), label)
                 matrix[:, at], untold[:, at], strange = codes_of(kind, values, categories, label)
@@ -267,7 +271,7 @@ class Schema:
 
         `values` (n,) are the codes of other categories, or numbers where `own` is None.
         """
-        known, label = self._of(at), _label(self.names, at)
+        known, label = self._known(at), _label(self.names, at)
         if np.isnan(values).all():
             return values, []
         kind = kind_of(own)

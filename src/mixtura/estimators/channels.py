@@ -67,12 +67,12 @@ def _learned(sequences: Sequences, categorical_features: ArrayLike) -> Schema:
         for at, each in enumerate(found)
         if each is not None
     }
-    return Schema.of(names, found, observed)
+    return Schema.of(names, found, observed).with_empty(frames)
 
 
 def _coded(sequences: Sequences, schema: Schema, unexpected: str) -> Sequences:
     """Frames of the codes that training gave to words; those it did not have are missing."""
-    if sequences.categories is None and schema.categories is None:
+    if sequences.categories is None and schema.categories is None and not schema.empty:
         return sequences
     pairs = enumerate(sequences.frames.T)
     found = [schema.recode(values, sequences.categories_of(at), at) for at, values in pairs]

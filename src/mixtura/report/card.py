@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from mixtura.models.held_back import HeldBack
 from mixtura.plotting.base import printable
 from mixtura.plotting.classifiers import wilson
 from mixtura.report.html import Html, listed, tag
@@ -25,7 +26,7 @@ LIMITS = (
     "It does not notice by itself when the world changes: check it on new rows.",
     "Whether it is fair to groups of people was not looked at.",
 )
-_MARKS = re.compile(r"([\\`*_\[\]<>|#~])")
+_MARKS = re.compile(r"([\\`*_\[\]<>|#~&$])")
 
 
 def card(subject: Subject) -> Card:
@@ -50,7 +51,7 @@ def card_markdown(
     """As a file of its own, with the header that model hubs read."""
     described = {"The model": [f"{name}: {value}" for name, value in facts], **found}
     parts = [f"## {name}\n\n" + _items(items) for name, items in described.items()]
-    head = "---\nlibrary_name: mixtura\ntags:\n- tabular\n- mixture-model\n---"
+    head = "---\nlibrary_name: mixtura\ntags:\n- mixture-model\n---"
     return "\n\n".join([head, f"# {title}", *map(_plain, lead), *parts]) + "\n"
 
 
@@ -75,17 +76,8 @@ def _does(subject: Subject) -> Iterator[str]:
 
 
 def _cannot(subject: Subject) -> Iterator[str]:
-    informative = getattr(subject.estimator, "missingness_", "ignore") == "informative"
-    if informative:
-        yield (
-            "What is missing counts as evidence, as it was in training: where entries go missing "
-            "for other reasons, its answers mislead."
-        )
-    elif subject.takes_holes:
-        yield (
-            "It takes missing entries to be missing for reasons that the other entries tell, or "
-            "for none: where a hole itself is a sign, it does not see it."
-        )
+    if subject.takes_holes:
+        yield holes(subject.estimator)
     yield from _strangers(subject)
     counts = np.bincount(subject.labels, minlength=len(subject.classes))
     few = [name for name, count in zip(subject.classes, counts, strict=True) if count < _ENOUGH]
@@ -97,6 +89,28 @@ def _cannot(subject: Subject) -> Iterator[str]:
     if not subject.has_density:
         yield "It has no density: it cannot say that a row is unlike all it has seen."
     yield "It knows no other classes: what is none of them gets one of them all the same."
+
+
+def holes(estimator: object) -> str:
+    """What it takes missing entries for."""
+    if getattr(estimator, "missingness_", "ignore") == "informative":
+        return (
+            "What is missing counts as evidence, as it was in training: where entries go missing "
+            "for other reasons, its answers mislead."
+        )
+    return (
+        "It takes missing entries to be missing for reasons that the other entries tell, or for "
+        "none: where a hole itself is a sign, it does not see it."
+    )
+
+
+def kept_rows(held_back: HeldBack | None) -> Iterator[str]:
+    """That a model, and its files, have rows of training."""
+    if held_back is not None:
+        yield (
+            f"The model and its files hold {len(held_back.y)} training rows, which its sets or "
+            "intervals go by: do not pass them on where those are confidential."
+        )
 
 
 def _strangers(subject: Subject) -> Iterator[str]:
@@ -127,8 +141,4 @@ def _method(subject: Subject) -> Iterator[str]:
     if holed < answered:
         yield f"Time allowed predictions with missing entries for {holed} rows at least."
     yield "Calibration errors are means over groups of rows; intervals of shares are Wilson's."
-    if subject.model.held_back is not None:
-        yield (
-            f"The model and its files hold {len(subject.model.held_back.y)} training rows, for "
-            "prediction sets: do not pass them on where those are confidential."
-        )
+    yield from kept_rows(subject.model.held_back)

@@ -28,7 +28,7 @@ from mixtura.models.regression import Regression
 from mixtura.plotting import ExplanationDisplay
 from mixtura.plotting.base import column_names
 from mixtura.plotting.holes import with_holes
-from mixtura.report.card import LIMITS, Card
+from mixtura.report.card import LIMITS, Card, holes, kept_rows
 from mixtura.report.html import Html, table
 from mixtura.report.page import Section, bar, paragraph, picture, scrolling
 from mixtura.report.quality import percent
@@ -132,7 +132,7 @@ def write_numbers_report(
         raise InvalidInputError(f"max_time must be above zero, got {max_time!r}.")
     known = np.flatnonzero(~np.isnan(y).any(1))
     if len(known) < 2:
-        raise InvalidInputError("y has numbers in fewer than two rows: there is nothing to say.")
+        raise InvalidInputError("y has numbers in fewer than two rows: pass two at least.")
     places = np.random.default_rng(seed).permutation(known)[:_MOST_ROWS]
     some = _safe_indexing(as_table(X), places)
     with warning_once():
@@ -259,11 +259,9 @@ def _misses(found: _Numbers) -> Iterator[Html]:
 
 def _card(found: _Numbers) -> Card:
     n_columns, n_targets = found.rows.values.shape[1], found.y.shape[1]
-    cannot = [
-        "It takes missing entries to be missing for reasons that the other entries tell, or for "
-        "none, unless it was fitted with missingness='informative'.",
-        "Beyond the rows of training its answers are guesses.",
-    ]
+    model = found.estimator.model_
+    fitted = model.fitted if isinstance(model, Regression) else model
+    cannot = [holes(found.estimator), "Beyond the rows of training its answers are guesses."]
     if not found.intervals:
         cannot.append("It held no rows back, and has no intervals without rows to calibrate them.")
     predicted, intervals = (
@@ -278,5 +276,6 @@ def _card(found: _Numbers) -> Card:
         "How this was found out": [
             f"Time allowed predictions for {min(predicted)} rows at least, and intervals for "
             f"{min(intervals, default=0)}.",
+            *kept_rows(fitted.held_back),
         ],
     }
