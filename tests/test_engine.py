@@ -100,6 +100,9 @@ def test_a_rare_class_is_not_lost_among_very_many_rows(monkeypatch):
         ([0.5, 1.0, 1.5, 0.7], [1, 2, 3, 1]),
         ([0.5, 1.0, 1.7, 0.7], [1, 1, 1, 1]),  # importance, not repetitions
         ([5, 5, 10, 5], [1, 1, 2, 1]),
+        ([1, 1, 2**30, 5], [1, 1, 4, 1]),
+        ([0.5, 1.0, 1e30, 1e-30], [1, 1, 1, 1]),  # too large for whole numbers
+        ([1e-7, 0.7071067811865476, 0.31830988618379067, 5], [1, 1, 1, 1]),
     ],
 )
 def test_rows_that_stand_for_several_come_in_parts(weight, parts):

@@ -342,9 +342,9 @@ def test_punching_keeps_what_rows_came_without(generator):
     assert (punched.observed[50:] & ~observed).sum() == 0
     assert punched.observed[50:].sum() < observed.sum()
     assert torch.equal(punched.take(slice(50, 60)).lacks(), ~observed[:10])
-    met = punched.as_met()
+    met = punched.for_prediction()
     assert torch.equal(met.lacks(), ~punched.observed)
     untold = replace(batch, absent=torch.full((50, 3), -1, dtype=torch.int8))
-    assert (untold.with_punched(0.5, generator).as_met().lacks() == -1).all()
+    assert (untold.with_punched(0.5, generator).for_prediction().lacks() == -1).all()
     again = punched.with_punched(0.5, generator)
     assert torch.equal(again.lacks(), (~observed).repeat(4, 1))

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import warnings
+from copy import deepcopy
 from functools import lru_cache
 
 import numpy as np
@@ -215,6 +216,7 @@ def test_estimators_answer_for_a_few_rows_in_numpy(averaged, monkeypatch):
     monkeypatch.setattr(Fitted, "engine", None)  # what PyTorch's answers begin with
     alone = [model.predict_log_proba(row[None]) for row in HOLED[:20]]
     np.testing.assert_allclose(np.concatenate(alone), wanted[:20], 1e-10, 1e-12)
+    assert len(vars(deepcopy(model.model_))) < len(vars(model.model_))  # copies make their own
 
 
 def test_sets_by_a_step_of_em(tmp_path):

@@ -148,7 +148,7 @@ def networks(embedding, name, count, holes, generator, kind=Network):
     return found, engine, folds, spreads
 
 
-def as_met(model, engine):
+def prepared(model, engine):
     """The rows beside draws of what is missing."""
     return PreparedEngine(engine, model.completed) if engine.may_have_missing else engine
 
@@ -162,9 +162,9 @@ def test_derivatives_of_networks_by_statistics_are_those_of_autograd(
 ):
     """Of mixtures, priors and read-out; draws of what is missing stay, and rows follow them."""
     (network,), engine, _, (spread,) = networks(embedding, name, 1, holes, generator, kind)
-    objective, rows = OBJECTIVES["hybrid"], as_met(network, engine)
+    objective, rows = OBJECTIVES["hybrid"], prepared(network, engine)
     if kind is RegressionNetwork:
-        objective, rows = Regression(0.3), as_met(network, engine.with_answers(y=engine.weight))
+        objective, rows = Regression(0.3), prepared(network, engine.with_answers(y=engine.weight))
     prior = NetworkPrior(ElasticNet(0.1, 0.2), torch.tensor([7.0]).double(), spread)
     next(rows.chunks(10**9))  # what completes the rows is not what is asked
     moved = {name: value + 0.1 for name, value in network.free().items()}
@@ -185,10 +185,10 @@ def test_networks_of_a_stack_are_those_alone(embedding, holes, generator):
     weight, net = torch.arange(1.0, 4.0).double(), ElasticNet(0.1, 0.2)
     prior = NetworkPrior(net, weight, SpreadPrior.stacked(spreads, sum(COUNTS)))
     objective = OBJECTIVES["hybrid"]
-    together = read_out_sums(stack, stack.free(), objective, as_met(stack, rows), prior)
+    together = read_out_sums(stack, stack.free(), objective, prepared(stack, rows), prior)
     for place, network in enumerate(found):
         own = NetworkPrior(net, weight[place : place + 1], spreads[place])
-        shown = as_met(network, without(engine, folds, place))
+        shown = prepared(network, without(engine, folds, place))
         alone = read_out_sums(network, network.free(), objective, shown, own)
         close(
             {k: v.reshape(3, -1)[place] for k, v in together.items()},

@@ -80,7 +80,7 @@ class Batch:
         """Values by row, in the order in which the rows were given: as they are."""
         return values
 
-    def as_met(self) -> Batch:
+    def for_prediction(self) -> Batch:
         """The rows as at prediction, where a hole that was punched is absent like any other."""
         if self.absent is None or self.observed is None:
             return self

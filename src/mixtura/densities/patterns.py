@@ -380,7 +380,7 @@ def _less(whole: Tensor, part: Tensor, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Side:
-    """Rows that are met by the same side of their patterns, the smaller one of nearly all.
+    """Rows that are worked on by the same side of their patterns, the smaller one of nearly all.
 
     Attributes
     ----------

@@ -20,6 +20,8 @@ from mixtura.data.sequences import AnyBatch
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
 #: Of more rows, a random sample is searched for copies.
 _SEARCHED = 100_000
+#: Numbers of copies that can be told from others, and how near to whole ones weights make them.
+_EXACT, _NEAR = 2.0**40, 1e-3
 #: Rows that are looked at together where nothing but their holes matters.
 _SCAN_ROWS = 16_384
 
@@ -353,11 +355,11 @@ class Engine(ABC, Generic[AnyBatch]):
 def _repetitions(weight: np.ndarray) -> np.ndarray:
     """How many rows each of a class (n,) stands for: multiples of the smallest weight, or of what
     all have in common if they are whole numbers. One each if weights are something else."""
-    whole = weight.astype(np.int64)
-    unit = float(np.gcd.reduce(whole)) if (whole == weight).all() else weight.min()
+    whole = weight.max() < _EXACT and (weight == weight.round()).all()
+    unit = np.gcd.reduce(weight.astype(np.int64)) if whole else weight.min()
     copies = weight / unit
-    rounded = copies.round()
-    return rounded.astype(np.int64) if np.allclose(copies, rounded) else np.ones_like(whole)
+    told = copies.max() < _EXACT and np.allclose(copies, copies.round(), rtol=0.0, atol=_NEAR)
+    return copies.round().astype(np.int64) if told else np.ones(len(weight), dtype=np.int64)
 
 
 def _places(mask: Tensor) -> np.ndarray:

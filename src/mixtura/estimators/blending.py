@@ -102,7 +102,7 @@ def best_of(found: Decision, others: Sequence[Mapped]) -> Decision:
 
 
 @dataclass(frozen=True)
-class Company:
+class Ensemble:
     """Mixtures that are to stand beside a first one, and how much say each has.
 
     Attributes
@@ -126,7 +126,7 @@ class Company:
         others: Sequence[Mapped],
         generator: torch.Generator,
         progress: Progress,
-    ) -> Company:
+    ) -> Ensemble:
         """All are weighed by what they say of held-out rows; where there are none, all the same."""
         answers = [found.held_out, *(each.trial.held_out() for each in others)]
         told = [each for each in answers if isinstance(each, Answers)]

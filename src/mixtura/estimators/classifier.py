@@ -21,7 +21,7 @@ from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS
-from mixtura.estimators.blending import Company, Mapped, best_of, kinds_for
+from mixtura.estimators.blending import Ensemble, Mapped, best_of, kinds_for
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.deciding import calibrated, decide
@@ -347,21 +347,21 @@ class MixtureClassifier(DensityClassifier):
         generator = self._generator()
         with self._progress() as progress:
             found = decide(self, rows, schema, spawn(generator), progress, stream=not beside)
-            company, others = None, list[Mapped]()
+            ensemble, others = None, list[Mapped]()
             if beside and self._maps(found):
                 others = Mapped.tried(found, ways_beside(self, found, kinds_for(found.engine)))
                 if not found.saw_all and found.engine.total_weight > MOST:
                     found, others = best_of(found, others), []
                 elif others:
-                    company = Company.train(self, found, others, spawn(generator), progress)
+                    ensemble = Ensemble.train(self, found, others, spawn(generator), progress)
             outcome = self._train(found, generator, progress)
         trained, engine, plan = outcome.model, found.engine, found.plan
         calibration = Calibration()
         if self.calibrate and not plan.generative:
             calibration = calibrated(found, trained.result, trained.held_out, generator)
         self._publish(trained.result, plan, engine, schema, rows.classes, calibration, progress)
-        if company is not None:
-            self.model_ = company.beside(self.model_, self.calibrate)
+        if ensemble is not None:
+            self.model_ = ensemble.beside(self.model_, self.calibrate)
             self.marginals_ = (plan.marginals, *(each.way.marginals for each in others))
         shown = held_back(found, [each.trial for each in others])
         if shown is None and plan.generative:

@@ -87,10 +87,10 @@ def _judged(model: _Model, held_out: Engine, generator: torch.Generator) -> Loss
     engine = PunchedEngine(held_out, HOLES, generator)
     parts = []
     for batch in engine.chunks(engine.chunk_rows(mixture)):
-        met = batch.as_met()
-        found = log_density(mixture, met).double()
+        seen = batch.for_prediction()
+        found = log_density(mixture, seen).double()
         if holes is not None:
-            lacks = replace(met, x=met.lacks().double(), observed=None)
+            lacks = replace(seen, x=seen.lacks().double(), observed=None)
             found = found + holes.log_prob(lacks)[:, 0]
         tensors = (batch.weight.double(), is_copy(batch), -found)
         parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))

@@ -254,7 +254,7 @@ def _squares(trained: LinkedResult, held_out: Engine, generator: torch.Generator
     parts = []
     for batch in engine.chunks(engine.chunk_rows(moved)):
         with torch.no_grad():
-            off = moved.outputs(batch.as_met())[:, 1] - batch.y
+            off = moved.outputs(batch.for_prediction())[:, 1] - batch.y
         tensors = (batch.weight.double(), is_copy(batch), off.square().double())
         parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))
     return Losses.pool(parts)

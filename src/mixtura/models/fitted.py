@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
@@ -169,6 +169,10 @@ class Fitted:
     blend: Blend | None = None
     held_back: HeldBack | None = None
     per_value: PerValue | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """A copy or pickle has the fields alone, not the twin that is kept beside them."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def n_columns(self) -> int:

@@ -144,9 +144,9 @@ def candidates(table: Sequence[dict[str, object]]) -> list[Candidate]:
         texts = _shortened([_settings(row, asked, others) for row in rows])
         for row, text in zip(rows, texts, strict=True):
             loss = row["loss"] if isinstance(row["loss"], float) else None
-            rows_met, chosen = row["rows"], bool(row["chosen"])
-            assert isinstance(rows_met, int)
-            found.append(Candidate(question, text or question, rows_met, loss, chosen))
+            n_rows, chosen = row["rows"], bool(row["chosen"])
+            assert isinstance(n_rows, int)
+            found.append(Candidate(question, text or question, n_rows, loss, chosen))
     return found
 
 

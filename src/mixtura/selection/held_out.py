@@ -135,7 +135,7 @@ class Answers(HeldOut):
         engine = PunchedEngine(held_out, HOLES, generator)
         parts = []
         for batch in engine.chunks(chunk or engine.chunk_rows(model)):
-            joint = model.class_log_joint(batch.as_met()).double()
+            joint = model.class_log_joint(batch.for_prediction()).double()
             told = torch.zeros_like(joint)
             if evidence is not None:
                 told = evidence.to(joint.device).log_prob(hole_patterns(batch))

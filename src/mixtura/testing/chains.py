@@ -206,7 +206,7 @@ def check_chain_own_statistics(density: HiddenMarkov, generator: torch.Generator
     np.testing.assert_allclose(again.covariances(), density.covariances(), EXACT, EXACT)
 
 
-def check_chain_company(density: HiddenMarkov, generator: torch.Generator) -> None:
+def check_chain_batch(density: HiddenMarkov, generator: torch.Generator) -> None:
     """Neither the other sequences, nor their order, nor unknown frames at the end matter."""
     batch = make_sequences(density, _LENGTHS, generator, holes=True)
     expected = density.log_prob(batch).numpy()
@@ -299,7 +299,7 @@ SEQUENCE_DENSITY_CHECKS: tuple[Callable[[HiddenMarkov, torch.Generator], None], 
     check_chain_gradient,
     check_chain_free,
     check_chain_own_statistics,
-    check_chain_company,
+    check_chain_batch,
     check_chain_stacking,
     check_chain_sample,
     check_chain_fill,

@@ -144,7 +144,7 @@ def check_labels(estimator: SequenceClassifier) -> None:
 
 
 def check_independence(estimator: SequenceClassifier) -> None:
-    """What is said of a sequence does not depend on its company."""
+    """What is said of a sequence does not depend on those beside it."""
     X, y = toy_sequences()
     model = clone(estimator).fit(X, y)
     expected = model.predict_proba(X)

@@ -129,7 +129,7 @@ class Plan:
             stack = self._shown_unlabeled(stack, prior, rows, progress)
         told = self._told_by_holes(engine, folds)
         stack, prior = self._beside(stack, prior, told)
-        rows, objective = trial._as_met(rows, generator), self.objective(engine)
+        rows, objective = trial._for_solver(rows, generator), self.objective(engine)
         found = trial.solver.run(stack, objective, rows, progress, generator=generator, prior=prior)
         trained = found.model if told is None else without_evidence(found.model)
         parts = [None] * len(begun) if told is None else told.split(len(begun))
@@ -204,7 +204,7 @@ class Plan:
                 start = replace(start, model=shown)
         told = self._told_by_holes(engine, Folds.none(engine))
         model, prior = self._beside(start.model, start.prior, told)
-        rows = self._as_met(engine, generator)
+        rows = self._for_solver(engine, generator)
         result = self.solver.run(
             model,
             self.objective(rows),
@@ -235,7 +235,7 @@ class Plan:
     ) -> Trained:
         """A few more steps of another solver on the rows of a stream."""
         again = replace(self, solver=solver)
-        rows = again._as_met(engine, generator)
+        rows = again._for_solver(engine, generator)
         objective = self.objective(rows)
         return solver.run(mixture, objective, rows, progress, generator=generator, prior=prior)
 
@@ -259,7 +259,7 @@ class Plan:
         em = replace(em, tol=0.1 * em.tol)
         return em.run(model, likelihood, engine, progress, prior=prior).model
 
-    def _as_met(self, engine: Engine, generator: torch.Generator) -> Engine:
+    def _for_solver(self, engine: Engine, generator: torch.Generator) -> Engine:
         """The rows as the solver is to see them."""
         engine = engine.cast(self.dtype) if self.solver.single_precision else engine
         if self.holes and not self.generative:
