@@ -14,7 +14,7 @@ from sklearn.base import clone
 from mixtura import SequenceDensity, SequenceMixtureClassifier, load
 from mixtura.datasets import make_hmm_sequences
 from mixtura.densities import Density, HiddenMarkov
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.fitted import in_deviations
 from mixtura.selection import typical
 from mixtura.sequences import from_long, from_panel
@@ -144,6 +144,8 @@ def test_draws_have_words(log, density):
     futures = density.forecast(log[2], 2, n_draws=3, random_state=0)
     assert futures.shape == (3, 40, 2, 2)
     assert set(futures[..., 1].flat) <= {"go", "run", "sit"}
+    with pytest.raises(UnsupportedError, match="ask for draws"):
+        density.forecast(log[2], 2)
 
 
 def test_words_tell_classes_apart(log, classifier, tmp_path):

@@ -383,7 +383,7 @@ def test_bad_files_are_named(spoil, frame, tmp_path):
 def test_a_file_that_is_not_there_is_named(frame, tmp_path):
     frame[:50].to_parquet(tmp_path / "0.parquet", index=False)
     with pytest.raises(InvalidInputError, match=r"no file is named '.*1\.parquet'"):
-        MixtureClassifier(1).fit([tmp_path / "1.parquet", tmp_path / "0.parquet"], "label")
+        MixtureClassifier(1).fit([tmp_path / "1.parquet", tmp_path / "0.*"], "label")
 
 
 @pytest.mark.parametrize(

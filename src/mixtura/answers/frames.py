@@ -134,8 +134,8 @@ def forecast(fitted: Fitted, rows: Sequences, steps: int, device: Device) -> For
     chains = _chains(fitted.mixture)
     if not isinstance(chains.emission, Gaussian):
         raise UnsupportedError(
-            f"{type(chains.emission).__name__} is no Gaussian, and its forecasts have no closed "
-            "form: ask for draws, n_draws=100, or use a density of Gaussians, such as 'diag'."
+            "forecasts have a closed form where frames are numbers alone and densities Gaussian: "
+            "for words and for Student's t ask for draws, n_draws=100."
         )
     log_share = chains.by_state(torch.from_numpy(_log_shares(fitted, rows, steps, device))).numpy()
     deviation = chains.emission.covariances().diagonal(dim1=1, dim2=2).sqrt().numpy()

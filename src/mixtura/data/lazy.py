@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
+from glob import glob
 from importlib import import_module
-from os import PathLike
+from os import PathLike, fspath
 from os.path import exists
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -182,8 +183,16 @@ def source_of(X: ArrayLike) -> ArrayLike:
 
 
 def are_files(given: object) -> bool:
-    """Whether this is a list of files."""
-    return isinstance(given, list | tuple) and all(map(is_path, given)) and any(map(exists, given))
+    """Whether this is a list of files and patterns, one of which is there at least."""
+    if not isinstance(given, list | tuple):
+        return False
+    return all(map(is_path, given)) and any(map(files_named, given))
+
+
+def files_named(given: str | PathLike[str]) -> list[str]:
+    """The files that a path or a pattern names."""
+    name = fspath(given)
+    return [name] if exists(name) else sorted(glob(name, recursive=True))
 
 
 def is_path(given: object) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from os import fspath
-from os.path import exists
 
 from mixtura.data.columns import BOOLEANS, NUMBERS, TEXT, name_of_type
 from mixtura.data.given import ArrayLike
-from mixtura.data.lazy import is_path
+from mixtura.data.lazy import files_named, is_path
 from mixtura.exceptions import FileFormatError, InvalidInputError
 
 try:
@@ -194,10 +192,11 @@ def kind_of_arrow(given: pa.DataType, name: str) -> str:
 def _found(given: Sequence[ArrayLike]) -> list[str]:
     """The files that paths and patterns name."""
     found = []
-    for pattern in map(fspath, given):
-        files = [pattern] if exists(pattern) else sorted(glob.glob(pattern, recursive=True))
-        if not files:
-            raise InvalidInputError(f"no file is named {pattern!r}: give a path, or a pattern.")
+    for each in given:
+        if not (files := files_named(each)):
+            raise InvalidInputError(
+                f"no file is named {fspath(each)!r}: give a path, or a pattern."
+            )
         found += files
     return found
 
