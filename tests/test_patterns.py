@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mixtura.data import Batch, Scaling, Table
-from mixtura.densities import Full, StudentT, low_rank, patterns
+from mixtura.densities import Full, StudentT, low_rank, patterns, submatrices
 from mixtura.engines import LocalEngine
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
@@ -23,10 +23,11 @@ SHARES = [0.1, 0.5, 0.9]
 @pytest.fixture(params=[False, True], ids=["as_few", "as_many"])
 def as_many(request, monkeypatch):
     """Few rows of few features go their own way, or that of many: one stack per side and size."""
-    monkeypatch.setattr(patterns, "_WHOLE", 0 if request.param else 14)
+    monkeypatch.setattr(submatrices, "_WHOLE", 0 if request.param else 14)
     if request.param:
-        monkeypatch.setattr(patterns, "_STACK", 1)
-        monkeypatch.setattr(patterns, "_MANY", 0)
+        monkeypatch.setattr(patterns, "STACK", 1)
+        monkeypatch.setattr(submatrices, "STACK", 1)
+        monkeypatch.setattr(submatrices, "_MANY", 0)
         monkeypatch.setattr(low_rank, "_SMALL", 0)
 
 

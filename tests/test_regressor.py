@@ -11,8 +11,7 @@ from mixtura import MixtureNetworkRegressor, MixtureRegressor, load
 from mixtura.data import Batch
 from mixtura.data.indicators import Indicators
 from mixtura.data.targets import beside_features, with_punched_features
-from mixtura.densities import Full, LowRank
-from mixtura.densities.gaussian import FullGaussian
+from mixtura.densities import Full, FullGaussian, LowRank
 from mixtura.engines import ContrastEngine
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture

@@ -14,7 +14,8 @@ from mixtura.densities.base import (
     scale_statistics,
 )
 from mixtura.densities.categorical import Categorical
-from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian, Gaussian
+from mixtura.densities.full_covariance import FullGaussian
+from mixtura.densities.gaussian import DiagonalGaussian, Gaussian
 from mixtura.densities.hmm import HiddenMarkov
 from mixtura.densities.hole_pattern import HolePattern
 from mixtura.densities.low_rank_covariance import LowRankGaussian

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from mixtura.data import Batch
 from mixtura.densities.gaussian import Gaussian
-from mixtura.densities.patterns import Holes, in_order, of_equal_size
+from mixtura.densities.patterns import Holes, in_order
+from mixtura.densities.submatrices import of_equal_size
 from mixtura.numerics import (
     above,
     above_inverse,

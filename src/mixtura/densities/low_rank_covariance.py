@@ -12,15 +12,11 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
-from mixtura.densities.gaussian import (
-    Expectation,
-    FullGaussian,
-    n_rows,
-    peak_masked,
-    weight_per_row,
-)
+from mixtura.densities.full_covariance import FullGaussian
+from mixtura.densities.gaussian import Expectation, n_rows, peak_masked, weight_per_row
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
-from mixtura.densities.patterns import Holes, factored, in_order
+from mixtura.densities.patterns import Holes, in_order
+from mixtura.densities.submatrices import factored
 from mixtura.numerics import (
     LOG_2PI,
     Context,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mixtura.data.given import Setting
 from mixtura.densities.base import own_products, randn
-from mixtura.densities.gaussian import FullGaussian
+from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
 from mixtura.numerics import (
     LOG_2PI,

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from mixtura.data.given import Parameters
 from mixtura.densities.base import VectorDensity
-from mixtura.densities.gaussian import DiagonalGaussian, FullGaussian, Gaussian
+from mixtura.densities.full_covariance import FullGaussian
+from mixtura.densities.gaussian import DiagonalGaussian, Gaussian
 from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.low_rank_precision import LowRankPrecision
 from mixtura.densities.student import StudentT

@@ -27,7 +27,8 @@ from torch import Tensor
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, VectorDensity, rand
-from mixtura.densities.gaussian import FullGaussian, Gaussian
+from mixtura.densities.full_covariance import FullGaussian
+from mixtura.densities.gaussian import Gaussian
 
 #: Degrees of freedom: enough for a covariance to exist, and so many that a Gaussian is no better.
 LEAST, MOST = 2.1, 1000.0
