@@ -442,7 +442,7 @@ def test_other_models_of_files_are_those_of_memory(model, frame, files, streamin
     np.testing.assert_allclose(*found, 1e-6, 1e-9)
 
 
-def test_a_stream_of_files_is_one_of_its_parts(frame, files):
+def test_a_stream_of_files_is_one_of_its_parts(frame, files, tmp_path):
     """Files are read once, in order; what fails on the way leaves the model as it was."""
     model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
     options, parts = {"classes": ["x", "y", "z"], "memory": 100}, sorted(files.iterdir())
@@ -457,4 +457,7 @@ def test_a_stream_of_files_is_one_of_its_parts(frame, files):
         ours.partial_fit(parts, "nothing")
     with pytest.raises(ValueError, match="names of its columns"):
         ours.partial_fit(parts, frame["label"])
+    frame[:0].to_parquet(tmp_path / "empty.parquet")
+    with pytest.raises(ValueError, match="have no rows"):
+        clone(model).partial_fit(tmp_path / "empty.parquet", "label", **options)
     np.testing.assert_array_equal(ours.means_, theirs.means_)

@@ -86,6 +86,24 @@ def test_statistics_are_those_of_dense_matrices(density, share, generator):
     np.testing.assert_allclose(found["second"], outer, 1e-9, 1e-9)
 
 
+@pytest.mark.parametrize("density", STRUCTURES[:2], indirect=True, ids="-".join)
+def test_rows_that_share_patterns_count_as_they_do_alone(density, generator):
+    batch = with_holes(density, 0.5, generator)
+    observed = batch.observed[torch.arange(40) % 7]
+    batch = replace(batch, x=torch.where(observed, batch.x + 1.0, 0.0), observed=observed)
+    occupancy, scatter = torch.rand(2, 40, 2, dtype=torch.float64, generator=generator)
+    log_prob, sums = density.expectation(batch)
+    found, alone = sums(occupancy, scatter), []
+    for row in torch.arange(40).split(1):
+        its_log_prob, its_sums = density.expectation(batch.take(row))
+        np.testing.assert_allclose(its_log_prob, log_prob[row], 1e-9, 1e-9)
+        alone.append(its_sums(occupancy[row], scatter[row]))
+    for name, value in found.items():
+        np.testing.assert_allclose(
+            value, sum(each[name] for each in alone), 1e-9, 1e-9, err_msg=name
+        )
+
+
 @pytest.mark.parametrize("share", SHARES)
 def test_distances_make_up_log_densities(density, share, generator):
     """At the means distances are zero, and log densities are the second of the two answers."""

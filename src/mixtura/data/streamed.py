@@ -80,10 +80,13 @@ class Source(Openable):
         if any(not isinstance(each, str | None) for each in (y, sample_weight)):
             raise InvalidInputError("y and sample_weight of a stream are names of its columns.")
         reader, told, names = self._told(y, sample_weight)
+        frame = None
         for _, batch in reader.batches(reader.parts):
             frame = batch.to_pandas()
             answers = (frame[each] if each in told else None for each in (y, sample_weight))
             yield frame[list(names)], *answers
+        if frame is None:
+            raise InvalidInputError("the files or chunks have no rows: pass some that have.")
 
     def _told(
         self, y: ArrayLike, sample_weight: ArrayLike

@@ -325,7 +325,7 @@ class _CompleteLogProb(torch.autograd.Function):
     """Log density of complete rows under covariance A + S S^T, with the gradient written out.
 
     Tensors of the size of S, and launches of small operations, dominate a training step: the
-    closed form passes over the former a handful of times and needs few of the gram, where
+    closed form passes over the former a handful of times and needs few of the latter, where
     automatic differentiation would keep and add up several copies.
     """
 
