@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from mixtura.data import Matrix
 from mixtura.data.schema import Schema
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.exceptions import AmbiguousDataWarning, DegenerateDataWarning, InvalidInputError
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -380,6 +380,16 @@ def test_what_cannot_be_known_is_marked():
     expected = [[True, True, False], [False, True, True], [False, True, False]]
     np.testing.assert_array_equal(strange.untold, expected)
     np.testing.assert_array_equal(np.isnan(strange.values[:, 0]), [True, False, True])
+
+
+def test_text_of_many_numbers_may_have_been_meant_as_numbers():
+    texts = [f"{number / 4}" for number in range(21)]
+    with pytest.warns(AmbiguousDataWarning, match=r"column 'f'.* astype\(float\)"):
+        Schema.learn(one([*texts, None]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Schema.learn(one(texts[1:]))
+        Schema.learn(one([*texts, "many"]))
 
 
 def test_many_categories_look_like_an_identifier():

@@ -32,9 +32,16 @@ from mixtura.data.in_memory import (
 )
 from mixtura.data.lazy import LazyRows, chunks_of, shared
 from mixtura.data.matrix import Matrix
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
+from mixtura.exceptions import (
+    AmbiguousDataWarning,
+    DegenerateDataWarning,
+    InvalidInputError,
+    warn,
+)
 
 _MANY_CATEGORIES = 1_000
+#: Different numbers of a column of text from which on they may have been meant as numbers.
+_MANY_NUMBERS = 20
 _SHOWN = 5
 #: Tables of more rows are checked by scikit-learn, in little memory.
 _SOME_ROWS = 1_000
@@ -92,6 +99,7 @@ class Schema:
     ) -> Schema:
         """Columns by their categories, or None; `observed` counts the values of those that have."""
         _warn_about_identifiers(names, categories, observed)
+        _warn_about_numbers(names, categories)
         return cls(names, None if all(c is None for c in categories) else tuple(categories))
 
     def with_empty(self, values: np.ndarray | LazyRows) -> Schema:
@@ -389,3 +397,25 @@ def _warn_about_identifiers(
             "say nothing about other rows. Remedy: drop them.",
             DegenerateDataWarning,
         )
+
+
+def _warn_about_numbers(names: tuple[object, ...] | None, categories: Sequence[ArrayLike]) -> None:
+    found = [
+        _label(names, place)
+        for place, known in enumerate(categories)
+        if kind_of(known) == "text" and len(known) > _MANY_NUMBERS and all(map(_is_number, known))
+    ]
+    if found:
+        warn(
+            f"{', '.join(found)}: text, all of which are numbers, so that each is a category of "
+            "its own. Remedy: if they are no codes, turn them into numbers, by astype(float).",
+            AmbiguousDataWarning,
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
