@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from numbers import Integral, Real
 from os import PathLike
 from typing import Self
@@ -24,14 +23,12 @@ from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.blending import Ensemble, Mapped, best_of, kinds_for
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import DensityClassifier
-from mixtura.estimators.deciding import calibrated, decide
+from mixtura.estimators.deciding import calibrated, decide, train
 from mixtura.estimators.plan import (
     MARGINALS,
     Decision,
-    from_trial,
     held_back,
     leaves_density_open,
-    resized,
     ways_beside,
 )
 from mixtura.estimators.reading import TABLE_CONSTRAINTS
@@ -41,23 +38,14 @@ from mixtura.exceptions import InvalidInputError, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import anew, spawn
+from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Objective
 from mixtura.progress import Callback, Progress
-from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
+from mixtura.selection.budget import warn_if_cut_short
 from mixtura.selection.chooser import MOST
 from mixtura.selection.typical import held_back_rows, typical_quantiles
 from mixtura.solvers import EM, SOLVERS, FitResult, Solver
-from mixtura.solvers.gradients import evaluate
 from mixtura.training.hybrid import Plan, class_counts, margin_bound
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """What training gave, and the rows that it was not shown (None: it was shown all)."""
-
-    result: FitResult[Mixture]
-    held_out: Engine | None
 
 
 @dataclass(eq=False, repr=False)
@@ -354,7 +342,7 @@ class MixtureClassifier(DensityClassifier):
                     found, others = best_of(found, others), []
                 elif others:
                     ensemble = Ensemble.train(self, found, others, spawn(generator), progress)
-            outcome = self._train(found, generator, progress)
+            outcome = train(self, found, generator, progress)
         trained, engine, plan = outcome.model, found.engine, found.plan
         calibration = Calibration()
         if self.calibrate and not plan.generative:
@@ -378,29 +366,6 @@ class MixtureClassifier(DensityClassifier):
         """Whether curves are to be tried."""
         asked = self.marginals == "auto" and leaves_density_open(self) and not self.warm_start
         return asked and not found.plan.generative and found.engine.n_numbers > 0
-
-    def _train(
-        self, found: Decision, generator: torch.Generator, progress: Progress
-    ) -> Outcome[_Trained]:
-        """Train on all rows, or on as many as time allows."""
-
-        first = spawn(generator)
-
-        def train(rows: Engine, latest: _Trained | None) -> _Trained:
-            own, plan, held_out = anew(first), resized(self, found.plan, rows), None
-            if plan.solver.held_out_share:
-                rows, held_out = rows.hold_out(plan.solver.held_out_share, own)
-            begin = found.previous if latest is None else latest.result
-            if begin is None:
-                plan, begin = from_trial(self, plan, found.trial)
-            result = plan.train(rows, own, progress, previous=begin, held_out=held_out)
-            return _Trained(result, held_out)
-
-        def loss(trained: _Trained, rows: Engine) -> float:
-            return evaluate(trained.result.model, found.plan.objective(rows), rows)[1]
-
-        draw = partial(found.engine.sample, generator=spawn(generator))
-        return Budget(progress, train, loss, draw).run(found.engine)
 
     def _publish(
         self,

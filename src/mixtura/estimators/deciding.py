@@ -1,8 +1,9 @@
-"""What `MixtureClassifier` trains on which rows: plans, and whether unlabeled rows help."""
+"""What `MixtureClassifier` trains on which rows, with unlabeled ones if they help; the training."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,7 @@ from mixtura.estimators.plan import (
     Decision,
     answers,
     choose,
+    from_trial,
     make_plans,
     previous_fit,
     resized,
@@ -25,12 +27,14 @@ from mixtura.estimators.reading import training_engine
 from mixtura.estimators.rows import Rows, component_counts
 from mixtura.models.calibration import Calibration
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import spawn
+from mixtura.numerics import anew, spawn
 from mixtura.objectives import LogMargin
 from mixtura.progress import Progress
+from mixtura.selection.budget import Budget, Outcome
 from mixtura.selection.chooser import MOST
 from mixtura.selection.held_out import Answers
 from mixtura.solvers import FitResult
+from mixtura.solvers.gradients import evaluate
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
@@ -99,6 +103,40 @@ def _engine(
     if scaling is None and estimator.marginals not in ("auto", "linear"):
         engine = engine.under(curved(engine, estimator.marginals))
     return engine
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What training gave, and the rows that it was not shown (None: it was shown all)."""
+
+    result: FitResult[Mixture]
+    held_out: Engine | None
+
+
+def train(
+    estimator: MixtureClassifier,
+    found: Decision,
+    generator: torch.Generator,
+    progress: Progress,
+) -> Outcome[Learned]:
+    """What was decided, trained on all rows or on as many as time allows."""
+    first = spawn(generator)
+
+    def learn(rows: Engine, latest: Learned | None) -> Learned:
+        own, plan, held_out = anew(first), resized(estimator, found.plan, rows), None
+        if plan.solver.held_out_share:
+            rows, held_out = rows.hold_out(plan.solver.held_out_share, own)
+        begin = found.previous if latest is None else latest.result
+        if begin is None:
+            plan, begin = from_trial(estimator, plan, found.trial)
+        result = plan.train(rows, own, progress, previous=begin, held_out=held_out)
+        return Learned(result, held_out)
+
+    def loss(trained: Learned, rows: Engine) -> float:
+        return evaluate(trained.result.model, found.plan.objective(rows), rows)[1]
+
+    draw = partial(found.engine.sample, generator=spawn(generator))
+    return Budget(progress, learn, loss, draw).run(found.engine)
 
 
 def calibrated(

@@ -1,4 +1,4 @@
-"""One chooser: candidates meet the same held-out rows, and the hopeless leave early."""
+"""One chooser: candidates are judged on the same held-out rows, and the hopeless leave early."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def to_compare(engine: Engine, generator: torch.Generator) -> Engine:
 class Chooser(Generic[AnyWay, AnyTrained]):
     """Compares ways to train by what their models make of rows that were held out.
 
-    All meet the same rows, holes and random numbers. No trial begins once a share `until` of the
+    All have the same rows, holes and random numbers. No trial begins once a share `until` of the
     allowed time has gone, and the trials of all `n_ways` together take no more. Where there are no
     rows to compare on (`engine` is None) or less than `fewest` labeled ones, first choices are
     taken.
@@ -196,7 +196,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         return in_time
 
     def try_out(self, way: AnyWay, question: str = "") -> Contender[AnyWay, AnyTrained]:
-        """A way that is not in question; where folds are met together, all rows are one of them.
+        """A way that is not in question; where folds train together, all rows are one of them.
 
         It has won if time allowed for all folds.
         """
@@ -204,7 +204,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         for part in self._parts([way], folds):
             if not self.in_time():
                 break
-            self._meet(contender, part, whole=len(part) == len(folds))
+            self._try(contender, part, whole=len(part) == len(folds))
         contender.won = len(contender.parts) == len(folds)
         return contender
 
@@ -216,10 +216,10 @@ class Chooser(Generic[AnyWay, AnyTrained]):
     def race(
         self, ways: Sequence[AnyWay], question: str = "", *, whole: bool = False
     ) -> Contender[AnyWay, AnyTrained]:
-        """The best: all meet the first fold, two of them the second, one what is left.
+        """The best: all try the first fold, two of them the second, one what is left.
 
-        Once enough rows have been judged, it ends. Folds that cost little more than one are met
-        together, and all rows are one of them, if `whole` asks for that.
+        Once enough rows have been judged, it ends. Folds that cost little more than one are
+        trained together, and all rows are one of them, if `whole` asks for that.
         """
         left = [self._enter(way, question) for way in ways]
         for part in self._parts(ways, self._decisive()):
@@ -227,7 +227,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
                 break
             for contender in left:
                 if contender is left[0] or self.in_time():
-                    self._meet(contender, part, whole and len(part) > 1)
+                    self._try(contender, part, whole and len(part) > 1)
             if len(left) > 1:
                 left = sorted(left, key=Contender.loss)[: 2 if list(part) == [0] else 1]
         left[0].won = True
@@ -240,14 +240,14 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         beats: Callable[..., bool] = HeldOut.beats,
         question: str = "",
     ) -> Contender[AnyWay, AnyTrained]:
-        """The champion, or the way that beats it on the folds that it has met."""
+        """The champion, or the way that beats it on the folds that it was tried on."""
         for way in ways:
             challenger = self._enter(way, question)
             for part in self._parts([way], range(len(champion.parts))):
                 behind = part[0] == _GLIMPSE and challenger.loss() >= champion.loss(_GLIMPSE)
                 if behind or not self.in_time():
                     break
-                self._meet(challenger, part)
+                self._try(challenger, part)
             both = challenger.held_out(), champion.held_out()
             met_all = 0 < len(champion.parts) == len(challenger.parts)
             if met_all and beats(*both):
@@ -259,10 +259,10 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         """Let another way, that goes on from where the contender is, take its place, in time."""
         if not self.in_time():
             return
-        met = range(len(contender.parts))
+        tried = range(len(contender.parts))
         contender.restart(way)
-        for part in self._parts([way], met):
-            self._meet(contender, part)
+        for part in self._parts([way], tried):
+            self._try(contender, part)
 
     def runner_up(self, question: str) -> Contender[AnyWay, AnyTrained] | None:
         """The best of those that did not win, where several were compared."""
@@ -293,7 +293,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         return contender
 
     def _parts(self, ways: Sequence[Way], numbers: range) -> Sequence[Sequence[int]]:
-        """Folds that are met together: all where that costs little, else one after another."""
+        """Folds that are trained together: all where that costs little, else one after another."""
         engine = self._engine
         if engine is None or not numbers:
             return []
@@ -302,7 +302,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
             return [numbers]
         return [[number] for number in numbers]
 
-    def _meet(
+    def _try(
         self,
         contender: Contender[AnyWay, AnyTrained],
         numbers: Sequence[int],

@@ -25,7 +25,7 @@ _TINY = np.finfo(float).tiny
 #: Widths of the priors of the log temperature and the fade, and rows of evidence for a little
 #: doubt: enough to keep a handful of held-out rows from claiming certainty.
 _PRIOR_WIDTHS, _PRIOR_DOUBT = np.array([3.0, 0.5]), 0.5
-#: Held-out rows are judged whole and with so many holes: as they may be met.
+#: Held-out rows are judged whole and with so many holes: as they may come.
 HOLES = 0.3
 #: A gain is clear if it is more than so many standard errors, and so many nats per row. Holes at
 #: random pass either in a few of a hundred comparisons, and both hardly ever.
@@ -126,7 +126,7 @@ class Answers(HeldOut):
         evidence: HoleEvidence | None = None,
         chunk: int | None = None,
     ) -> Answers:
-        """Held-out rows as the model would meet them, whole and with holes.
+        """What the model says of held-out rows, whole and with holes.
 
         So many rows (or frames) at a time: models of different kinds see the same holes, and rows
         in the same order, if that is the same. None leaves it to the memory that the model takes.
