@@ -374,3 +374,13 @@ def test_thresholds_hold_for_new_sequences():
     for by_channel in (False, True):
         frames = np.concatenate(model.outlier_frames(test, 0.05, by_channel=by_channel))
         assert frames.mean() == pytest.approx(0.05, abs=0.015)
+
+
+def test_no_more_durations_than_frames():
+    """Of the longest sequence of training: what is beyond was never seen, and takes memory."""
+    X = [np.array([[0.0], [1.0], [0.5]]), np.array([[1.0]])] * 6
+    model = SequenceDensity(1, n_states=2, durations=10**6, solver=EM(3, tol=9.0), **QUICK).fit(X)
+    assert model.mixture_.density.n_phases == 3
+    options = {"method": "ml", "calibrate": False, "init": EM(3, tol=9.0), **QUICK}
+    both = SequenceMixtureClassifier(2, durations=10**6, **options).fit(X, [0, 1] * 6)
+    assert both.predict_proba([[0.0] * 9]).shape == (1, 2)

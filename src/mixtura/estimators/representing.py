@@ -203,7 +203,7 @@ def _plan(
         method=method,
         structure=structure,
         left_to_right=estimator.topology == "left_to_right",
-        durations=estimator.durations,
+        durations=min(estimator.durations, int(engine.sizes.max())),
         em=resolve(estimator.init, {"em": EM}),
         prior_rows=estimator.prior_rows,
         n_stages=estimator.n_stages,

@@ -75,7 +75,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         1: in every frame a state is left with the same chance (hidden Markov models). More: that it
         lasts 1, 2, ... frames, fewer than that, has a chance of its own each, and every frame
         beyond the same one again (hidden semi-Markov models, by a chain of so many times as many
-        states).
+        states). No more count than the longest training sequence has frames.
     n_stages : int
         Growing methods: stages at most; fewer where the objective stops to gain, or classes have
         fewer than two sequences per stage.

@@ -237,7 +237,7 @@ class SequenceDensity(Clustering):
             _STATES[0] if open_states else int(self.n_states),
             resolve(self.density, DENSITIES).candidates(int((scaling.levels == 0).sum()))[0],
             self.topology == "left_to_right",
-            self.durations,
+            min(self.durations, int(rows.lengths.max())),
             resolve(self.solver, {"em": EM}),
             self.prior_rows,
         )
