@@ -1,5 +1,6 @@
 """Frames with words in them, and how long states last: hmmlearn, scipy, and all paths."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
 
@@ -380,7 +381,10 @@ def test_no_more_durations_than_frames():
     """Of the longest sequence of training: what is beyond was never seen, and takes memory."""
     X = [np.array([[0.0], [1.0], [0.5]]), np.array([[1.0]])] * 6
     model = SequenceDensity(1, n_states=2, durations=10**6, solver=EM(3, tol=9.0), **QUICK).fit(X)
-    assert model.mixture_.density.n_phases == 3
+    chain = model.mixture_.density
+    assert chain.n_phases == 3
+    free = 1 + 2 * 3 + 2 * 2  # a start, leaving two states, means and variances
+    assert [chain.n_parameters, replace(chain, left_to_right=True).n_parameters] == [free, free - 4]
     options = {"method": "ml", "calibrate": False, "init": EM(3, tol=9.0), **QUICK}
     both = SequenceMixtureClassifier(2, durations=10**6, **options).fit(X, [0, 1] * 6)
     assert both.predict_proba([[0.0] * 9]).shape == (1, 2)

@@ -88,7 +88,8 @@ class HiddenMarkov(Density[SequenceBatch]):
     def n_parameters(self) -> int:
         states = self.n_states
         moves = states * (states - 1) // 2 if self.left_to_right else states**2 - 1
-        moves += 0 if self.log_duration is None else states * (self.n_phases - 1)
+        leaving = states - (self.left_to_right or states == 1)  # the last one is never left
+        moves += leaving * (self.n_phases - 1)
         return moves + states * self.emission.n_parameters
 
     def row_cost(self, missing: bool) -> int:
