@@ -133,6 +133,7 @@ BAD_GROWTH = {
     "multiclass": ["one_vs_rest"],
     "representation": ["shapelets", None],
     "topology": ["circle"],
+    "durations": [0, -1, 1.5, "long", None],
     "n_stages": [0, 1.5],
     "channels_first": ["yes"],
     "id_column": [3, None],
