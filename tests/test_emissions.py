@@ -113,6 +113,21 @@ def test_words_alone_are_those_of_hmmlearn(log):
     np.testing.assert_allclose(updated.log_transition[0].exp(), peer.transmat_, 1e-6)
 
 
+def test_a_lost_channel_makes_no_outliers(rng):
+    """Words and numbers differ in how likely one is; strange numbers are seen without words too."""
+    state = (rng.random((160, 16)) < 0.3).cumsum(1) % 2
+    words = np.where(rng.random(state.shape) < 0.8, np.where(state, "run", "go"), "sit")
+    values = {"x": rng.normal(3 * state).ravel(), "w": words.ravel()}
+    frames = pd.DataFrame({"id": np.repeat(np.arange(160), 16), **values})
+    model = SequenceDensity(1, n_states=2, solver=EM(5, tol=10.0), **QUICK)
+    model.fit(frames[frames.id < 60])
+    test = frames[frames.id >= 60]
+    for some in (test, test.assign(w=None), test.assign(x=np.nan)):
+        assert model.is_outlier(some, 0.1).mean() <= 0.2
+    strange = test.assign(w=None, x=test.x + 9.0 * (test.index % 3 == 0))
+    assert model.is_outlier(strange, 0.1).mean() > 0.9
+
+
 @pytest.mark.parametrize("kind", ["pandas", "polars", "long", "tables", "arrays"])
 def test_every_form_gives_the_same(kind, log, density):
     """And what is imputed and drawn has it."""

@@ -102,6 +102,7 @@ BROKEN = {
     "a,b\n1,2\n3,4,5": "Expected 2 fields in line 3, saw 3",
     "a,b\n1,2,3\n3,4,5": "every line needs as many fields",
     'a,b\n"1,2\n"3,4\n': "quotation mark that is not closed joins lines",
+    'a,b\n"x,2\ny,3\nz",4\n': "two stray quotation marks make one field of whole lines",
     'a,b\n"x,1\n2,3': "EOF inside string",
     "a,b\n1,\0\n": "is not text",
     "a,b\n1,inf\n": "infinity in the column 'b'",

@@ -315,8 +315,12 @@ def _dialect(lines: list[str]) -> tuple[str, list[list[str]]]:
     if not found:
         raise csv.Error("fields of more than 131072 letters")
     _, _, delimiter, rows = max(found, key=lambda each: each[:2])
-    if any("\n" in cell for row in rows for cell in row):
+    joined = [cell for row in rows for cell in row if "\n" in cell]
+    if joined:
         _check_quotes(lines, delimiter)
+    between = len(rows[0]) - 1 if rows else 0
+    if between and any(cell.count(delimiter) == between * cell.count("\n") for cell in joined):
+        raise csv.Error("two stray quotation marks make one field of whole lines")
     return delimiter, rows
 
 

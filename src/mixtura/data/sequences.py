@@ -86,9 +86,9 @@ class SequenceBatch:
         total = self.packing.total(self.frames.missing_share()[None])[:, 0]
         return total / self.packing.lengths
 
-    def n_observed(self) -> Tensor:
-        """(n,) how many values of each sequence are observed, at least one."""
-        return self.sum_observed(self.x.new_ones(self.x.shape[1])).clamp_min(1.0)
+    def n_values(self) -> Tensor:
+        """(n,) how many values each sequence has, missing ones included."""
+        return self.packing.lengths * self.x.shape[1]
 
     def sum_observed(self, values: Tensor) -> Tensor:
         """(n,) sums of values (D,) over the observed entries of each sequence."""

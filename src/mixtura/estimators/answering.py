@@ -240,8 +240,8 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         flagged where nothing has changed. Where densities have no closed-form updates they count as
         they are, and more is flagged; so they do where `max_time` leaves no time for more.
 
-        A row with holes is judged in its favor: with the holes filled by their conditional means.
-        Sequences are judged by their log density per value, in deviations for their length.
+        Rows and sequences with holes are judged in their favor: the holes are filled by their
+        conditional means. Sequences go by log densities per value, in deviations for their length.
         """
         model = self._fitted
         check_share("share", share)

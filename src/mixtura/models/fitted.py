@@ -84,16 +84,18 @@ def log_density(mixture: Mixture, batch: Batch | SequenceBatch) -> Tensor:
 def typicality(mixture: Mixture, batch: Batch | SequenceBatch) -> Tensor:
     """(n,) what outliers are judged by.
 
-    Of rows it is log p with the holes filled by their conditional means: neither they nor what they
-    might have held make a row unlikely. Of sequences, of all lengths, it is log p per value.
+    It is log p with the holes filled by their conditional means: neither they nor what they might
+    have held make a row unlikely. Of sequences, of all lengths, it is log p per value.
     """
-    if isinstance(batch, SequenceBatch):
-        return log_density(mixture, batch) / batch.n_observed()
-    filled = batch.x
-    if batch.observed is not None:
+    rows = batch.frames if isinstance(batch, SequenceBatch) else batch
+    filled = rows.x
+    if rows.observed is not None:
         filled = mixture.impute(replace(batch, y=torch.full_like(batch.y, UNLABELED)))
-    untold = torch.full_like(batch.lacks(), -1)
-    return log_density(mixture, replace(batch, x=filled, observed=None, absent=untold))
+    untold = torch.full_like(rows.lacks(), -1)
+    whole = replace(rows, x=filled, observed=None, absent=untold)
+    if isinstance(batch, SequenceBatch):
+        return log_density(mixture, replace(batch, frames=whole, kept={})) / batch.n_values()
+    return log_density(mixture, whole)
 
 
 def in_deviations(scores: np.ndarray, count: np.ndarray, per_value: PerValue) -> np.ndarray:
@@ -299,7 +301,7 @@ class Fitted:
         found = run_over(self.mixture, engine, typicality).numpy()
         if self.per_value is None:
             return found
-        count = run_over(self.mixture, engine, lambda _, batch: batch.n_observed()).numpy()
+        count = run_over(self.mixture, engine, lambda _, batch: batch.n_values()).numpy()
         return in_deviations(found, count, self.per_value)
 
     def is_outlier(self, engine: Engine, share: float) -> np.ndarray:

@@ -47,7 +47,7 @@ def typical_sequences(
 ) -> tuple[np.ndarray, PerValue]:
     """The same of sequences, in deviations, so that short ones count as long ones do; and these."""
     found, rows = typical_scores(mixture, engine, None, progress)
-    counted = rows.concat(lambda batch: batch.n_observed(), mixture)
+    counted = rows.concat(lambda batch: batch.n_values(), mixture)
     scores, count, weight = (x.double().cpu().numpy() for x in (found, counted, rows.weight))
     per_value = _per_value(scores, count, weight)
     return weighted_quantiles(in_deviations(scores, count, per_value), weight), per_value
