@@ -75,11 +75,11 @@ def _grown(
     own = _Own(mixture, past, _settled(mixture, past, train))
     larger = own
     while larger.size < min(_MOST_COMPONENTS, own.size + _AHEAD):
-        born = _born(larger.settled, train, recipe, generator)
-        if born is None:
+        further = _further(larger.settled, train, recipe, generator)
+        if further is None:
             break
         longer = {name: torch.cat([each, 0.0 * each[:1]]) for name, each in larger.past.items()}
-        larger = _Own.of(_with(larger.settled, born), longer, train)
+        larger = _Own.of(_with(larger.settled, further), longer, train)
         own = larger if larger.explains_better(own, held_out, total) else own
     while own.size > 1:
         smaller = own.with_pair_as_one(train)
@@ -142,7 +142,7 @@ def _settled(mixture: Mixture, past: Statistics, rows: Engine) -> Mixture:
     return mixture
 
 
-def _born(
+def _further(
     mixture: Mixture, rows: Engine, recipe: Recipe, generator: torch.Generator
 ) -> Density | None:
     """A component for some of the rows of that which gains most from being two.
@@ -170,9 +170,9 @@ def _born(
     return pair.density.select(torch.tensor([int(means[1] < means[0])]))
 
 
-def _with(mixture: Mixture, born: Density) -> Mixture:
+def _with(mixture: Mixture, further: Density) -> Mixture:
     """A mixture of one class with one more component, of an equal share."""
-    density = Density.stack([mixture.density, born])
+    density = Density.stack([mixture.density, further])
     share = 1.0 / density.n_components
     one = torch.full_like(mixture.log_weight[:1], share).log()
     weight = torch.cat([mixture.log_weight + torch.log1p(-one.exp()), one])
