@@ -1,13 +1,14 @@
 """The default classifier beside what people use, on many tables and in six conditions.
 
     MIXTURA_DATA=... python -m benchmarks.defaults [--jobs 16] [--only ours] [--output FILE]
+    MIXTURA_TABLES=FOLDER python -m benchmarks.defaults --tables NAME ...
     python -m benchmarks.defaults_report [FILE ...]
 
 Of every table 70 % of the rows train a model and 30 % test it, in three random splits. Entries
 are lost at random at prediction only, in training and prediction, or in training by class and at
 prediction at random; or one label in ten is known. One line of JSON per model, table, split and
 condition is written as it is found; what the file already has is not measured again. The second
-command writes docs/results/defaults.md.
+command takes tables from a folder of ARFF files; the third writes docs/results/defaults.md.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
+from benchmarks.arff import FILES
 from benchmarks.classifiers import ABSENT, CLASSIFIERS, SPREADING
 from benchmarks.speed import origin
 from benchmarks.tables import TABLES, load_table
@@ -185,7 +187,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--only", choices=("ours", "rivals"))
     parser.add_argument("--conditions", nargs="+", default=list(CONDITIONS), choices=CONDITIONS)
-    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
+    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=(*TABLES, *FILES))
     parser.add_argument("--ours", type=json.loads, default={}, help="settings of ours, as JSON")
     parser.add_argument("--origin", help="commit and machine, where git cannot tell")
     parser.add_argument("--output", type=Path, default=OUTPUT)

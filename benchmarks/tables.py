@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.datasets import make_blobs, make_moons
 from sklearn.utils import Bunch
 
+from benchmarks.arff import FILES, read_arff
 from mixtura.datasets import load_dataset
 
 MOST_ROWS = 2_000
@@ -39,7 +40,7 @@ def load_table(name: str, thinned: bool = True, entries: float = np.inf) -> Bunc
         data, target, columns = GENERATORS[name](np.random.default_rng(0))
         categorical = np.isin(np.arange(data.shape[1]), columns)
     else:
-        found = load_dataset(name)
+        found = read_arff(FILES[name]) if name in FILES else load_dataset(name)
         data, target, categorical = found.data, found.target, found.categorical
     if name in SEQUENCES:
         data = np.array([np.concatenate([frames.mean(0), frames.std(0)]) for frames in data])
