@@ -11,7 +11,9 @@ from mixtura import (
     MixtureNetworkClassifier,
     SequenceMixtureClassifier,
 )
+from mixtura.estimators import base
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
+from mixtura.models.mixture import Mixture
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
 
@@ -56,8 +58,23 @@ def test_what_is_missing_is_filled_in(one):
     rest, mean, _ = conditional(one, 2, 4.0)
     found = one.condition({2: 4.0}).impute(np.full((2, 4), np.nan))
     np.testing.assert_allclose(found[:, rest], [mean, mean], rtol=1e-9)
-    draws = one.condition({2: 4.0}).impute(np.full((1, 4), np.nan), n_draws=3, random_state=0)
-    assert draws.shape == (3, 1, 4)
+
+
+@pytest.mark.parametrize("at_once", [50_000, 501])
+def test_many_completions_take_few_steps(one, iris, monkeypatch, at_once):
+    """Two rows, a thousand draws of each: conditional Gaussians, in as many portions as needed."""
+    monkeypatch.setattr(base, "_DRAWN_AT_ONCE", at_once)
+    steps, draw = [], Mixture.draw
+    monkeypatch.setattr(Mixture, "draw", lambda *given: steps.append(1) or draw(*given))
+    rows = np.where(np.arange(4) == 2, iris[0][[0, 100]], np.nan)
+    draws = one.impute(rows, n_draws=1_000, random_state=0)
+    assert draws.shape == (1_000, 2, 4)
+    assert len(steps) == (1 if at_once > 2_000 else 4)
+    for place, row in enumerate(rows):
+        rest, mean, covariance = conditional(one, 2, row[2])
+        white = np.linalg.solve(np.linalg.cholesky(covariance), (draws[:, place, rest] - mean).T)
+        assert min(kstest(each, "norm").pvalue for each in white) > 1e-3
+        assert (draws[:, place, 2] == row[2]).all()
 
 
 def test_labels_of_draws_are_as_probable_as_they_should_be(three):

@@ -52,7 +52,7 @@ def test_features_are_filled_in_from_others_and_from_targets(linear):
     np.testing.assert_allclose(model.impute(row)[0, 1], center[0], rtol=1e-6)
     center, spread = conditional(mean, covariance, [0, 2, 3], [0.5, 1.0, 4.0])
     np.testing.assert_allclose(model.impute(row, [4.0])[0, 1], center[0], rtol=1e-6)
-    draws = model.impute(np.repeat(row, 2_000, 0), np.full(2_000, 4.0), n_draws=1)[0]
+    draws = model.impute(row, [4.0], n_draws=2_000)[:, 0]
     assert (draws[:, [0, 2]] == [0.5, 1.0]).all()
     deviation = np.sqrt(spread[0, 0])
     assert abs(draws[:, 1].mean() - center[0]) < 4 * deviation / np.sqrt(2_000)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
+import torch
 from sklearn.base import TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import _check_n_features
@@ -195,13 +198,17 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         model = self._fitted
         if y is not None and isinstance(model.model, Network):
             raise InvalidInputError("a network has no density per class: leave y out.")
-        engine = model.engine(rows, self.device, y)
         if n_draws is None:
+            engine = model.engine(rows, self.device, y)
             return self._like(model.imputed(engine, rows.values), rows, X)
-        return self._draws(
-            lambda generator: self._like(model.drawn(engine, rows.values, generator), rows, X),
-            *(n_draws, random_state),
-        )
+
+        def draw(
+            many: Observations, y: np.ndarray | None, generator: torch.Generator
+        ) -> np.ndarray:
+            return model.drawn(model.engine(many, self.device, y), many.values, generator)
+
+        like = partial(self._like, rows=rows, X=X)
+        return self._draws(rows, y, draw, like, n_draws, random_state)
 
     def _codes(self, y: ArrayLike, n_rows: int) -> np.ndarray | None:
         """Class indices of labels, -1 for those that mark unlabeled rows; None for none."""

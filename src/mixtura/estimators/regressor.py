@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from numbers import Integral, Real
 from os import PathLike
 from typing import Self
@@ -328,10 +329,8 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         model, schema = self._model, self._model.schema
         if n_draws is None:
             return schema.like(model.imputed(rows, y, self.device), X)
-        return self._draws(
-            lambda generator: schema.like(model.drawn(rows, y, self.device, generator), X),
-            *(n_draws, random_state),
-        )
+        draw, like = partial(model.drawn, device=self.device), partial(schema.like, X=X)
+        return self._draws(rows, y, draw, like, n_draws, random_state)
 
     def condition(self, given: Given) -> ConditionedRegressor:
         """The model given some columns: it predicts, scores, samples and imputes.
@@ -355,7 +354,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         """Rows (n_samples, D) that have the given values (1, D), and their targets."""
         model, generator = self._model, self._generator(random_state)
         many = given.take(np.zeros(check_count(n_samples), dtype=np.int64))
-        rows = Matrix(model.drawn(many, None, self.device, generator))
+        rows = Matrix(model.drawn(many, None, generator, self.device))
         targets = model.draw(rows, 1, self.device, generator)[0]
         return model.schema.decode(rows.values), self._shaped(targets)
 

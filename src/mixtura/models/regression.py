@@ -141,7 +141,7 @@ class Regression:
         return found
 
     def drawn(
-        self, rows: Matrix, y: np.ndarray | None, device: Device, generator: torch.Generator
+        self, rows: Matrix, y: np.ndarray | None, generator: torch.Generator, device: Device
     ) -> np.ndarray:
         """(n, D) features with a draw of what is missing: categories in turn, then numbers."""
         values = rows.values.astype(np.float64)
