@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.special import log_ndtr
 from scipy.stats import multivariate_normal, norm
 from sklearn.linear_model import LinearRegression
 
@@ -15,7 +16,8 @@ from mixtura.densities import Full, FullGaussian, LowRank
 from mixtura.engines import ContrastEngine
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
-from mixtura.models.predictive import Predictive, conditional, log_conditional
+from mixtura.models.predictive import conditional, log_conditional
+from mixtura.predictive import Predictive, log_normal_below
 from mixtura.solvers import EM, LBFGS, LinkedEM
 
 BRIEF = {"solver": LBFGS(5), "init": EM(10, 0.1), "random_state": 0}
@@ -130,6 +132,11 @@ def test_quantiles_and_tails_are_those_of_the_mixture():
             np.testing.assert_allclose(chance.sum(1), tail, rtol=1e-6)
     assert found.expected()[2] == pytest.approx(2.5)
     assert found.std()[2, 0] == pytest.approx(np.sqrt(0.505 + 6.25))
+
+
+def test_chances_of_a_normal_are_those_of_scipy():
+    off = np.append(np.linspace(-60.0, 60.0, 2_401), [-1e8, -1e3, 1e5])
+    np.testing.assert_allclose(log_normal_below(off), log_ndtr(off), 1e-10, 1e-300)
 
 
 def test_one_full_component_is_linear_regression():

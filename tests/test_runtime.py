@@ -472,3 +472,26 @@ def test_intervals_of_networks(tmp_path):
     assert np.isinf(found).all()
     with pytest.raises(InvalidInputError, match="coverage"):
         loaded.predict_interval(X, 1.5)
+
+
+@pytest.mark.parametrize("name", ["targets", "averages"])
+def test_distributions_of_regressors(name, tmp_path):
+    """Deviations, quantiles and intervals, of two targets or of models that are averaged."""
+    if name == "averages":
+        regressor = MixtureRegressor(2, density="full", solver=LBFGS(2), init=EM(3), random_state=0)
+        model, rows = regressor.fit(X, X[:, 0] + np.abs(X[:, 2])), HOLED[:20]
+        assert len(model.model_.members) > 1
+    else:
+        model, rows = fitted(name), frames()[0][:20]
+    model, loaded = both(model, tmp_path)
+    for found, wanted in zip(loaded.predict(rows, True), model.predict(rows, True), strict=True):
+        same(found, wanted)
+    same(loaded.predict_quantiles(rows, [0.2, 0.9]), model.predict_quantiles(rows, [0.2, 0.9]))
+    for coverage in (0.0, 0.5, 0.9, 1.0):
+        found = loaded.predict_interval(rows, coverage)
+        same(found, model.predict_interval(rows, coverage))
+    assert np.isinf(found).all()
+    with pytest.raises(InvalidInputError, match="coverage"):
+        loaded.predict_interval(rows, 1.5)
+    with pytest.raises(InvalidInputError, match="quantiles"):
+        loaded.predict_quantiles(rows, 1.5)

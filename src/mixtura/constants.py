@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+LOG_2PI = math.log(2.0 * math.pi)
 #: (1001,) shares of rows at which the scores of typical ones are stored.
 SHARES = np.linspace(0.0, 1.0, 1001)
 #: A vote that nobody casts.

@@ -17,7 +17,7 @@ from mixtura.densities.gaussian import Gaussian
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Mixture
-from mixtura.models.predictive import Predictive, check_quantiles
+from mixtura.predictive import Predictive, check_quantiles
 
 
 def _chains(mixture: Mixture) -> HiddenMarkov:

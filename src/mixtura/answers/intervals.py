@@ -22,28 +22,19 @@ from mixtura.models.held_back import HeldBack
 from mixtura.models.network import Network
 from mixtura.models.regression import Regression, predictive
 
-#: Logs of chances between which numbers are sought that have them.
-_LEAST, _HALF = -1e100, float(np.log(0.5))
-
 
 def predict_interval(
     model: Regression, held_back: HeldBack, rows: Matrix, coverage: float, device: Device
 ) -> np.ndarray:
     """(n, T, 2) lower and upper ends; infinite where held-back rows are too few."""
 
-    def tails(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
-        found = predictive(own, Matrix(values), model.n_targets, device)
-        return np.minimum(*(found.log_tail(y, upper) for upper in (False, True)))
+    def rarity(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return predictive(own, Matrix(values), model.n_targets, device).rarity(y)
 
-    scores = [partial(tails, judge(model.fitted, mixtures)) for mixtures in held_back.models]
+    scores = [partial(rarity, judge(model.fitted, mixtures)) for mixtures in held_back.models]
     observed = ~np.isnan(model.whole(rows).values)
     least = conformal_thresholds(observed, held_back, scores, coverage)
-    predicted, nowhere = model.predictive(rows, device), np.isneginf(least)
-    lower, upper = (
-        np.where(nowhere, end, predicted.beyond(least.clip(_LEAST, _HALF), end > 0.0))
-        for end in (-np.inf, np.inf)
-    )
-    return np.stack([lower, upper], axis=2)
+    return model.predictive(rows, device).interval(least)
 
 
 def network_interval(

@@ -47,9 +47,9 @@ from mixtura.estimators.regression import Comparison, make_plans
 from mixtura.estimators.rows import check_held_back, read_targets
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.held_back import HeldBack
-from mixtura.models.predictive import check_quantiles
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
+from mixtura.predictive import check_quantiles
 from mixtura.progress import Callback, Progress
 from mixtura.report import write_numbers_report
 from mixtura.selection.budget import warn_if_cut_short

@@ -15,8 +15,9 @@ from mixtura.data.given import Device
 from mixtura.data.indicators import Indicators
 from mixtura.data.schema import Schema
 from mixtura.models.fitted import Fitted, run_over
-from mixtura.models.predictive import Predictive, conditional
+from mixtura.models.predictive import conditional
 from mixtura.parts import storable
+from mixtura.predictive import Predictive
 
 storable(Indicators)  # which the runtime reads without scikit-learn, and so without `parts`
 

@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from mixtura.constants import LOG_2PI
 from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
 
-LOG_2PI = math.log(2.0 * math.pi)
 #: The corner of a bordered matrix: larger than any squared distance.
 _CORNER = 1e300
 

@@ -15,6 +15,7 @@ from mixtura.data.given import ArrayLike
 from mixtura.data.in_memory import as_table
 from mixtura.data.matrix import Matrix
 from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError, check_share
+from mixtura.predictive import check_quantiles
 from mixtura.runtime import gaussians, mixed  # noqa: F401  what files may hold
 from mixtura.runtime.files import Arrays, class_name, named, unpack
 from mixtura.runtime.models import Fitted, HeldBack
@@ -245,10 +246,8 @@ class NetworkRegressor(Filler):
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """(n, 2) intervals, of which a share `coverage` hold the true number."""
-        check_share("coverage", coverage)
-        rows, model, held_back = self._rows(X), self.fitted, self.fitted.held_back
-        if held_back is None:
-            raise UnsupportedError("this model holds no rows back: it has no intervals.")
+        rows, model = self._rows(X), self.fitted
+        held_back = _held_back(model, coverage)
 
         def nearness(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
             return -np.abs(y - _by_network(own, Matrix(values))[:, None])
@@ -256,6 +255,14 @@ class NetworkRegressor(Filler):
         scores = [partial(nearness, model.judge(each)) for each in held_back.models]
         least = conformal_thresholds(~np.isnan(rows.values), held_back, scores, coverage)
         return self._answer(rows)[:, None] + np.minimum(least, 0.0) * [1.0, -1.0]
+
+
+def _held_back(fitted: Fitted, coverage: float) -> HeldBack:
+    """The rows that intervals go by."""
+    check_share("coverage", coverage)
+    if fitted.held_back is None:
+        raise UnsupportedError("this model holds no rows back: it has no intervals.")
+    return fitted.held_back
 
 
 def _by_network(fitted: Fitted, rows: Matrix) -> np.ndarray:
@@ -266,15 +273,41 @@ def _by_network(fitted: Fitted, rows: Matrix) -> np.ndarray:
 
 
 class Regressor(Predictor):
-    """Mixtures over features and targets."""
+    """Mixtures over features and targets: answers are (n, ...), or (n, T, ...) of several."""
+
+    @property
+    def regression(self) -> Regression:
+        """The model."""
+        assert isinstance(self.model, Regression)
+        return self.model
 
     def _answer(self, rows: Matrix) -> np.ndarray:
-        assert isinstance(self.model, Regression)
-        return self.model.predicted(rows)
+        return self.regression.predicted(rows)
 
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """The expected targets of each row, (n,) or (n, T)."""
-        return self._answer(self._rows(X))
+    def _shaped(self, answers: np.ndarray) -> np.ndarray:
+        return answers[:, 0] if self.regression.flat else answers
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """The expected targets of each row, and their standard deviations."""
+        rows = self._rows(X)
+        if not return_std:
+            return self._answer(rows)
+        found = self.regression.predictive(rows)
+        return self._shaped(found.expected()), self._shaped(found.std())
+
+    def predict_quantiles(
+        self, X: ArrayLike, quantiles: ArrayLike = (0.05, 0.5, 0.95)
+    ) -> np.ndarray:
+        """(n, Q), or (n, T, Q), what a share `quantiles` (Q,) of the targets will not exceed."""
+        shares = check_quantiles(quantiles)
+        return self._shaped(self.regression.predictive(self._rows(X)).quantiles(shares))
+
+    def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
+        """(n, 2), or (n, T, 2), intervals, of which a share `coverage` hold the true number."""
+        rows, held_back = self._rows(X), _held_back(self.regression.fitted, coverage)
+        return self._shaped(self.regression.interval(rows, held_back, coverage))
 
 
 class SparseClassifier(Classifier):

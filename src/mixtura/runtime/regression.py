@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from mixtura.conformal import conformal_thresholds
+from mixtura.constants import LOG_2PI
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
+from mixtura.predictive import Predictive
 from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import KINDS, kind
-from mixtura.runtime.models import Fitted
+from mixtura.runtime.gaussians import Gaussian
+from mixtura.runtime.models import Fitted, HeldBack, Mixture, log_softmax
 
 KINDS["Indicators"] = Indicators
 
@@ -29,14 +34,6 @@ class Regression:
     def n_columns(self) -> int:
         return self.indicators.n_columns
 
-    @property
-    def _members(self) -> list[tuple[Fitted, float]]:
-        """All models that are averaged, and how much say each has."""
-        if self.fitted.blend is None:
-            return [(self.fitted, 1.0)]
-        models = self.fitted, *self.fitted.blend.members
-        return list(zip(models, self.fitted.blend.weights.tolist(), strict=True))
-
     def _whole(self, rows: Matrix) -> Matrix:
         """Rows of features, as numbers, beside targets that are missing."""
         targets = np.full((len(rows), self.n_targets), np.nan)
@@ -44,7 +41,7 @@ class Regression:
 
     def predicted(self, rows: Matrix) -> np.ndarray:
         """(n,) or (n, T) expected targets: conditional means, averaged."""
-        cost = max(each.mixture.row_cost for each, _ in self._members)
+        cost = max(each.mixture.row_cost for each, _ in _members(self.fitted))
         found = self.fitted.run(self._whole(rows), self._predicted, cost)
         return found[:, 0] if self.flat else found
 
@@ -52,12 +49,63 @@ class Regression:
         scaling, last = self.fitted.scaling, slice(-self.n_targets, None)
         means = (
             weight * each.mixture.impute(self.fitted.under(batch, each.scaling))[:, last]
-            for each, weight in self._members
+            for each, weight in _members(self.fitted)
         )
         return sum(means) * scaling.scale[last] + scaling.location[last]
+
+    def predictive(self, rows: Matrix) -> Predictive:
+        """The distributions of the targets given features."""
+        return self._predictive(self.fitted, self._whole(rows))
+
+    def _predictive(self, fitted: Fitted, whole: Matrix) -> Predictive:
+        scaling, last = self.fitted.scaling, slice(-self.n_targets, None)
+        parts, weights = [], []
+        for each, weight in _members(fitted):
+
+            def found(batch: Batch, each: Fitted = each) -> np.ndarray:
+                return self._conditional(each.mixture, fitted.under(batch, each.scaling))
+
+            told = fitted.run(whole, found, each.mixture.row_cost)
+            parts.append(Predictive.of(told, scaling.location[last], scaling.scale[last]))
+            weights.append(weight)
+        return Predictive.average(parts, np.array(weights))
+
+    def _conditional(self, mixture: Mixture, batch: Batch) -> np.ndarray:
+        """(n, K, 1 + 2 T) log shares of components, and their means and log deviations."""
+        part, observed = mixture.density, batch.observed
+        if not isinstance(part, Gaussian) or observed is None:
+            raise ValueError("its targets are known, or not Gaussian")
+        share, without = log_softmax(mixture.log_joint(batch)), part.distances(batch)[1]
+        log_deviation = []
+        for place in range(-self.n_targets, 0):
+            also = observed.copy()
+            also[:, place] = True
+            beside = part.distances(replace(batch, observed=also))[1]
+            log_deviation.append(0.5 * (beside - without - LOG_2PI))
+        mean = part.expected(batch)[..., -self.n_targets :]
+        return np.concatenate([share[..., None], mean, np.stack(log_deviation, 2)], 2)
+
+    def interval(self, rows: Matrix, held_back: HeldBack, coverage: float) -> np.ndarray:
+        """(n, T, 2) lower and upper ends; infinite where held-back rows are too few."""
+
+        def rarity(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return self._predictive(own, Matrix(values)).rarity(y)
+
+        scores = [partial(rarity, self.fitted.judge(each)) for each in held_back.models]
+        observed = ~np.isnan(self._whole(rows).values)
+        least = conformal_thresholds(observed, held_back, scores, coverage)
+        return self.predictive(rows).interval(least)
 
     def log_density(self, rows: Matrix) -> np.ndarray:
         """(n,) log p(x)."""
         whole = self._whole(rows)
-        found = [each.log_density(whole) + np.log(weight) for each, weight in self._members]
+        found = [each.log_density(whole) + np.log(weight) for each, weight in _members(self.fitted)]
         return np.logaddexp.reduce(found, axis=0)
+
+
+def _members(fitted: Fitted) -> list[tuple[Fitted, float]]:
+    """All models that are averaged, and how much say each has."""
+    if fitted.blend is None:
+        return [(fitted, 1.0)]
+    models = fitted, *fitted.blend.members
+    return list(zip(models, fitted.blend.weights.tolist(), strict=True))

@@ -1,0 +1,132 @@
+"""Predicted numbers as distributions: moments, quantiles, tails and intervals. NumPy alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mixtura.constants import LOG_2PI
+from mixtura.data.given import ArrayLike
+from mixtura.exceptions import InvalidInputError
+
+#: So many deviations below its mean the logs of a normal's chances are a series; its terms.
+_FAR, _SERIES = 20.0, (105.0, -15.0, 3.0, -1.0, 0.0)
+#: Logs of chances between which numbers are sought that have them.
+_LEAST, _HALF = -1e100, math.log(0.5)
+#: Most steps to a number of a given chance, and the last one's length in deviations.
+_STEPS, _LAST = 100, 1e-12
+
+
+def log_normal_below(off: np.ndarray) -> np.ndarray:
+    """Logs of the chances that a standard normal is less, also where these underflow."""
+    away = (np.abs(off) / math.sqrt(2.0)).ravel().tolist()
+    near = 0.5 * np.fromiter(map(math.erfc, away), np.float64, len(away)).reshape(off.shape)
+    far = np.minimum(off, -_FAR)
+    series = np.log1p(np.polyval(_SERIES, far**-2.0)) - np.log(-far)
+    with np.errstate(divide="ignore"):  # what underflows is far
+        close = np.where(off > 0.0, np.log1p(-near), np.log(near))
+    return np.where(off < -_FAR, series - 0.5 * (far**2 + LOG_2PI), close)
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """Mixtures of Gaussians over each of T numbers, one per row.
+
+    Attributes
+    ----------
+    log_share : (n, K).
+    mean, deviation : (n, K, T) of the components; (1, K, T) where they are those of every row.
+    """
+
+    log_share: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    @classmethod
+    def of(cls, found: np.ndarray, location: np.ndarray, scale: np.ndarray) -> Predictive:
+        """What `conditional` has found, of targets with this location and scale (T,)."""
+        share, (mean, deviation) = found[..., 0], np.split(found[..., 1:], 2, axis=2)
+        return cls(share, mean * scale + location, np.exp(deviation) * scale)
+
+    @classmethod
+    def average(cls, parts: Sequence[Predictive], weights: np.ndarray) -> Predictive:
+        """The mixture of what several models say, by weights (M,)."""
+        share = [each.log_share + np.log(w) for each, w in zip(parts, weights, strict=True)]
+        mean, deviation = ([getattr(p, name) for p in parts] for name in ("mean", "deviation"))
+        return cls(*(np.concatenate(each, axis=1) for each in (share, mean, deviation)))
+
+    def expected(self) -> np.ndarray:
+        """(n, T) means."""
+        return np.einsum("nk,nkt->nt", np.exp(self.log_share), self.mean)
+
+    def std(self) -> np.ndarray:
+        """(n, T) standard deviations."""
+        off = self.mean - self.expected()[:, None]
+        squares = self.deviation**2 + off**2
+        return np.sqrt(np.einsum("nk,nkt->nt", np.exp(self.log_share), squares))
+
+    def log_tail(self, y: np.ndarray, upper: bool) -> np.ndarray:
+        """(n, T) logs of the chances of more than y (n, T), or of less."""
+        off = (y[:, None] - self.mean) / self.deviation
+        own = log_normal_below(-off if upper else off)
+        return np.logaddexp.reduce(self.log_share[..., None] + own, axis=1)
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """(n, T) at numbers y (n, T)."""
+        off = (y[:, None] - self.mean) / self.deviation
+        own = -0.5 * (off**2 + LOG_2PI) - np.log(self.deviation)
+        return np.logaddexp.reduce(self.log_share[..., None] + own, axis=1)
+
+    def beyond(self, log_tail: np.ndarray, upper: bool) -> np.ndarray:
+        """(n, T) numbers of which there is no more than such a chance (n, T) of larger ones.
+
+        Of smaller ones, where `upper` is False. By Newton's steps for the logs, in which tails are
+        accurate; a bracket is halved where a step leaves it, or is no half of the last but one.
+        """
+        sign = 1.0 if upper else -1.0
+        # Beyond z deviations of a component lies less than exp(-z * z / 2) of it.
+        reach = np.sqrt(np.maximum(-2.0 * log_tail, 0.0))[:, None] * self.deviation
+        high = (sign * self.mean + reach).max(1)
+        low = (sign * self.mean - 40.0 * self.deviation).min(1)
+        at, width = np.clip(sign * self.expected() + self.std(), low, high), high - low
+        for _ in range(_STEPS):
+            more = self.log_tail(sign * at, upper) - log_tail
+            low, high = np.where(more > 0.0, at, low), np.where(more > 0.0, high, at)
+            with np.errstate(over="ignore", invalid="ignore"):  # where there are no numbers
+                step = more * np.exp(log_tail + more - self.log_density(sign * at))
+            least = self.deviation.min(1) * _LAST + 4.0 * np.spacing(np.abs(at))
+            inside = (at + step > low) & (at + step < high) & (2.0 * np.abs(step) < width)
+            done = np.abs(step) <= least
+            step = np.where(inside | done, step, 0.5 * low + 0.5 * high - at)
+            at, width = at + step, np.abs(step)
+            if done.all():
+                break
+        return sign * at
+
+    def rarity(self, y: np.ndarray) -> np.ndarray:
+        """(n, T) logs of the chances of what lies beyond y (n, T), on its side."""
+        return np.minimum(*(self.log_tail(y, upper) for upper in (False, True)))
+
+    def interval(self, least: np.ndarray) -> np.ndarray:
+        """(n, T, 2) between which numbers have a `rarity` of at least (n, T)."""
+        nowhere, chance = np.isneginf(least), least.clip(_LEAST, _HALF)
+        ends = [np.where(nowhere, end, self.beyond(chance, end > 0.0)) for end in (-np.inf, np.inf)]
+        return np.stack(ends, axis=2)
+
+    def quantiles(self, shares: np.ndarray) -> np.ndarray:
+        """(n, T, Q) what a share (Q,) of the numbers will not exceed."""
+        tails = np.log(np.minimum(shares, 1.0 - shares))
+        like = np.ones_like(self.expected())
+        ends = [self.beyond(t * like, q > 0.5) for q, t in zip(shares, tails, strict=True)]
+        return np.stack(ends, axis=2)
+
+
+def check_quantiles(quantiles: ArrayLike) -> np.ndarray:
+    """(Q,) shares between zero and one."""
+    shares = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    if shares.ndim != 1 or not ((shares > 0.0) & (shares < 1.0)).all():
+        raise InvalidInputError(f"quantiles must lie between 0 and 1, got {quantiles!r}.")
+    return shares
