@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 DOCS_STAMP := $(VENV)/.docs-done
-#: Files of tests that need nothing but the core and pytest, and go through most of it.
+#: Files of tests that go through most of the core and of the command.
 LOWEST := $(addprefix tests/test_,densities.py em.py mixture.py objectives.py schema.py imputer.py \
-	persistence.py runtime.py)
+	persistence.py runtime.py command.py table_files.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

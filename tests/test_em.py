@@ -198,11 +198,11 @@ def test_an_m_step_by_gradients_ends_at_the_closed_form(generator):
     parts = {"mean": start.density.mean, "variance": start.density.variance}
     same = replace(start, density=Open(**parts, floor=start.density.floor))
     exact, found = (
-        EM(60, -1.0).run(each, Likelihood(), engine, Progress()).model for each in (start, same)
+        EM(200, -1.0).run(each, Likelihood(), engine, Progress()).model for each in (start, same)
     )
-    np.testing.assert_allclose(found.density.mean, exact.density.mean, 1e-2, 1e-2)
-    np.testing.assert_allclose(found.density.variance, exact.density.variance, 1e-2)
-    np.testing.assert_allclose(found.log_weight, exact.log_weight, 1e-2, 1e-2)
+    np.testing.assert_allclose(found.density.mean, exact.density.mean, 1e-4, 1e-4)
+    np.testing.assert_allclose(found.density.variance, exact.density.variance, 1e-4)
+    np.testing.assert_allclose(found.log_weight, exact.log_weight, 1e-4, 1e-4)
 
 
 def test_priors_pull_the_spread_towards_the_reference(generator):

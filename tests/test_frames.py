@@ -239,6 +239,17 @@ def test_a_series_is_not_a_table(estimator):
     assert len(predict(NUMBERS.iloc[[0]])) == 1
 
 
+def test_rows_that_are_no_tables():
+    """One row with words, and rows by name."""
+    model = MixtureDensity(1)
+    for row in ([1.0, "x"], np.array([1.0, "x"], dtype=object), np.array(["x", "y"])):
+        with pytest.raises(InvalidInputError, match=r"one row, or one column, of 2 .* \[row\]"):
+            model.fit(row)
+    for row in ({"a": 1.0}, [{"a": 1.0}], {1.0}):
+        with pytest.raises(InvalidInputError, match=r"a dict or set.*DataFrame\(\[row\]\)"):
+            model.fit(row)
+
+
 def test_a_polars_series_is_not_a_table():
     """The same of polars."""
     pl = pytest.importorskip("polars")

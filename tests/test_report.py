@@ -357,6 +357,8 @@ def test_bad_input_is_refused_before_work_and_leaves_the_old_file(hostile, tmp_p
             model.report(path, rows, told, **options)
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         model.report(tmp_path / "nowhere" / "report.html", frame, labels)
+    with pytest.raises(InvalidInputError, match=r"report.pdf: .*end in .html or .md"):
+        model.report(tmp_path / "report.pdf", frame, labels)
     with pytest.raises(InvalidInputError, match="is a folder"):
         model.report(tmp_path, frame, labels)
     with pytest.raises(NotFittedError):

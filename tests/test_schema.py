@@ -384,8 +384,10 @@ def test_what_cannot_be_known_is_marked():
 
 def test_text_of_many_numbers_may_have_been_meant_as_numbers():
     texts = [f"{number / 4}" for number in range(21)]
-    with pytest.warns(AmbiguousDataWarning, match=r"column 'f'.* astype\(float\)"):
+    with pytest.warns(AmbiguousDataWarning, match="column 'f'.* turn them into numbers"):
         Schema.learn(one([*texts, None]))
+    with pytest.warns(AmbiguousDataWarning, match="column 'f'"):
+        Schema.learn(one([f"$ {number:,}" for number in range(990, 1011)]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Schema.learn(one(texts[1:]))

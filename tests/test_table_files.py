@@ -11,7 +11,7 @@ import pytest
 from test_command import PLAIN, error, facts, run, table
 
 from mixtura.cli.columns import labels
-from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.exceptions import AmbiguousDataWarning, FileFormatError, InvalidInputError
 from mixtura.files import check_table_place, read_frame, read_text, replacing, write_frame
 
 pd = pytest.importorskip("pandas")
@@ -62,6 +62,26 @@ def test_another_encoding_is_said():
 def test_decimal_commas_where_no_point_is_written():
     assert read("a;b\n1,5;x\n-2;y")["a"].tolist() == [1.5, -2.0]
     assert read("a;b\n1,5;x\n2.5;y")["a"].tolist() == ["1,5", "2.5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('a,b\n"11,030",x\n,y\n"-1,234,567.5",x\n950,y\n', [11030.0, np.nan, -1234567.5, 950.0]),
+        ("a;b;c\n1.234,5;x;0,1\n7;y;0,2\n", [1234.5, 7.0]),
+    ],
+)
+def test_thousands_that_are_set_apart_are_numbers(text, values):
+    with pytest.warns(AmbiguousDataWarning, match=r"'a' is read as numbers.*--categorical a "):
+        found = read(text)
+    np.testing.assert_array_equal(found["a"], values)
+    assert read_text(io.BytesIO(text.encode()), "x", text=["a"])["a"].map(type).iloc[0] is str
+
+
+def test_words_with_commas_are_no_numbers():
+    """Groups of other lengths, a zero in front, and words."""
+    for cell in ("1,5", "0,125", "12,34", "x"):
+        assert read(f'a,b\n"1,234",x\n"{cell}",y\n')["a"].tolist() == ["1,234", cell]
 
 
 def test_text_stays_text_where_a_model_has_it_so(tmp_path):

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -48,6 +49,11 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _COMMA_NUMBER, _POINT_NUMBER = re.compile(r"-?\d+,\d+"), re.compile(r"-?\d+\.\d+")
+#: Numbers whose thousands are set apart, by the mark that does it.
+_GROUPED = {
+    ",": r"\s*[-+]?([1-9]\d{0,2}(,\d{3})+|\d+)(\.\d*)?\s*",
+    ".": r"\s*[-+]?([1-9]\d{0,2}(\.\d{3})+|\d+)(,\d*)?\s*",
+}
 
 
 @contextmanager
@@ -149,7 +155,7 @@ def read_text(
             raise FileFormatError(
                 f"{label} has {len(rows[0])} columns, more than {most_columns}: leave some out."
             )
-        names = _names_of(rows[0], label)
+        names, decimal = _names_of(rows[0], label), _decimal(rows[1:], delimiter)
         stream.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -163,7 +169,7 @@ def read_text(
                 skipinitialspace=True,
                 na_values=list(missing),
                 dtype=dict.fromkeys(set(text) & set(names), str),
-                decimal=_decimal(rows[1:], delimiter),
+                decimal=decimal,
                 low_memory=False,
             )
     except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error, EOFError) as error:
@@ -173,7 +179,7 @@ def read_text(
         ) from error
     except (gzip.BadGzipFile, UnicodeError) as error:
         raise FileFormatError(f"{label} is damaged ({error}).") from error
-    return _checked(frame, label)
+    return _checked(_ungrouped(frame, decimal, text), label)
 
 
 def _check_packages(kind: str) -> None:
@@ -367,3 +373,22 @@ def _decimal(rows: list[list[str]], delimiter: str) -> str:
     cells = [cell.strip() for row in rows for cell in row]
     commas = delimiter != "," and any(map(_COMMA_NUMBER.fullmatch, cells))
     return "," if commas and not any(map(_POINT_NUMBER.fullmatch, cells)) else "."
+
+
+def _ungrouped(frame: pd.DataFrame, decimal: str, text: Collection[object]) -> pd.DataFrame:
+    """The table, with numbers for text such as "11,030" where all of a column is like that."""
+    mark, found = {".": ",", ",": "."}[decimal], {}
+    pattern = re.compile(_GROUPED[mark])
+    for name in frame.columns:
+        cells = frame[name].dropna() if frame[name].dtype.kind == "O" else ()
+        grouped = next((cell for cell in cells if mark in str(cell)), None)
+        if grouped is None or name in text or not all(map(pattern.fullmatch, map(str, cells))):
+            continue
+        plain = cells.str.replace(mark, "").str.replace(decimal, ".").astype("float64")
+        found[name] = plain.reindex(frame.index)
+        warn(
+            f"column {name!r} is read as numbers whose thousands are set apart, such as "
+            f"{grouped!r}; --categorical {quote(name)} keeps it as text.",
+            AmbiguousDataWarning,
+        )
+    return frame.assign(**found)

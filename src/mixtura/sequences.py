@@ -65,7 +65,8 @@ def _in_units(step: float | timedelta | np.timedelta64, times: np.ndarray | None
         )
     lasting = isinstance(step, timedelta | np.timedelta64)  # the latter is Real, too
     if lasting != dates or not (lasting or isinstance(step, Real)):
-        wanted = "a timedelta, as times are dates" if dates else "a number, as times are"
+        wanted = "a timedelta, such as timedelta(hours=1), as times are dates"
+        wanted = wanted if dates else "a number, as times are"
         raise InvalidInputError(f"step={step!r}: give {wanted}.")
     if isinstance(step, timedelta | np.timedelta64):
         found: float = int(np.asarray(step, "m8[ns]").astype(np.int64))

@@ -39,7 +39,23 @@ def as_table(X: ArrayLike) -> ArrayLike:
             "X is a Series, which may be a row or a column: pass a data frame, such as "
             "frame.iloc[[i]] of pandas or frame[i : i + 1] of polars for one row."
         )
+    _check_rows(X)
     return unmasked(X)
+
+
+def _check_rows(X: ArrayLike) -> None:
+    """Refuse rows by name, and single rows with words: both are read as something else."""
+    cells = X if isinstance(X, list | tuple) or getattr(X, "ndim", 2) == 1 else ()
+    if isinstance(X, dict | set) or any(isinstance(cell, dict) for cell in cells[:1]):
+        raise InvalidInputError(
+            "X holds a dict or set, and rows are those of a table: pass a data frame, such as "
+            "pandas.DataFrame([row]) for one row by names."
+        )
+    if any(isinstance(cell, str) for cell in cells):
+        raise InvalidInputError(
+            f"X is one row, or one column, of {len(cells)} values, some of them words: pass a "
+            "table, such as [row] for one row. Reshape your data."
+        )
 
 
 def _dense(X: ArrayLike) -> np.ndarray:

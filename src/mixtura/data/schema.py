@@ -408,14 +408,15 @@ def _warn_about_numbers(names: tuple[object, ...] | None, categories: Sequence[A
     if found:
         warn(
             f"{', '.join(found)}: text, all of which are numbers, so that each is a category of "
-            "its own. Remedy: if they are no codes, turn them into numbers, by astype(float).",
+            "its own. Remedy: if they are no codes, turn them into numbers, without signs such as "
+            "$ and %, and without commas between thousands.",
             AmbiguousDataWarning,
         )
 
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        float(text.strip("$€£¥% ").replace(",", ""))
     except ValueError:
         return False
     return True

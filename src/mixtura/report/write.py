@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from mixtura.data.given import ArrayLike
 from mixtura.data.schema import Schema
-from mixtura.exceptions import warning_once
+from mixtura.exceptions import InvalidInputError, warning_once
 from mixtura.files import check_place, replacing
 from mixtura.plotting import ChoiceDisplay
 from mixtura.plotting.base import require_matplotlib
@@ -47,9 +47,14 @@ def write_report(
 
 def check_report(path: str | PathLike[str]) -> None:
     """An error where a report cannot be written."""
+    check_place(Path(path))
+    if Path(path).suffix.lower() not in (".html", ".htm", ".md"):
+        raise InvalidInputError(
+            f"{path}: a report is an HTML page, or a card in Markdown. Let the name end in .html "
+            "or .md; browsers print the page as PDF."
+        )
     if not _is_card(path):
         require_matplotlib()
-    check_place(Path(path))
 
 
 def _is_card(path: str | PathLike[str]) -> bool:
