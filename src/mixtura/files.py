@@ -380,9 +380,11 @@ def _ungrouped(frame: pd.DataFrame, decimal: str, text: Collection[object]) -> p
     mark, found = {".": ",", ",": "."}[decimal], {}
     pattern = re.compile(_GROUPED[mark])
     for name in frame.columns:
-        cells = frame[name].dropna() if frame[name].dtype.kind == "O" else ()
+        if name in text or frame[name].dtype.kind != "O":
+            continue
+        cells = frame[name].dropna()
         grouped = next((cell for cell in cells if mark in str(cell)), None)
-        if grouped is None or name in text or not all(map(pattern.fullmatch, map(str, cells))):
+        if grouped is None or not all(map(pattern.fullmatch, map(str, cells))):
             continue
         plain = cells.str.replace(mark, "").str.replace(decimal, ".").astype("float64")
         found[name] = plain.reindex(frame.index)

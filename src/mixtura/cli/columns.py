@@ -41,9 +41,7 @@ def check_columns(frame: pd.DataFrame, names: Collection[str], option: str) -> N
             near = difflib.get_close_matches(name, known, 1)
             remedy = f"did you mean {near[0]!r}?" if near else f"there are {_some(known)}."
             if len(known) == 1:
-                remedy = (
-                    f"there is one alone, {known[0]!r}. Delimiters are comma, semicolon, tab, |."
-                )
+                remedy = f"the only one is {known[0]!r}. Delimiters are comma, semicolon, tab, |."
             raise InvalidInputError(f"{option} {name}: there is no such column; {remedy}")
 
 
