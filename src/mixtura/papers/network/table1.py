@@ -107,6 +107,8 @@ SETTINGS: dict[str, Parameters] = dict(
         _specialists("diag", 4, "conditional", 0.9),
         _specialists("low_rank", 4, "margin", 0.6),
         _specialists("low_rank", 4, "conditional", 0.1),
+        _specialists("low_rank", 3, "conditional", 0.05),
+        _specialists("full", 1, "conditional", 0.2),
         _everywhere("low_rank", 16, 0.85, density=LowRank(floor=0.1)),
     ]
 )
@@ -114,6 +116,8 @@ GENE_SETTINGS: dict[str, Parameters] = dict(
     [
         _linked(2),
         _specialists("diag", 1, "conditional", 0.0, solver=LinkedEM(l1=0.0, l2=0.01)),
+        _specialists("diag", 1, "conditional", 0.05),
+        _specialists("diag", 1, "conditional", 0.2),
         _specialists("diag", 1, "margin", 0.0, objective=Margin(20.0)),
         _specialists("low_rank", 1, "conditional", 0.0, density=LowRank(rank=3)),
     ]
