@@ -181,12 +181,10 @@ def _scores(report: Report, rows: Bunch, model: str, share: int) -> list[Score]:
 def _searched(report: Report, rows: Bunch, split: Split, seed: int) -> Score:
     """The best of the settings, fitted to the whole training half; seconds are of all that."""
     train, test = split
-    X, y = rows.data[train], rows.target[train]
     began = time.perf_counter()
-    space = settings(rows.name)
-    best = search(report, X, y, _folds(rows.name, seed), seed, space)
-    model = network(space[best.name], report, seed)
-    fit(model, X, y)
+    best, parameters = chosen(report, rows, train, seed)
+    model = network(parameters, report, seed)
+    fit(model, rows.data[train], rows.target[train])
     seconds = time.perf_counter() - began
     found = Score(*losses(model, rows.data[test], rows.target[test]), seconds)
     report.row(
@@ -199,6 +197,14 @@ def _searched(report: Report, rows: Bunch, split: Split, seed: int) -> Score:
         seconds=seconds,
     )
     return found
+
+
+def chosen(report: Report, rows: Bunch, train: np.ndarray, seed: int) -> tuple[Chosen, Parameters]:
+    """The setting that folds of the training rows prefer."""
+    space = settings(rows.name)
+    X, y = rows.data[train], rows.target[train]
+    best = search(report, X, y, _folds(rows.name, seed), seed, space)
+    return best, space[best.name]
 
 
 def settings(name: str) -> dict[str, Parameters]:
