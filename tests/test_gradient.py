@@ -338,3 +338,23 @@ def test_low_rank_keeps_to_the_floor_that_was_asked_for(form, solver, wine):
     ).fit(*wine)
     smallest = torch.linalg.eigvalsh(model.mixture_.density.covariances()).min()
     assert smallest >= 0.3 * (1.0 - 1e-9)
+
+
+def test_steps_are_those_of_torch(generator):
+    """The iterates of torch.optim.Adam."""
+    start, engine = problem(("low_rank", "covariance"), generator, holes=True)
+    free, other = (
+        {k: v.detach().clone().requires_grad_() for k, v in start.free().items()} for _ in "ab"
+    )
+    step, optimizer = (
+        make_step(start.from_free, Conditional(), free, engine, 20),
+        torch.optim.Adam(other.values()),
+    )
+    for rate in (0.1, 0.05, 0.02):
+        step(torch.randint(len(engine), (20,), generator=generator), rate)
+        for name, value in other.items():
+            value.grad = free[name].grad
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+    for name, value in other.items():
+        np.testing.assert_allclose(free[name].detach(), value.detach(), rtol=1e-9)

@@ -8,7 +8,6 @@ after it was saved and loaded; within seconds. A quick draw, the same every time
 
 import os
 
-import numpy as np
 import pytest
 
 pytest.importorskip("hypothesis")
@@ -166,12 +165,6 @@ FOUND = [
     ("mixture", Recipe(400, labels="pairs")),  # twelve seconds
     ("boosted mixture", Recipe(repeat=500, columns=("normal", "holes"))),  # over a minute
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _loaded():
-    """What torch loads at the first step of an optimizer is no part of a fit's time."""
-    TABLES["spherical adam"]().fit(np.eye(4), [0, 1, 0, 1])
 
 
 @pytest.mark.parametrize(("name", "recipe"), FOUND, ids=str)

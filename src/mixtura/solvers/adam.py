@@ -29,8 +29,9 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
     "linear": lambda progress: 1.0 - progress,
 }
-#: Where their number is left to "auto": steps in all, and epochs.
-_STEPS, _EPOCHS = 3_000, (15, 60)
+#: Where their number is left to "auto": steps in all, those without a gain, and epochs of both.
+_STEPS, _EPOCHS = 3_000, (3, 60)
+_PATIENCE, _WAITED = 1_000, (1, 10)
 
 
 @dataclass
@@ -46,7 +47,8 @@ class Adam(Solver):
     averaging : decay of an exponential average of the iterates (not of the start) that is used
         instead of the last one; 0 switches it off.
     early_stopping : hold out `validation_fraction` of the labeled rows, keep the best epoch on
-        them, and stop after `patience` epochs without a gain.
+        them, and stop after `patience` epochs without a gain; "auto" waits for about 1,000 steps,
+        ten epochs at most.
     """
 
     max_iter: int | str = "auto"
@@ -56,7 +58,7 @@ class Adam(Solver):
     averaging: float = 0.0
     early_stopping: bool = True
     validation_fraction: float = 0.1
-    patience: int = 10
+    patience: int | str = "auto"
 
     single_precision = True
     _parameter_constraints = {
@@ -67,7 +69,7 @@ class Adam(Solver):
         "averaging": [Interval(Real, 0, 1, closed="left")],
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "patience": [Interval(Integral, 1, None, closed="left")],
+        "patience": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     }
 
     def for_trials(self) -> Solver:
@@ -97,12 +99,14 @@ class Adam(Solver):
         working = model.to(dtype=engine.dtype)
         free = {k: v.detach().clone().requires_grad_() for k, v in working.free().items()}
         average = {k: v.detach().clone() for k, v in free.items()}
-        optimizer = make_optimizer(free, engine.device)
-        state = _State(free, average, optimizer, generator)
-        step = make_step(working.from_free, objective, free, engine, size, prior, optimizer)
+        moments = Moments(free)
+        state = _State(free, average, moments, generator)
+        step = make_step(working.from_free, objective, free, engine, size, prior, moments)
         best = Best(model, objective, held_out)
         progress.start("Adam", n_epochs)
-        n_batches = math.ceil(len(engine) / size)
+        n_batches, patience = math.ceil(len(engine) / size), self.patience
+        if isinstance(patience, str):
+            patience = int(np.clip(_PATIENCE / n_batches, *_WAITED))
         numbers = size * model.row_cost(engine.may_have_missing)
 
         def steps() -> Sums:
@@ -128,7 +132,7 @@ class Adam(Solver):
             candidate = working.from_free({k: v.detach().clone() for k, v in trained.items()})
             record: Record = {"stage": "Adam", "iteration": epoch, "objective": loss}
             best.offer(candidate.to(dtype=torch.float64), loss, record)
-            settled = best.waited(self.patience, epoch)
+            settled = best.waited(patience, epoch)
             if progress.step(record) or not math.isfinite(loss) or settled:
                 break
         settled = settled and not progress.stopped
@@ -141,22 +145,59 @@ class Adam(Solver):
         torch._foreach_lerp_(list(average.values()), leaves, share)
 
 
+class Moments:
+    """Adam over free parameters, by one kernel, and its memory of their gradients.
+
+    PyTorch's own class would load a compiler first, which takes longer than many a fit.
+    """
+
+    def __init__(self, free: Free) -> None:
+        self._leaves = list(free.values())
+        self._first, self._second = ([torch.zeros_like(v) for v in self._leaves] for _ in range(2))
+        self._steps = [torch.zeros((), device=leaf.device) for leaf in self._leaves]
+        like = self._leaves[0]  # in a tensor, the step size can change while a graph stays
+        kind = torch.float32 if like.is_cuda else torch.float64
+        self._rate = torch.ones((), dtype=kind, device=like.device)
+
+    def set_rate(self, rate: float) -> None:
+        """The step size from now on."""
+        self._rate.fill_(rate)
+
+    @property
+    def told(self) -> list[Tensor]:
+        """All that is remembered."""
+        return [*self._first, *self._second, *self._steps]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move by the gradients that the parameters have."""
+        torch._foreach_add_(self._steps, 1.0)
+        torch._fused_adam_(
+            self._leaves,
+            [leaf.grad for leaf in self._leaves if leaf.grad is not None],
+            *(self._first, self._second, [], self._steps),
+            lr=self._rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
 @dataclass(frozen=True)
 class _State:
     """All that epochs change: parameters, averages of them, Adam's memory, and what is random."""
 
     free: Free
     average: Free
-    optimizer: torch.optim.Optimizer
+    moments: Moments
     generator: torch.Generator
 
     def _tensors(self) -> Sums:
-        memory = {
-            f"{kind} of {name}": value
-            for name, leaf in self.free.items()
-            for kind, value in self.optimizer.state[leaf].items()
-        }
         averages = {f"average of {name}": value for name, value in self.average.items()}
+        memory = {f"moment {place}": value for place, value in enumerate(self.moments.told)}
         return {**self.free, **averages, **memory}
 
     def told(self) -> Sums:
@@ -167,21 +208,11 @@ class _State:
     def take(self, told: Sums) -> None:
         """Be as it was told."""
         self.generator.set_state(told["random"].cpu())
-        for name, leaf in self.free.items():  # before its first step Adam has no memory
-            for kind in ("step", "exp_avg", "exp_avg_sq"):
-                self.optimizer.state[leaf].setdefault(kind, told[f"{kind} of {name}"])
         for name, value in self._tensors().items():
             value.copy_(told[name])
 
 
 Step = Callable[[Tensor, float], Tensor]
-
-
-def make_optimizer(free: Free, device: torch.device) -> torch.optim.Optimizer:
-    """Adam over free parameters; on CUDA it can be part of a graph."""
-    on_cuda = device.type == "cuda"
-    rate = torch.tensor(1e-3, device=device) if on_cuda else 1.0
-    return torch.optim.Adam(free.values(), lr=rate, fused=True, capturable=on_cuda)
 
 
 def make_step(
@@ -191,7 +222,7 @@ def make_step(
     engine: Engine,
     batch_size: int,
     prior: Penalty | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    moments: Moments | None = None,
 ) -> Step:
     """One update from the rows at an index: eager, or the whole of it as one CUDA graph.
 
@@ -200,38 +231,31 @@ def make_step(
     the weight that as many rows have on average. By their own weight would be wrong: in minibatches
     of one row, weights would then count for nothing.
     """
-    total_weight = engine.total_weight
+    moments, total_weight = moments or Moments(free), engine.total_weight
     row_share = len(engine) / total_weight
 
-    def loss_of(batch: Batch, scale: float | Tensor) -> Tensor:
+    def differentiated(batch: Batch, scale: float | Tensor) -> Tensor:
+        """The loss; the free parameters get its gradient."""
         current = build(free)
         y, weight = current.asked(replace(batch, weight=batch.weight * scale))
         loss = objective.total(current.outputs(batch), y, weight)
-        return loss if prior is None else loss + prior.penalty(current) / total_weight
-
-    optimizer = optimizer or make_optimizer(free, engine.device)
-    size = min(batch_size, len(engine))
-    if engine.device.type == "cuda" and engine.uniform and not engine.may_marginalize:
-        return GraphedStep(loss_of, engine, optimizer, size, row_share)
-
-    def step(index: Tensor, learning_rate: float) -> Tensor:
-        _set_rate(optimizer, learning_rate)
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(engine.batch(index), row_share / len(index))
+        loss = loss if prior is None else loss + prior.penalty(current) / total_weight
+        for leaf in free.values():
+            leaf.grad = None
         loss.backward()
-        optimizer.step()
         return loss.detach()
 
+    size = min(batch_size, len(engine))
+    if engine.device.type == "cuda" and engine.uniform and not engine.may_marginalize:
+        return GraphedStep(differentiated, engine, free, moments, size, row_share)
+
+    def step(index: Tensor, learning_rate: float) -> Tensor:
+        loss = differentiated(engine.batch(index), row_share / len(index))
+        moments.set_rate(learning_rate)
+        moments.step()
+        return loss
+
     return step
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """New step size; inside a captured graph it lives in a tensor."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(learning_rate)
-        else:
-            group["lr"] = learning_rate
 
 
 class GraphedStep:
@@ -242,27 +266,26 @@ class GraphedStep:
 
     def __init__(
         self,
-        loss_of: Callable[[Batch, Tensor], Tensor],
+        differentiate: Callable[[Batch, Tensor], Tensor],
         engine: Engine,
-        optimizer: torch.optim.Optimizer,
+        free: Free,
+        moments: Moments,
         size: int,
         row_share: float,
     ) -> None:
-        self._row_share, self._optimizer, self._rate = row_share, optimizer, math.nan
+        self._row_share, self._moments, self._rate = row_share, moments, math.nan
         self._index = torch.zeros(size, dtype=torch.long, device=engine.device)
         self._scale = torch.zeros(size, dtype=engine.dtype, device=engine.device)
         self._fill(size)
 
         def update() -> Tensor:
-            optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(engine.batch(self._index), self._scale)
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
+            loss = differentiate(engine.batch(self._index), self._scale)
+            moments.step()
+            return loss
 
         self._index.copy_(torch.arange(size, device=engine.device))
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        before = [p.detach().clone() for p in parameters]
+        changed = [*free.values(), *moments.told]
+        before = [value.detach().clone() for value in changed]
         with torch.cuda.device(engine.device):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
@@ -273,16 +296,8 @@ class GraphedStep:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
                 self._loss = update()
-        self._rewind(parameters, before)
-
-    def _rewind(self, parameters: list[Tensor], before: list[Tensor]) -> None:
-        """Undo what warming up did to the parameters and to Adam's memory."""
-        with torch.no_grad():
-            for parameter, value in zip(parameters, before, strict=True):
-                parameter.copy_(value)
-            for state in self._optimizer.state.values():
-                for value in state.values():
-                    value.zero_()
+        with torch.no_grad():  # undo what warming up did
+            torch._foreach_copy_(changed, before)
 
     def _fill(self, n_rows: int) -> None:
         """Let the first rows of a minibatch count."""
@@ -291,7 +306,7 @@ class GraphedStep:
 
     def __call__(self, index: Tensor, learning_rate: float) -> Tensor:
         if learning_rate != self._rate:
-            _set_rate(self._optimizer, learning_rate)
+            self._moments.set_rate(learning_rate)
             self._rate = learning_rate
         if len(index) != self._filled:
             self._fill(len(index))

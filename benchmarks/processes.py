@@ -1,0 +1,75 @@
+"""EM over rows that 1 to 8 processes share: seconds per iteration; is the model the same?
+
+python -m benchmarks.processes [ROWS] [COUNT ...]: so many rows in all, 20 numbers each, 16 full
+covariances, one thread per process, gloo. Rows are generated in eight parts, whoever holds them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from mixtura import MixtureDensity
+from mixtura.distributed import Shard
+from mixtura.solvers import EM
+
+PARTS, FEATURES, COMPONENTS, ITERATIONS = 8, 20, 16, 6
+
+
+def make_rows(n_rows: int, parts: range) -> np.ndarray:
+    """Those of some of the eight parts: sixteen round clusters."""
+    centers = 3.0 * np.random.default_rng(0).normal(size=(COMPONENTS, FEATURES))
+    found = []
+    for part in parts:
+        rng = np.random.default_rng(1 + part)
+        cluster = rng.integers(COMPONENTS, size=n_rows // PARTS)
+        found.append(centers[cluster] + rng.normal(size=(len(cluster), FEATURES)))
+    return np.concatenate(found)
+
+
+def work(rank: int, count: int, n_rows: int, folder: str) -> None:
+    """One process of so many."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meet{count}", rank=rank, world_size=count)
+    each, stamps = PARTS // count, list[float]()
+    rows = Shard(make_rows(n_rows, range(rank * each, (rank + 1) * each)))
+    model = MixtureDensity(COMPONENTS, density="full", random_state=0)
+    model.set_params(solver=EM(ITERATIONS, tol=0.0))
+    model.set_params(callbacks=[lambda record: stamps.append(time.perf_counter())])
+    warnings.simplefilter("ignore")
+    model.fit(rows)
+    if rank == 0:
+        torch.save((float(np.median(np.diff(stamps))), model.means_), f"{folder}/{count}")
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    n_rows = int(float(sys.argv[1])) if len(sys.argv) > 1 else 1_000_000
+    context = multiprocessing.get_context("spawn")
+    print("| processes | s per iteration | times one process | largest difference of means |")
+    print("|---|---|---|---|")
+    first: tuple[float, np.ndarray] | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        for count in map(int, sys.argv[2:] or ("1", "2", "4", "8")):
+            given = [(rank, count, n_rows, folder) for rank in range(count)]
+            processes = [context.Process(target=work, args=each) for each in given]
+            for process in processes:
+                process.start()
+            for process in processes:
+                process.join()
+            seconds, means = torch.load(Path(folder) / str(count), weights_only=False)
+            first = first or (seconds, means)
+            beside = f"{first[0] / seconds:.2f} | {abs(means - first[1]).max():.1e}"
+            print(f"| {count} | {seconds:.3f} | {beside} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
