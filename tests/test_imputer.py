@@ -93,3 +93,17 @@ def test_data_frames_stay_data_frames(holes, tmp_path):
     assert (found["kind"][known] == frame["kind"][known]).all()
     imputer.save(tmp_path / "imputer")
     pd.testing.assert_frame_equal(load(tmp_path / "imputer").transform(frame), found)
+
+
+def test_few_rows_of_one_factor_are_filled_in_by_low_rank(rng):
+    """Full covariances know no better there; they stay where rows suffice or time is bounded."""
+    X = rng.normal(size=(300, 1)) + 0.5 * rng.normal(size=(300, 10))
+    holes = np.where(rng.random(X.shape) < 0.3, np.nan, X)
+    few, off = holes[:40], {}
+    chosen = MixtureImputer(1, **PLAIN).fit(few)
+    assert chosen.density_ == "low_rank"
+    for imputer in (chosen, MixtureImputer(1, density="full", **PLAIN).fit(few)):
+        off[imputer.density_] = np.square(imputer.transform(holes[40:]) - X[40:]).mean()
+    assert off["low_rank"] < 0.9 * off["full"]
+    assert MixtureImputer(1, **PLAIN).fit(holes).density_ == "full"
+    assert MixtureImputer(1, max_time=60.0, **PLAIN).fit(few).density_ == "full"

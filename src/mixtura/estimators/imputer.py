@@ -22,6 +22,11 @@ from mixtura.estimators.reading import TABLE_CONSTRAINTS
 from mixtura.exceptions import InvalidInputError
 from mixtura.progress import Callback
 
+#: Rows per entry of a covariance for which low rank is no question.
+_ROWS_PER_ENTRY = 5
+#: Share of the entries that a trial hides, and how many trials there are.
+_HIDDEN, _TRIALS = 0.2, 2
+
 
 @dataclass(eq=False, repr=False)
 class MixtureImputer(TransformerMixin, Estimator):
@@ -39,13 +44,17 @@ class MixtureImputer(TransformerMixin, Estimator):
         labels: what is filled in is the mean over the classes they may have.
     missingness : "ignore" or "informative"
         Whether components also differ in which entries are absent.
-    n_components, density, prior_rows, max_time, categorical_features, unexpected, device,
-    callbacks, random_state, verbose
+    density : "auto", or as in `MixtureClassifier`
+        "auto" is "full", or "low_rank" where rows are few for their columns and it comes nearer to
+        entries that are hidden for a trial; `density_` is what was chosen.
+    n_components, prior_rows, max_time, categorical_features, unexpected, device, callbacks,
+    random_state, verbose
         As in `MixtureClassifier`. The prior keeps covariances sound where rows are few.
 
     Attributes
     ----------
     estimator_ : the fitted `MixtureClassifier`; all rows are of one class if labels are not used
+    density_ : what components are
     indicated_ : positions of the columns that have an indicator
 
     Examples
@@ -75,7 +84,7 @@ class MixtureImputer(TransformerMixin, Estimator):
     strategy: str = "mean"
     add_indicator: bool = False
     use_labels: bool = False
-    density: str | Structure = "full"
+    density: str | Structure = "auto"
     prior_rows: float | str = "auto"
     max_time: float | None = None
     categorical_features: ArrayLike = None
@@ -91,11 +100,11 @@ class MixtureImputer(TransformerMixin, Estimator):
         tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
         return tags
 
-    def _inner(self) -> MixtureClassifier:
+    def _inner(self, **options: ArrayLike) -> MixtureClassifier:
         """What is fitted: it has the parameters that bear the same names here."""
         known, own = MixtureClassifier().get_params(deep=False), self.get_params(deep=False)
         shared: Parameters = {name: own[name] for name in known if name in own}
-        return MixtureClassifier(objective="likelihood", **shared)
+        return MixtureClassifier(objective="likelihood", **shared | options)
 
     @property
     def n_features_in_(self) -> int:
@@ -115,10 +124,34 @@ class MixtureImputer(TransformerMixin, Estimator):
         with self._all_or_nothing(X):
             as_table(X)
             y = y if self.use_labels else np.zeros(_num_samples(X))
-            self.estimator_ = self._inner().fit(X, y, sample_weight)
+            self.density_ = "full" if self.density == "auto" else self.density
+            self.estimator_ = self._inner(density=self.density_).fit(X, y, sample_weight)
+            if self.density == "auto" and self._prefers_low_rank(X, y, sample_weight):
+                self.density_ = "low_rank"
+                self.estimator_ = self._inner(density=self.density_).fit(X, y, sample_weight)
             missing = self._missing(X)
             self.indicated_ = np.flatnonzero(missing.any(0) & self.add_indicator)
         return self
+
+    def _prefers_low_rank(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike) -> bool:
+        """Whether it fills in clearly better what is hidden for a trial; not asked of many rows."""
+        values = self.estimator_._rows(X).values
+        kinds = self.estimator_.schema_.levels(values.shape[1]) > 0
+        size = (~kinds).sum()
+        if size < 3 or len(values) > _ROWS_PER_ENTRY * size * (size + 1) / 2 or self.max_time:
+            return False
+        scale, gain = np.nanstd(values, axis=0), np.zeros(len(values))
+        rng = np.random.default_rng(self._generator().initial_seed())
+        for _ in range(_TRIALS):
+            hidden = (rng.random(values.shape) < _HIDDEN) & ~np.isnan(values)
+            rows = np.where(hidden, np.nan, values)
+            for sign, density in ((1.0, "full"), (-1.0, "low_rank")):
+                trial = self._inner(density=density, categorical_features=kinds, verbose=0)
+                filled = trial.fit(rows, y, sample_weight).impute(rows)
+                squares = ((filled - values) / np.where(scale > 0.0, scale, 1.0)) ** 2
+                off = np.where(kinds, filled != values, squares)
+                gain += sign * np.where(hidden, off, 0.0).sum(1)
+        return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
 
     def _missing(self, X: ArrayLike) -> np.ndarray:
         """(n, D) what is missing."""
