@@ -95,8 +95,9 @@ def test_data_frames_stay_data_frames(holes, tmp_path):
     pd.testing.assert_frame_equal(load(tmp_path / "imputer").transform(frame), found)
 
 
-def test_few_rows_of_one_factor_are_filled_in_by_low_rank(rng):
+def test_few_rows_of_one_factor_are_filled_in_by_low_rank(rng, monkeypatch):
     """Full covariances know no better there; they stay where rows suffice or time is bounded."""
+    monkeypatch.setattr("mixtura.estimators.imputer._TRIALS", 1)
     X = rng.normal(size=(300, 1)) + 0.5 * rng.normal(size=(300, 10))
     holes = np.where(rng.random(X.shape) < 0.3, np.nan, X)
     few, off = holes[:40], {}
