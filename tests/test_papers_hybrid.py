@@ -278,7 +278,8 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
         ("COUNTS", [((1, 2), (0.2,))]),
     ):
         monkeypatch.setattr(table1, name, {"full": more, "diagonal": more})
-    for name, value in {"N_TRIALS": 1, "STEPS": (2, 4, 4, 4), "EPOCHS": (0, 1, 1, 1)}.items():
+    sizes = {"N_TRIALS": 1, "STEPS": (2, 4, 4, 4, 4), "EPOCHS": (0, 1, 1, 1, 1)}
+    for name, value in (sizes | {"FINALISTS": 2, "NEWCOMERS": 1}).items():
         monkeypatch.setattr(_search, name, value)
     report = Report("trial", tmp_path, device="cpu", search=True)
     chosen = [task for task in table1.tasks() if "diagonal" in task.label]
@@ -289,10 +290,10 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
         _search.work(report, task, range(2), deadline=np.inf)
     choices, cells = report.kept("choices"), report.kept("cells")
     columns = [f"diagonal {term}" for term in _training.OBJECTIVES]
-    assert [each["column"] for each in choices] == [columns[0]] * 2 + columns[1:] * 4
-    assert [each["round"] for each in choices] == [1, 2, *np.repeat([1, 2, 3, 4], 4)]
-    assert [each["trials"] for each in choices] == [2, 5, *np.repeat([2, 2, 2, 2], 4)]
-    for choice, cell in zip([choices[1], *choices[14:]], cells, strict=True):
+    assert [each["column"] for each in choices] == [columns[0]] * 3 + columns[1:] * 4
+    assert [each["round"] for each in choices] == [1, 2, 5, *np.repeat([1, 2, 3, 5], 4)]
+    assert [each["trials"] for each in choices] == [2, 5, 2, *np.repeat([2, 2, 2, 4], 4)]
+    for choice, cell in zip([choices[2], *choices[15:]], cells, strict=True):
         assert (cell["column"], cell["settings"]) == (choice["column"], choice["settings"])
         assert len(cell["values"]) == 2
         assert max(cell["values"]) < 25.0

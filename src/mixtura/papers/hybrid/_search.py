@@ -3,11 +3,13 @@
 Cells that share rows are one task. Its shapes (components per class, floor and so on) are tried
 in turn, each with random settings of the objective and the step size: `N_TRIALS` mixtures per
 objective and shape, side by side. The fewest errors on the validation rows of the first seed win.
-In further rounds, settings near the winner of each cell and more shapes are tried with more steps;
-in the last, settings near the winners with and without the likelihood, for both.
+In further rounds, settings near the winner of each cell and more shapes are tried with more steps.
 For the likelihood alone, which trains every class by itself, later rounds also choose the number of
-components of each class, as the paper does. The last winner is trained anew for every seed. No test
-row is looked at before that.
+components of each class, as the paper does. In the last round the best settings of a cell, others
+near the very best, and others near the best with or without the likelihood are trained for every
+seed, and the fewest errors on all their validation rows win: those of one seed are too few to tell
+good settings from lucky ones. The last winner is trained anew for every seed. No test row is looked
+at before that.
 """
 
 from __future__ import annotations
@@ -42,11 +44,16 @@ LEARNING_RATES, MARGINS, SHARES = (2e-4, 3e-2), (5.0, 150.0), (3e-3, 0.9)
 #: Settings that decide the shape of a mixture.
 SHAPE = ("n_components", "density__floor", "density__rank", "prior_rows")
 #: Minibatches of a trial, and at least so many epochs, by round; the last is that of cells, too.
-STEPS, EPOCHS = (4_000, 8_000, 8_000, 8_000), (0, 24, 24, 24)
+STEPS, EPOCHS = (4_000, 8_000, 8_000, 8_000, 12_000), (0, 24, 24, 24, 24)
+#: The last round of every task, whatever there was before it, and how many settings of a cell come
+#: into it: the best, and of both kinds of new ones.
+LAST, FINALISTS, NEWCOMERS = len(STEPS), 4, 4
 #: How far settings of a round are from the winner of the one before, at most, as a factor.
 NEAR = 3.0
 #: Rows and their labels.
 Labeled = tuple[np.ndarray, np.ndarray]
+#: Mixtures of maximum likelihood by the name that settings give them, made when asked for.
+Starts = Mapping[str, Callable[[], Sequence[Mixture]]]
 
 
 class Joint(NamedTuple):
@@ -62,11 +69,11 @@ class Prepared(NamedTuple):
 
     Attributes
     ----------
-    starts : by the name that settings give them; of several, the best on held-out rows is taken.
+    starts : of several of a name, the best on held-out rows is taken.
     batch_size : rows of a minibatch.
     """
 
-    starts: Mapping[str, Sequence[Mixture]]
+    starts: Starts
     engine: LocalEngine
     held_out: LocalEngine
     test: LocalEngine
@@ -76,7 +83,7 @@ class Prepared(NamedTuple):
     def of(
         cls,
         report: Report,
-        starts: Mapping[str, Sequence[Mixture]],
+        starts: Starts,
         scaling: Scaling,
         parts: Sequence[Labeled],
         batch_size: int = COMMON["solver__batch_size"],
@@ -102,7 +109,9 @@ class Prepared(NamedTuple):
         self, settings: Sequence[Parameters], epochs: int, seed: int, deadline: float
     ) -> list[Outcome]:
         """The mixtures of some settings, side by side."""
-        starts = [self.starts[each.get("start", "em")] for each in settings]
+        names = [each.get("start", "em") for each in settings]
+        made = {name: self.starts[name]() for name in set(names)}
+        starts = [made[name] for name in names]
         places = [place for place, mine in enumerate(starts) for _ in mine]
         begin = [start for mine in starts for start in mine]
         found = side_by_side.train(
@@ -121,7 +130,7 @@ class Prepared(NamedTuple):
 
     def joint(self, form: Parameters) -> Joint:
         """What the start says of the validation rows."""
-        start = self.starts["em"][0].to(self.engine.device, self.engine.dtype)
+        start = self.starts["em"]()[0].to(self.engine.device, self.engine.dtype)
         rows = self.held_out.batch(torch.arange(len(self.held_out), device=self.held_out.device))
         return Joint(form, start.class_log_joint(rows), rows.y - 1)
 
@@ -139,7 +148,8 @@ class Task:
     ----------
     label : what `only` is compared with.
     cells : row and column of each objective's cell.
-    rounds : settings that change the shape of the mixtures, those that each round adds.
+    rounds : settings that change the shape of the mixtures, those that each round before the last
+        adds.
     draw : random settings for an objective.
     prepare : rows and starts of a seed, for a shape.
     generative : whether the starts are all that is wanted.
@@ -177,10 +187,11 @@ def search(report: Report, tasks: Sequence[Task], n_seeds: int, stored: Path) ->
 def work(report: Report, task: Task, seeds: range, deadline: float) -> None:
     """One task, as far as time allows; without a search, by what was found before."""
     try:
-        for number in range(1, len(task.rounds) + 1):
-            is_wanted = report.search or len(_chosen(report, task)) < len(task.cells)
-            if is_wanted and len(_chosen(report, task, number)) < len(task.cells):
-                _search_round(report, task, number, deadline)
+        for number in (*range(1, len(task.rounds) + 1), LAST):
+            done = {line["round"] for line in _choices(report, task).values()}
+            is_known = len(_choices(report, task)) == len(task.cells)
+            if not is_known or (report.search and min(done) < number):
+                _search_round(report, task, number, seeds, deadline)
                 report.note(f"{task.label}: searched, round {number}")
         _measure(report, task, seeds, deadline)
         report.note(f"{task.label}: measured")
@@ -190,49 +201,75 @@ def work(report: Report, task: Task, seeds: range, deadline: float) -> None:
 
 def _is_done(report: Report, task: Task) -> bool:
     """Whether what was chosen last, in a search by the last round, was measured."""
-    chosen = _chosen(report, task, len(task.rounds) if report.search else None)
+    chosen = _choices(report, task, LAST if report.search else None)
     measured = {(line["row"], line["column"]): line["settings"] for line in report.kept("cells")}
     return all(
-        term in chosen and measured.get(cell) == chosen[term] for term, cell in task.cells.items()
+        term in chosen and measured.get(cell) == chosen[term]["settings"]
+        for term, cell in task.cells.items()
     )
 
 
-def _chosen(report: Report, task: Task, number: int | None = None) -> dict[str, Parameters]:
-    """What a round, or the last that did, has chosen for the cells of a task."""
+def _choices(report: Report, task: Task, number: int | None = None) -> dict[str, Parameters]:
+    """What a round, or the last that did, has chosen for cells: lines by objective."""
     lines = sorted(report.kept("choices"), key=lambda line: line["round"])
     kept = {
-        (line["row"], line["column"]): line["settings"]
-        for line in lines
-        if number in (None, line["round"])
+        (line["row"], line["column"]): line for line in lines if number in (None, line["round"])
     }
     return {term: kept[cell] for term, cell in task.cells.items() if cell in kept}
 
 
-def _search_round(report: Report, task: Task, number: int, deadline: float) -> None:
+def _search_round(report: Report, task: Task, number: int, seeds: range, deadline: float) -> None:
     """Keep, for each cell, the settings with the fewest errors on validation rows."""
     rng = np.random.default_rng(zlib.crc32(task.label.encode()) + number - 1)
     count = 1 if task.generative else N_TRIALS
-    drawn = []
-    winners = _chosen(report, task, number - 1)
-    for term, winner in winners.items():
-        drawn += [(term, winner)] + [(term, _near(winner, rng)) for _ in range(count - 1)]
-        other = winners.get(term.removeprefix("LL+") if "+" in term else f"LL+{term}")
-        if other and not task.rounds[number - 1]:
-            alike = other | {"tradeoff": winner["tradeoff"]}
-            drawn += [(term, _near(alike, rng)) for _ in range(count)]
-    drawn += [
-        (term, form | task.draw(term, rng))
-        for form in task.rounds[number - 1]
-        for term in task.cells
-        for _ in range(count)
-    ]
-    joints = _try(report, task, drawn, number, deadline)
-    if number > 1 and joints:
-        _try(report, task, [("LL", form) for form in _per_class(joints)], number, deadline)
+    if number == LAST:
+        drawn = _finalists(report, task, rng)
+    else:
+        drawn, seeds = [], seeds[:1]
+        for term, line in _choices(report, task, number - 1).items():
+            winner = line["settings"]
+            drawn += [(term, winner)] + [(term, _near(winner, rng)) for _ in range(count - 1)]
+        drawn += [
+            (term, form | task.draw(term, rng))
+            for form in task.rounds[number - 1]
+            for term in task.cells
+            for _ in range(count)
+        ]
+    joints = _try(report, task, drawn, number, seeds, deadline)
+    if 1 < number < LAST and joints:
+        mixed = [("LL", form) for form in _per_class(joints)]
+        _try(report, task, mixed, number, seeds, deadline)
     for term in task.cells:
         tried = _tried(report, task, term, number)
         best = min(tried, key=lambda line: line["validation"])
         report.keep("choices", {**best, "trials": len(tried)})
+
+
+def _finalists(
+    report: Report, task: Task, rng: np.random.Generator
+) -> list[tuple[str, Parameters]]:
+    """The best settings of each cell so far, some near the best, and near those of its relative.
+
+    The relative of a hybrid is its discriminative part alone, and the other way round.
+    """
+    best: dict[str, list[Parameters]] = {}
+    for term, cell in task.cells.items():
+        known = [*report.kept("choices"), *report.kept("trials")]
+        where = [*cell, True]
+        known = [
+            line for line in known if [line["row"], line["column"], line["round"] < LAST] == where
+        ]
+        best[term] = []
+        for line in sorted(known, key=lambda line: line["validation"]):
+            if line["settings"] not in best[term] and len(best[term]) < FINALISTS:
+                best[term].append(line["settings"])
+    drawn = [(term, settings) for term, mine in best.items() for settings in mine]
+    for term, (own, *_) in best.items():
+        if term != "LL":
+            (other, *_) = best.get(term.removeprefix("LL+") if "+" in term else f"LL+{term}", [own])
+            pair = own, other | {"tradeoff": own["tradeoff"]}
+            drawn += [(term, _near(each, rng)) for each in pair for _ in range(NEWCOMERS)]
+    return drawn
 
 
 def _try(
@@ -240,21 +277,27 @@ def _try(
     task: Task,
     drawn: Sequence[tuple[str, Parameters]],
     number: int,
+    seeds: range,
     deadline: float,
 ) -> list[Joint]:
     """Keep what settings reach on validation rows, unless earlier runs have; joints of starts."""
     joints = []
     known = [line["settings"] for t in task.cells for line in _tried(report, task, t, number)]
     for form, mine in _by_form(drawn):
-        if not task.generative and all(settings in known for _, settings in mine):
+        if all(settings in known for _, settings in mine) and (
+            number == LAST or not task.generative
+        ):
             continue
-        prepared = _prepared(report, task, form, deadline)
-        epochs = 0 if task.generative else prepared.epochs(number)
-        found = prepared.train([each for _, each in mine], epochs, report.seed, deadline)
-        for (term, settings), outcome in zip(mine, found, strict=True):
+        errors = []
+        for seed in seeds:
+            prepared = _prepared(replace(report, seed=seed), task, form, deadline)
+            epochs = 0 if task.generative else prepared.epochs(number)
+            found = prepared.train([each for _, each in mine], epochs, seed, deadline)
+            errors.append([outcome.validation for outcome in found])
+        for (term, settings), validation in zip(mine, np.mean(errors, 0), strict=True):
             row, column = task.cells[term]
             line = {"row": row, "column": column, "round": number, "settings": settings}
-            report.keep("trials", {**line, "validation": round(outcome.validation, 3)})
+            report.keep("trials", {**line, "validation": round(validation, 3)})
         if task.generative:
             joints.append(prepared.joint(form))
     return joints
@@ -324,18 +367,24 @@ def _near(settings: Parameters, rng: np.random.Generator) -> Parameters:
 
 
 def _measure(report: Report, task: Task, seeds: range, deadline: float) -> None:
-    """Errors on test rows of what was chosen, for every seed."""
-    chosen = _chosen(report, task)
-    errors: dict[str, list[float]] = {term: [] for term in chosen}
-    for seed in seeds:
-        for form, mine in _by_form(chosen.items()):
-            prepared = _prepared(replace(report, seed=seed), task, form, deadline)
-            epochs = 0 if task.generative else prepared.epochs(len(STEPS))
-            found = prepared.train([each for _, each in mine], epochs, seed, deadline)
-            for (term, _), error in zip(mine, prepared.errors(found), strict=True):
-                errors[term].append(error)
-    for term, values in errors.items():
-        report.cell(*task.cells[term], values, chosen[term])
+    """Errors on test rows of what was chosen, for every seed, by as many steps as of its round."""
+    choices = _choices(report, task)
+    for number in (2, LAST):
+        chosen = {
+            term: line["settings"]
+            for term, line in choices.items()
+            if (line["round"] == LAST) == (number == LAST)
+        }
+        errors: dict[str, list[float]] = {term: [] for term in chosen}
+        for seed in seeds:
+            for form, mine in _by_form(chosen.items()):
+                prepared = _prepared(replace(report, seed=seed), task, form, deadline)
+                epochs = 0 if task.generative else prepared.epochs(number)
+                found = prepared.train([each for _, each in mine], epochs, seed, deadline)
+                for (term, _), error in zip(mine, prepared.errors(found), strict=True):
+                    errors[term].append(error)
+        for term, values in errors.items():
+            report.cell(*task.cells[term], values, chosen[term])
 
 
 def _prepared(report: Report, task: Task, form: Parameters, deadline: float) -> Prepared:

@@ -56,8 +56,8 @@ COARSE = {
 }
 #: All that a search tries for pixels.
 PIXELS = {
-    "full": ((16, 0.1), (8, 0.1), (16, 0.03)),
-    "diagonal": ((100, 0.1), (50, 0.03), (20, 0.1), (100, 0.03)),
+    "full": ((16, 0.1), (4, 0.1), (8, 0.03)),
+    "diagonal": ((100, 0.1), (50, 0.03), (10, 0.1), (2, 0.1)),
 }
 #: In the second round of the likelihood: components among which each class chooses, with a floor
 #: (rank and imagined rows).
@@ -84,7 +84,6 @@ _REDUCED: Parameters = {
 _STIFF: Parameters = {"density__floor": 0.1}
 #: EM for whole 784 x 784 covariances would factorize each of them in every iteration.
 _THIN: Parameters = _STIFF | {"density": LowRank()}
-_FEW_ROWS: Parameters = {"solver__max_iter": 40}
 _DIAGONAL: Parameters = {"n_components": 100, "solver__learning_rate": 5e-3, "tradeoff": 0.02}
 #: The conditional likelihood saturates sooner, and then only overfits.
 _GENTLE: Parameters = _STIFF | {"solver__learning_rate": 2e-4}
@@ -215,7 +214,7 @@ def _rounds(name: str, structure: str, generative: bool) -> list[Sequence[tuple[
     if not name.endswith("-pca50"):
         return [PIXELS[structure]]
     if not generative:
-        return [SHAPES[structure], FINE[structure], COARSE[structure], []]
+        return [SHAPES[structure], FINE[structure], COARSE[structure]]
     return [SHAPES[structure], [(n, *rest) for counts, rest in COUNTS[structure] for n in counts]]
 
 
@@ -242,7 +241,7 @@ def _prepare(name: str, structure: str, term: str, report: Report, form: Paramet
         models = [train(report, X, y, {**chosen, "random_state": seed}).model for seed in seeds]
         model, starts = models[0], [each.mixture_ for each in models]
     parts = (X, y), (images.X_train[held], images.y_train[held]), (images.X_test, images.y_test)
-    return Prepared.of(report, {"em": starts}, model.scaling_, parts)
+    return Prepared.of(report, {"em": lambda: starts}, model.scaling_, parts)
 
 
 def load(report: Report, name: str, quick_rows: int = 2000) -> Images:

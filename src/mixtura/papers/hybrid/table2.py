@@ -24,6 +24,7 @@ from torch import Tensor
 from mixtura.data import UNLABELED, resolve_device
 from mixtura.data.given import Parameters
 from mixtura.densities import Full, LowRank
+from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Margin
 from mixtura.papers.cells import grid
 from mixtura.papers.hybrid._search import Prepared, Task, between, draw, search, shape
@@ -167,14 +168,19 @@ def _prepare(kind: str, n_labels: int, report: Report, form: Parameters) -> Prep
     first, begin = from_whole(report, X[known], y[known], chosen)
     if chosen["density__rank"] == X.shape[1]:
         chosen["density"] = Full()
-    starts = {"em": [begin], "labeled": [begin]}
-    if kind == "SSL":
+
+    def from_all() -> list[Mixture]:
         seeds = range(report.seed, report.seed + STARTS.get(n_labels, 1))
-        all_rows = chosen | {"unlabeled_weight": 0.5, "unlabeled": UNLABELED}
-        found = [train(report, X, y, all_rows | {"random_state": seed}) for seed in seeds]
-        starts["all"] = [fit.model.mixture_ for fit in found]
+        changes: Parameters = {"unlabeled_weight": 0.5, "unlabeled": UNLABELED}
+        each = [chosen | changes | {"random_state": seed} for seed in seeds]
+        return [train(report, X, y, one).model.mixture_ for one in each]
+
+    def from_graph() -> list[Mixture]:
         spread = spread_labels(X, y, resolve_device(report.device, X.size))
-        starts["graph"] = [train(report, X, spread, chosen).model.mixture_]
+        return [train(report, X, spread, chosen).model.mixture_]
+
+    starts = {"em": lambda: [begin], "all": from_all, "graph": from_graph}
+    starts["labeled"] = starts["em"]
     held = images.X_train[count:], images.y_train[count:]
     parts = (X, y), held, (images.X_test, images.y_test)
     size = SIZES[LABELS.index(n_labels)] if kind == "SV" else COMMON["solver__batch_size"]

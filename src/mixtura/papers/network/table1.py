@@ -107,6 +107,8 @@ SETTINGS: dict[str, Parameters] = dict(
         _specialists("diag", 4, "conditional", 0.9),
         _specialists("low_rank", 4, "margin", 0.6),
         _specialists("low_rank", 4, "conditional", 0.1),
+        _specialists("low_rank", 3, "conditional", 0.05),
+        _specialists("full", 1, "conditional", 0.2),
         _everywhere("low_rank", 16, 0.85, density=LowRank(floor=0.1)),
     ]
 )
@@ -114,6 +116,8 @@ GENE_SETTINGS: dict[str, Parameters] = dict(
     [
         _linked(2),
         _specialists("diag", 1, "conditional", 0.0, solver=LinkedEM(l1=0.0, l2=0.01)),
+        _specialists("diag", 1, "conditional", 0.05),
+        _specialists("diag", 1, "conditional", 0.2),
         _specialists("diag", 1, "margin", 0.0, objective=Margin(20.0)),
         _specialists("low_rank", 1, "conditional", 0.0, density=LowRank(rank=3)),
     ]
@@ -177,12 +181,10 @@ def _scores(report: Report, rows: Bunch, model: str, share: int) -> list[Score]:
 def _searched(report: Report, rows: Bunch, split: Split, seed: int) -> Score:
     """The best of the settings, fitted to the whole training half; seconds are of all that."""
     train, test = split
-    X, y = rows.data[train], rows.target[train]
     began = time.perf_counter()
-    space = settings(rows.name)
-    best = search(report, X, y, _folds(rows.name, seed), seed, space)
-    model = network(space[best.name], report, seed)
-    fit(model, X, y)
+    best, parameters = chosen(report, rows, train, seed)
+    model = network(parameters, report, seed)
+    fit(model, rows.data[train], rows.target[train])
     seconds = time.perf_counter() - began
     found = Score(*losses(model, rows.data[test], rows.target[test]), seconds)
     report.row(
@@ -195,6 +197,14 @@ def _searched(report: Report, rows: Bunch, split: Split, seed: int) -> Score:
         seconds=seconds,
     )
     return found
+
+
+def chosen(report: Report, rows: Bunch, train: np.ndarray, seed: int) -> tuple[Chosen, Parameters]:
+    """The setting that folds of the training rows prefer."""
+    space = settings(rows.name)
+    X, y = rows.data[train], rows.target[train]
+    best = search(report, X, y, _folds(rows.name, seed), seed, space)
+    return best, space[best.name]
 
 
 def settings(name: str) -> dict[str, Parameters]:
