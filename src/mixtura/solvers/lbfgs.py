@@ -32,6 +32,7 @@ from mixtura.solvers.base import (
 )
 from mixtura.solvers.elastic_net import NetworkPrior
 from mixtura.solvers.gradients import Best, Free, Function, Packed
+from mixtura.solvers.small import small_function
 
 #: Steps that curvature is remembered of.
 _MEMORY = 20
@@ -102,6 +103,8 @@ class LBFGS(Solver):
         ):
             sums = partial(read_out_sums, model, objective=objective, engine=engine, prior=prior)
         function = packed.mean(sums, model.total_weight(engine.y, engine.weight))
+        if isinstance(model, Mixture | MixtureStack) and isinstance(prior, SpreadPrior | NoneType):
+            function = small_function(model, objective, engine, prior) or function
         search = Minimization(function, packed.pack(model.free()), self.max_iter, self.tol)
         while not search.settled.all():
             if not search.advance():
