@@ -1,6 +1,7 @@
 """Many problems over the same rows, trained side by side: each as if it were alone."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, Regressi
 from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior
 from mixtura.solvers.elastic_net import ElasticNet, NetworkPrior
+from mixtura.solvers.gradients import Packed
 from mixtura.solvers.lbfgs import explicit_sums, read_out_sums, traced_sums
+from mixtura.solvers.small import small_function
 from mixtura.testing import (
     KINDS,
     make_categorical,
@@ -46,6 +49,11 @@ DENSITIES = {
     "hole pattern": lambda g: make_hole_pattern(g, 3, n_components=3),
 }
 IMPLICIT = {"low_rank precision"}
+#: What NumPy is faster at, where rows are few.
+SMALL = {
+    f"{kind} covariance"
+    for kind in ("diag", "full", "low_rank", "student_diag", "student_full", "student_low_rank")
+}
 
 
 def problems(name, count, generator, holes=True):
@@ -102,6 +110,38 @@ def test_derivatives_by_statistics_are_those_of_autograd(
     )
     assert len(explicit["loss"]) == count
     close(explicit, {name: value.detach() for name, value in traced.items()})
+
+
+@pytest.mark.parametrize("prior_rows", [0.0, 5.0])
+@pytest.mark.parametrize("objective", [Conditional(), Hybrid(Likelihood(), Margin(3.0), 0.5)])
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_small_problems_in_numpy_have_the_derivatives_of_autograd(
+    name, objective, prior_rows, generator
+):
+    """Away from the start too, of one mixture and of a stack of them."""
+    starts, engine, folds = problems(name, 3, generator, holes=False)
+    engine.y.clamp_(min=0)
+    stack, rows = stacked(starts, engine, folds)
+    priors = [SpreadPrior(prior_rows, 2.0 * each.density.typical_spread) for each in starts]
+    many = SpreadPrior.stacked(priors, sum(COUNTS))
+    for model, each, prior in ((starts[0], engine, priors[0]), (stack, rows, many)):
+        packed, given = Packed(model.free(), model.n_problems), prior if prior_rows else None
+        point = packed.pack(model.free())
+        point += 0.1 * np.random.default_rng(0).normal(size=point.shape)
+        sums = partial(traced_sums, model, objective=objective, engine=each, prior=given)
+        wanted = packed.mean(sums, model.total_weight(each.y, each.weight))(point)
+        found = small_function(model, objective, each, given)(point)
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(one, other, 1e-9, 1e-9)
+
+
+def test_which_problems_are_not_small(generator):
+    """Rows with holes, many rows, and densities of other kinds are PyTorch's."""
+    for name in DENSITIES.keys() - SMALL - {"hole pattern"}:
+        (start,), engine, _ = problems(name, 1, generator, holes=False)
+        assert small_function(start, Conditional(), engine, None) is None
+    (start,), engine, _ = problems("full covariance", 1, generator)
+    assert small_function(start, Conditional(), engine, None) is None
 
 
 def test_which_densities_have_derivatives_by_statistics(generator):
