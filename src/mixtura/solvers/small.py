@@ -234,14 +234,15 @@ def _kind(density: Density, x: np.ndarray, imagined: _Imagined) -> _Gaussians | 
 def small_function(
     model: Mixture | MixtureStack, objective: Objective, engine: Engine, prior: SpreadPrior | None
 ) -> Function | None:
-    """Mean losses (P,) and gradients (P, d) at points (P, d); None where rows are many, or have
-    holes, or densities are of other kinds."""
+    """Mean losses (P,) and gradients (P, d) at points (P, d), of rows in memory.
+
+    None where rows are many, or have holes, or densities are of other kinds.
+    """
     few = len(engine) * model.density.n_components <= _SMALL
-    if not few or engine.may_marginalize or engine.device.type != "cpu":
+    here = engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
+    if not (few and here) or engine.may_marginalize:
         return None
     batch = engine.all_rows()
-    if batch.x.dtype != torch.float64 or not isinstance(batch, Batch):
-        return None
     kind = _kind(model.density, batch.x.numpy(), _Imagined(prior))
     return None if kind is None else _Mixtures(model, objective, batch, kind)
 
