@@ -1,6 +1,7 @@
 """Rows that stay in files: the same models as of tables in memory."""
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -461,3 +462,15 @@ def test_a_stream_of_files_is_one_of_its_parts(frame, files, tmp_path):
     with pytest.raises(ValueError, match="have no rows"):
         clone(model).partial_fit(tmp_path / "empty.parquet", "label", **options)
     np.testing.assert_array_equal(ours.means_, theirs.means_)
+
+
+def test_labels_given_apart_that_are_a_column_too(rng, tmp_path):
+    """The column would be a feature that tells all."""
+    y, path = (np.arange(60) % 2).astype(float), tmp_path / "rows.parquet"
+    pd.DataFrame({"u": rng.normal(size=60), "answer": 10.0 * y}).to_parquet(path)
+    model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+    with pytest.warns(UserWarning, match="column 'answer' tells the labels exactly"):
+        model.fit(path, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(path, np.roll(y, 1) * (np.arange(len(y)) > 5))

@@ -21,10 +21,19 @@ from mixtura.densities import HiddenMarkov
 from mixtura.estimators.base import ModelEstimator
 from mixtura.estimators.conditioned import ConditionedModel
 from mixtura.estimators.reading import check_count, learn_table, read_table
-from mixtura.exceptions import InvalidInputError, UnsupportedError, check_share
+from mixtura.exceptions import (
+    AmbiguousDataWarning,
+    InvalidInputError,
+    UnsupportedError,
+    check_share,
+    warn,
+)
 from mixtura.models.fitted import Observations
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
+
+#: Rows of files that are looked at for a column that holds the labels.
+_GLANCE = 1_000
 
 
 class DensityEstimator(TransformerMixin, ModelEstimator):
@@ -57,6 +66,8 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         found = X.opened(y, sample_weight, self.categorical_features)
         if not len(found.rows):
             raise InvalidInputError("the files or chunks have no rows: pass some that have.")
+        if y is not None and not isinstance(y, str) and not isinstance(X, Shard):
+            _warn_of_labels(found)
         if found.weight is None:  # a one for all rows takes no memory
             return found, found.y, np.broadcast_to(1.0, len(found.rows))
         return found, found.y, found.weight
@@ -351,3 +362,19 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
             )
         question = ClassQuestion(model, output, self.device, Cells.of(intervals))
         return self._told(question, rows, method, groups, max_time, random_state)
+
+
+def _warn_of_labels(found: Opened) -> None:
+    """Labels that were given apart may also be a column of the files: it would be a feature."""
+    first, y = found.rows[:_GLANCE], np.asarray(found.y[:_GLANCE]).astype(str)
+    n_classes = len(np.unique(y))
+    if not 1 < n_classes < len(y) / 2:
+        return
+    for name, values in zip(found.schema.names or range(first.shape[1]), first.T, strict=True):
+        pairs = np.unique(np.char.add(np.char.add(y, " "), values.astype(str)))
+        if len(np.unique(values)) == n_classes == len(pairs):
+            warn(
+                f"column {name!r} tells the labels exactly in the first {len(y):,} rows, and is "
+                f"used as a feature. Remedy: y={name!r}, or files without it.",
+                AmbiguousDataWarning,
+            )

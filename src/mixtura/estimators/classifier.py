@@ -174,8 +174,8 @@ class MixtureClassifier(DensityClassifier):
     schema_ : names and categories of the columns
     margin_bound_ : upper bound of the number of training errors
     class_count_ : weight of the rows of each class seen so far
-    drift_ : of a stream, the mean log density of the rows of each part before they were learned
-        from
+    drift_ : of a stream, the mean log density of the rows of each part after the first, before
+        they were learned from
     choice_ : what was compared on held-out rows: settings, rows, loss, and what was chosen
     history_, n_iter_, converged_
 
@@ -357,6 +357,8 @@ class MixtureClassifier(DensityClassifier):
         self.model_ = replace(self.model_, held_back=shown)
         self.choice_ = found.choice
         self.__dict__.pop("drift_", None)  # of an earlier stream
+        if not beside:
+            self.drift_ = list[float]()
         aside = len(rows.y) - len(engine)
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine), aside)
         self.class_count_ = class_counts(engine, self.class_prior_)

@@ -59,8 +59,8 @@ _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
 _TOL, _ENOUGH = 1e-3, 10
 #: What a handful of labels are trusted to tell, where nothing can be compared.
 _FOR_FEW = Diagonal(0.3)
-#: The prior of a class that a stream has not shown yet.
-_NEVER = 1e-100
+#: Rows that a class counts for while a stream has not shown any.
+_UNSEEN = 0.5
 
 
 @dataclass(frozen=True)
@@ -338,8 +338,9 @@ def _class_prior(class_prior: Numbers | str, rows: Rows) -> np.ndarray:
     if isinstance(class_prior, str):
         mass = class_masses(rows.y, rows.weight, n_classes)
         uniform = class_prior == "uniform" or mass.sum() == 0
-        prior = np.ones(n_classes) if uniform else mass
-        return np.maximum(prior / prior.sum(), _NEVER)
+        unseen = _UNSEEN * mass.sum() / len(rows.y)
+        prior = np.ones(n_classes) if uniform else np.where(mass > 0, mass, unseen)
+        return prior / prior.sum()
     prior = np.asarray(class_prior, dtype=np.float64)
     if prior.shape != (n_classes,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
         raise InvalidInputError(

@@ -31,6 +31,9 @@ from mixtura.training.streams import grown, shrunken
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
 
+#: Deviations from the first part of a stream beyond which a value is taken for an error.
+_FARTHEST = 1e9
+
 
 @dataclass(frozen=True)
 class Step:
@@ -95,6 +98,7 @@ def next_step(
     plan = _stream_plan(estimator, rows)
     scaling, device = estimator.scaling_, estimator.device
     engine = training_engine(rows.X, rows.y, rows.weight, scaling, device)
+    _refuse_far(engine)
     mixture = replace(estimator.mixture_, learn_prior=plan.learn_prior).to(engine.device)
     count, prior = estimator.class_count_, spread_prior(estimator)
     if memory is not None:
@@ -114,6 +118,17 @@ def next_step(
         result = plan.epoch(steady, mixture, engine, generator, progress, prior)
     result = replace(result, converged=True, prior=prior)
     return Step(result, plan, engine, typical, count, float(drift))
+
+
+def _refuse_far(engine: Engine) -> None:
+    """One such value would stay in means and variances for as long as the stream lasts."""
+    far = (engine.all_rows().x.abs() > _FARTHEST).nonzero()
+    if len(far):
+        row, column = far[0].tolist()
+        raise InvalidInputError(
+            f"row {row}, column {column}: a value more than {_FARTHEST:g} deviations away from the "
+            "first part of the stream; leave such rows out, make the value missing, or fit anew."
+        )
 
 
 def _stream_plan(estimator: MixtureClassifier, rows: Rows) -> Plan:
