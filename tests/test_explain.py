@@ -13,6 +13,7 @@ from mixtura import (
     MixtureClassifier,
     MixtureDensity,
     MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
     MixtureRegressor,
     SequenceMixtureClassifier,
 )
@@ -189,6 +190,20 @@ def test_other_models_answer_too(iris):
     network.fit(X, y)
     found = network.explain(row[None]).values[0]
     np.testing.assert_allclose(found, shapley(network.predict_proba, row), atol=1e-9)
+
+
+def test_numbers_of_networks_are_explained(iris):
+    """Not how likely the row is, unless that is asked for."""
+    X, row = iris[0][:, :3], iris[0][80, :3]
+    network = MixtureNetworkRegressor(1, embedding="log_density", random_state=0)
+    found = network.fit(X, iris[0][:, 3]).explain(row[None])
+    np.testing.assert_allclose(found.values[0], shapley(network.predict, row), atol=1e-9)
+    assert found.values[0].sum() + found.base_values[0] == pytest.approx(network.predict([row])[0])
+    density = network.explain(row[None], "log_density")
+    whole = density.values[0].sum() + density.base_values[0]
+    assert whole == pytest.approx(network.score_samples(row[None])[0])
+    with pytest.raises(InvalidInputError, match="output is one of"):
+        network.explain(row[None], "probability")
 
 
 @pytest.fixture(scope="module")

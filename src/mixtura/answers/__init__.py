@@ -9,7 +9,7 @@ from mixtura.answers.condition import (
     warn_of_extrapolation,
     with_given,
 )
-from mixtura.answers.explain import METHODS, OUTPUTS, Explanation, Groups, explain
+from mixtura.answers.explain import METHODS, NUMBERS, OUTPUTS, Explanation, Groups, explain
 from mixtura.answers.frames import (
     Forecast,
     decoded,
@@ -25,6 +25,7 @@ from mixtura.answers.sets import predict_set
 
 __all__ = [
     "METHODS",
+    "NUMBERS",
     "OUTPUTS",
     "Cells",
     "ClassQuestion",

@@ -27,6 +27,8 @@ from mixtura.models.fitted import Observations
 from mixtura.progress import Progress, Record
 
 OUTPUTS = ("probability", "log_odds", "log_density")
+#: The same where numbers are predicted.
+NUMBERS = ("mean", "log_density")
 METHODS = ("auto", "exact", "permutation")
 #: Columns (or groups) of which all subsets are looked at: as a rule, and on demand.
 _EXACT, _MOST_EXACT = 13, 20

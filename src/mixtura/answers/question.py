@@ -25,6 +25,7 @@ from mixtura.densities import (
 from mixtura.engines import Engine
 from mixtura.models.fitted import Fitted, Observations, log_density, run_over
 from mixtura.models.mixture import Mixture
+from mixtura.models.network import RegressionNetwork
 from mixtura.models.regression import Regression
 
 
@@ -76,7 +77,7 @@ class Question(Protocol):
 
 @dataclass(frozen=True)
 class ClassQuestion:
-    """What a model says of classes, or how likely it finds rows."""
+    """What a model says of classes, which number a network expects, or how likely rows are."""
 
     model: Fitted
     output: str
@@ -111,12 +112,22 @@ class ClassQuestion:
         return 4 * self.size + (8 * source.n_components if isinstance(source, Mixture) else 0)
 
     def values(self, rows: Observations, subsets: Subsets) -> Tensor:
+        if self.output == "mean":
+            return self._numbers(rows, subsets)
         found, blend = self._own_values(rows, subsets), self.model.blend
         if blend is None or self.output == "log_density":
             return self._shown(found[0])
         others = [replace(self, model=each)._own_values(rows, subsets) for each in blend.members]
         every = torch.stack([found[0], *(own for own, _ in others)])
         return self._shown(blend.averaged(every.flatten(1, 2), found[1]).view_as(found[0]))
+
+    def _numbers(self, rows: Observations, subsets: Subsets) -> Tensor:
+        """(s, n, 1) what a network expects."""
+        network = self.model.model
+        assert isinstance(network, RegressionNetwork)
+        engine = self.model.engine(self.cells.masked(rows, subsets), self.device)
+        outputs = run_over(network, engine, lambda m, b: m.outputs(b)).numpy()
+        return torch.from_numpy(self.model.predicted(outputs)).view(-1, len(rows), 1)
 
     def _own_values(self, rows: Observations, subsets: Subsets) -> tuple[Tensor, Tensor]:
         """What the model itself says in logs, (s, n, C), and shares that are missing, (s n,)."""

@@ -10,7 +10,16 @@ from sklearn.base import TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import _check_n_features
 
-from mixtura.answers import OUTPUTS, Cells, ClassQuestion, Condition, Given, Groups, Intervals
+from mixtura.answers import (
+    NUMBERS,
+    OUTPUTS,
+    Cells,
+    ClassQuestion,
+    Condition,
+    Given,
+    Groups,
+    Intervals,
+)
 from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.lazy import Openable, Opened, source_of
@@ -30,7 +39,7 @@ from mixtura.exceptions import (
 )
 from mixtura.models.fitted import Observations
 from mixtura.models.mixture import Mixture
-from mixtura.models.network import Network
+from mixtura.models.network import Network, RegressionNetwork
 
 #: Rows of files that are looked at for a column that holds the labels.
 _GLANCE = 1_000
@@ -319,8 +328,8 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         X : rows, as for `predict`.
         output : "probability", "log_odds" (of each class against the others) or "log_density", by
             which the most negative values say why a row is an outlier; they are in units in which
-            columns compare, and the base values make the sum `score_samples`. None is
-            "probability" where there are classes, and "log_density" elsewhere.
+            columns compare, and the base values make the sum `score_samples`. Of numbers, "mean" or
+            "log_density". None is what `predict` goes by, and "log_density" where it knows nothing.
         method : "exact" looks at all subsets of at most 20 columns that a row has, "permutation" at
             64 random orders; "auto" is "exact" for up to 13 columns, and wherever one order tells
             all: where columns are independent given one component per class, for the log odds of
@@ -352,10 +361,11 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
     ) -> ArrayLike:
         rows, model = self._rows(X), self._fitted
         known = () if model.classes is None else model.classes
-        output = output or ("probability" if len(known) else "log_density")
-        if output not in OUTPUTS:
-            raise InvalidInputError(f"output={output!r}: output is one of {OUTPUTS}.")
-        if output != "log_density" and len(known) < 1 + (output == "log_odds"):
+        outputs = NUMBERS if isinstance(model.model, RegressionNetwork) else OUTPUTS
+        output = output or outputs[0 if len(known) or outputs is NUMBERS else -1]
+        if output not in outputs:
+            raise InvalidInputError(f"output={output!r}: output is one of {outputs}.")
+        if output in OUTPUTS[:2] and len(known) < 1 + (output == "log_odds"):
             raise InvalidInputError(
                 f"output={output!r} needs classes, and the model knows {len(known)}: use "
                 "output='log_density'."

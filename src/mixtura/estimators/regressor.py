@@ -17,6 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura.answers import (
+    NUMBERS,
     Cost,
     Given,
     Groups,
@@ -55,8 +56,6 @@ from mixtura.report import write_numbers_report
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.solvers import EM, LBFGS
 
-#: What can be explained.
-_EXPLAINED = ("mean", "log_density")
 #: Units of a target per deviation: k-means then takes it for as many features as the square.
 _TARGET_UNITS = 2.0
 
@@ -413,8 +412,8 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         As there; `values` are (n, P) for one target, and (n, P, T) for several.
         """
         rows, output = self._rows(X), output or "mean"
-        if output not in _EXPLAINED:
-            raise InvalidInputError(f"output={output!r}: output is one of {_EXPLAINED}.")
+        if output not in NUMBERS:
+            raise InvalidInputError(f"output={output!r}: output is one of {NUMBERS}.")
         question = TargetQuestion(self._model, output, self.device)
         return self._told(question, rows, method, groups, max_time, random_state)
 
