@@ -86,6 +86,14 @@ class SequenceBatch:
         total = self.packing.total(self.frames.missing_share()[None])[:, 0]
         return total / self.packing.lengths
 
+    def lost_frames(self) -> Tensor:
+        """(n,) mean share of the frames that channels lack which have some."""
+        if self.frames.observed is None:
+            return torch.zeros_like(self.weight)
+        seen = self.packing.total(self.frames.observed.mT.to(self.weight))
+        count = (seen > 0.0).sum(1) * self.packing.lengths
+        return 1.0 - seen.sum(1) / count.clamp_min(1)
+
     def n_values(self) -> Tensor:
         """(n,) how many values each sequence has, missing ones included."""
         return self.packing.lengths * self.x.shape[1]

@@ -56,7 +56,7 @@ class _Rows:
     Attributes
     ----------
     x : (n, D, r), and seen (n, D) which channels there are.
-    noise : (D r, D r) covariance of what lost frames change.
+    noise : (D r, D r) covariance of what lost frames change, by their share.
     """
 
     summary: Summary
@@ -74,7 +74,7 @@ class _Rows:
         both, there = summary(punched)
         lost = (both[len(some) :] - both[: len(some)]) * there[len(some) :, :, None]
         lost = lost[lost.flatten(1).any(1)].flatten(1)
-        noise = lost.T @ lost / max(len(lost), 1)
+        noise = lost.T @ lost / (max(len(lost), 1) * _LOST)
         parts = [summary(batch) for batch in engine.chunks(engine.most_rows["cpu"])]
         x, seen = (torch.cat(each) for each in zip(*parts, strict=True))
         return cls(summary, x, seen, engine.y, engine.weight.double(), noise)
@@ -98,13 +98,13 @@ class _Rows:
         share = self.weight / self.weight.sum()
         often = (total / self.weight.sum()).sqrt()[:, None]
         off = ((self.x - means[self.y]) * self.seen[..., None] / often).flatten(1)
-        covariance = off.T @ (off * share[:, None]) + self.noise
+        covariance = off.T @ (off * share[:, None])
         prior = (label.T @ share).clamp_min(1e-12).log()
         variance = (self.x.square() * present[..., None]).sum((0, 2)) / total
         ridges = _RIDGES.to(share) * variance.sum().clamp_min(1e-6)
         ridge = self._best_ridge(ridges, covariance, means, prior)
         covariance = covariance + ridge * torch.eye(len(covariance)).to(covariance)
-        return Summarized(self.summary, means, covariance, prior)
+        return Summarized(self.summary, means, covariance, self.noise, prior)
 
     def _best_ridge(
         self, ridges: Tensor, covariance: Tensor, means: Tensor, prior: Tensor
