@@ -27,7 +27,7 @@ from mixtura.models.fitted import working_type
 from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
-from mixtura.objectives import OBJECTIVES, Likelihood, Objective
+from mixtura.objectives import OBJECTIVES, Conditional, Likelihood, Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.chooser import MOST, Chooser, Contender, to_compare, too_few
@@ -45,6 +45,8 @@ MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", 
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
+#: That of the conditional likelihood, which one of the models beside the first is trained by.
+_CONDITIONAL = 0.5
 #: Iterations that tell which of several candidates is best, those that are left for it, those that
 #: lead from one trained mixture to another one nearby, those of a model beside the first, and those
 #: that all rows are left where a trial without some of them was the start; each ends where one
@@ -241,12 +243,15 @@ def held_back(found: Decision, beside: Sequence[Contender[Plan, Trained]] = ()) 
 def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[str]) -> list[Plan]:
     """Plans of models beside the one that was decided on, one per kind of marginals.
 
-    Models that differ err on different rows: the first of them gets the second best structure, and
-    more components than a criterion of each class's likelihood asks for.
+    Models that differ err on different rows: the first of them gets the second best structure, more
+    components than a criterion of each class's likelihood asks for, and the conditional likelihood
+    for a margin, where held-out rows can tell its temperature and models are averaged.
     Where it was "auto" that took the absence of entries for a sign, they do not: rows to come may
     lack entries for other reasons.
     """
     best, second = found.trial, found.chooser.runner_up("density") or found.trial
+    by_default = (estimator.objective, estimator.tradeoff) == ("margin", "auto")
+    open_term = by_default and found.saw_all and bool(best.models)
     ways: list[Plan] = []
     for kind, trial in zip(kinds, [second, *[best] * (len(kinds) - 1)], strict=True):
         counts = [*trial.models[0].model.layout.counts] if trial.models else found.plan.counts
@@ -255,6 +260,8 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
         structure, informative = trial.way.recipe.structure, estimator.missingness == "informative"
         recipe = replace(found.plan.recipe, structure=structure, informative=informative)
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
+        if open_term and not ways:
+            way = replace(way, term=Conditional(), tradeoff=_CONDITIONAL)
         ways.append(_quick(estimator, way, _BESIDE))
     return ways
 
