@@ -115,7 +115,8 @@ class MixtureClassifier(DensityClassifier):
         many as have the next one, in columns with three other values. Each is one model.
         "auto" trains all three and averages their class probabilities, by weights under which
         held-out labels are best predicted (two or one, where `max_time` is too short to try them);
-        all other answers are those of the "linear" model. Where rows have such values, in at
+        all other answers are those of the "linear" model. With the default objective and tradeoff,
+        that by powers is trained by the conditional likelihood. Where rows have such values, in at
         most 128 different sets of columns (each takes time), the others have atoms. Of more than
         3,000 rows it trains one: that which predicts held-out labels surely better, or else
         "linear". Where a density is named, where training goes on (`warm_start`, `partial_fit`),
