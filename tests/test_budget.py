@@ -190,7 +190,7 @@ def test_a_share_of_the_time_is_not_the_whole_fit(clock):
     side = watch.part(0.1)
     clock.now += 20.0
     assert side.step({"objective": 0.0})
-    with pytest.warns(ConvergenceWarning, match="cut the preparation of the fit short"):
+    with pytest.warns(ConvergenceWarning, match=r"preparation of the fit short \(80 s are left"):
         assert not warn_if_cut_short(watch, 10, 10)
 
 

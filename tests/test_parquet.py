@@ -1,8 +1,13 @@
 """Rows that stay in files: the same models as of tables in memory."""
 
 import re
+import socket
+import sys
 import warnings
+from functools import partial, wraps
+from inspect import signature
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +15,7 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+import mixtura
 from mixtura import (
     BoostedMixtureClassifier,
     MixtureClassifier,
@@ -167,14 +173,69 @@ def test_float32_stays_float32(tmp_path):
     assert open_rows(tmp_path / "rows.parquet").dtype == np.float32
 
 
+def in_a_group(train, **options):
+    """What starts processes, here this one: with a group of PyTorch around it."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    here = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "RANK": "0", "WORLD_SIZE": "1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in here.items():
+            patch.setenv(name, value)
+        if "scaling_config" in options:  # Ray makes the group itself
+            torch.distributed.init_process_group("gloo")
+        try:
+            return train()
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+def launchers(patch):
+    """As much of Ray, Spark and Dask as the recipes call."""
+
+    class Trainer(partial):
+        def fit(self):
+            return self()
+
+    here = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
+    parts = {
+        "ray.train": {"ScalingConfig": dict, "get_context": lambda: here},
+        "ray.train.torch": {"TorchTrainer": partial(Trainer, in_a_group)},
+        "pyspark.ml.torch.distributor": {
+            "TorchDistributor": lambda **options: SimpleNamespace(run=in_a_group)
+        },
+    }
+    for name, content in parts.items():
+        for depth in range(1, name.count(".") + 2):
+            above = ".".join(name.split(".")[:depth])
+            patch.setitem(sys.modules, above, sys.modules.get(above, ModuleType(above)))
+        vars(sys.modules[name]).update(content)
+
+    def fit(client, model, frame, label):
+        signature(mixtura.dask.fit).bind(client, model, frame, label)
+        rows = frame.compute()
+        return model.fit(rows.drop(columns=label), rows[label])
+
+    patch.setattr("distributed.Client", str)
+    patch.setattr("mixtura.dask.fit", wraps(mixtura.dask.fit)(fit))
+
+
 def test_the_page_on_large_data_runs(tmp_path, monkeypatch):
-    """Every Python block, in order, in one session."""
+    """Every Python block, in order, in one session; those of launchers with a small model."""
+    pytest.importorskip("mixtura.dask")
     page = Path(__file__).parents[1] / "docs" / "large_data.md"
     monkeypatch.chdir(tmp_path)
+    launchers(monkeypatch)
     session: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
-        exec(compile(block, page.name, "exec"), session)
-    assert session["answers"].num_rows == 1_500
+    local, _, launched = page.read_text().partition("## Dask, Ray, Spark")
+    for part in (local, launched.replace("/shared/", "")):
+        for block in re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL):
+            exec(compile(block, page.name, "exec"), session)
+        found = session["answers"]
+        assert (found.num_rows if part is local else len(found.compute())) == 1_500
+        quick = {"n_components": 1, "density": "diag", "objective": "likelihood"}
+        session["MixtureClassifier"] = partial(MixtureClassifier, **quick)
+    assert Path("model.safetensors").is_file()
+    assert session["model"].classes_.tolist() == ["no", "yes"]
 
 
 # -- reading -----------------------------------------------------------------------------------

@@ -103,13 +103,18 @@ def warn_if_cut_short(progress: Progress, used: int, n_rows: int, aside: int = 0
         done.append(f"it used {used:,} of the {n_rows + aside:,} rows{rest}")
     if late:
         done.append("it stopped before it had settled")
-    what = "the fit" if done else "the preparation of the fit"
+    what, shares = "the fit", ""
+    if not done:  # the model itself has settled
+        what = "the preparation of the fit"
+        shares = (
+            f" ({progress.seconds_left:.2g} s are left, but each part has its share of the time)"
+        )
     if progress.hurried:
         done.append("starts and candidates were not all trained to the end, so they may vary")
     if done:
         warn(
-            f"max_time={progress.max_time:g} s cut {what} short: {', and '.join(done)}. Remedy: a "
-            "longer max_time, or fewer components, so that the time suffices.",
+            f"max_time={progress.max_time:g} s cut {what} short{shares}: {', and '.join(done)}. "
+            "Remedy: a longer max_time, or fewer components, so that the time suffices.",
             ConvergenceWarning,
         )
     return unfinished
