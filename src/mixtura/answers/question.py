@@ -154,7 +154,10 @@ class ClassQuestion:
         self, mixture: Mixture, rows: Matrix, subsets: Subsets
     ) -> tuple[Tensor, Tensor]:
         """Class log-joints (s n, C), and shares of the columns that are missing, (s n,)."""
-        engine = self.model.engine(rows, self.device)
+        engine, subsets = (
+            self.model.engine(rows, self.device),
+            subsets.spread(self.model.scaling.origin),
+        )
         batch = engine.all_rows()
         mixture = mixture if engine.device.type == "cpu" else mixture.to(engine.device)
         kept = torch.from_numpy(subsets.columns(engine.n_features)).to(engine.device)
@@ -230,12 +233,8 @@ class TargetQuestion:
 
     def values(self, rows: Observations, subsets: Subsets) -> Tensor:
         assert isinstance(rows, Matrix)
-        column = self.model.indicators.column
-        groups = [
-            tuple(np.flatnonzero(np.isin(column, group)).tolist()) for group in subsets.groups
-        ]
         engine = self.model.fitted.engine(self.model.whole(rows), self.device)
-        subsets = replace(subsets, groups=groups)
+        subsets = subsets.spread(self.model.indicators.column.tolist())
         said = [
             self._own_values(each, engine.under(each.scaling), subsets)
             for each in self.model.members

@@ -64,6 +64,16 @@ class Subsets:
             member[place, list(columns)] = True
         return (self.shown.astype(np.float64) @ member > 0.0) | ~member.any(0)
 
+    def spread(self, origin: Sequence[int] | None) -> Subsets:
+        """The same of columns that come from these, (D,), if any do."""
+        if origin is None:
+            return self
+        places = [
+            tuple(place for place, column in enumerate(origin) if column in group)
+            for group in self.groups
+        ]
+        return replace(self, groups=places)
+
     def within(self, columns: Columns) -> Subsets:
         """The same of a part of the columns, by their places in it."""
         place = {column: at for at, column in enumerate(columns)}

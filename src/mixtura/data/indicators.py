@@ -15,6 +15,8 @@ _MOST_INDICATORS = 20
 class Indicators:
     """Columns of numbers, and of categories the indicators of all but the most frequent one.
 
+    A column in which all rows have the same category has the indicator of that one.
+
     Attributes
     ----------
     column : (P,) the column that each number comes from.
@@ -43,7 +45,8 @@ class Indicators:
             seen = ~np.isnan(values[:, place])
             count = np.bincount(values[seen, place].astype(int), weight[seen], minlength=level)
             frequent[place], *order = np.argsort(-count, kind="stable")[: 1 + _MOST_INDICATORS]
-            pairs += [(place, int(each)) for each in np.sort(order) if count[each]]
+            told = [(place, int(each)) for each in np.sort(order) if count[each]]
+            pairs += told or [(place, int(frequent[place]))]
         column, code = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         return cls(column, code, frequent, len(levels))
 

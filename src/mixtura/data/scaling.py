@@ -12,9 +12,12 @@ from torch import Tensor
 
 from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
+from mixtura.data.indicators import Indicators
 from mixtura.data.lazy import LazyRows, chunks_of, shared
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.parts import storable
+
+storable(Indicators)  # which the runtime reads without scikit-learn, and so without `parts`
 
 _SCAN_ROWS = 16_384
 _LARGEST = np.finfo(np.float64).max
@@ -28,14 +31,15 @@ class Scaling:
     """Map between the user's units and units in which every feature has variance one.
 
     It is affine, or goes on along one increasing curve per column. Codes of categories stay as they
-    are.
+    are, or become indicators, which are numbers like others; from these there is no way back.
 
     Attributes
     ----------
-    location, scale : (D,).
+    location, scale : (D,), of the indicators where there are some.
     levels : (D,) number of categories of each column, 0 for numbers.
     curves : of the values in units of variance one; None for straight lines.
     atoms : values that have probabilities, which no units change.
+    indicators : of the user's columns; None where these are taken as they are.
     """
 
     location: np.ndarray
@@ -43,6 +47,7 @@ class Scaling:
     levels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     curves: Curves | None = None
     atoms: Atoms | None = None
+    indicators: Indicators | None = None
 
     def __post_init__(self) -> None:
         if not len(self.levels):
@@ -73,6 +78,20 @@ class Scaling:
         columns = tuple(shared)
         return replace(self, atoms=Atoms(columns, _told(mapped.T[list(columns)]), _told(shown)))
 
+    def with_indicators(self, indicators: Indicators, unit: float) -> Scaling:
+        """The same units of numbers, and this one of all indicators."""
+        numbers, column = indicators.code < 0, indicators.column
+        location, scale = (
+            np.where(numbers, *each)
+            for each in ((self.location[column], 0.0), (self.scale[column], unit))
+        )
+        return Scaling(location, scale, indicators=indicators)
+
+    @property
+    def origin(self) -> tuple[int, ...] | None:
+        """(D,) the user's column that each comes from; None if each is one itself."""
+        return None if self.indicators is None else tuple(self.indicators.column.tolist())
+
     @classmethod
     def measure(
         cls, X: np.ndarray | LazyRows, weight: np.ndarray, names: np.ndarray | None = None
@@ -95,6 +114,7 @@ class Scaling:
 
     def apply(self, X: np.ndarray) -> np.ndarray:
         """Into the model's units, in float64 so that offsets do not eat the digits."""
+        X = X if self.indicators is None else self.indicators.apply(X)
         with np.errstate(over="ignore"):  # tables clamp what is infinite
             values = (X - self.location) / self.scale
         return values if self.curves is None else self.curves.apply(values)
@@ -112,7 +132,8 @@ class Scaling:
     def moved(self, values: np.ndarray, before: Scaling) -> np.ndarray:
         """Values in the units of another map, in these; by curves alone where that is enough."""
         pairs = (self.location, before.location), (self.scale, before.scale)
-        if before.curves is None and all(np.array_equal(*pair) for pair in pairs):
+        same = before.curves is None and self.indicators is None
+        if same and all(np.array_equal(*pair) for pair in pairs):
             return values if self.curves is None else self.curves.apply(values)
         return self.apply(before.invert(values))
 

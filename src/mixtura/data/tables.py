@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.atoms import index_of
 from mixtura.data.journal import Journal, Sums
 from mixtura.data.lazy import LazyRows, MappedRows, is_memory_mapped
 from mixtura.data.meter import spent_on, waited_for
@@ -40,6 +42,8 @@ class Batch:
     absent : (n, D) what the rows came without: 1 for absent, 0 for present, -1 for no telling.
         None: all that is not observed is absent. Holes that are punched into a row are none of its
         own.
+    origin : (D,) the user's column that each comes from, where several may come from one: its
+        indicators are missing together. None: each is a column of the user's.
     """
 
     x: Tensor
@@ -47,6 +51,7 @@ class Batch:
     y: Tensor
     weight: Tensor
     absent: Tensor | None = None
+    origin: tuple[int, ...] | None = None
     _kept: dict[object, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -62,7 +67,8 @@ class Batch:
         """The rows at `index` (slice, mask or indices)."""
         observed = None if self.observed is None else self.observed[index]
         absent = None if self.absent is None else self.absent[index]
-        return Batch(self.x[index], observed, self.y[index], self.weight[index], absent)
+        y, weight = self.y[index], self.weight[index]
+        return Batch(self.x[index], observed, y, weight, absent, self.origin)
 
     def to(self, dtype: torch.dtype) -> Batch:
         """The same rows in another floating type."""
@@ -88,10 +94,14 @@ class Batch:
         return replace(self, absent=absent)
 
     def missing_share(self) -> Tensor:
-        """(n,) share of the features that each row lacks."""
+        """(n,) share of the user's columns that each row lacks."""
         if self.observed is None:
             return self.weight.new_zeros(len(self), dtype=torch.float64)
-        return (~self.observed).double().mean(1)
+        return (~self.by_column(self.observed)).double().mean(1)
+
+    def by_column(self, values: Tensor) -> Tensor:
+        """(n, C) of each of the user's columns, what all that come from it have in (n, D)."""
+        return values if self.origin is None else values[:, _firsts(self.origin, values.device)]
 
     def sum_observed(self, values: Tensor) -> Tensor:
         """(n,) sums of values, (D,) or (n, D), over the observed features of each row."""
@@ -105,7 +115,9 @@ class Batch:
         Every copy loses a share of its features of its own, `share` on average.
         """
         rate = 2.0 * share * torch.rand(len(self), 1, generator=generator)
-        kept = (torch.rand(self.x.shape, generator=generator) >= rate).to(self.x.device)
+        width = self.x.shape[1] if self.origin is None else 1 + max(self.origin)
+        kept = (torch.rand(len(self), width, generator=generator) >= rate).to(self.x.device)
+        kept = kept if self.origin is None else kept[:, index_of(self.origin, kept.device)]
         whole = torch.ones_like(kept) if self.observed is None else self.observed
         return Batch(
             torch.cat([self.x, self.x * kept]),
@@ -113,6 +125,7 @@ class Batch:
             self.y.repeat(2),
             self.weight.repeat(2) / 2.0,
             self.lacks().repeat(2, 1),
+            self.origin,
         )
 
 
@@ -222,7 +235,7 @@ class Table:
 
     def _in_units(self, X: np.ndarray) -> Tensor:
         """In the model's units, in float64 so that offsets do not eat the digits."""
-        if self.scaling.curves is not None:
+        if self.scaling.curves is not None or self.scaling.indicators is not None:
             return torch.from_numpy(self.scaling.apply(X)).to(self.device)
         units = self.scaling.location, self.scaling.scale
         location, scale = (torch.from_numpy(each).to(self.device) for each in units)
@@ -239,14 +252,16 @@ class Table:
         if self._lazy is None:
             observed = None if self._observed is None else self._observed[index]
             absent = None if self._absent is None else self._absent[index]
-            return Batch(self._x[index], observed, self.y[index], self.weight[index], absent)
+            y, weight = self.y[index], self.weight[index]
+            return Batch(self._x[index], observed, y, weight, absent, self.scaling.origin)
         with spent_on("read"):
             rows = self._lazy[index if isinstance(index, slice) else index.cpu().numpy()]
         return self._batch(rows, index)
 
     def _batch(self, rows: np.ndarray, index: slice | Tensor) -> Batch:
         """Lazy rows that have been read from the places `index`."""
-        return Batch(*self._convert(rows), _as_index(self.y[index]), self.weight[index])
+        y, weight = _as_index(self.y[index]), self.weight[index]
+        return Batch(*self._convert(rows), y, weight, origin=self.scaling.origin)
 
     def chunks(self, n_rows: int) -> Iterator[Batch]:
         """All rows in order, `n_rows` at a time."""
@@ -259,7 +274,8 @@ class Table:
     def _parts(self, n_rows: int) -> Iterator[Batch] | list[Batch]:
         """Chunks of rows in memory."""
         if len(self) <= n_rows:
-            parts = iter([Batch(self._x, self._observed, self.y, self.weight, self._absent)])
+            rows = self._x, self._observed, self.y, self.weight, self._absent
+            parts = iter([Batch(*rows, self.scaling.origin)])
         else:
             starts = range(0, len(self), n_rows)
             parts = (self.batch(slice(start, start + n_rows)) for start in starts)
@@ -344,7 +360,13 @@ class Table:
         if self._lazy is None:
             values = scaling.moved(self._x.double().cpu().numpy(), self.scaling)
             x = torch.from_numpy(values).clamp(-self._farthest, self._farthest).to(self._x)
-            part._x = x if self._observed is None else x.masked_fill(~self._observed, 0.0)
+            if scaling.origin is not None:
+                index = index_of(scaling.origin, self.device)
+                part._observed, part._absent = (
+                    None if each is None else each[:, index]
+                    for each in (self._observed, self._absent)
+                )
+            part._x = x if part._observed is None else x.masked_fill(~part._observed, 0.0)
         return part
 
     def cast(self, dtype: torch.dtype) -> Self:
@@ -395,6 +417,12 @@ def _taken(values: Tensor, at: Tensor) -> Tensor:
 def _as_index(y: Tensor) -> Tensor:
     """Labels that may be kept as small numbers, as places of classes; targets as they are."""
     return y if y.is_floating_point() else y.long()
+
+
+@lru_cache(maxsize=256)
+def _firsts(origin: tuple[int, ...], device: torch.device) -> Tensor:
+    """(C,) of each of the user's columns, the first that comes from it."""
+    return index_of(tuple(origin.index(column) for column in sorted(set(origin))), device)
 
 
 def odd_factors(count: int) -> np.ndarray:

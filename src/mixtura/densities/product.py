@@ -285,7 +285,7 @@ def without_atoms(batch: Batch, atoms: Atoms) -> tuple[Batch, Batch]:
 
 def hole_patterns(batch: Batch) -> Batch:
     """Which entries the rows lack: 1 for absent, 0 for present, not observed where none tells."""
-    lacks = batch.lacks()
+    lacks = batch.by_column(batch.lacks())
     told = None if batch.absent is None else lacks >= 0
     return Batch(lacks.clamp_min(0).to(batch.x), told, batch.y, batch.weight)
 

@@ -12,8 +12,9 @@ import torch
 from mixtura.data import Scaling
 from mixtura.data.atoms import SUFFIX, n_patterns, shared_values
 from mixtura.data.curves import KINDS, Curves
+from mixtura.data.indicators import Indicators
 from mixtura.engines import Engine
-from mixtura.estimators.plan import Decision, from_trial
+from mixtura.estimators.plan import INDICATORS, Decision, from_trial, n_indicators
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Blend, Fitted
 from mixtura.models.mixture import Mixture
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 #: Rows that curves are learned from, at most; share of the time left that one model may take.
 _CURVE_ROWS, _TIME = 20_000, 0.2
+#: What indicators of categories are worth in deviations of numbers, inverted; and how many columns
+#: there may be then.
+_UNIT, _MOST_COLUMNS = 0.5, 300
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
 _PATTERNS = 128
 
@@ -39,6 +43,9 @@ def curved(engine: Engine, kind: str) -> Scaling:
     With "+atoms", values that many rows share are left to probabilities.
     """
     values, weight = _values(engine)
+    if kind == INDICATORS:
+        found = Indicators.learn(values, weight, engine.scaling.levels)
+        return engine.scaling.with_indicators(found, _UNIT)
     kind, atoms, _ = kind.partition(SUFFIX)
     levels, scaling = engine.scaling.levels, engine.scaling
     shared = shared_values(values, weight, levels) if atoms else {}
@@ -50,11 +57,17 @@ def curved(engine: Engine, kind: str) -> Scaling:
 
 
 def kinds_for(engine: Engine) -> list[str]:
-    """Maps that are tried beside straight lines: with atoms, where rows have some in few ways."""
+    """Maps that are tried beside straight lines: with atoms, where rows have some in few ways.
+
+    Within a component, categories are independent of all else; as indicators, they are not.
+    """
     values, weight = _values(engine)
-    shared = shared_values(values, weight, engine.scaling.levels)
+    levels = engine.scaling.levels
+    shared = shared_values(values, weight, levels)
     atoms = shared and n_patterns(values, shared) <= _PATTERNS
-    return [kind + SUFFIX if atoms else kind for kind in KINDS]
+    kinds = [kind + SUFFIX if atoms else kind for kind in KINDS] if engine.n_numbers else []
+    few = levels.any() and n_indicators(engine) <= _MOST_COLUMNS
+    return [*kinds, INDICATORS] if few else kinds
 
 
 def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:

@@ -366,9 +366,9 @@ class MixtureClassifier(DensityClassifier):
         return self
 
     def _maps(self, found: Decision) -> bool:
-        """Whether curves are to be tried."""
+        """Whether other maps are to be tried."""
         asked = self.marginals == "auto" and leaves_density_open(self) and not self.warm_start
-        return asked and not found.plan.generative and found.engine.n_numbers > 0
+        return asked and not found.plan.generative
 
     def _publish(
         self,

@@ -18,7 +18,7 @@ from mixtura.data.atoms import SUFFIX
 from mixtura.data.curves import KINDS
 from mixtura.data.given import Numbers
 from mixtura.data.labels import class_masses
-from mixtura.densities import DENSITIES, Auto, Diagonal, Structure, Student
+from mixtura.densities import DENSITIES, Auto, Diagonal, Full, LowRank, Structure, Student
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import EVEN
 from mixtura.estimators.rows import Rows
@@ -40,12 +40,14 @@ from mixtura.training.hybrid import Plan, Trained
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
 
+#: The map that makes numbers of categories: of models beside a first one.
+INDICATORS = "indicators"
 #: How columns of numbers may be mapped.
 MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", *KINDS))
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
-#: That of the conditional likelihood, which one of the models beside the first is trained by.
+#: That of the conditional likelihood, which models beside the first are trained by.
 _CONDITIONAL = 0.5
 #: Iterations that tell which of several candidates is best, those that are left for it, those that
 #: lead from one trained mixture to another one nearby, those of a model beside the first, and those
@@ -61,6 +63,8 @@ _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
 _TOL, _ENOUGH = 1e-3, 10
 #: What a handful of labels are trusted to tell, where nothing can be compared.
 _FOR_FEW = Diagonal(0.3)
+#: What tells which categories go together: of few columns, and of more.
+_WHOLE, _PAIRS, _PAIRS_OF_MANY = 30, Full(0.1), LowRank(10, 0.1)
 #: Rows that a class counts for while a stream has not shown any.
 _UNSEEN = 0.5
 
@@ -243,9 +247,10 @@ def held_back(found: Decision, beside: Sequence[Contender[Plan, Trained]] = ()) 
 def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[str]) -> list[Plan]:
     """Plans of models beside the one that was decided on, one per kind of marginals.
 
-    Models that differ err on different rows: the first of them gets the second best structure, more
-    components than a criterion of each class's likelihood asks for, and the conditional likelihood
-    for a margin, where held-out rows can tell its temperature and models are averaged.
+    Models that differ err on different rows: the first of them gets the second best structure, and
+    more components than a criterion of each class's likelihood asks for. All are trained by the
+    conditional likelihood for a margin, where held-out rows can tell its temperature and models are
+    averaged.
     Where it was "auto" that took the absence of entries for a sign, they do not: rows to come may
     lack entries for other reasons.
     """
@@ -260,10 +265,22 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
         structure, informative = trial.way.recipe.structure, estimator.missingness == "informative"
         recipe = replace(found.plan.recipe, structure=structure, informative=informative)
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
-        if open_term and not ways:
-            way = replace(way, term=Conditional(), tradeoff=_CONDITIONAL)
-        ways.append(_quick(estimator, way, _BESIDE))
-    return ways
+        ways.append(_of_indicators(way, found.engine) if kind == INDICATORS else way)
+    if open_term:
+        ways = [replace(way, term=Conditional(), tradeoff=_CONDITIONAL) for way in ways]
+    return [_quick(estimator, way, _BESIDE) for way in ways]
+
+
+def _of_indicators(way: Plan, engine: Engine) -> Plan:
+    """One component per class, whose covariance tells which categories go together."""
+    structure = _PAIRS if n_indicators(engine) <= _WHOLE else _PAIRS_OF_MANY
+    recipe = replace(way.recipe, structure=structure, informative=False)
+    return replace(way, recipe=recipe, counts=[1] * len(way.log_prior))
+
+
+def n_indicators(engine: Engine) -> int:
+    """Columns of numbers, where categories are indicators."""
+    return sum(level - 1 if level else 1 for level in engine.levels)
 
 
 def _more(counts: list[int], engine: Engine) -> list[int]:

@@ -19,8 +19,6 @@ from mixtura.models.predictive import conditional
 from mixtura.parts import storable
 from mixtura.predictive import Predictive
 
-storable(Indicators)  # which the runtime reads without scikit-learn, and so without `parts`
-
 
 @storable
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mixtura.conformal import Judge, conformal_sets
 from mixtura.constants import SHARES, SILENCE
+from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.exceptions import NoDensityError, UnsupportedError
@@ -18,7 +19,7 @@ from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import KINDS, kind
 from mixtura.runtime.mixed import Atoms
 
-KINDS["Schema"] = Schema
+KINDS |= {"Schema": Schema, "Indicators": Indicators}
 #: The largest value of a row, and in the model's units, as in `Table`.
 _LARGEST = float(np.finfo(np.float64).max)
 FARTHEST = _LARGEST**0.25
@@ -89,8 +90,10 @@ class Scaling:
     levels: np.ndarray
     curves: Curves | None = None
     atoms: Atoms | None = None
+    indicators: Indicators | None = None
 
     def apply(self, values: np.ndarray) -> np.ndarray:
+        values = values if self.indicators is None else self.indicators.apply(values)
         x = (values - self.location) / self.scale
         return x if self.curves is None else self.curves.apply(x)
 
@@ -107,8 +110,9 @@ class Scaling:
 
     def moved(self, x: np.ndarray, before: Scaling) -> np.ndarray:
         """Values in the units of another map, in these."""
-        alike = (self.location == before.location).all() and (self.scale == before.scale).all()
-        if alike and before.curves is None:
+        pairs = (self.location, before.location), (self.scale, before.scale)
+        same = before.curves is None and self.indicators is None
+        if same and all(np.array_equal(*pair) for pair in pairs):
             return x if self.curves is None else self.curves.apply(x)
         return self.apply(before.invert(x))
 
@@ -339,7 +343,10 @@ class Fitted:
     def under(self, batch: Batch, scaling: Scaling) -> Batch:
         """The same rows in other units."""
         x = _within(scaling.moved(batch.x, self.scaling), FARTHEST)
-        return Batch(x * batch.seen, batch.observed, batch.absent)
+        if scaling.indicators is None:
+            return Batch(x * batch.seen, batch.observed, batch.absent)
+        seen = batch.seen[:, scaling.indicators.column]
+        return Batch(x * seen, None if batch.observed is None else seen)
 
     def log_density(self, rows: Matrix) -> np.ndarray:
         """(n,) log p(x), in the user's units."""

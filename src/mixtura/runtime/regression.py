@@ -14,11 +14,9 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.predictive import Predictive
 from mixtura.runtime.batch import Batch
-from mixtura.runtime.files import KINDS, kind
+from mixtura.runtime.files import kind
 from mixtura.runtime.gaussians import Gaussian
 from mixtura.runtime.models import Fitted, HeldBack, Mixture, log_softmax
-
-KINDS["Indicators"] = Indicators
 
 
 @kind

@@ -17,6 +17,7 @@ from torch import Tensor
 from mixtura.densities import Density, Product
 from mixtura.densities.base import VectorDensity
 from mixtura.densities.hole_evidence import HoleEvidence
+from mixtura.densities.product import hole_patterns
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import Assignment, MixtureStack
@@ -33,7 +34,7 @@ AnyMixture = TypeVar("AnyMixture", Mixture, MixtureStack)
 def hole_evidence(engine: Engine, assignment: Assignment, n_classes: int) -> HoleEvidence:
     """(P * C, ...) for each class of each problem, by the different rows that it learns from."""
     batch = engine.merged(_MOST_ROWS).all_rows()
-    absent, label = batch.lacks().clamp_min(0).double(), assignment.label[batch.y]
+    absent, label = hole_patterns(batch).x.double(), assignment.label[batch.y]
     weight = assignment.weight(batch.y, batch.weight).double() * (label >= 0)[:, None]
     own = torch.nn.functional.one_hot(label.clamp_min(0), n_classes).double()
     found = [_evidence(absent, own, each) for each in weight.mT]

@@ -350,10 +350,11 @@ def are_few(engine: Engine, n_rows: int, n_groups: int) -> bool:
 def effective_rows(engine: Engine) -> float:
     """How much evidence the rows hold: no more than their weight.
 
-    Rows of numbers that are repeated count once; where there are categories, or atoms, repetition
-    is what is to be expected.
+    Rows of numbers that are repeated count once; where there are categories, indicators or atoms,
+    repetition is what is to be expected.
     """
-    if any(engine.levels) or engine.scaling.atoms is not None:
+    scaling = engine.scaling
+    if any(engine.levels) or scaling.atoms is not None or scaling.indicators is not None:
         return engine.total_weight
     rows = float(len(engine))
     if rows <= _MOST_COMPARED:

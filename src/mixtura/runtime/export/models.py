@@ -138,6 +138,10 @@ def _proba(g: Graph, calibration: Calibration, joint: str, missing: str, count: 
 
 def _own_proba(g: Graph, model: Fitted, values: str, holes: str, missing: str) -> str:
     """(n, C) what one model says of values (n, D), some of them holes."""
+    if (indicators := model.scaling.indicators) is not None:
+        values, holes = (g("Gather", each, indicators.column, axis=1) for each in (values, holes))
+        told = g.cast(g("Equal", values, indicators.code.astype(np.float64)))
+        values = g("Where", indicators.code < 0, values, told)
     lacks = g.cast(holes)
     x = g("Where", holes, 0.0, _scaled(g, model.scaling, values))
     x = g("Min", g("Max", x, -FARTHEST), FARTHEST)
