@@ -113,7 +113,10 @@ def test_derivatives_by_statistics_are_those_of_autograd(
 
 
 @pytest.mark.parametrize("prior_rows", [0.0, 5.0])
-@pytest.mark.parametrize("objective", [Conditional(), Hybrid(Likelihood(), Margin(3.0), 0.5)])
+@pytest.mark.parametrize(
+    "objective",
+    [Conditional(), *(Hybrid(Likelihood(), e, 0.3) for e in (Margin(3.0), Conditional()))],
+)
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_small_problems_in_numpy_have_the_derivatives_of_autograd(
     name, objective, prior_rows, generator

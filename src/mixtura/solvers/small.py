@@ -24,7 +24,7 @@ from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.numerics import LOG_2PI
-from mixtura.objectives import Hybrid, Margin, Objective
+from mixtura.objectives import Conditional, Hybrid, Margin, Objective
 from mixtura.solvers.base import SpreadPrior
 from mixtura.solvers.gradients import Function
 
@@ -270,13 +270,12 @@ class _Mixtures:
         self._weight = weight.numpy()
         self._total = self._weight.sum(1)
         self._loss_and_slope: _LossAndSlope = partial(_by_objective, objective, y.flatten())
-        if (
-            isinstance(objective, Hybrid)
-            and type(objective.discriminative) is Margin
-            and objective.likelihood.unlabeled_weight is None
-        ):
-            own = y[0].numpy(), np.arange(len(batch))
-            self._loss_and_slope = partial(_by_margin, objective, objective.discriminative, own)
+        if isinstance(objective, Hybrid) and objective.likelihood.unlabeled_weight is None:
+            own, term = (y[0].numpy(), np.arange(len(batch))), objective.discriminative
+            if type(term) is Margin:
+                self._loss_and_slope = partial(_by_margin, objective, term, own)
+            elif type(term) is Conditional:
+                self._loss_and_slope = partial(_by_conditional, objective, own)
 
     def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         free = {name: points[:, place].reshape(shape) for name, place, shape in self._shapes}
@@ -337,3 +336,16 @@ def _by_margin(
     slope *= (rest / total)[:, None]
     slope[:, *own] = -rest - objective.tradeoff
     return rest * short - objective.tradeoff * mine, slope
+
+
+def _by_conditional(
+    objective: Hybrid, own: tuple[np.ndarray, np.ndarray], joint: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same of the likelihood and the conditional likelihood."""
+    rest, largest = 1.0 - objective.tradeoff, joint.max(1)
+    slope = np.exp(joint - largest[:, None])
+    total = slope.sum(1)
+    losses = rest * (largest + np.log(total)) - joint[:, *own]
+    slope *= (rest / total)[:, None]
+    slope[:, *own] -= 1.0
+    return losses, slope

@@ -1,0 +1,87 @@
+"""Categories that are indicators of a Gaussian: what goes together tells the class."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+
+from mixtura import MixtureClassifier
+from mixtura.data.indicators import Indicators
+from mixtura.engines import PunchedEngine
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Two columns of three categories, whose equality is the class; one constant; a number."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(3, size=(400, 2))
+    y = (codes[:, 0] == codes[:, 1]).astype(int)
+    X = np.column_stack([codes, np.zeros(400), rng.normal(size=400)]).astype(float)
+    X[:, :2][rng.random((400, 2)) < 0.1] = np.nan
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def fitted(pairs):
+    X, y = pairs
+    return MixtureClassifier(categorical_features=[0, 1, 2], random_state=0).fit(X[:200], y[:200])
+
+
+def test_categories_that_go_together_tell_the_class(fitted, pairs):
+    """No column alone tells anything; rows that have both are told apart."""
+    X, y = (each[200:] for each in pairs)
+    both = ~np.isnan(X).any(1)
+    assert fitted.marginals_ == ("linear", "power", "ranks", "indicators")
+    assert fitted.score(X[both], y[both]) > 0.97
+    alone = MixtureClassifier(density="diag", n_components=1, categorical_features=[0, 1, 2])
+    assert alone.fit(pairs[0][:200], pairs[1][:200]).score(X[both], y[both]) < 0.8
+
+
+def test_tables_of_categories_alone_have_such_a_model(pairs):
+    X, y = pairs
+    model = MixtureClassifier(categorical_features=[0, 1], random_state=0).fit(X[:200, :2], y[:200])
+    both = ~np.isnan(X[200:, :2]).any(1)
+    assert model.marginals_ == ("linear", "indicators")
+    assert model.score(X[200:, :2][both], y[200:][both]) > 0.97
+
+
+def test_missing_categories_are_integrated_out(fitted, pairs):
+    """SciPy's normal densities of the indicators and numbers that a row has."""
+    rows, member = fitted._rows(pairs[0][:40]), fitted.model_.blend.members[-1]
+    scaling, mixture = member.scaling, member.mixture
+    numbers = (scaling.indicators.apply(rows.values) - scaling.location) / scaling.scale
+    mean, covariance = mixture.density.location.numpy(), mixture.density.covariances().numpy()
+    wanted = np.zeros((len(rows), mixture.n_components))
+    for row, values in enumerate(numbers):
+        seen = ~np.isnan(values)
+        for k in range(mixture.n_components):
+            own = multivariate_normal(mean[k][seen], covariance[k][np.ix_(seen, seen)])
+            wanted[row, k] = own.logpdf(values[seen])
+    wanted += mixture.log_joint_weight.numpy()
+    owner = mixture.layout.owner.numpy()
+    by_class = np.stack([logsumexp(wanted[:, owner == c], axis=1) for c in range(2)], axis=1)
+    engine = fitted.model_.engine(rows, "cpu").under(scaling)
+    np.testing.assert_allclose(member.class_log_joint(engine), by_class, rtol=1e-9, atol=1e-9)
+
+
+def test_indicators_are_lost_together_and_count_as_one_column(fitted, pairs):
+    """The same holes are punched, and the same shares are missing, as where codes are codes."""
+    engine = fitted.model_.engine(fitted._rows(pairs[0]), "cpu")
+    scaling = fitted.model_.blend.members[-1].scaling
+    plain, spread = (
+        PunchedEngine(each, 0.3, torch.Generator().manual_seed(1)).all_rows()
+        for each in (engine, engine.under(scaling))
+    )
+    assert torch.equal(plain.observed[:, list(scaling.origin)], spread.observed)
+    assert torch.equal(plain.missing_share(), spread.missing_share())
+
+
+def test_each_column_has_an_indicator():
+    """Also one in which all rows have the same category."""
+    values = np.array([[0.0, 1.0, 5.0], [1.0, 1.0, 6.0], [2.0, np.nan, 7.0], [2.0, 1.0, 8.0]])
+    found = Indicators.learn(values, np.ones(4), np.array([3, 2, 0]))
+    assert found.column.tolist() == [0, 0, 1, 2]
+    assert found.code.tolist() == [0, 1, 1, -1]
+    wanted = [[1, 0, 1, 5], [0, 1, 1, 6], [0, 0, np.nan, 7], [0, 0, 1, 8]]
+    np.testing.assert_array_equal(found.apply(values), wanted)
