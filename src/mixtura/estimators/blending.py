@@ -23,6 +23,7 @@ from mixtura.progress import Progress
 from mixtura.selection.blend import blend_answers
 from mixtura.selection.chooser import Contender
 from mixtura.selection.held_out import Answers
+from mixtura.solvers import LBFGS
 from mixtura.training.hybrid import Plan, Trained
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _CURVE_ROWS, _TIME = 20_000, 0.2
 #: What indicators of categories are worth in deviations of numbers, inverted; and how many columns
 #: there may be then.
 _UNIT, _MOST_COLUMNS = 0.5, 300
+#: Iterations of a model of indicators where rows are many.
+_ITERATIONS = 200
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
 _PATTERNS = 128
 
@@ -104,14 +107,24 @@ class Mapped:
         return replace(found, plan=plan, engine=engine, trial=self.trial, held_out=told)
 
 
-def best_of(found: Decision, others: Sequence[Mapped]) -> Decision:
-    """What was found, unless in other units held-out labels are surely better predicted."""
+def best_of(found: Decision, others: Sequence[Mapped]) -> tuple[Decision, list[Mapped]]:
+    """What was found, unless in other units held-out labels are surely better predicted.
+
+    A model of indicators, which knows no density of rows, stands beside it where the average of the
+    two surely predicts them better.
+    """
+    beside = []
     for each in others:
-        told = each.trial.held_out()
+        told, best = each.trial.held_out(), found.held_out
         each.trial.won = False
-        if told is not None and found.held_out is not None and told.surely_beats(found.held_out):
+        if not (isinstance(told, Answers) and isinstance(best, Answers)):
+            continue
+        if each.way.marginals == INDICATORS:
+            each.trial.won = blend_answers([best, told])[1].surely_beats(best)
+            beside = [each] if each.trial.won else []
+        elif told.surely_beats(best):
             each.trial.won, found = True, each.decision(found)
-    return found
+    return found, beside
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,8 @@ class Ensemble:
             if trained is None:
                 wanted, own = each.decision(found), spawn(generator)
                 plan, begin = from_trial(estimator, wanted.plan, each.trial)
+                if estimator.solver == "auto" and begin is None:  # one component per class
+                    plan = replace(plan, solver=LBFGS(_ITERATIONS))
                 trained = plan.train(wanted.engine, own, progress.part(_TIME), previous=begin)
             mixtures.append(trained.model.to("cpu", torch.float64))
         scalings = [each.scaling for each in others]

@@ -340,8 +340,8 @@ class MixtureClassifier(DensityClassifier):
             if beside and self._maps(found):
                 others = Mapped.tried(found, ways_beside(self, found, kinds_for(found.engine)))
                 if not found.saw_all and found.engine.total_weight > MOST:
-                    found, others = best_of(found, others), []
-                elif others:
+                    found, others = best_of(found, others)
+                if others:
                     ensemble = Ensemble.train(self, found, others, spawn(generator), progress)
             outcome = train(self, found, generator, progress)
         trained, engine, plan = outcome.model, found.engine, found.plan

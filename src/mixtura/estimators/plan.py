@@ -258,7 +258,7 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
     by_default = (estimator.objective, estimator.tradeoff) == ("margin", "auto")
     open_term = by_default and found.saw_all and bool(best.models)
     ways: list[Plan] = []
-    for kind, trial in zip(kinds, [second, *[best] * (len(kinds) - 1)], strict=True):
+    for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
         counts = [*trial.models[0].model.layout.counts] if trial.models else found.plan.counts
         if estimator.n_components == "auto" and counts is not None and not ways:
             counts = _more(counts, found.engine)
