@@ -96,7 +96,7 @@ def test_data_frames_stay_data_frames(holes, tmp_path):
 
 
 def test_few_rows_of_one_factor_are_filled_in_by_low_rank(rng, monkeypatch):
-    """Full covariances know no better there; they stay where rows suffice or time is bounded."""
+    """Full ones know no better there; they stay where rows suffice, or are many, or time ends."""
     monkeypatch.setattr("mixtura.estimators.imputer._TRIALS", 1)
     X = rng.normal(size=(300, 1)) + 0.5 * rng.normal(size=(300, 10))
     holes = np.where(rng.random(X.shape) < 0.3, np.nan, X)
@@ -108,3 +108,5 @@ def test_few_rows_of_one_factor_are_filled_in_by_low_rank(rng, monkeypatch):
     assert off["low_rank"] < 0.9 * off["full"]
     assert MixtureImputer(1, **PLAIN).fit(holes).density_ == "full"
     assert MixtureImputer(1, max_time=60.0, **PLAIN).fit(few).density_ == "full"
+    monkeypatch.setattr("mixtura.estimators.imputer._MOST_NUMBERS", few.size - 1)
+    assert MixtureImputer(1, **PLAIN).fit(few).density_ == "full"

@@ -24,6 +24,8 @@ from mixtura.progress import Callback
 
 #: Rows per entry of a covariance for which low rank is no question.
 _ROWS_PER_ENTRY = 5
+#: Numbers of which it is one, at most: a trial takes several times as long as the fit.
+_MOST_NUMBERS = 20_000
 #: Share of the entries that a trial hides, and how many trials there are.
 _HIDDEN, _TRIALS = 0.2, 2
 
@@ -46,7 +48,8 @@ class MixtureImputer(TransformerMixin, Estimator):
         Whether components also differ in which entries are absent.
     density : "auto", or as in `MixtureClassifier`
         "auto" is "full", or "low_rank" where rows are few for their columns and it comes nearer to
-        entries that are hidden for a trial; `density_` is what was chosen.
+        entries that are hidden for a trial, which takes several times as long as a fit: of tables
+        of up to 20,000 numbers, without `max_time`. `density_` is what was chosen.
     n_components, prior_rows, max_time, categorical_features, unexpected, device, callbacks,
     random_state, verbose
         As in `MixtureClassifier`. The prior keeps covariances sound where rows are few.
@@ -134,11 +137,12 @@ class MixtureImputer(TransformerMixin, Estimator):
         return self
 
     def _prefers_low_rank(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike) -> bool:
-        """Whether it fills in clearly better what is hidden for a trial; not asked of many rows."""
+        """Whether it fills in clearly better what is hidden for a trial; of small tables alone."""
         values = self.estimator_._rows(X).values
         kinds = self.estimator_.schema_.levels(values.shape[1]) > 0
         size = (~kinds).sum()
-        if size < 3 or len(values) > _ROWS_PER_ENTRY * size * (size + 1) / 2 or self.max_time:
+        enough = len(values) > _ROWS_PER_ENTRY * size * (size + 1) / 2
+        if size < 3 or enough or values.size > _MOST_NUMBERS or self.max_time:
             return False
         scale, gain = np.nanstd(values, axis=0), np.zeros(len(values))
         rng = np.random.default_rng(self._generator().initial_seed())
@@ -151,6 +155,8 @@ class MixtureImputer(TransformerMixin, Estimator):
                 squares = ((filled - values) / np.where(scale > 0.0, scale, 1.0)) ** 2
                 off = np.where(kinds, filled != values, squares)
                 gain += sign * np.where(hidden, off, 0.0).sum(1)
+            if gain.mean() <= 0.0:
+                return False
         return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
 
     def _missing(self, X: ArrayLike) -> np.ndarray:
