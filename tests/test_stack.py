@@ -138,13 +138,18 @@ def test_small_problems_in_numpy_have_the_derivatives_of_autograd(
             np.testing.assert_allclose(one, other, 1e-9, 1e-9)
 
 
-def test_which_problems_are_not_small(generator):
+def test_which_problems_are_not_small(generator, monkeypatch):
     """Rows with holes, many rows, and densities of other kinds are PyTorch's."""
     for name in DENSITIES.keys() - SMALL - {"hole pattern"}:
         (start,), engine, _ = problems(name, 1, generator, holes=False)
         assert small_function(start, Conditional(), engine, None) is None
     (start,), engine, _ = problems("full covariance", 1, generator)
     assert small_function(start, Conditional(), engine, None) is None
+    (start,), engine, _ = problems("full covariance", 1, generator, holes=False)
+    numbers = len(engine) * start.n_components * engine.n_features
+    for most in (numbers, numbers - 1):
+        monkeypatch.setattr("mixtura.solvers.small._SMALL", most)
+        assert (small_function(start, Conditional(), engine, None) is None) == (most < numbers)
 
 
 def test_which_densities_have_derivatives_by_statistics(generator):

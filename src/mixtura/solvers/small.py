@@ -28,7 +28,7 @@ from mixtura.objectives import Conditional, Hybrid, Margin, Objective
 from mixtura.solvers.base import SpreadPrior
 from mixtura.solvers.gradients import Function
 
-#: Numbers of rows times those of components up to which overhead is what costs.
+#: Numbers held in memory for all rows, up to which overhead is what costs.
 _SMALL = 1_000_000
 
 Arrays = dict[str, np.ndarray]
@@ -238,7 +238,7 @@ def small_function(
 
     None where rows are many, or have holes, or densities are of other kinds.
     """
-    few = len(engine) * model.density.n_components <= _SMALL
+    few = len(engine) * model.row_cost(missing=False) <= _SMALL
     here = engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
     if not (few and here) or engine.may_marginalize:
         return None
