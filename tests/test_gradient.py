@@ -341,10 +341,14 @@ def test_low_rank_keeps_to_the_floor_that_was_asked_for(form, solver, wine):
 
 
 def test_steps_are_those_of_torch(generator):
-    """The iterates of torch.optim.Adam."""
+    """The iterates of torch.optim.Adam; what the loss does not depend on stays."""
     start, engine = problem(("low_rank", "covariance"), generator, holes=True)
     free, other = (
-        {k: v.detach().clone().requires_grad_() for k, v in start.free().items()} for _ in "ab"
+        {
+            k: v.detach().clone().requires_grad_()
+            for k, v in {"aside": torch.ones(2), **start.free()}.items()
+        }
+        for _ in "ab"
     )
     step, optimizer = (
         make_step(start.from_free, Conditional(), free, engine, 20),

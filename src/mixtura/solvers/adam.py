@@ -154,7 +154,7 @@ class Moments:
     def __init__(self, free: Free) -> None:
         self._leaves = list(free.values())
         self._first, self._second = ([torch.zeros_like(v) for v in self._leaves] for _ in range(2))
-        self._steps = [torch.zeros((), device=leaf.device) for leaf in self._leaves]
+        self._steps = [leaf.new_zeros((), dtype=torch.float32) for leaf in self._leaves]
         like = self._leaves[0]  # in a tensor, the step size can change while a graph stays
         kind = torch.float32 if like.is_cuda else torch.float64
         self._rate = torch.ones((), dtype=kind, device=like.device)
@@ -174,7 +174,7 @@ class Moments:
         torch._foreach_add_(self._steps, 1.0)
         torch._fused_adam_(
             self._leaves,
-            [leaf.grad for leaf in self._leaves if leaf.grad is not None],
+            [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in self._leaves],
             *(self._first, self._second, [], self._steps),
             lr=self._rate,
             beta1=0.9,
