@@ -736,6 +736,6 @@ def test_what_a_stream_has_not_shown_and_what_it_refuses(rng):
     np.testing.assert_allclose(model.class_prior_, [0.5, 0.5])
     means = model.means_
     X[3, 1] = 1e300
-    with pytest.raises(ValueError, match="row 3, column 1: a value more than 1e"):
+    with pytest.raises(ValueError, match=r"column 1: 1e\+300 is more than 1e\+09 deviations"):
         model.partial_fit(X, np.zeros(50))
     np.testing.assert_array_equal(model.means_, means)

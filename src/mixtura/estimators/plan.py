@@ -362,7 +362,7 @@ def _class_prior(class_prior: Numbers | str, rows: Rows) -> np.ndarray:
     if isinstance(class_prior, str):
         mass = class_masses(rows.y, rows.weight, n_classes)
         uniform = class_prior == "uniform" or mass.sum() == 0
-        unseen = _UNSEEN * mass.sum() / len(rows.y)
+        unseen = _UNSEEN * mass.sum() / max(1, np.count_nonzero(rows.y >= 0))
         prior = np.ones(n_classes) if uniform else np.where(mass > 0, mass, unseen)
         return prior / prior.sum()
     prior = np.asarray(class_prior, dtype=np.float64)

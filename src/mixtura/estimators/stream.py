@@ -98,7 +98,7 @@ def next_step(
     plan = _stream_plan(estimator, rows)
     scaling, device = estimator.scaling_, estimator.device
     engine = training_engine(rows.X, rows.y, rows.weight, scaling, device)
-    _refuse_far(engine)
+    _refuse_far(rows.X.values, engine, estimator.schema_.names)
     mixture = replace(estimator.mixture_, learn_prior=plan.learn_prior).to(engine.device)
     count, prior = estimator.class_count_, spread_prior(estimator)
     if memory is not None:
@@ -120,14 +120,15 @@ def next_step(
     return Step(result, plan, engine, typical, count, float(drift))
 
 
-def _refuse_far(engine: Engine) -> None:
+def _refuse_far(values: np.ndarray, engine: Engine, names: tuple[object, ...] | None) -> None:
     """One such value would stay in means and variances for as long as the stream lasts."""
     far = (engine.all_rows().x.abs() > _FARTHEST).nonzero()
     if len(far):
         row, column = far[0].tolist()
         raise InvalidInputError(
-            f"row {row}, column {column}: a value more than {_FARTHEST:g} deviations away from the "
-            "first part of the stream; leave such rows out, make the value missing, or fit anew."
+            f"column {names[column] if names else column!r}: {values[row, column]:g} is more than "
+            f"{_FARTHEST:g} deviations away from the first part of the stream; leave such rows "
+            "out, make the value missing, or fit anew."
         )
 
 
