@@ -34,8 +34,8 @@ _CURVE_ROWS, _TIME = 20_000, 0.2
 #: What indicators of categories are worth in deviations of numbers, inverted; and how many columns
 #: there may be then.
 _UNIT, _MOST_COLUMNS = 0.5, 300
-#: Iterations of a model of indicators where rows are many.
-_ITERATIONS = 200
+#: Iterations of a model of indicators where rows are many, and of how many: each looks at all.
+_ITERATIONS, _ENOUGH = 200, 50_000
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
 _PATTERNS = 128
 
@@ -167,10 +167,12 @@ class Ensemble:
             trained = each.trial.whole if found.saw_all else None
             if trained is None:
                 wanted, own = each.decision(found), spawn(generator)
+                engine = wanted.engine
                 plan, begin = from_trial(estimator, wanted.plan, each.trial)
                 if estimator.solver == "auto" and begin is None:  # one component per class
                     plan = replace(plan, solver=LBFGS(_ITERATIONS))
-                trained = plan.train(wanted.engine, own, progress.part(_TIME), previous=begin)
+                    engine = engine.sample(_ENOUGH, own)
+                trained = plan.train(engine, own, progress.part(_TIME), previous=begin)
             mixtures.append(trained.model.to("cpu", torch.float64))
         scalings = [each.scaling for each in others]
         return cls(mixtures, scalings, calibrations, weights, calibration)
