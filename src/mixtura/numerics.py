@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -13,8 +12,6 @@ import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn.functional import softplus
-
-LOG_2PI = math.log(2.0 * math.pi)
 
 
 def softplus_inverse(value: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.constants import LOG_2PI
 from mixtura.data import Batch
 from mixtura.densities import (
     Categorical,
@@ -26,7 +27,6 @@ from mixtura.densities import (
     Product,
 )
 from mixtura.densities.patterns import distinct_patterns
-from mixtura.numerics import LOG_2PI
 
 Columns = tuple[int, ...]
 

@@ -11,11 +11,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from mixtura.constants import LOG_2PI
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, VectorDensity, add_statistics, randn
 from mixtura.densities.patterns import Holes, by_holes, in_order
-from mixtura.numerics import LOG_2PI, above, above_inverse, above_slope
+from mixtura.numerics import above, above_inverse, above_slope
 
 #: Log densities (n, K) of rows, and their statistics as a function of two kinds of occupancies.
 Expectation = tuple[Tensor, Callable[[Tensor, Tensor], Statistics]]

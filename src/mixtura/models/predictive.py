@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mixtura.constants import LOG_2PI
 from mixtura.data import Batch
 from mixtura.data.targets import without_targets
 from mixtura.densities.gaussian import Gaussian
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import LOG_2PI
 
 
 def log_conditional(mixture: Mixture, batch: Batch, n_targets: int) -> Tensor:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from scipy.special import expit, gammaln, psi
 
+from mixtura.constants import LOG_2PI
 from mixtura.data import Batch
 from mixtura.densities import Density
 from mixtura.densities.full_covariance import FullGaussian
@@ -23,7 +24,6 @@ from mixtura.densities.student import LEAST, MOST, StudentT
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
-from mixtura.numerics import LOG_2PI
 from mixtura.objectives import Conditional, Hybrid, Margin, Objective
 from mixtura.solvers.base import SpreadPrior
 from mixtura.solvers.gradients import Function
