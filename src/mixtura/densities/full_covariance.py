@@ -10,13 +10,13 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from mixtura.constants import LOG_2PI
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, own_products, randn
 from mixtura.densities.gaussian import Expectation, Gaussian, n_rows, peak_masked, weight_per_row
 from mixtura.densities.patterns import Given, Holes, Parts, distances, given, marginal
 from mixtura.numerics import (
-    LOG_2PI,
     above,
     above_inverse,
     above_slope,

@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from mixtura.constants import LOG_2PI
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, add_statistics, own_products, randn
@@ -18,7 +19,6 @@ from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
 from mixtura.densities.patterns import Holes, in_order
 from mixtura.densities.submatrices import factored
 from mixtura.numerics import (
-    LOG_2PI,
     Context,
     above_slope,
     is_positive_definite,

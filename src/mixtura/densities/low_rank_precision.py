@@ -8,12 +8,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from mixtura.constants import LOG_2PI
 from mixtura.data.given import Setting
 from mixtura.densities.base import own_products, randn
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
 from mixtura.numerics import (
-    LOG_2PI,
     above,
     above_inverse,
     floor_spectrum,
