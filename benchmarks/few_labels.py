@@ -4,9 +4,8 @@
 
 Of 70 % of the rows (2,000 rows of a table at most) a share of each class is labeled, the others
 are not; the rest is test rows. Every estimator is fitted to all rows and to the labeled ones
-alone; where it sets the unlabeled rows aside, the two are one model (tests/test_unlabeled.py) and
-are fitted once. Writes one CSV line per fit as it ends (a run that was broken off goes on from
-there), and prints and writes a table of errors in per cent.
+alone. Writes one CSV line per fit as it ends (a run that was broken off goes on from there), and
+prints and writes a table of errors in per cent.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Result(NamedTuple):
 
 
 def run(job: Job) -> Result:
-    """Fit to all rows, and to the labeled ones alone where that is another model."""
+    """Fit to all rows, and to the labeled ones alone."""
     table = load_table(job.table)
     ((train, test),) = halves(table.target, 1, job.draw, TEST_SHARE)
     rows, labels = table.data[train], hide_labels(table.target[train], job.share, job.draw)
@@ -82,9 +81,8 @@ def run(job: Job) -> Result:
         began = time.perf_counter()
         model = MODELS[job.model](**settings).fit(rows, labels)
         seconds = time.perf_counter() - began
-        found = alone = error(model)
-        if model.unlabeled_weight_ != 0.0:
-            alone = error(MODELS[job.model](**settings).fit(rows[known], labels[known]))
+        found = error(model)
+        alone = error(MODELS[job.model](**settings).fit(rows[known], labels[known]))
     return Result(*job, int(known.sum()), model.unlabeled_weight_, found, alone, seconds)
 
 

@@ -21,7 +21,7 @@ from mixtura import (
     load,
 )
 from mixtura.data import Scaling, Table
-from mixtura.densities import Diagonal, DiagonalGaussian, Full, LowRank
+from mixtura.densities import DiagonalGaussian, Full, LowRank
 from mixtura.engines import LocalEngine, PunchedEngine
 from mixtura.models.calibration import Calibration
 from mixtura.progress import Progress
@@ -413,6 +413,8 @@ def of_choice(model, **chosen):
     return found
 
 
+#: What a classifier asks held-out rows.
+QUESTIONS = ("density", "tradeoff", "missingness", "unlabeled rows", "marginals")
 #: Training is cut short, and unlabeled rows are told of.
 UNSETTLED = pytest.mark.filterwarnings("ignore")
 
@@ -431,15 +433,16 @@ def test_what_a_classifier_compared(flowers_with_holes):
     model = MixtureClassifier(1, **brief).fit(*flowers_with_holes)
     kept = {"tradeoff": model.tradeoff_, "missingness": model.missingness_}
     kept["density"] = repr(model.density_)
-    *_, first, second = of_choice(model, unlabeled_weight=model.unlabeled_weight_, **kept)
+    first, second = of_choice(model, unlabeled_weight=model.unlabeled_weight_, **kept)[-2:]
     assert {name: first[name] for name in kept} == kept
-    *candidates, power, ranks, without, beside = model.choice_
-    assert [row["marginals"] for row in (power, ranks)] == ["power", "ranks"]
-    assert power["chosen"]
-    assert ranks["chosen"]
+    asked = {name: [row for row in model.choice_ if row["question"] == name] for name in QUESTIONS}
+    maps, (without, beside) = asked.pop("marginals"), asked.pop("unlabeled rows")
+    candidates = [row for rows in asked.values() for row in rows]
+    assert [(row["marginals"], row["chosen"]) for row in maps] == [("power", True), ("ranks", True)]
     assert len({row["density"] for row in candidates}) > 1
     assert {row["tradeoff"] for row in candidates} == {0.9, 0.5}
-    assert {row["missingness"] for row in candidates} == {"ignore"}  # holes tell nothing
+    chosen = {row["missingness"] for row in candidates if row["chosen"]}
+    assert chosen == {"ignore"}  # holes tell nothing
     assert {row["unlabeled_weight"] for row in candidates} == {None}
     assert (without["unlabeled_weight"], beside["unlabeled_weight"]) == (0.0, 0.5)
     assert (first["rows"], second["rows"]) == (24, 24)
@@ -540,14 +543,19 @@ def test_a_warm_start_from_a_generative_fit_discriminates(iris):
     assert model.tradeoff_ == 0.9
 
 
-def test_few_labeled_rows_are_not_held_back(iris):
-    """With a handful of labels variances alone are learned, and probabilities stay modest."""
+def test_with_a_handful_of_labels_classes_share_a_covariance(iris):
+    """From eight labels on, probabilities go by those that are held out; fewer stay modest."""
     X, y = iris
     few = np.where(np.arange(len(y)) % 10 == 0, y, -1)
     model = MixtureClassifier(1, solver=LBFGS(5), random_state=0).fit(X, few)
-    assert model.density_ == Diagonal(0.3)
-    assert (model.temperature_, model.doubt_) == (5.0, 20 / (40 + 15))
-    assert model.predict_proba(X).max() <= 0.76
+    assert model.density_ == Full(0.3)
+    np.testing.assert_allclose(*model.covariances_[:2], atol=0.02)
+    assert model.predict_proba(X).max() > 0.9
+    np.testing.assert_allclose(model.scaling_.scale, X.std(0))  # units are those of all rows
+    few[np.arange(len(y)) % 50 > 10] = -1
+    model.fit(X, few)
+    assert (model.temperature_, model.doubt_) == (5.0, 20 / (40 + 6))
+    assert model.predict_proba(X).max() <= 0.79
 
 
 # -- calibration -------------------------------------------------------------------------------

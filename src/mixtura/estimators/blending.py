@@ -97,7 +97,7 @@ class Mapped:
 
     @classmethod
     def _of(cls, found: Decision, way: Plan) -> Mapped:
-        scaling = curved(found.engine, way.marginals)
+        scaling = curved(found.every, way.marginals)
         return cls(way, scaling, found.chooser.under(scaling).try_out(way, "marginals"))
 
     def decision(self, found: Decision) -> Decision:

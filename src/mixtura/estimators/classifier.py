@@ -65,7 +65,8 @@ class MixtureClassifier(DensityClassifier):
         `mixtura.densities` with its own settings, such as `LowRank(rank=5, floor=0.1)`. "auto"
         compares low rank (full for one or two features), a smaller rank, a higher floor of the
         variances, and variances alone, on held-out rows; and Student's t, where whole rows of
-        classes lie far out on either side (of 30 numbers at most).
+        classes lie far out on either side (of 30 numbers at most), and, of 100 labels at most, a
+        covariance that all classes share, which is taken where labels are too few to compare.
     objective : "margin", "conditional", "smooth_margin", "likelihood", or an `Objective`
         The discriminative term; a name is shorthand for an object of `mixtura.objectives` with its
         own settings, such as `Margin(margin=20.0)`.
@@ -76,7 +77,8 @@ class MixtureClassifier(DensityClassifier):
         Weight of unlabeled rows in the likelihood term, where there are any; labeled rows then
         weigh one minus it, and 0 sets unlabeled rows aside. "auto" is 0.5 if labels that are held
         out in turn are clearly better predicted then, and 0, with a warning, if they are not or
-        there are fewer than ten, or than three per class. In a stream the first part with unlabeled
+        there are fewer than ten, or than three per class; units (see `standardize`, `marginals`)
+        are those of all rows even then. In a stream the first part with unlabeled
         rows decides: those of later parts are set aside too, or count like labeled ones in online
         EM.
     solver : "auto", "em", "ebw", "adam", "lbfgs", or a `Solver`
@@ -340,7 +342,7 @@ class MixtureClassifier(DensityClassifier):
             found = decide(self, rows, schema, spawn(generator), progress, stream=not beside)
             ensemble, others = None, list[Mapped]()
             if beside and self._maps(found):
-                others = Mapped.tried(found, ways_beside(self, found, kinds_for(found.engine)))
+                others = Mapped.tried(found, ways_beside(self, found, kinds_for(found.every)))
                 if not found.saw_all and found.engine.total_weight > MOST:
                     found, others = best_of(found, others)
                 if others:

@@ -50,7 +50,7 @@ def decide(
 ) -> Decision:
     """What to train on which rows; unlabeled ones only if held-out labels say that they help.
 
-    All else is chosen as it would be without them. `stream`: more rows will come.
+    All else but the units is chosen as it would be without them. `stream`: more rows will come.
     """
     weight = estimator.unlabeled_weight
     if weight == "auto" and estimator._resumes:
@@ -58,11 +58,11 @@ def decide(
     left_open = weight == "auto" and len(rows.classes) > 1
     if not (left_open or weight == 0.0) or not rows.may_do_without_unlabeled:
         return _decide_on(estimator, rows, schema, generator, progress, stream)
-    without = _decide_on(estimator, rows.labeled(), schema, generator, progress, stream)
+    engine = _engine(estimator, rows, schema) if left_open else None
+    without = _decide_on(estimator, rows.labeled(), schema, generator, progress, stream, engine)
     without = replace(without, plan=replace(without.plan, unlabeled_weight=0.0))
-    if not left_open:
+    if engine is None:
         return without
-    engine = _engine(estimator, rows, schema, estimator.scaling_ if without.previous else None)
     plain = without.plan.shortened()
     ways = plain, replace(plain, unlabeled_weight=EVEN)
     best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, answers)
@@ -71,7 +71,7 @@ def decide(
     plan = resized(estimator, replace(without.plan, unlabeled_weight=EVEN), engine)
     held_out = None if without.held_out is None else best.held_out()
     previous, also = without.previous, without.chooser
-    return Decision(plan, engine, chooser, best, previous, held_out, also=also)
+    return Decision(plan, engine, engine, chooser, best, previous, held_out, also=also)
 
 
 def _decide_on(
@@ -81,23 +81,26 @@ def _decide_on(
     generator: torch.Generator,
     progress: Progress,
     stream: bool,
+    every: Engine | None = None,
 ) -> Decision:
-    """What to train on these rows."""
+    """What to train on these rows, in the units of all, where these are more."""
     levels = schema.levels(rows.X.values.shape[1])
     counts = component_counts(estimator.n_components, rows)
     plans = make_plans(estimator, rows, int((levels == 0).sum()), counts)
-    previous, scaling = None, None
+    previous = None
     if estimator._resumes:
-        previous, scaling = previous_fit(estimator, rows, plans), estimator.scaling_
+        previous = previous_fit(estimator, rows, plans)
         plans = [resumed(estimator, plans[0])]
-    engine = _engine(estimator, rows, schema, scaling)
-    return choose(estimator, plans, engine, generator, progress, previous, stream)
+    engine = _engine(estimator, rows, schema, None if every is None else every.scaling)
+    found = choose(estimator, plans, engine, generator, progress, previous, stream)
+    return found if every is None else replace(found, every=every)
 
 
 def _engine(
-    estimator: MixtureClassifier, rows: Rows, schema: Schema, scaling: Scaling | None
+    estimator: MixtureClassifier, rows: Rows, schema: Schema, scaling: Scaling | None = None
 ) -> Engine:
     """The rows to learn from, in known units or in those that suit them."""
+    scaling = estimator.scaling_ if estimator._resumes else scaling
     known = scaling or estimator._scaled(rows.X, rows.weight, schema)
     engine = training_engine(rows.X, rows.y, rows.weight, known, estimator.device)
     if scaling is None and estimator.marginals not in ("auto", "linear"):

@@ -61,8 +61,11 @@ _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
 #: A start has settled when a row gains so little per number (of ten at least); it is good enough
 #: for L-BFGS after so many iterations.
 _TOL, _ENOUGH = 1e-3, 10
-#: What a handful of labels are trusted to tell, where nothing can be compared.
-_FOR_FEW = Diagonal(0.3)
+#: What few labels are trusted to tell: a covariance that the classes share, since so many rows are
+#: imagined with it, of so many columns at most; or variances. Labels up to which it is compared
+#: with other structures, and those from which probabilities go by held-out rows.
+_SHARED, _SHARED_ROWS, _NARROW, _VARIANCES = Full(0.3), 1e3, 128, Diagonal(0.3)
+_FEW, _CALIBRATING = 100, 8
 #: What tells which categories go together: of few columns, and of more.
 _WHOLE, _PAIRS, _PAIRS_OF_MANY = 30, Full(0.1), LowRank(10, 0.1)
 #: Rows that a class counts for while a stream has not shown any.
@@ -75,6 +78,7 @@ class Decision:
 
     Attributes
     ----------
+    every : the rows that units are learned from, unlabeled ones too.
     chooser : what decided, and `trial` what it decided for.
     saw_all : whether it has all rows, not a sample of them.
     also : what decided that unlabeled rows are set aside, or all else before them.
@@ -82,6 +86,7 @@ class Decision:
 
     plan: Plan
     engine: Engine
+    every: Engine
     chooser: Chooser[Plan, Trained]
     trial: Contender[Plan, Trained]
     previous: FitResult[Mixture] | None = None
@@ -91,8 +96,11 @@ class Decision:
 
     @property
     def choice(self) -> list[dict[str, object]]:
-        """What was compared."""
-        return [*self.chooser.table(), *([] if self.also is None else self.also.table())]
+        """What was compared, in that order."""
+        order = (
+            [self.also, self.chooser] if self.plan.unlabeled_weight else [self.chooser, self.also]
+        )
+        return [row for each in order if each is not None for row in each.table()]
 
 
 def make_plans(
@@ -186,7 +194,7 @@ def choose(
 ) -> Decision:
     """The plan that does best on held-out rows; trials take half of the time at most.
 
-    Where labels are too few for that, variances alone are learned, unless more rows will come.
+    Where labels are too few for that, classes share a covariance, unless more rows will come.
     """
     plan, settled = plans[0], previous is not None
     tradeoffs = [] if settled else other_tradeoffs(estimator, plan)
@@ -195,17 +203,20 @@ def choose(
     several = len(plans) > 1
     maps = len(KINDS) if several and estimator.marginals == "auto" else 0
     # The best of several is tried twice.
-    n_ways = len(plans) + several + len(tradeoffs) + asks + maps
+    n_ways = several + len(tradeoffs) + asks + maps
     some = None
-    if n_ways > 1 or calibrates:
+    if n_ways or calibrates:
         some = to_compare(engine, spawn(generator))
+    if some is not None and too_few(some):
+        tradeoffs, asks = [], False
     if several and some is not None and leaves_density_open(estimator):
-        if resolve(estimator.density, DENSITIES) == Auto() and too_few(some) and not stream:
-            plans = [replace(plan, recipe=replace(plan.recipe, structure=_FOR_FEW))]
-        elif has_heavy_tails(some):
+        if has_heavy_tails(some):
             plans = [*plans, replace(plan, recipe=replace(plan.recipe, structure=_student(plan)))]
-            n_ways += 1
-    chooser = Chooser[Plan, Trained](some, answers, spawn(generator), progress, n_ways=n_ways)
+        if resolve(estimator.density, DENSITIES) == Auto() and not stream:
+            plans = _for_few(plans, some)
+    n_ways += len(plans)
+    first, enough = spawn(generator), _CALIBRATING
+    chooser = Chooser[Plan, Trained](some, answers, first, progress, n_ways=n_ways, fewest=enough)
     ways = [_quick(estimator, each, _GLIMPSE) for each in plans] if several else plans
     best = chooser.race(ways, "density")
     if best.models and several:
@@ -221,7 +232,19 @@ def choose(
     best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
     chosen = replace(best.way, solver=plan.solver, begin=())
     saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
-    return Decision(chosen, engine, chooser, best, previous, best.held_out(), saw_all)
+    return Decision(chosen, engine, engine, chooser, best, previous, best.held_out(), saw_all)
+
+
+def _for_few(plans: list[Plan], rows: Engine) -> list[Plan]:
+    """Ways to compare: one more where labels are few, and that alone where they are too few."""
+    shared = rows.n_numbers <= _NARROW and plans[0].recipe.prior_rows is None
+    recipe = replace(plans[0].recipe, structure=_VARIANCES)
+    if shared:
+        recipe = replace(recipe, structure=_SHARED, prior_rows=_SHARED_ROWS)
+    way = replace(plans[0], recipe=recipe)
+    if too_few(rows):
+        return [way]
+    return [*plans, way] if shared and int(rows.labeled.sum()) <= _FEW else plans
 
 
 def from_trial(
@@ -257,13 +280,15 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
     best, second = found.trial, found.chooser.runner_up("density") or found.trial
     by_default = (estimator.objective, estimator.tradeoff) == ("margin", "auto")
     open_term = by_default and found.saw_all and bool(best.models)
-    ways: list[Plan] = []
+    ways, informative = list[Plan](), estimator.missingness == "informative"
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
         counts = [*trial.models[0].model.layout.counts] if trial.models else found.plan.counts
         if estimator.n_components == "auto" and counts is not None and not ways:
             counts = _more(counts, found.engine)
-        structure, informative = trial.way.recipe.structure, estimator.missingness == "informative"
-        recipe = replace(found.plan.recipe, structure=structure, informative=informative)
+        recipe = trial.way.recipe
+        if best is second and recipe.structure == _SHARED and not ways:
+            recipe = replace(recipe, structure=_VARIANCES, prior_rows=None)
+        recipe = replace(recipe, em=found.plan.recipe.em, informative=informative)
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
         ways.append(_of_indicators(way, found.engine) if kind == INDICATORS else way)
     if open_term:
@@ -307,7 +332,7 @@ def previous_fit(estimator: MixtureClassifier, rows: Rows, plans: list[Plan]) ->
     """The model of the previous fit; it must fit the new rows."""
     previous, structures = estimator.mixture_, [plan.recipe.structure for plan in plans]
     if leaves_density_open(estimator):
-        structures += [_student(plans[0]), _FOR_FEW]
+        structures += [_student(plans[0]), _SHARED, _VARIANCES]
     same = (
         previous.density.n_features == rows.X.values.shape[1]
         and np.array_equal(estimator.classes_, rows.classes)
