@@ -9,6 +9,7 @@ from scipy.stats import multivariate_normal
 from mixtura import MixtureClassifier
 from mixtura.data.indicators import Indicators
 from mixtura.engines import PunchedEngine
+from mixtura.solvers import LBFGS
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,18 @@ def test_tables_of_categories_alone_have_such_a_model(pairs):
     both = ~np.isnan(X[200:, :2]).any(1)
     assert model.marginals_ == ("linear", "indicators")
     assert model.score(X[200:, :2][both], y[200:][both]) > 0.97
+
+
+def test_many_rows_have_them_beside_one_model():
+    """The model of the rows stays one that has a density of them."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(3, size=(4000, 2)).astype(float)
+    y = codes[:, 0] == codes[:, 1]
+    settings = {"categorical_features": [0, 1], "solver": LBFGS(10), "random_state": 0}
+    model = MixtureClassifier(1, **settings).fit(codes[:3500], y[:3500])
+    assert model.marginals_ == ("linear", "indicators")
+    assert model.score(codes[3500:], y[3500:]) > 0.97
+    assert set(np.unique(model.sample(20)[0])) <= {0.0, 1.0, 2.0}
 
 
 def test_missing_categories_are_integrated_out(fitted, pairs):

@@ -169,7 +169,7 @@ class Ensemble:
                 wanted, own = each.decision(found), spawn(generator)
                 engine = wanted.engine
                 plan, begin = from_trial(estimator, wanted.plan, each.trial)
-                if estimator.solver == "auto" and begin is None:  # one component per class
+                if estimator.solver == "auto" and not isinstance(plan.solver, LBFGS):
                     plan = replace(plan, solver=LBFGS(_ITERATIONS))
                     engine = engine.sample(_ENOUGH, own)
                 trained = plan.train(engine, own, progress.part(_TIME), previous=begin)
