@@ -368,7 +368,7 @@ def test_few_labels_by_search(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(table2, "_images", lambda name: images)
     for name, value in {"LABELS": (30,), "SIZES": (5,), "SHAPES": {True: (((1, 0.1),),)}}.items():
         monkeypatch.setattr(table2, name, value)
-    for name, value in {"N_TRIALS": 3, "STEPS": (6, 6, 6, 6), "EPOCHS": (0, 1, 1, 1)}.items():
+    for name, value in {"N_TRIALS": 3, "STEPS": (6,) * 5, "EPOCHS": (0, 1, 1, 1, 1)}.items():
         monkeypatch.setattr(_search, name, value)
     report = Report("trial", tmp_path, device="cpu", search=True)
     for task in table2.tasks():

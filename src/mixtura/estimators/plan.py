@@ -68,8 +68,9 @@ _SHARED, _SHARED_ROWS, _NARROW, _VARIANCES = Full(0.3), 1e3, 128, Diagonal(0.3)
 _FEW, _CALIBRATING = 100, 8
 #: What tells which categories go together: of few columns, and of more.
 _WHOLE, _PAIRS, _PAIRS_OF_MANY = 30, Full(0.1), LowRank(10, 0.1)
-#: Rows that a class counts for while a stream has not shown any.
-_UNSEEN = 0.5
+#: The prior of a class that a stream has not shown yet: with one of a row or less it would already
+#: be predicted for rows between the others.
+_NEVER = 1e-100
 
 
 @dataclass(frozen=True)
@@ -387,9 +388,8 @@ def _class_prior(class_prior: Numbers | str, rows: Rows) -> np.ndarray:
     if isinstance(class_prior, str):
         mass = class_masses(rows.y, rows.weight, n_classes)
         uniform = class_prior == "uniform" or mass.sum() == 0
-        unseen = _UNSEEN * mass.sum() / max(1, np.count_nonzero(rows.y >= 0))
-        prior = np.ones(n_classes) if uniform else np.where(mass > 0, mass, unseen)
-        return prior / prior.sum()
+        prior = np.ones(n_classes) if uniform else mass
+        return np.maximum(prior / prior.sum(), _NEVER)
     prior = np.asarray(class_prior, dtype=np.float64)
     if prior.shape != (n_classes,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
         raise InvalidInputError(
