@@ -1,12 +1,14 @@
 """Categories that are indicators of a Gaussian: what goes together tells the class."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
-from mixtura import MixtureClassifier
+from mixtura import MixtureClassifier, load
 from mixtura.data.indicators import Indicators
 from mixtura.engines import PunchedEngine
 from mixtura.solvers import LBFGS
@@ -57,6 +59,54 @@ def test_many_rows_have_them_beside_one_model():
     assert model.marginals_ == ("linear", "indicators")
     assert model.score(codes[3500:], y[3500:]) > 0.97
     assert set(np.unique(model.sample(20)[0])) <= {0.0, 1.0, 2.0}
+
+
+def same(X, y, columns=(0, 1, 2), sample_weight=None):
+    """A fit that has settled: until then, iterates depend on the order of columns."""
+    settled = {
+        "solver": LBFGS(300, 1e-10),
+        "random_state": 0,
+        "categorical_features": list(columns),
+    }
+    return MixtureClassifier(1, **settled).fit(X, y, sample_weight)
+
+
+def of_member(model, X):
+    """Class log-joints by the model of indicators alone: folds, and so calibration, go by rows."""
+    engine, member = model.model_.engine(model._rows(X), "cpu"), model.model_.blend.members[-1]
+    assert member.scaling.indicators is not None
+    return member.class_log_joint(engine.under(member.scaling))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_must_not_matter(pairs, tmp_path):
+    """Names of categories and classes, order of columns, units, the type, copies, files."""
+    X, y = (each[:200] for each in pairs)
+    model, order = same(X, y), [3, 1, 0, 2]
+    wanted = of_member(model, X)
+    # Another path to the same flat optimum: LBFGS's tolerance is of the objective, not the place.
+    assert_same = partial(np.testing.assert_allclose, desired=wanted, rtol=1e-3)
+    names = np.array([30.0, 10.0, 20.0])
+    renamed = np.where(np.isnan(X), np.nan, names[np.nan_to_num(X).astype(int).clip(0, 2)])
+    renamed[:, 3] = 7.0 * X[:, 3] - 100.0
+    assert_same(of_member(same(renamed, y), renamed))
+    assert_same(of_member(same(X, np.where(y == 1, "a", "b")), X)[:, ::-1])
+    columns = same(X[:, order], y, [1, 2, 3])
+    assert_same(of_member(columns, X[:, order]))
+    assert_same(of_member(same(X.astype(np.float32), y), X.astype(np.float32)))
+    weight = 1.0 + np.arange(200) % 2
+    copies = np.repeat(np.arange(200), weight.astype(int))
+    weighted = same(X, y, sample_weight=weight)
+    np.testing.assert_allclose(
+        of_member(weighted, X), of_member(same(X[copies], y[copies]), X), rtol=1e-5, atol=1e-7
+    )
+    model.save(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(of_member(load(tmp_path / "model.safetensors"), X), wanted)
+
+
+def test_an_empty_row_gets_the_prior(fitted):
+    empty = fitted.predict_proba(np.full((1, 4), np.nan))[0]
+    np.testing.assert_allclose(empty, fitted.class_prior_, rtol=1e-9)
 
 
 def test_missing_categories_are_integrated_out(fitted, pairs):

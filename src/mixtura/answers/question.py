@@ -154,10 +154,8 @@ class ClassQuestion:
         self, mixture: Mixture, rows: Matrix, subsets: Subsets
     ) -> tuple[Tensor, Tensor]:
         """Class log-joints (s n, C), and shares of the columns that are missing, (s n,)."""
-        engine, subsets = (
-            self.model.engine(rows, self.device),
-            subsets.spread(self.model.scaling.origin),
-        )
+        engine = self.model.engine(rows, self.device)
+        subsets = subsets.spread(self.model.scaling.origin)
         batch = engine.all_rows()
         mixture = mixture if engine.device.type == "cpu" else mixture.to(engine.device)
         kept = torch.from_numpy(subsets.columns(engine.n_features)).to(engine.device)

@@ -18,9 +18,10 @@ from mixtura.data.in_memory import as_table
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
 from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.reading import TABLE_CONSTRAINTS
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_weight
 from mixtura.exceptions import InvalidInputError
 from mixtura.progress import Callback
+from mixtura.selection.held_out import mean_and_error
 
 #: Rows per entry of a covariance for which low rank is no question.
 _ROWS_PER_ENTRY = 5
@@ -145,6 +146,7 @@ class MixtureImputer(TransformerMixin, Estimator):
         if size < 3 or enough or values.size > _MOST_NUMBERS or self.max_time:
             return False
         scale, gain = np.nanstd(values, axis=0), np.zeros(len(values))
+        weight = check_weight(sample_weight, len(values))
         rng = np.random.default_rng(self._generator().initial_seed())
         for _ in range(_TRIALS):
             hidden = (rng.random(values.shape) < _HIDDEN) & ~np.isnan(values)
@@ -155,9 +157,10 @@ class MixtureImputer(TransformerMixin, Estimator):
                 squares = ((filled - values) / np.where(scale > 0.0, scale, 1.0)) ** 2
                 off = np.where(kinds, filled != values, squares)
                 gain += sign * np.where(hidden, off, 0.0).sum(1)
-            if gain.mean() <= 0.0:
+            mean, error = mean_and_error(gain, weight)
+            if mean <= 0.0:
                 return False
-        return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
+        return mean > error
 
     def _missing(self, X: ArrayLike) -> np.ndarray:
         """(n, D) what is missing."""

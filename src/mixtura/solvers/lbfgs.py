@@ -89,12 +89,13 @@ class LBFGS(Solver):
         sums: Callable[[Free], Free] = partial(
             traced_sums, model, objective=objective, engine=engine, prior=prior
         )
-        if (
-            isinstance(model, Mixture | MixtureStack)
-            and model.density.explicit
-            and isinstance(prior, SpreadPrior | NoneType)
-        ):
-            sums = partial(explicit_sums, model, objective=objective, engine=engine, prior=prior)
+        small = None
+        if isinstance(model, Mixture | MixtureStack) and isinstance(prior, SpreadPrior | NoneType):
+            small = small_function(model, objective, engine, prior)
+            if model.density.explicit:
+                sums = partial(
+                    explicit_sums, model, objective=objective, engine=engine, prior=prior
+                )
         elif (
             isinstance(model, ReadOut)
             and model.explicit
@@ -102,9 +103,7 @@ class LBFGS(Solver):
             and (isinstance(engine, PreparedEngine) or not engine.may_have_missing)
         ):
             sums = partial(read_out_sums, model, objective=objective, engine=engine, prior=prior)
-        function = packed.mean(sums, model.total_weight(engine.y, engine.weight))
-        if isinstance(model, Mixture | MixtureStack) and isinstance(prior, SpreadPrior | NoneType):
-            function = small_function(model, objective, engine, prior) or function
+        function = small or packed.mean(sums, model.total_weight(engine.y, engine.weight))
         search = Minimization(function, packed.pack(model.free()), self.max_iter, self.tol)
         while not search.settled.all():
             if not search.advance():
