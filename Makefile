@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 DOCS_STAMP := $(VENV)/.docs-done
 #: Files of tests that go through most of the core and of the command.
-LOWEST := $(addprefix tests/test_,densities.py em.py mixture.py objectives.py schema.py imputer.py \
+LOWEST := $(addprefix tests/test_,densities.py em.py mixture.py objectives.py schema.py schema_applied.py imputer.py \
 	persistence.py runtime.py command.py table_files.py)
 
 .DEFAULT_GOAL := help

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.datasets import load_iris, load_wine
 
-from mixtura import progress
+from mixtura import MixtureClassifier, progress
 
 torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it gives
 
@@ -98,3 +98,9 @@ def holey_wine(wine, rng):
     """Wine with a tenth of its entries missing."""
     X, y = wine
     return np.where(rng.random(X.shape) < 0.1, np.nan, X), y
+
+
+@pytest.fixture(scope="session")
+def several(iris):
+    """A generative model with several components a class, unequal in number."""
+    return MixtureClassifier([2, 1, 3], objective="likelihood", random_state=0).fit(*iris)

@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from small import PLAIN
 
 from mixtura import MixtureClassifier
 from mixtura.data import Table
@@ -30,8 +31,6 @@ from mixtura.selection.typical import held_out_scores
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam
 
 OBJECTIVES = ["likelihood", "conditional", "margin", "smooth_margin"]
-#: A quick generative fit, in which every statistic has a closed form.
-PLAIN = {"n_components": 1, "density": "full", "objective": "likelihood", "prior_rows": 0}
 
 
 def possible(solver, objective, density):
@@ -55,12 +54,6 @@ COMBINATIONS = [
 def fitted(iris):
     """A default model of iris."""
     return MixtureClassifier(solver=LBFGS(20), random_state=0).fit(*iris)
-
-
-@pytest.fixture(scope="module")
-def several(iris):
-    """A generative model with several components a class, unequal in number."""
-    return MixtureClassifier([2, 1, 3], objective="likelihood", random_state=0).fit(*iris)
 
 
 # -- fitting -----------------------------------------------------------------------------------
@@ -474,89 +467,6 @@ def test_a_few_surprises_do_not_set_the_temperature(iris, rng):
     assert -np.log(proba[np.arange(450), noisy]).mean() < 0.5
 
 
-# -- what a generative model can do ------------------------------------------------------------
-
-
-def test_outliers(several, iris):
-    """Far rows are, no more than a share of the training rows is, and others are not."""
-    X, _ = iris
-    assert several.is_outlier(X + 100.0).all()
-    assert several.is_outlier(X).sum() <= 2
-    assert 5 <= several.is_outlier(X, share=0.1).sum() <= 15
-    assert not several.is_outlier(X, share=0.0).any()
-    assert not several.is_outlier(np.full((1, 4), np.nan)).any()
-
-
-def test_imputing_the_mean(several, iris, holey_iris):
-    """Holes are filled, near the truth, and observed entries come back to the bit."""
-    X, holey = iris[0], holey_iris[0]
-    filled = several.impute(holey)
-    missing = np.isnan(holey)
-    assert filled.shape == X.shape
-    assert np.isfinite(filled).all()
-    np.testing.assert_array_equal(filled[~missing], holey[~missing])
-    naive = np.where(missing, np.nanmean(holey, axis=0), holey)
-    assert ((filled - X) ** 2).sum() < 0.5 * ((naive - X) ** 2).sum()
-    np.testing.assert_array_equal(several.impute(X), X)
-
-
-def test_imputing_draws(several, holey_iris):
-    """Draws differ where entries are missing, agree where not, and average to the mean."""
-    holey = holey_iris[0][:20]
-    missing = np.isnan(holey)
-    draws = several.impute(holey, n_draws=100, random_state=0)
-    assert draws.shape == (100, 20, 4)
-    np.testing.assert_array_equal(draws[:, ~missing], np.tile(holey[~missing], (100, 1)))
-    error = np.abs(draws.mean(0) - several.impute(holey))[missing]
-    assert (error < 5 * draws.std(0)[missing] / 10).all()
-    again = several.impute(holey, n_draws=100, random_state=0)
-    np.testing.assert_array_equal(draws, again)
-
-
-def test_imputing_with_labels(iris):
-    """Given the class of a row of holes, its mean is the mean of the class."""
-    model = MixtureClassifier(**PLAIN).fit(*iris)
-    nothing = np.full((4, 4), np.nan)
-    filled = model.impute(nothing, [0, 1, 2, -1])
-    np.testing.assert_allclose(filled[:3], model.means_, 1e-9)
-    np.testing.assert_allclose(filled[3], model.class_prior_ @ model.means_, 1e-9)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_imputing_keeps_the_type(several, holey_iris, dtype):
-    """Float32 in, float32 out, observed entries to the bit."""
-    holey = holey_iris[0].astype(dtype)
-    filled = several.impute(holey)
-    assert filled.dtype == dtype
-    seen = ~np.isnan(holey)
-    np.testing.assert_array_equal(filled[seen], holey[seen])
-
-
-def test_sampling(iris):
-    """Labels from the prior, or as asked; rows from the class."""
-    X, y = iris
-    model = MixtureClassifier(**PLAIN, class_prior=[0.6, 0.3, 0.1]).fit(X, y)
-    rows, labels = model.sample(5000, random_state=0)
-    assert rows.shape == (5000, 4)
-    np.testing.assert_allclose(np.bincount(labels) / 5000, [0.6, 0.3, 0.1], atol=0.03)
-    rows, labels = model.sample(2000, y=1, random_state=0)
-    assert set(labels) == {1}
-    np.testing.assert_allclose(rows.mean(0), X[y == 1].mean(0), atol=0.1)
-    assert model.sample(3, y=[2, 0, 2], random_state=0)[1].tolist() == [2, 0, 2]
-    again = model.sample(2000, y=1, random_state=0)[0]
-    np.testing.assert_array_equal(rows, again)
-
-
-def test_embedding(several, iris):
-    """Component posteriors, named, summing to one."""
-    embedded = several.transform(iris[0])
-    assert embedded.shape == (150, 6)
-    np.testing.assert_allclose(embedded.sum(1), 1.0, 1e-9)
-    np.testing.assert_array_equal(embedded, several.responsibilities(iris[0]))
-    names = several.get_feature_names_out()
-    assert names.tolist() == [f"mixtureclassifier{i}" for i in range(6)]
-
-
 # -- inputs of all kinds -----------------------------------------------------------------------
 
 
@@ -639,57 +549,6 @@ def test_a_pickle_does_not_hold_what_predictions_keep(iris):
     assert len(pickle.dumps(several)) < size + 500
 
 
-def test_parts_of_a_stream_may_be_smaller_than_a_mixture(iris):
-    """Components are those of the first part: two rows per class are enough afterwards."""
-    X, y = iris
-    model = MixtureClassifier(3, density="diag", objective="likelihood", random_state=0)
-    model.partial_fit(X[::2], y[::2], classes=[0, 1, 2])
-    few = [0, 1, 60, 61, 120, 121]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.partial_fit(X[few], y[few])
-    assert model.n_components_ == [3, 3, 3]
-
-
-@pytest.mark.parametrize("density", [Full, Diagonal])
-def test_a_stream_ends_where_a_fit_does(density, iris, rng):
-    """Where the floor acts on no part; with the floor and the prior of the defaults, near it."""
-    order = rng.permutation(150)
-    X, y = iris[0][order], iris[1][order]
-    for settings, tolerance in (
-        ({"prior_rows": 0, "density": density(1e-3)}, 1e-9),
-        ({"density": density()}, 0.1),
-    ):
-        whole, stream = (MixtureClassifier(1, objective="likelihood", **settings) for _ in range(2))
-        whole.fit(X, y)
-        for part in np.split(np.arange(150), 3):
-            stream.partial_fit(X[part], y[part], classes=[0, 1, 2])
-        np.testing.assert_allclose(
-            stream.predict_proba(X), whole.predict_proba(X), atol=tolerance, rtol=0
-        )
-
-
-@pytest.mark.parametrize("density", [Full(), Diagonal()], ids=str)
-def test_components_of_a_stream_follow_its_rows(density, rng):
-    """Three clusters come, where there was one, and two of them leave; a given number stays."""
-    free, fixed = (
-        MixtureClassifier(size, density=density, objective="likelihood", random_state=0)
-        for size in ("auto", 1)
-    )
-    sizes = []
-    for n_rows, clusters in ((20, 1), (500, 3), (500, 1), (100, 1), (100, 1)):
-        y, place = np.arange(n_rows) % 2, rng.integers(clusters, size=n_rows)
-        X = rng.normal(size=(n_rows, 2)) + 8.0 * np.column_stack([place % 2, place // 2])
-        X[:, 0] -= 8.0 * y
-        for model in (free, fixed):
-            model.partial_fit(X, y, classes=[0, 1], memory=20)
-        sizes.append(free.n_components_)
-    assert sizes[0] == sizes[-1] == fixed.n_components_ == [1, 1]
-    assert min(sizes[1]) >= 3
-    assert max(sizes[1]) <= 4
-    assert free.drift_[-1] > fixed.drift_[-1] - 0.05
-
-
 def test_em_that_is_given_as_init_is_the_one_that_fits_the_likelihood(iris):
     """Where nothing else says how the likelihood is maximized."""
     settings = {"n_components": 2, "density": "diag", "objective": "likelihood", "random_state": 0}
@@ -698,44 +557,3 @@ def test_em_that_is_given_as_init_is_the_one_that_fits_the_likelihood(iris):
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
         by_solver = MixtureClassifier(solver=EM(max_iter=2), **settings).fit(*iris)
     np.testing.assert_array_equal(by_init.means_, by_solver.means_)
-
-
-def test_a_stream_that_forgets_follows_a_shift(rng):
-    """Two shifts in nine parts; `drift_` falls where rows have changed, and errors come back."""
-    told, errors = [], {None: [], 200.0: []}
-    for memory, wrong in errors.items():
-        model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
-        for part in range(9):
-            y = np.arange(200) % 2
-            X = (
-                np.random.default_rng(part).normal(size=(200, 2))
-                + 4.0 * (y ^ (part // 3 % 2))[:, None]
-            )
-            if part:
-                wrong.append(1.0 - model.score(X, y))
-                told.append(model.score_samples(X).mean())
-            model.partial_fit(X, y, classes=[0, 1], memory=memory)
-        np.testing.assert_allclose(model.drift_, told[-8:], 1e-9)
-    assert wrong[1] < 0.05 < 0.5 < wrong[2]
-    assert max(wrong[4], wrong[7]) < 0.2 < max(errors[None][4], errors[None][7])
-    assert not hasattr(model.fit(X, y), "drift_")
-    with pytest.raises(ValueError, match="memory=0"):
-        model.partial_fit(X, y, memory=0)
-    with pytest.raises(ValueError, match="memory='all'"):
-        model.partial_fit(X, y, memory="all")
-
-
-def test_what_a_stream_has_not_shown_and_what_it_refuses(rng):
-    """A class to come is not predicted before; one absurd value would stay for good."""
-    model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
-    X = rng.normal(size=(50, 2))
-    model.partial_fit(X, np.zeros(50), classes=[0, 1])
-    np.testing.assert_allclose(model.class_prior_, [1.0, 0.0], atol=1e-90)
-    assert model.drift_ == []
-    model.partial_fit(X + 4.0, np.ones(50))
-    np.testing.assert_allclose(model.class_prior_, [0.5, 0.5])
-    means = model.means_
-    X[3, 1] = 1e300
-    with pytest.raises(ValueError, match=r"column 1: 1e\+300 is more than 1e\+09 deviations"):
-        model.partial_fit(X, np.zeros(50))
-    np.testing.assert_array_equal(model.means_, means)

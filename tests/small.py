@@ -1,0 +1,16 @@
+"""Small rows and settings, for several tests."""
+
+import numpy as np
+
+X = np.random.default_rng(0).normal(size=(30, 3)) + np.repeat(np.arange(3), 10)[:, None] * 3.0
+Y = np.repeat([0, 1, 2], 10)
+
+
+def with_value(value, row=3, column=1):
+    changed = X.copy()
+    changed[row, column] = value
+    return changed
+
+
+#: A quick generative fit, in which every statistic has a closed form.
+PLAIN = {"n_components": 1, "density": "full", "objective": "likelihood", "prior_rows": 0}
