@@ -4,9 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 DOCS_STAMP := $(VENV)/.docs-done
+#: Bytecode is kept, whatever the environment says: each worker of the tests and each process that
+#: they start would otherwise compile PyTorch anew. The first import writes it, so pip need not.
+unexport PYTHONDONTWRITEBYTECODE
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
 #: Files of tests that go through most of the core and of the command.
-LOWEST := $(addprefix tests/test_,densities.py em.py mixture.py objectives.py schema.py schema_applied.py imputer.py \
-	persistence.py runtime.py command.py table_files.py)
+LOWEST := $(addprefix tests/test_,densities.py em.py mixture.py objectives.py schema.py schema_applied.py \
+	imputer.py persistence.py runtime.py command.py table_files.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -23,9 +28,8 @@ $(STAMP): pyproject.toml requirements-dev.lock
 			"$$($(PYTHON) --version 2>&1). Try: make setup PYTHON=python3.11" >&2; \
 		exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--no-build-isolation --no-deps -e .
+	$(PIP) -r requirements-dev.lock
+	$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
 demo: $(STAMP)  ## run the demonstration
@@ -42,11 +46,11 @@ docs: $(DOCS_STAMP)  ## build the documentation site, into docs/_build/html
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -q -j 2 docs docs/_build/html
 
 $(DOCS_STAMP): $(STAMP) requirements-docs.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.lock
+	$(PIP) -r requirements-docs.lock
 	@touch $@
 
 package: $(STAMP)  ## build the source archive and the wheel, into dist, and check them
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-release.lock
+	$(PIP) -r requirements-release.lock
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
