@@ -31,6 +31,7 @@ class SequenceBatch:
     y : (n,) class index, -1 for unlabeled sequences.
     weight : (n,) non-negative weights.
     kept : what a density wants to find again when it sees the same batch; it goes with the batch.
+    lasting : the same of what follows from the sequences alone; it stays as long as they do.
     """
 
     frames: Batch
@@ -38,6 +39,7 @@ class SequenceBatch:
     y: Tensor
     weight: Tensor
     kept: dict[str, Any] = field(default_factory=dict)
+    lasting: dict[object, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -79,7 +81,8 @@ class SequenceBatch:
             if frames.observed is not None:
                 seen.append(frames.observed[:, at, None].expand_as(x[-1]))
         observed = torch.cat(seen, 1) if seen else None
-        return replace(self, frames=replace(frames, x=torch.cat(x, 1), observed=observed), kept={})
+        frames = replace(frames, x=torch.cat(x, 1), observed=observed)
+        return replace(self, frames=frames, kept={}, lasting={})
 
     def missing_share(self) -> Tensor:
         """(n,) share of the values that each sequence lacks."""

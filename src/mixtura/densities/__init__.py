@@ -21,6 +21,7 @@ from mixtura.densities.hole_pattern import HolePattern
 from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.low_rank_precision import LowRankPrecision
 from mixtura.densities.product import Product, numeric_part, with_numeric_part, without_atoms
+from mixtura.densities.side_by_side import SideBySide
 from mixtura.densities.structures import (
     DENSITIES,
     Auto,
@@ -50,6 +51,7 @@ __all__ = [
     "LowRankGaussian",
     "LowRankPrecision",
     "Product",
+    "SideBySide",
     "Spherical",
     "Statistics",
     "Structure",

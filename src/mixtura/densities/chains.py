@@ -83,8 +83,11 @@ class Forward(Protocol):
     def log_filtered(self) -> Tensor:
         """(K, F, S) log p(state | frames so far), up to a constant per frame."""
 
-    def posterior(self, weight: Tensor) -> Posterior:
-        """The backward pass; each sequence counts with its weight (n, K), of any sign."""
+    def posterior(self, weight: Tensor, goes_on: Tensor | None = None) -> Posterior:
+        """The backward pass; each sequence counts with its weight (n, K), of any sign.
+
+        `goes_on` (K, F) says after which frames moves count: not those beyond an end.
+        """
 
 
 def forward(
@@ -170,11 +173,13 @@ class ScaledForward:
         moves = self.alpha @ coming.mT * self.transition
         return float(starts[no_start].sum() + moves[no_move].sum())
 
-    def posterior(self, weight: Tensor) -> Posterior:
+    def posterior(self, weight: Tensor, goes_on: Tensor | None = None) -> Posterior:
         beta, coming = self._ahead
-        owner = self.packing.owner if self.joints is None else self.joints.cut.owner
-        left = self.alpha * weight.mT[:, None, owner]
+        cut = None if self.joints is None else self.joints.cut
+        left = self.alpha * weight.mT[:, None, self.packing.owner if cut is None else cut.owner]
         state = self._packed(left * beta)
+        if goes_on is not None:
+            left *= _looped(goes_on[..., None], cut)
         pairs = left @ coming.mT * self.transition
         return Posterior(state, state[:, : self.packing.n_first].sum(1), pairs)
 
@@ -327,7 +332,7 @@ class LogForward:
     def log_filtered(self) -> Tensor:
         return self.log_alpha
 
-    def posterior(self, weight: Tensor) -> Posterior:
+    def posterior(self, weight: Tensor, goes_on: Tensor | None = None) -> Posterior:
         packing, since = self.packing, self.packing.n_first
         log_beta = torch.zeros_like(self.log_alpha)
         betas, seen = (part.split(packing.alive, 1) for part in (log_beta, self.log_emission))
@@ -337,10 +342,13 @@ class LogForward:
         share = weight.mT[:, packing.owner, None]
         whole = self.log_prob.mT[:, packing.owner, None]
         state = (self.log_alpha + log_beta - whole).exp_().mul_(share)
-        came = (self.log_alpha[:, packing.previous()] - whole[:, since:]).unbind(2)
+        before, moved = packing.previous(), share[:, since:]
+        if goes_on is not None:
+            moved = moved * goes_on[:, before, None]
+        came = (self.log_alpha[:, before] - whole[:, since:]).unbind(2)
         onto = (self.log_emission + log_beta)[:, since:]
         pairs = [
-            ((source[..., None] + onto + moves[:, None]).exp_() * share[:, since:]).sum(1)
+            ((source[..., None] + onto + moves[:, None]).exp_() * moved).sum(1)
             for source, moves in zip(came, self.log_transition.unbind(1), strict=True)
         ]
         return Posterior(state, state[:, :since].sum(1), torch.stack(pairs, 1))

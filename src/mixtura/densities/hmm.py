@@ -175,7 +175,10 @@ class HiddenMarkov(Density[SequenceBatch]):
     def _posterior(self, batch: SequenceBatch, weight: Tensor) -> Posterior:
         """Sums over what the chain did; `state` is by state."""
         with torch.no_grad():
-            found = self._forward(batch).posterior(weight)
+            return self._states(self._forward(batch).posterior(weight))
+
+    def _states(self, found: Posterior) -> Posterior:
+        """What the chain did, `state` by state."""
         if self.log_duration is None:
             return found
         return replace(found, state=found.state.unflatten(2, (-1, self.n_phases)).sum(3))

@@ -115,10 +115,19 @@ class MixtureStack(Weighted):
 
     def with_parts(self, places: Tensor, other: MixtureStack) -> MixtureStack:
         """The stack with the mixtures of another at some places."""
-        parts = [self[place] for place in range(len(self))]
-        for number, place in enumerate(places.tolist()):
-            parts[place] = other[number]
-        return MixtureStack.of(parts, self.assignment)
+        components = torch.arange(self.log_weight.numel(), device=places.device)
+        components = components.view_as(self.log_weight)[places].flatten()
+        new = other.density.tensors()
+        named = {
+            name: value.index_copy(0, components, new[name])
+            for name, value in self.density.tensors().items()
+        }
+        return replace(
+            self,
+            density=self.density.with_tensors(named),
+            log_weight=self.log_weight.index_copy(0, places, other.log_weight),
+            log_prior=self.log_prior.index_copy(0, places, other.log_prior),
+        )
 
     def replaced(self, new: MixtureStack, which: Tensor) -> MixtureStack:
         """Those of another stack at `which` (P,), these elsewhere."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mixtura.densities import HiddenMarkov, SideBySide
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import Assignment, MixtureStack
@@ -39,6 +40,9 @@ _LOG_ODDS, _ZOOMS = (-9.0, 4.5, 28), 3
 _NUMBERS = 1_000_000
 #: Single rows that a generative stage tries to begin with.
 _SINGLES = 5
+#: Frames of sequences of classes that EM trains side by side at most, and how many times as many
+#: the largest of them has as the smallest: the loop over time is that of the largest.
+_FRAMES, _EVEN = 100_000, 2.0
 #: Share of a stage in the mixture when several are compared, after so many refits.
 _GLIMPSE, _GLIMPSES = 0.02, 1
 #: Iterations of EM where others will follow.
@@ -125,20 +129,46 @@ class Learner:
         """EM on the rows of every class that has some, side by side where they are few."""
         present = [label for label, rows in enumerate(engines) if len(rows)]
         alike = len({_shapes(start) for start in starts}) == 1
-        few = len(present) > 0 and are_few(engine, len(engine), self.n_classes)
-        if engine.uniform and alike and few:
-            own = torch.eye(self.n_classes, dtype=torch.bool, device=engine.device)
+        alike = alike and (engine.uniform or starts[0].density.closed_form)
+        run = partial(em.run, objective=Likelihood(), progress=progress)
+        trained: dict[int, FitResult[Mixture]] = {}
+        for labels in self._groups(present, engine, engines) if alike else []:
+            own = torch.eye(self.n_classes, dtype=torch.bool, device=engine.device)[labels]
             assignment = Assignment(own, torch.zeros_like(own[0], dtype=torch.long))
-            stack = MixtureStack.of(starts, assignment)
-            prior = SpreadPrior.stacked([self.prior] * len(starts), starts[0].n_components)
-            found = unstacked(em.run(stack, Likelihood(), engine, progress, prior=prior))
-            trained = {label: found[label] for label in present}
-        else:
-            run = partial(em.run, objective=Likelihood(), progress=progress, prior=self.prior)
-            trained = {label: run(starts[label], engine=engines[label]) for label in present}
+            stack = MixtureStack.of([starts[label] for label in labels], assignment)
+            if isinstance(stack.density, HiddenMarkov):
+                kind = torch.tensor(labels, device=engine.device)
+                stack = replace(stack, density=SideBySide.of(stack.density, kind))
+            count = stack.density.location[..., 0].numel() // len(labels)  # states, too
+            prior = SpreadPrior.stacked([self.prior] * len(labels), count)
+            some = engine.only(own.any(0)[engine.y])
+            found = run(stack, engine=some, prior=prior)
+            if isinstance(found.model.density, SideBySide):
+                plain = replace(found.model, density=found.model.density.plain())
+                found = replace(found, model=plain)
+            trained |= zip(labels, unstacked(found), strict=True)
+        for label in present:
+            if label not in trained:
+                rows = engines[label]
+                trained[label] = run(starts[label], engine=rows, prior=self.prior)
         return [
             trained.get(label, FitResult(start, 0.0, 0, True)) for label, start in enumerate(starts)
         ]
+
+    def _groups(self, present: list[int], engine: Engine, engines: list[Engine]) -> list[list[int]]:
+        """Classes that cost less together than one by one."""
+        if engine.uniform:
+            return [present] if present and are_few(engine, len(engine), self.n_classes) else []
+        frames = {label: float(engines[label].sizes.sum()) for label in present}
+        groups: list[list[int]] = []
+        for label in sorted(present, key=lambda label: frames[label]):
+            group = groups[-1] if groups else []
+            even = group and frames[label] <= _EVEN * frames[group[0]]
+            if even and (len(group) + 1) * frames[label] <= _FRAMES:
+                group.append(label)
+            else:
+                groups.append([label])
+        return [sorted(group) for group in groups if len(group) > 1]
 
     def _join(self, parts: list[Mixture], engines: list[Engine]) -> Mixture:
         masses = [max(engine.total_weight, _ABSENT) for engine in engines]
