@@ -14,6 +14,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 
 import mixtura
 from mixtura import (
@@ -23,6 +24,7 @@ from mixtura import (
     MixtureImputer,
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
+    MixtureRegressor,
     PairwiseClassifier,
     SparseMixtureClassifier,
 )
@@ -475,13 +477,28 @@ class Shrinking:
         return iter([self.frame if self.passes < 4 else self.frame[:199]])
 
 
-def test_others_say_who_reads_files(files, fitted):
-    for call in (SparseMixtureClassifier().fit, MixtureImputer().fit, fitted.score):
-        for rows in (str(files / "*.parquet"), sorted(files.iterdir())):
-            with pytest.raises(UnsupportedError, match="MixtureClassifier, MixtureDensity"):
-                call(rows, "label")
+def test_who_does_not_read_files_says_what_to_do(files, fitted, streaming):
+    for rows in (str(files / "*.parquet"), sorted(files.iterdir())):
+        with pytest.raises(UnsupportedError, match=r"mixtura\.parquet\.write"):
+            fitted.score(rows, "label")
     with pytest.raises(ValueError, match="y='label' is a name"):
-        PairwiseClassifier(MixtureClassifier()).fit(str(files / "*.parquet"), "label")
+        PairwiseClassifier(LogisticRegression()).fit(str(files / "*.parquet"), "label")
+    rows = parquet.Source(files / "*.parquet", ["a", "b", "label"])
+    with pytest.raises(UnsupportedError, match="up to 250 numbers: pass a random sample"):
+        SparseMixtureClassifier().fit(rows, "label")
+
+
+def test_a_sparse_model_of_files_is_that_of_memory(frame, tmp_path):
+    """It keeps all rows in memory, and marginalizes nothing."""
+    whole, model = frame.dropna(), SparseMixtureClassifier(1, max_iter=3, random_state=0)
+    frame[["a", "flag", "label"]].to_parquet(tmp_path / "holes.parquet")
+    with pytest.raises(InvalidInputError, match="contains NaN"):
+        clone(model).fit(tmp_path / "holes.parquet", "label")
+    whole[["a", "b", "label"]].to_parquet(tmp_path / "rows.parquet", row_group_size=33)
+    ours = clone(model).fit(tmp_path / "rows.parquet", "label")
+    theirs = model.fit(whole[["a", "b"]], whole["label"])
+    assert ours.terms_ == theirs.terms_
+    np.testing.assert_array_equal(ours.coef_, theirs.coef_)
 
 
 @pytest.mark.parametrize(
@@ -490,18 +507,38 @@ def test_others_say_who_reads_files(files, fitted):
         BoostedMixtureClassifier(1, n_stages=1, calibrate=False),
         MixtureNetworkClassifier(2, embedding="posterior", solver=LinkedEM(2), calibrate=False),
         MixtureNetworkRegressor(2, embedding="posterior", solver=LinkedEM(2)),
+        MixtureRegressor(2, density="diag", marginals="linear", init=EM(2), solver=LBFGS(2)),
+        MixtureImputer(2, add_indicator=True),
+        MixtureImputer(1, use_labels=True, density="diag"),
+        PairwiseClassifier(MixtureClassifier(1, density="diag", objective="likelihood")),
     ],
     ids=lambda model: type(model).__name__,
 )
 def test_other_models_of_files_are_those_of_memory(model, frame, files, streaming):
-    columns, target = ["a", "b", "kind"], "label" if hasattr(model, "calibrate") else "weight"
-    model.set_params(missingness="ignore", random_state=0)
+    columns = ["a", "b", "kind"]
+    target = "weight" if hasattr(model, "predict_interval") else "label"
+    inner = getattr(model, "estimator", model)
+    known = {"missingness": "ignore", "random_state": 0}
+    inner.set_params(**{name: value for name, value in known.items() if hasattr(inner, name)})
     source = parquet.Source(sorted(files.iterdir()), columns=[*columns, target])
     ours = clone(model).fit(source, target)
     theirs = clone(model).fit(frame[columns], frame[target])
-    answer = "predict_proba" if target == "label" else "predict"
-    found = [getattr(each, answer)(frame[columns]) for each in (ours, theirs)]
-    np.testing.assert_allclose(*found, 1e-6, 1e-9)
+    answers = ("predict_proba", "predict", "transform")
+    answer = next(name for name in answers if hasattr(model, name))
+    found = [pd.DataFrame(getattr(each, answer)(frame[columns])) for each in (ours, theirs)]
+    pd.testing.assert_frame_equal(*found, rtol=1e-6, atol=1e-9)
+
+
+def test_several_targets_are_named(frame, files):
+    """Rows of weight zero do not count, and indicators are those of all rows."""
+    model = MixtureRegressor(1, density="diag", marginals="linear", init=EM(2), random_state=0)
+    weight = (np.arange(len(frame)) % 3).astype(float)
+    source = parquet.Source(files / "*.parquet", columns=["a", "kind", "b", "weight"])
+    ours = clone(model).fit(source, ["weight", "b"], weight)
+    theirs = model.fit(frame[["a", "kind"]], frame[["weight", "b"]], weight)
+    rows = frame[["a", "kind"]]
+    np.testing.assert_allclose(ours.predict(rows), theirs.predict(rows), 1e-9)
+    np.testing.assert_allclose(ours.predict_interval(rows), theirs.predict_interval(rows), 1e-9)
 
 
 def test_a_stream_of_files_is_one_of_its_parts(frame, files, tmp_path):

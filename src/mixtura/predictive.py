@@ -108,7 +108,8 @@ class Predictive:
 
     def rarity(self, y: np.ndarray) -> np.ndarray:
         """(n, T) logs of the chances of what lies beyond y (n, T), on its side."""
-        return np.minimum(*(self.log_tail(y, upper) for upper in (False, True)))
+        with np.errstate(invalid="ignore"):  # where a target is not known
+            return np.minimum(*(self.log_tail(y, upper) for upper in (False, True)))
 
     def interval(self, least: np.ndarray) -> np.ndarray:
         """(n, T, 2) between which numbers have a `rarity` of at least (n, T)."""

@@ -23,10 +23,9 @@ def as_table(X: ArrayLike) -> ArrayLike:
     """
     if is_path(X) or are_files(X) or isinstance(X, Openable):
         raise UnsupportedError(
-            "X is a file, or another source of rows, and this takes tables in memory. "
-            "MixtureClassifier, MixtureDensity, BoostedMixtureClassifier and the networks learn "
-            "from files; mixtura.parquet.write answers for their rows. For other models, read as "
-            "many rows as memory holds, a random sample."
+            "X is a file, or another source of rows, and this takes tables in memory. The fit of "
+            "estimators of tables learns from files, and mixtura.parquet.write answers for their "
+            "rows. For all else, read as many rows as memory holds, a random sample."
         )
     if hasattr(X, "toarray"):  # SciPy's
         return _dense(X)

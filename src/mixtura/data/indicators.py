@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from mixtura.data.given import ArrayLike
+from mixtura.data.lazy import Found, LazyRows, chunks_of, shared
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 #: Categories of a column that have an indicator; rarer ones count as the most frequent one.
 _MOST_INDICATORS = 20
+_SCAN_ROWS = 16_384
 
 
 @dataclass(frozen=True)
@@ -31,19 +40,24 @@ class Indicators:
     n_columns: int
 
     @classmethod
-    def learn(cls, values: np.ndarray, weight: np.ndarray, levels: np.ndarray) -> Self:
+    def learn(cls, values: np.ndarray | LazyRows, weight: np.ndarray, levels: np.ndarray) -> Self:
         """Of codes and numbers (n, D), with so many categories (D,) per column, 0 for numbers.
 
         How frequent categories are goes by the weights (n,) of rows.
         """
+        counts = [np.zeros(level) for level in levels]
+        for at, rows in chunks_of(values, _SCAN_ROWS) if any(levels) else ():
+            for place in np.flatnonzero(levels).tolist():
+                seen = ~np.isnan(rows[:, place])
+                codes, mass = rows[seen, place].astype(int), weight[at][seen]
+                counts[place] += np.bincount(codes, mass, minlength=levels[place])
         pairs: list[tuple[int, int]] = []
         frequent = np.full(len(levels), -1, dtype=np.int64)
-        for place, level in enumerate(levels):
-            if not level:
+        for place, parts in enumerate(zip(*shared(values, counts), strict=True)):
+            count = np.sum(parts, axis=0)
+            if not len(count):
                 pairs.append((place, -1))
                 continue
-            seen = ~np.isnan(values[:, place])
-            count = np.bincount(values[seen, place].astype(int), weight[seen], minlength=level)
             frequent[place], *order = np.argsort(-count, kind="stable")[: 1 + _MOST_INDICATORS]
             told = [(place, int(each)) for each in np.sort(order) if count[each]]
             pairs += told or [(place, int(frequent[place]))]
@@ -60,3 +74,49 @@ class Indicators:
         found = values[:, self.column]
         told = np.where(np.isnan(found), found, found == self.code)
         return np.where(self.code < 0, found, told).astype(values.dtype)
+
+    def beside(self, values: ArrayLike, others: np.ndarray) -> ArrayLike:
+        """(n, P + T) numbers, and other columns (n, T); lazy rows stay so."""
+        if isinstance(values, LazyRows):
+            return _Beside(values, others, self)
+        return np.column_stack([self.apply(values), others])
+
+
+class _Beside(LazyRows):
+    """Lazy rows as numbers, and columns (n, T) that are in memory."""
+
+    def __init__(self, inner: LazyRows, others: np.ndarray, indicators: Indicators) -> None:
+        shape = len(inner), len(indicators.column) + others.shape[1]
+        super().__init__(shape, np.dtype(np.float64))
+        self._inner, self._others, self._indicators = inner, others, indicators
+        known = inner.has_missing
+        self.has_missing = True if np.isnan(others).any() else known
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    @property
+    def n_here(self) -> int:
+        return self._inner.n_here
+
+    def _read(self, index: slice | np.ndarray) -> np.ndarray:
+        return np.column_stack([self._indicators.apply(self._inner[index]), self._others[index]])
+
+    def view(self, index: np.ndarray) -> Self:
+        return type(self)(self._inner.view(index), self._others[index], self._indicators)
+
+    def chunks(self, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
+        for at, rows in self._inner.chunks(n_rows):
+            yield at, np.column_stack([self._indicators.apply(rows), self._others[at]])
+
+    def comes_whole(self, index: np.ndarray) -> bool:
+        return self._inner.comes_whole(index)
+
+    def shared(self, found: Found) -> list[Found]:
+        return self._inner.shared(found)
+
+    def reduced(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self._inner.reduced(sums)
+
+    def minibatches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        return self._inner.minibatches(size, generator)

@@ -78,6 +78,16 @@ class LazyRows(ABC):
         for start in range(0, len(self), n_rows):
             yield slice(start, start + n_rows), self[start : start + n_rows]
 
+    def whole(self) -> np.ndarray:
+        """All rows, in memory, where they are few enough."""
+        if self.size > _FEW:
+            raise UnsupportedError(
+                f"the files have {self.size:,} numbers, and this model keeps all rows in memory, "
+                f"up to {_FEW:,} numbers: pass a random sample of the rows, or use "
+                "MixtureClassifier, which learns from files of any size."
+            )
+        return self[:]
+
     def recode(self, schema: Schema) -> None:
         """Take other categories, among which are those of these rows."""
         if schema.categories is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
@@ -67,12 +67,8 @@ class Source(Openable):
         counts = [sum(map(scan.add, reader.batches([part]))) for part in reader.parts]
         schema = scan.schema() if sum(counts) else Schema(names)
         rows = StreamedRows(reader, columns, counts, scan.has_missing)
-        labels, weight = (
-            scan.answers[each].found() if isinstance(each, str) else each
-            for each in (y, sample_weight)
-        )
-        weight = weight.plain() if isinstance(weight, CodedLabels) else weight
-        return Opened(rows, schema.with_empty(rows), labels, weight)
+        labels, weight = (scan.told(each) for each in (y, sample_weight))
+        return Opened(rows, schema.with_empty(rows), labels, _plain(weight))
 
     def parts(
         self, y: ArrayLike, sample_weight: ArrayLike
@@ -93,7 +89,7 @@ class Source(Openable):
     ) -> tuple[Reader, list[str], tuple[str, ...]]:
         """What reads the rows, the columns of labels and weights, and all others."""
         reader = Reader(self.given, self.columns, self._share)
-        told = [each for each in (y, sample_weight) if isinstance(each, str)]
+        told = [*_names(y, reader.types), *_names(sample_weight, reader.types)]
         for name in told:
             if name not in reader.types:
                 raise InvalidInputError(
@@ -189,6 +185,14 @@ class _Scan:
                     )
                 self.has_missing |= bool(np.isnan(numbers).any())
         return len(batch)
+
+    def told(self, given: ArrayLike) -> ArrayLike:
+        """Labels, targets or weights that were given by name; others as they are."""
+        names = _names(given, self.answers)
+        if len(names) < 2:
+            return self.answers[names[0]].found() if names else given
+        found = [self.answers[name].found() for name in names]
+        return np.column_stack([_plain(each) for each in found])
 
     def schema(self) -> Schema:
         """Names, and the categories that were seen."""
@@ -378,6 +382,19 @@ class _Cursor:
                 raise
             self._next = self._thread.submit(next, self._reading, self._at)
         return self._at
+
+
+def _names(given: ArrayLike, known: Collection[str]) -> list[str]:
+    """The columns that are meant: a name, or several different ones that are known."""
+    if isinstance(given, str):
+        return [given]
+    listed = given if isinstance(given, list | tuple) else ()
+    names = [each for each in listed if isinstance(each, str) and each in known]
+    return names if len({*names}) == len(listed) else []
+
+
+def _plain(found: ArrayLike) -> ArrayLike:
+    return found.plain() if isinstance(found, CodedLabels) else found
 
 
 def _is_coded(kind: pa.DataType, name: str) -> bool:

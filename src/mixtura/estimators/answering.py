@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from sklearn.base import TransformerMixin
 from sklearn.utils import Tags
-from sklearn.utils.validation import _check_n_features
 
 from mixtura.answers import (
     NUMBERS,
@@ -22,27 +21,20 @@ from mixtura.answers import (
 )
 from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of
 from mixtura.data.given import ArrayLike, RandomState
-from mixtura.data.lazy import Openable, Opened, source_of
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
-from mixtura.data.sharded import Shard
 from mixtura.densities import HiddenMarkov
 from mixtura.estimators.base import ModelEstimator
 from mixtura.estimators.conditioned import ConditionedModel
 from mixtura.estimators.reading import check_count, learn_table, read_table
 from mixtura.exceptions import (
-    AmbiguousDataWarning,
     InvalidInputError,
     UnsupportedError,
     check_share,
-    warn,
 )
 from mixtura.models.fitted import Observations
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network, RegressionNetwork
-
-#: Rows of files that are looked at for a column that holds the labels.
-_GLANCE = 1_000
 
 
 class DensityEstimator(TransformerMixin, ModelEstimator):
@@ -63,31 +55,8 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _opened(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike
-    ) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
-        """Training rows, labels and weights: as they are, or of a source after its scan."""
-        X = source_of(X)
-        if not isinstance(X, Openable):
-            return X, y, sample_weight
-        if isinstance(X, Shard):
-            X.check_fit(self.get_params(deep=False))
-        found = X.opened(y, sample_weight, self.categorical_features)
-        if not len(found.rows):
-            raise InvalidInputError("the files or chunks have no rows: pass some that have.")
-        if y is not None and not isinstance(y, str) and not isinstance(X, Shard):
-            _warn_of_labels(found)
-        if found.weight is None:  # a one for all rows takes no memory
-            return found, found.y, np.broadcast_to(1.0, len(found.rows))
-        return found, found.y, found.weight
-
     def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Observations, Schema]:
         """Checked rows, and what their columns are; they are learned if that is not known."""
-        if isinstance(X, Opened):
-            if all(isinstance(name, str) for name in X.schema.names or [None]):
-                self.feature_names_in_ = np.array(X.schema.names, dtype=object)
-            _check_n_features(self, X.rows, reset=True)
-            return Matrix(X.rows), X.schema  # type: ignore[arg-type]
         if schema is not None:
             return read_table(self, X, schema, self.unexpected, reset=False), schema
         return learn_table(self, X, self.categorical_features, self.unexpected)
@@ -372,19 +341,3 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
             )
         question = ClassQuestion(model, output, self.device, Cells.of(intervals))
         return self._told(question, rows, method, groups, max_time, random_state)
-
-
-def _warn_of_labels(found: Opened) -> None:
-    """Labels that were given apart may also be a column of the files: it would be a feature."""
-    first, y = found.rows[:_GLANCE], np.asarray(found.y[:_GLANCE]).astype(str)
-    n_classes = len(np.unique(y))
-    if not 1 < n_classes < len(y) / 2:
-        return
-    for name, values in zip(found.schema.names or range(first.shape[1]), first.T, strict=True):
-        pairs = np.unique(np.char.add(np.char.add(y, " "), values.astype(str)))
-        if len(np.unique(values)) == n_classes == len(pairs):
-            warn(
-                f"column {name!r} tells the labels exactly in the first {len(y):,} rows, and is "
-                f"used as a feature. Remedy: y={name!r}, or files without it.",
-                AmbiguousDataWarning,
-            )

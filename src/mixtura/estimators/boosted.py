@@ -18,7 +18,7 @@ from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.growing import fit_best
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, training_engine
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, opened, training_engine
 from mixtura.estimators.rows import component_counts
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
@@ -137,7 +137,7 @@ class BoostedMixtureClassifier(DensityClassifier):
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing(X):
-            rows, schema = self._read_labeled(*self._opened(X, y, sample_weight))
+            rows, schema = self._read_labeled(*opened(self, X, y, sample_weight))
             rows, n_classes = rows.only_labeled(), len(rows.classes)
             counts = component_counts(self.n_components, rows)
             assert counts is not None  # only "auto" leaves them open

@@ -31,7 +31,7 @@ from mixtura.estimators.plan import (
     leaves_density_open,
     ways_beside,
 )
-from mixtura.estimators.reading import TABLE_CONSTRAINTS
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, opened
 from mixtura.estimators.rows import Rows
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
 from mixtura.exceptions import InvalidInputError, warn
@@ -279,7 +279,7 @@ class MixtureClassifier(DensityClassifier):
             the file is gone.
         """
         with self._all_or_nothing(X):
-            rows, schema = self._read_labeled(*self._opened(X, y, sample_weight))
+            rows, schema = self._read_labeled(*opened(self, X, y, sample_weight))
             with checkpointed(self, rows.X, (rows.y, rows.weight), checkpoint) as values:
                 return self._fit_rows(replace(rows, X=values), schema)
 

@@ -29,6 +29,7 @@ from mixtura.estimators.reading import (
     TABLE_CONSTRAINTS,
     check_count,
     check_weight,
+    opened,
     training_engine,
 )
 from mixtura.exceptions import InvalidInputError, warn
@@ -192,7 +193,7 @@ class MixtureDensity(Clustering):
         column that y names is left out.
         """
         with self._all_or_nothing(X):
-            X, _, sample_weight = self._opened(X, y, sample_weight)
+            X, _, sample_weight = opened(self, X, y, sample_weight)
             rows, schema = self._read(X)
             weight = check_weight(sample_weight, len(rows))
             if (weight == 0).any():

@@ -15,10 +15,11 @@ from sklearn.utils.validation import _check_feature_names_in, _num_samples, chec
 
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState
 from mixtura.data.in_memory import as_table
+from mixtura.data.lazy import Opened, chunks_of, shared
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
 from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_weight
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_weight, opened
 from mixtura.exceptions import InvalidInputError
 from mixtura.progress import Callback
 from mixtura.selection.held_out import mean_and_error
@@ -29,6 +30,7 @@ _ROWS_PER_ENTRY = 5
 _MOST_NUMBERS = 20_000
 #: Share of the entries that a trial hides, and how many trials there are.
 _HIDDEN, _TRIALS = 0.2, 2
+_SCAN_ROWS = 16_384
 
 
 @dataclass(eq=False, repr=False)
@@ -122,29 +124,36 @@ class MixtureImputer(TransformerMixin, Estimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:
-        """Fit the mixture to rows, with the labels y if `use_labels` is set."""
+        """Fit the mixture to rows, with the labels y if `use_labels` is set.
+
+        X may be files, as `MixtureClassifier` takes them; a column that y names is left out.
+        """
         if self.use_labels and y is None:
             raise InvalidInputError("use_labels=True needs labels: fit(X, y).")
         with self._all_or_nothing(X):
-            as_table(X)
-            y = y if self.use_labels else np.zeros(_num_samples(X))
+            X, y, sample_weight = opened(self, X, y, sample_weight)
+            if not self.use_labels:
+                rows = X.rows if isinstance(X, Opened) else as_table(X)
+                y = np.broadcast_to(0.0, _num_samples(rows))
             self.density_ = "full" if self.density == "auto" else self.density
             self.estimator_ = self._inner(density=self.density_).fit(X, y, sample_weight)
-            if self.density == "auto" and self._prefers_low_rank(X, y, sample_weight):
+            values = X.rows if isinstance(X, Opened) else self.estimator_._rows(X).values
+            if self.density == "auto" and self._prefers_low_rank(values, y, sample_weight):
                 self.density_ = "low_rank"
                 self.estimator_ = self._inner(density=self.density_).fit(X, y, sample_weight)
-            missing = self._missing(X)
-            self.indicated_ = np.flatnonzero(missing.any(0) & self.add_indicator)
+            missing = [np.isnan(rows).any(0) for _, rows in chunks_of(values, _SCAN_ROWS)]
+            missing = np.any([each for some in shared(values, missing) for each in some], axis=0)
+            self.indicated_ = np.flatnonzero(missing & self.add_indicator)
         return self
 
-    def _prefers_low_rank(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike) -> bool:
+    def _prefers_low_rank(self, values: ArrayLike, y: ArrayLike, sample_weight: ArrayLike) -> bool:
         """Whether it fills in clearly better what is hidden for a trial; of small tables alone."""
-        values = self.estimator_._rows(X).values
         kinds = self.estimator_.schema_.levels(values.shape[1]) > 0
         size = (~kinds).sum()
         enough = len(values) > _ROWS_PER_ENTRY * size * (size + 1) / 2
         if size < 3 or enough or values.size > _MOST_NUMBERS or self.max_time:
             return False
+        values = values[:]
         scale, gain = np.nanstd(values, axis=0), np.zeros(len(values))
         weight = check_weight(sample_weight, len(values))
         rng = np.random.default_rng(self._generator().initial_seed())
@@ -162,10 +171,6 @@ class MixtureImputer(TransformerMixin, Estimator):
                 return False
         return mean > error
 
-    def _missing(self, X: ArrayLike) -> np.ndarray:
-        """(n, D) what is missing."""
-        return np.isnan(self.estimator_._rows(X).values)
-
     def transform(self, X: ArrayLike) -> ArrayLike:
         """The rows with nothing missing, (n, D) and one column per indicator.
 
@@ -177,7 +182,7 @@ class MixtureImputer(TransformerMixin, Estimator):
         filled = filled[0] if draws else filled
         if not len(self.indicated_):
             return filled
-        shown = self._missing(X)[:, self.indicated_]
+        shown = np.isnan(self.estimator_._rows(X).values[:, self.indicated_])
         if not hasattr(filled, "assign"):
             return np.column_stack([np.asarray(filled), shown])
         names = self.get_feature_names_out(filled.columns)[filled.shape[1] :]

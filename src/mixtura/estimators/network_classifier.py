@@ -27,7 +27,13 @@ from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.network import NetworkEstimator, draw_rows
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
+from mixtura.estimators.reading import (
+    TABLE_CONSTRAINTS,
+    check_count,
+    check_weight,
+    opened,
+    training_engine,
+)
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.calibration import Calibration
@@ -185,7 +191,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing(X):
-            rows, schema = self._read_any(*self._opened(X, y, sample_weight))
+            rows, schema = self._read_any(*opened(self, X, y, sample_weight))
             generator = self._generator()
             with self._progress() as progress:
                 plan, engine, held_out, table = self._decide(

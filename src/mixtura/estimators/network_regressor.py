@@ -21,7 +21,13 @@ from mixtura.densities import Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
+from mixtura.estimators.reading import (
+    TABLE_CONSTRAINTS,
+    check_count,
+    check_weight,
+    opened,
+    training_engine,
+)
 from mixtura.estimators.rows import check_held_back, read_targets
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations, run_over
@@ -127,7 +133,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing(X):
-            X, y, sample_weight = self._opened(X, y, sample_weight)
+            X, y, sample_weight = opened(self, X, y, sample_weight)
             rows, schema = self._read(X)
             y, weight, target = self._read_targets(rows, y, sample_weight)
             if (weight == 0).any():

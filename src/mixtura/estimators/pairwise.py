@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral
 from typing import Self
 
@@ -15,8 +16,9 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from mixtura.coupling import couple
 from mixtura.data.given import ArrayLike, Classifier
+from mixtura.data.lazy import Opened
 from mixtura.estimators.base import Estimator
-from mixtura.estimators.reading import check_weight
+from mixtura.estimators.reading import check_weight, opened
 from mixtura.estimators.rows import labeled_alone, labeled_score, read_classes
 from mixtura.exceptions import InvalidInputError, UnsupportedError, warning_once
 
@@ -67,12 +69,15 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
 
         Parameters
         ----------
-        X : n rows, sequences, ...: what the classifier takes.
+        X : n rows, sequences, files, ...: what the classifier takes.
         y : (n,) labels; rows without one, as the classifier reads them, are left out, with a
             warning.
         sample_weight : (n,) non-negative weights, for classifiers that take them.
         """
-        classes, codes = read_classes(self, X, y, self._marker)
+        if isinstance(self.estimator, Estimator):
+            X, y, sample_weight = opened(self.estimator, X, y, sample_weight)
+        lazy = isinstance(X, Opened)
+        classes, codes = read_classes(self, X.rows if lazy else X, y, self._marker)
         weight = check_weight(sample_weight, len(codes))
         if sample_weight is not None and not has_fit_parameter(self.estimator, "sample_weight"):
             raise UnsupportedError(
@@ -80,7 +85,7 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
             )
         labeled = labeled_alone(codes)
         if not labeled.all():
-            X, codes, weight = _safe_indexing(X, labeled), codes[labeled], weight[labeled]
+            X, codes, weight = _taken(X, labeled), codes[labeled], weight[labeled]
         count = np.bincount(codes, weight)
         if (count == 0).any():
             raise InvalidInputError(
@@ -94,7 +99,7 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
             parts = [np.flatnonzero((codes == i) | (codes == j)) for i, j in pairs]
         y, given = classes[codes], None if sample_weight is None else weight
         with warning_once():
-            estimators = Parallel(n_jobs=self.n_jobs)(
+            estimators = Parallel(n_jobs=None if lazy else self.n_jobs)(
                 delayed(_fit_part)(self.estimator, X, y, given, part) for part in parts
             )
         self.classes_, self.pairs_, self.class_count_ = classes, pairs, count
@@ -159,7 +164,7 @@ def _fit_part(
     """A classifier of some rows; of all rows where `rows` is None."""
     labels = _safe_indexing(y, rows)
     options = {} if weight is None else {"sample_weight": _safe_indexing(weight, rows)}
-    fitted = clone(estimator).fit(_safe_indexing(X, rows), labels, **options)
+    fitted = clone(estimator).fit(_taken(X, rows), labels, **options)
     wanted = np.unique(labels)
     if not np.array_equal(fitted.classes_, wanted):
         raise InvalidInputError(
@@ -168,6 +173,13 @@ def _fit_part(
             "as a marker of unlabeled rows, cannot be a class."
         )
     return fitted
+
+
+def _taken(X: ArrayLike, rows: np.ndarray | None) -> ArrayLike:
+    """Some rows, in memory or of files; all where `rows` is None."""
+    if isinstance(X, Opened):
+        return X if rows is None else replace(X, rows=X.rows.view(rows))
+    return _safe_indexing(X, rows)
 
 
 def _predict_proba(estimator: Classifier, X: ArrayLike) -> np.ndarray:

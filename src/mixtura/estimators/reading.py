@@ -17,9 +17,11 @@ from sklearn.utils.validation import (
 from mixtura.data import Matrix, Scaling, resolve_device
 from mixtura.data.given import ArrayLike, Device, Parameters
 from mixtura.data.in_memory import as_table
+from mixtura.data.lazy import Openable, Opened, source_of
 from mixtura.data.schema import Schema
+from mixtura.data.sharded import Shard
 from mixtura.engines import Engine, LocalEngine
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Observations
 
 #: What a matrix of numbers must be like.
@@ -36,6 +38,44 @@ TABLE_CONSTRAINTS: dict[str, list[object]] = {
 }
 #: Rows stand for no more rows than this, so that weighted sums of squares stay finite.
 _MOST_WEIGHT = 1e100
+#: Rows of files that are looked at for a column that holds the labels.
+_GLANCE = 1_000
+
+
+def opened(
+    estimator: BaseEstimator, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike
+) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
+    """Training rows, labels and weights: as they are, or of a source after its scan."""
+    X = source_of(X)
+    if not isinstance(X, Openable):
+        return X, y, sample_weight
+    settings = estimator.get_params(deep=False)
+    if isinstance(X, Shard):
+        X.check_fit(settings)
+    found = X.opened(y, sample_weight, settings.get("categorical_features"))
+    if not len(found.rows):
+        raise InvalidInputError("the files or chunks have no rows: pass some that have.")
+    if y is not None and not isinstance(y, str) and not isinstance(X, Shard):
+        _warn_of_labels(found)
+    if found.weight is None:  # a one for all rows takes no memory
+        return found, found.y, np.broadcast_to(1.0, len(found.rows))
+    return found, found.y, found.weight
+
+
+def _warn_of_labels(found: Opened) -> None:
+    """Labels that were given apart may also be a column of the files: it would be a feature."""
+    first, y = found.rows[:_GLANCE], np.asarray(found.y[:_GLANCE]).astype(str)
+    n_classes = len(np.unique(y))
+    if y.ndim > 1 or not 1 < n_classes < len(y) / 2:
+        return
+    for name, values in zip(found.schema.names or range(first.shape[1]), first.T, strict=True):
+        pairs = np.unique(np.char.add(np.char.add(y, " "), values.astype(str)))
+        if len(np.unique(values)) == n_classes == len(pairs):
+            warn(
+                f"column {name!r} tells the labels exactly in the first {len(y):,} rows, and is "
+                f"used as a feature. Remedy: y={name!r}, or files without it.",
+                AmbiguousDataWarning,
+            )
 
 
 def read_table(
@@ -60,6 +100,11 @@ def learn_table(
     estimator: BaseEstimator, X: ArrayLike, categorical_features: ArrayLike, unexpected: str
 ) -> tuple[Matrix, Schema]:
     """Training rows, and what their columns are."""
+    if isinstance(X, Opened):
+        if all(isinstance(name, str) for name in X.schema.names or [None]):
+            vars(estimator)["feature_names_in_"] = np.array(X.schema.names, dtype=object)
+        _check_n_features(estimator, X.rows, reset=True)
+        return Matrix(X.rows), X.schema  # type: ignore[arg-type]
     schema = Schema.learn(as_table(X), categorical_features)
     rows = read_table(estimator, X, schema, unexpected, reset=True)
     return rows, schema.with_empty(rows.values)

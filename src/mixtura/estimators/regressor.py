@@ -41,6 +41,7 @@ from mixtura.estimators.reading import (
     check_count,
     check_weight,
     learn_table,
+    opened,
     read_table,
     training_engine,
 )
@@ -152,12 +153,14 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
         Parameters
         ----------
-        X : (n, D), numbers and categories; NaN or None where missing.
+        X : (n, D), numbers and categories; NaN or None where missing. Or files, as
+            `MixtureClassifier` takes them.
         y : (n,) targets, or (n, T); NaN where there is none. Rows without any teach what features
-            are like.
+            are like. Of files, the name of a column, or a list of names.
         sample_weight : (n,) non-negative weights.
         """
         with self._all_or_nothing(X):
+            X, y, sample_weight = opened(self, X, y, sample_weight)
             rows, schema = learn_table(self, X, self.categorical_features, self.unexpected)
             y = read_targets(self, rows, y, several=True)
             weight = check_weight(sample_weight, len(rows))
@@ -166,13 +169,14 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
                     "a target has no number in any row (of weight above zero): give some, or use "
                     "MixtureDensity for rows alone."
                 )
-            used = weight > 0
-            return self._fit_rows(rows.take(used), y[used], weight[used], schema)
+            if (weight == 0).any():
+                rows, y, weight = rows.take(weight > 0), y[weight > 0], weight[weight > 0]
+            return self._fit_rows(rows, y, weight, schema)
 
     def _fit_rows(self, rows: Matrix, y: np.ndarray, weight: np.ndarray, schema: Schema) -> Self:
         flat, y = y.ndim == 1, y.reshape(len(y), -1)
         indicators = Indicators.learn(rows.values, weight, schema.levels(rows.values.shape[1]))
-        whole = Matrix(np.column_stack([indicators.apply(rows.values), y]))
+        whole = Matrix(indicators.beside(rows.values, y))
         scaling = self._scaled(whole.values, weight, indicators)
         known = np.where(np.isnan(y).all(1), np.nan, 0.0)
         engine = training_engine(whole, known, weight, scaling, self.device)
@@ -186,7 +190,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self.n_iter_, self.converged_ = result.n_iter, result.converged and not cut_short
         return self
 
-    def _scaled(self, values: np.ndarray, weight: np.ndarray, indicators: Indicators) -> Scaling:
+    def _scaled(self, values: ArrayLike, weight: np.ndarray, indicators: Indicators) -> Scaling:
         """Units of features, each of variance one, and of the targets beside them."""
         names = np.asarray(getattr(self, "feature_names_in_", np.arange(self.n_features_in_)))
         n_features = len(indicators.column)

@@ -21,11 +21,12 @@ from torch import Tensor
 from mixtura.data import Matrix, Scaling
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.in_memory import as_table
+from mixtura.data.lazy import Opened
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import ModelClassifier
-from mixtura.estimators.reading import read_table, training_engine
+from mixtura.estimators.reading import learn_table, opened, read_table, training_engine
 from mixtura.estimators.rows import Rows, component_counts, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.columns import Kernel, Kernels, Products
@@ -251,26 +252,25 @@ class SparseMixtureClassifier(ModelClassifier):
 
         Parameters
         ----------
-        X : (n, D), nothing missing.
+        X : (n, D), nothing missing. Or files, as `MixtureClassifier` takes them, of as many rows
+            as memory holds.
         y : (n,) labels.
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         """
         with self._all_or_nothing(X):
-            schema = Schema.learn(as_table(X)).of_numbers()
-            given = self._read(X, schema, reset=True)
+            X, y, sample_weight = opened(self, X, y, sample_weight)
+            if isinstance(X, Opened):
+                schema = learn_table(self, X, None, "error")[1].of_numbers()
+                given = _whole(X.rows.whole())
+            else:
+                schema = Schema.learn(as_table(X)).of_numbers()
+                given = self._read(X, schema, reset=True)
             rows = read_rows(self, given, y, sample_weight).only_labeled()
             return self._fit_rows(rows, schema, self._counts(rows))
 
     def _read(self, X: ArrayLike, schema: Schema, *, reset: bool) -> Matrix:
         rows = read_table(self, schema.in_order(as_table(X)), schema, "error", reset=reset)
-        holes = np.isnan(rows.values).any(0)
-        if holes.any():
-            raise InvalidInputError(
-                f"Input X contains NaN, in the column(s) {np.flatnonzero(holes)[:10].tolist()}, "
-                "and this model has no density to marginalize them with. Use MixtureClassifier, "
-                "or fill them first."
-            )
-        return rows
+        return _whole(rows.values)
 
     def _rows(self, X: ArrayLike) -> Matrix:
         return self._read(X, self.schema_, reset=False)
@@ -403,6 +403,18 @@ class SparseMixtureClassifier(ModelClassifier):
                 "pickle the estimator."
             )
         super().save(path)
+
+
+def _whole(values: np.ndarray) -> Matrix:
+    """Rows of which nothing may be missing."""
+    holes = np.isnan(values).any(0)
+    if holes.any():
+        raise InvalidInputError(
+            f"Input X contains NaN, in the column(s) {np.flatnonzero(holes)[:10].tolist()}, and "
+            "this model has no density to marginalize them with. Use MixtureClassifier, or fill "
+            "them first."
+        )
+    return Matrix(values)
 
 
 def _columns(

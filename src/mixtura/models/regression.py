@@ -59,8 +59,7 @@ class Regression:
     def whole(self, rows: Matrix, y: np.ndarray | None = None) -> Matrix:
         """Rows of features, as numbers, beside targets (n, T); none are known unless given."""
         missing = np.full((len(rows), self.n_targets), np.nan)
-        features = self.indicators.apply(rows.values)
-        return Matrix(np.column_stack([features, missing if y is None else y]))
+        return Matrix(self.indicators.beside(rows.values, missing if y is None else y))
 
     def predictive(self, rows: Matrix, device: Device) -> Predictive:
         """The distributions of the targets given features."""
