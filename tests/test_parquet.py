@@ -488,6 +488,7 @@ def test_who_does_not_read_files_says_what_to_do(files, fitted, streaming):
         SparseMixtureClassifier().fit(rows, "label")
 
 
+@pytest.mark.filterwarnings("ignore:the evidence had not settled")
 def test_a_sparse_model_of_files_is_that_of_memory(frame, tmp_path):
     """It keeps all rows in memory, and marginalizes nothing."""
     whole, model = frame.dropna(), SparseMixtureClassifier(1, max_iter=3, random_state=0)
