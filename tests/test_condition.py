@@ -9,11 +9,13 @@ from mixtura import (
     MixtureClassifier,
     MixtureDensity,
     MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
     SequenceMixtureClassifier,
 )
 from mixtura.estimators import base
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
+from mixtura.solvers import LinkedEM
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
 
@@ -162,3 +164,16 @@ def test_conditions_outside_the_data_are_warned_of(one, iris):
         far = one.condition({0: 1e6})
     assert np.isfinite(far.score_samples(iris[0])).all()
     assert np.isfinite(far.sample(3)).all()
+
+
+def test_numbers_that_a_network_predicts(rng):
+    X = rng.normal(size=(60, 2))
+    model = MixtureNetworkRegressor(2, embedding="posterior", solver=LinkedEM(2), random_state=0)
+    given = model.fit(X, X[:, 0]).condition({0: 0.5})
+    rows, predicted = model.sample(20, given={0: 0.5}, random_state=0)
+    assert (rows[:, 0] == 0.5).all()
+    assert rows[:, 1].std() > 0.1
+    np.testing.assert_array_equal(predicted, model.predict(rows))
+    np.testing.assert_array_equal(given.predict(X), model.predict(np.c_[np.full(60, 0.5), X[:, 1]]))
+    with pytest.raises(UnsupportedError, match="knows no classes"):
+        given.predict_proba(X)

@@ -8,9 +8,9 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import entropy, norm
 
-from mixtura import MixtureClassifier
+from mixtura import MixtureClassifier, MixtureNetworkRegressor
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
-from mixtura.solvers import LBFGS
+from mixtura.solvers import LBFGS, LinkedEM
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
 
@@ -182,3 +182,21 @@ def test_costs_that_make_no_sense_are_refused(model, cost):
 def test_one_class_leaves_nothing_open(iris):
     model = MixtureClassifier(1, density="full", **PLAIN).fit(iris[0], np.zeros(150))
     assert (model.next_feature(np.full((2, 4), np.nan)) < 1e-9).all()
+
+
+def test_a_network_tells_which_entry_its_predictions_depend_on(rng):
+    """Against draws of whole rows, and predictions from one of their columns alone."""
+    X = rng.normal(size=(150, 3)) @ [[1.0, 0.6, 0.0], [0.0, 0.8, 0.0], [0.0, 0.0, 1.0]]
+    model = MixtureNetworkRegressor(
+        4, embedding="posterior", density="full", solver=LinkedEM(3), random_state=0
+    ).fit(X, X @ [2.0, 1.0, 0.2])
+    rows, predicted = model.sample(3_000, random_state=1)
+    alone = np.full((3, 3_000, 3), np.nan)
+    for column, each in enumerate(alone):
+        each[:, column] = rows[:, column]
+    wanted = [model.predict(each).var() / predicted.var() for each in alone]
+    found = model.next_feature(np.array([[np.nan] * 3, rows[0]]), [1, 1, 2])
+    shares = found[0] * [1, 1, 2]
+    np.testing.assert_allclose(shares / shares.sum(), wanted / np.sum(wanted), atol=0.02)
+    assert shares.sum() == pytest.approx(np.sum(wanted), rel=0.2)  # a variance of 256 draws
+    assert not found[1].any()

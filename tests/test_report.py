@@ -412,11 +412,13 @@ def test_a_card_is_a_file_of_its_own(regressor, hostile, tmp_path, monkeypatch):
         assert re.search(r"hold \d+ training rows", text)
 
 
-def test_a_network_regressor_has_a_report_without_explanations(regressor, tmp_path):
+def test_a_network_regressor_has_a_report(regressor, tmp_path):
     pytest.importorskip("matplotlib")
     _, frame, y = regressor
     model = MixtureNetworkRegressor(2, embedding="log_density", init=EM(max_iter=2), random_state=0)
     model.fit(frame, y).report(tmp_path / "report.html", frame, y, max_time=1.0)
-    assert "no intervals without rows" in Page((tmp_path / "report.html").read_text()).words
+    words = Page((tmp_path / "report.html").read_text()).words
+    assert "no intervals without rows" in words
+    assert "Which columns matter" in words
     with pytest.raises(InvalidInputError, match="fewer than two rows"):
         model.report(tmp_path / "report.html", frame, np.full(90, np.nan))

@@ -18,8 +18,14 @@ from mixtura.answers.frames import (
     frame_scores,
     state_proba,
 )
-from mixtura.answers.intervals import network_interval, predict_interval
-from mixtura.answers.next_feature import Cost, next_feature, next_for_targets, unit_costs
+from mixtura.answers.intervals import network_interval, network_means, predict_interval
+from mixtura.answers.next_feature import (
+    Cost,
+    next_feature,
+    next_for_network,
+    next_for_targets,
+    unit_costs,
+)
 from mixtura.answers.question import ClassQuestion, Question, TargetQuestion
 from mixtura.answers.sets import predict_set
 
@@ -45,7 +51,9 @@ __all__ = [
     "forecast",
     "frame_scores",
     "network_interval",
+    "network_means",
     "next_feature",
+    "next_for_network",
     "next_for_targets",
     "predict_interval",
     "predict_set",

@@ -42,15 +42,17 @@ def network_interval(
 ) -> np.ndarray:
     """(n, 2) the same around what a network predicts."""
 
-    def predicted(own: Fitted, values: np.ndarray) -> np.ndarray:
-        assert isinstance(own.model, Network)
-        engine = own.engine(Matrix(values), device)
-        return own.predicted(run_over(own.model, engine, lambda m, b: m.outputs(b)).numpy())
-
     def nearness(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return -np.abs(y - predicted(own, values)[:, None])
+        return -np.abs(y - network_means(own, Matrix(values), device)[:, None])
 
     scores = [partial(nearness, judge(model, networks)) for networks in held_back.models]
     least = conformal_thresholds(~np.isnan(rows.values), held_back, scores, coverage)
     reach = -np.minimum(least, 0.0)
-    return predicted(model, rows.values)[:, None] + reach * [-1.0, 1.0]
+    return network_means(model, rows, device)[:, None] + reach * [-1.0, 1.0]
+
+
+def network_means(model: Fitted, rows: Matrix, device: Device) -> np.ndarray:
+    """(n,) what a network predicts."""
+    assert isinstance(model.model, Network)
+    engine = model.engine(rows, device)
+    return model.predicted(run_over(model.model, engine, lambda m, b: m.outputs(b)).numpy())

@@ -25,6 +25,7 @@ import torch
 from scipy.special import logsumexp, softmax
 
 from mixtura.answers.entries import NODES, entries, has_entries
+from mixtura.answers.intervals import network_means
 from mixtura.data import Matrix
 from mixtura.data.given import Device, Numbers
 from mixtura.data.schema import Schema
@@ -110,18 +111,63 @@ def next_for_targets(
     That is the variance of the expected target over what the entry may be, by that of the target,
     given what is observed; of several targets, the mean. Zero if observed, NaN as above.
     """
+    return _removed(
+        rows,
+        [model.indicators.categories(column) for column in range(model.n_columns)],
+        partial(model.drawn, y=None, device=device, generator=generator),
+        lambda many: model.log_density(many, None, device),
+        lambda many: model.predictive(many, device).expected(),
+        lambda some: model.predictive(some, device).std() ** 2,
+        progress,
+    )
+
+
+def next_for_network(
+    model: Fitted, rows: Matrix, generator: torch.Generator, device: Device, progress: Progress
+) -> np.ndarray:
+    """The same of a network, which predicts means alone.
+
+    The variance is that of its predictions over what all missing entries may be.
+    """
+
+    def draw(many: Matrix) -> np.ndarray:
+        return model.drawn(model.engine(many, device), many.values, generator)
+
+    def expected(many: Matrix) -> np.ndarray:
+        return network_means(model, many, device)[:, None]
+
+    def variance(some: Matrix) -> np.ndarray:
+        many = some.take(np.repeat(np.arange(len(some)), _DRAWS))
+        found = expected(Matrix(draw(many))).reshape(len(some), _DRAWS, 1).var(1)
+        return np.maximum(found, np.finfo(np.float64).tiny)
+
+    def log_density(many: Matrix) -> np.ndarray:
+        return model.log_density(model.engine(many, device))
+
+    told = [np.arange(level) for level in model.schema.levels(rows.values.shape[1])]
+    return _removed(rows, told, draw, log_density, expected, variance, progress)
+
+
+def _removed(
+    rows: Matrix,
+    told: Sequence[np.ndarray],
+    draw: Callable[[Matrix], np.ndarray],
+    log_density: Callable[[Matrix], np.ndarray],
+    expected: Callable[[Matrix], np.ndarray],
+    variance: Callable[[Matrix], np.ndarray],
+    progress: Progress,
+) -> np.ndarray:
+    """(n, D) shares of variance, from what a model says of rows and of columns' categories."""
 
     def worth(some: Matrix) -> Iterator[Worth]:
-        variance = model.predictive(some, device).std() ** 2
-        draw = partial(model.drawn, y=None, device=device, generator=generator)
-        told = [model.indicators.categories(column) for column in range(model.n_columns)]
+        whole = variance(some)
         for column, asked, nodes, log_width in _tables(some, told, draw):
             many = _in_place(some.values[asked], column, nodes)
-            density = model.log_density(many, None, device).reshape(nodes.shape) + log_width
+            density = log_density(many).reshape(nodes.shape) + log_width
             chance = softmax(density, axis=1)[..., None]
-            mean = model.predictive(many, device).expected().reshape(*nodes.shape, -1)
+            mean = expected(many).reshape(*nodes.shape, -1)
             off = mean - (chance * mean).sum(1, keepdims=True)
-            yield column, asked, ((chance * off**2).sum(1) / variance[asked]).mean(1).clip(0.0, 1.0)
+            yield column, asked, ((chance * off**2).sum(1) / whole[asked]).mean(1).clip(0.0, 1.0)
 
     return _in_time(rows, worth, _DRAWS * rows.values.shape[1], progress)
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mixtura.answers import Condition, with_given
+from mixtura.answers import Condition, network_means, with_given
 from mixtura.data import Matrix
 from mixtura.data.given import ArrayLike, RandomState
+from mixtura.exceptions import UnsupportedError
+from mixtura.models.network import RegressionNetwork
 
 if TYPE_CHECKING:
     from mixtura.estimators.answering import DensityEstimator
@@ -36,7 +38,18 @@ class ConditionedModel:
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C)."""
         model = self.condition.model
+        if model.classes is None:
+            raise UnsupportedError("this model knows no classes: use predict, or score_samples.")
         return np.exp(model.log_proba(model.engine(self._rows(X), self.condition.device)))
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """(n,) the most probable class of each row; of a network that predicts numbers, these."""
+        model = self.condition.model
+        if isinstance(model.model, RegressionNetwork):
+            return network_means(model, self._rows(X), self.condition.device)
+        found = self.predict_proba(X).argmax(1)
+        assert model.classes is not None
+        return model.classes[found]
 
     def impute(
         self, X: ArrayLike, *, n_draws: int | None = None, random_state: RandomState = None

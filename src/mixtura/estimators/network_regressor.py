@@ -15,7 +15,15 @@ from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.answers import network_interval
+from mixtura.answers import (
+    Condition,
+    Cost,
+    Given,
+    network_interval,
+    network_means,
+    next_for_network,
+    unit_costs,
+)
 from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
 from mixtura.densities import Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
@@ -30,7 +38,7 @@ from mixtura.estimators.reading import (
 )
 from mixtura.estimators.rows import check_held_back, read_targets
 from mixtura.exceptions import InvalidInputError
-from mixtura.models.fitted import Observations, run_over
+from mixtura.models.fitted import Observations
 from mixtura.models.held_back import HeldBack
 from mixtura.numerics import spawn
 from mixtura.progress import Callback, Progress
@@ -192,8 +200,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The expected target of each row."""
-        found = run_over(self.network_, self._engine(X), lambda n, b: n.outputs(b)).numpy()
-        return self._fitted.predicted(found)
+        return network_means(self._fitted, self._table(X), self.device)
 
     def predict_interval(
         self,
@@ -228,9 +235,8 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
     ) -> None:
         """Write a report on the model as one HTML file, or its model card if `path` ends in .md.
 
-        It has the data and its holes, what was chosen against what, errors and intervals whole and
-        with entries missing, rows that are missed most, and what the model cannot do. Parameters
-        are as in `MixtureClassifier.report`.
+        It has what that of `MixtureRegressor` has. Parameters are as in
+        `MixtureClassifier.report`.
         """
         targets = read_targets(self, self._table(X), y, several=False)[:, None]
         seed = self._generator(random_state).initial_seed()
@@ -244,14 +250,52 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         return float(r2_score(y[known], self.predict(X)[known], sample_weight=weight))
 
     def sample(
-        self, n_samples: int = 1, *, random_state: RandomState = None
+        self,
+        n_samples: int = 1,
+        *,
+        given: Given | Condition | None = None,
+        random_state: RandomState = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows from the mixture, and what the network predicts for them."""
+        """Draw rows from the mixture, and what the network predicts for them.
+
+        All rows have the values that are `given` by column, as of `condition`.
+        """
         network, count = self.network_, check_count(n_samples)
-        batch = draw_rows(network.mixture, count, self._generator(random_state))
+        generator = self._generator(random_state)
+        if given is not None:
+            drawn = self._condition(given).draw(count, None, generator)
+            found = network_means(self._fitted, drawn, self.device)
+            return self.schema_.decode(drawn.values), found
+        batch = draw_rows(network.mixture, count, generator)
         with torch.no_grad():
             found = network.outputs(batch).numpy()
         return self._fitted.decoded(batch.x), self._fitted.predicted(found)
+
+    def next_feature(
+        self,
+        X: ArrayLike,
+        cost: Cost = None,
+        *,
+        max_time: float | None = 60.0,
+        random_state: RandomState = None,
+    ) -> np.ndarray:
+        """Which missing entry of each row to measure next.
+
+        Parameters
+        ----------
+        cost, max_time, random_state
+            As in `MixtureClassifier.next_feature`.
+
+        Returns
+        -------
+        (n, D) the share of the variance of predictions, over what all missing entries may be, that
+        each of them is expected to remove, by its cost. Zero where an entry is observed.
+        """
+        rows, generator = self._table(X), self._generator(random_state)
+        costs = unit_costs(self.schema_, rows.values.shape[1], cost)
+        with Progress((), self.verbose, max_time) as progress:
+            found = next_for_network(self._fitted, rows, generator, self.device, progress)
+        return found / costs
 
 
 def _squares(trained: LinkedResult, held_out: Engine, generator: torch.Generator) -> Losses:
