@@ -8,7 +8,8 @@ import pytest
 import torch
 from sklearn.datasets import load_iris, load_wine
 
-from mixtura import MixtureClassifier, progress
+import mixtura
+from mixtura import progress
 
 torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it gives
 
@@ -103,4 +104,4 @@ def holey_wine(wine, rng):
 @pytest.fixture(scope="session")
 def several(iris):
     """A generative model with several components a class, unequal in number."""
-    return MixtureClassifier([2, 1, 3], objective="likelihood", random_state=0).fit(*iris)
+    return mixtura.MixtureClassifier([2, 1, 3], objective="likelihood", random_state=0).fit(*iris)

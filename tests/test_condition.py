@@ -1,7 +1,6 @@
 """The model given some columns, against SciPy's conditional Gaussians."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.stats import kstest, multivariate_normal, norm
 
@@ -16,6 +15,8 @@ from mixtura.estimators import base
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.solvers import LinkedEM
+
+pd = pytest.importorskip("pandas")
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
 

@@ -5,7 +5,6 @@ from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy.special import logsumexp, softmax
@@ -23,6 +22,8 @@ from mixtura.solvers import EM
 from mixtura.testing import make_sequences
 from mixtura.testing.parts import make_density
 from mixtura.testing.references import dense_log_prob
+
+pd = pytest.importorskip("pandas")
 
 QUICK, WORDS = {"random_state": 0}, ["go", "run", "sit"]
 

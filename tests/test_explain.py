@@ -4,7 +4,6 @@ from itertools import combinations, permutations
 from math import factorial
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -28,6 +27,8 @@ from mixtura.exceptions import (
 )
 from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS
+
+pd = pytest.importorskip("pandas")
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
 

@@ -1,7 +1,6 @@
 """MixtureImputer in pipelines."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.impute import MissingIndicator, SimpleImputer
@@ -10,6 +9,8 @@ from sklearn.pipeline import make_pipeline
 
 from mixtura import MixtureClassifier, MixtureImputer, load
 from mixtura.exceptions import InvalidInputError
+
+pd = pytest.importorskip("pandas")
 
 PLAIN = {"random_state": 0}
 

@@ -3,7 +3,6 @@
 import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.integrate import quad
 from scipy.stats import entropy, norm
@@ -11,6 +10,8 @@ from scipy.stats import entropy, norm
 from mixtura import MixtureClassifier, MixtureNetworkRegressor
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 from mixtura.solvers import LBFGS, LinkedEM
+
+pd = pytest.importorskip("pandas")
 
 PLAIN = {"objective": "likelihood", "random_state": 0}
 

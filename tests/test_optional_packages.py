@@ -10,8 +10,10 @@ ROOT = Path(__file__).parents[1]
 #: Packages that run the tests; all others of the extras may be absent.
 NEEDED = {"mixtura", "pytest", "pytest-xdist", "editables", "hatchling"}
 
-COLLECT = """
+IMPORT = """
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +23,14 @@ class Absent:
         if name.partition(".")[0] in {absent!r}:
             raise ModuleNotFoundError("No module named " + repr(name), name=name)
 
-    @staticmethod
-    def pytest_sessionstart(session):
-        sys.meta_path.insert(0, Absent)  # before the finder by which pytest rewrites assertions
-
-sys.exit(pytest.main({arguments!r}, plugins=[Absent]))
+sys.meta_path.insert(0, Absent)
+sys.path.insert(0, {tests!r})
+for path in sorted(Path({tests!r}).glob("*.py")):
+    try:
+        import_module(path.stem)
+        print("imported", path.stem)
+    except pytest.skip.Exception:
+        print("skipped", path.stem)
 """
 
 
@@ -36,15 +41,14 @@ def optional_packages():
     return {re.split(r"[\[<>=; ]", line)[0] for line in listed} - NEEDED
 
 
-def test_collection_needs_no_optional_package():
-    """With every optional package hidden, pytest finds tests and no error."""
+def test_files_of_tests_need_no_optional_package():
+    """With every optional package hidden, they are imported or skip themselves."""
     absent = {name.replace("-", "_") for name in optional_packages()}
     assert {"pandas", "polars", "optuna", "hmmlearn", "typer", "rich", "matplotlib"} <= absent
-    plugins = [f"-pno:{name}" for name in ("cacheprovider", "xdist", "hypothesispytest")]
-    arguments = ["--collect-only", *plugins, str(ROOT / "tests")]
-    script = COLLECT.format(absent=absent, arguments=arguments)
+    script = IMPORT.format(absent=absent, tests=str(ROOT / "tests"))
     ended = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
-    assert ended.returncode == 0, ended.stdout[-4000:]
-    assert "::test_" in ended.stdout
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    told = ended.stdout.split()
+    assert told.count("imported") > told.count("skipped") > 0

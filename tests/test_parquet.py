@@ -38,6 +38,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 parquet = pytest.importorskip("mixtura.parquet")
 streamed = pytest.importorskip("mixtura.data.streamed")
 
+#: A short fit of a network; gradients through all of it are the regressor's.
+LINKED = {"init": EM(5), "solver": LinkedEM(2, end_to_end=False)}
 FEATURES = ["a", "b", "c", "kind", "flag"]
 #: Rows of the files, and of their row groups.
 FILES = {"p0": (70, 33), "p1": (1, 1), "p2": (100, 37), "p3": (49, 49)}
@@ -506,7 +508,7 @@ def test_a_sparse_model_of_files_is_that_of_memory(frame, tmp_path):
     "model",
     [
         BoostedMixtureClassifier(1, n_stages=1, calibrate=False),
-        MixtureNetworkClassifier(2, embedding="posterior", solver=LinkedEM(2), calibrate=False),
+        MixtureNetworkClassifier(2, embedding="posterior", calibrate=False, **LINKED),
         MixtureNetworkRegressor(2, embedding="posterior", solver=LinkedEM(2)),
         MixtureRegressor(2, density="diag", marginals="linear", init=EM(2), solver=LBFGS(2)),
         MixtureImputer(2, add_indicator=True),

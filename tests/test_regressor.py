@@ -1,7 +1,6 @@
 """MixtureRegressor: distributions of targets given features."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy.special import log_ndtr
@@ -19,6 +18,8 @@ from mixtura.models.mixture import Mixture
 from mixtura.models.predictive import conditional, log_conditional
 from mixtura.predictive import Predictive, log_normal_below
 from mixtura.solvers import EM, LBFGS, LinkedEM
+
+pd = pytest.importorskip("pandas")
 
 BRIEF = {"solver": LBFGS(5), "init": EM(10, 0.1), "random_state": 0}
 

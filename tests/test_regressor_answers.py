@@ -1,7 +1,6 @@
 """What a regressor says of features: filled in, given some of them, and which one to measure."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.special import softmax
 
@@ -9,6 +8,8 @@ from mixtura import MixtureRegressor
 from mixtura.densities import Full
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 from mixtura.solvers import EM, LBFGS
+
+pd = pytest.importorskip("pandas")
 
 
 @pytest.fixture(scope="module")

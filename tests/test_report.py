@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
@@ -38,6 +37,8 @@ from mixtura.exceptions import InvalidInputError
 from mixtura.report.portrait import describe
 from mixtura.report.subject import in_time
 from mixtura.solvers import EM
+
+pd = pytest.importorskip("pandas")
 
 X, Y = load_iris(return_X_y=True)
 HOSTILE = "<script>alert('x')</script>"
