@@ -32,8 +32,8 @@ _CRITERIA: dict[str, tuple[Objective, Callable[[np.ndarray], np.ndarray]]] = {
 
 def run(report: Report) -> None:
     """All curves from one start, then the zones."""
-    start = start_on_spirals(report, SETTINGS[0], 2000 if report.quick else 5000, draw=0)
-    iterations = 40 if report.quick else 200
+    start = start_on_spirals(report, SETTINGS[0], 1000 if report.quick else 5000, draw=0)
+    iterations = 30 if report.quick else 200
     wanted = [name for name in _CRITERIA if report.wants(name)]
     if wanted:
         with report.figure("criteria", figsize=(11, 4.5 * len(wanted))) as figure:

@@ -86,7 +86,7 @@ def run(report: Report) -> None:
 def draw_pixels(seed: int, quick: bool = False) -> Split:
     """Random training and test pixels of the scene."""
     scene = load_dataset("jasper_ridge")
-    share = 4 if quick else 1
+    share = 8 if quick else 1
     X, X_test, y, y_test = train_test_split(
         scene.data,
         scene.target,

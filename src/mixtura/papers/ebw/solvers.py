@@ -80,7 +80,7 @@ def _problems(report: Report) -> dict[str, tuple[Callable[[], OneStart], Objecti
 
 
 def _spirals(report: Report, setting: Setting) -> OneStart:
-    return start_on_spirals(report, setting, 3000 if report.quick else 5000, draw=0)
+    return start_on_spirals(report, setting, 1500 if report.quick else 5000, draw=0)
 
 
 def _phonemes(report: Report) -> OneStart:

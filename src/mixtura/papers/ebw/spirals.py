@@ -60,7 +60,7 @@ def start_on_spirals(report: Report, setting: Setting, n_per_class: int, draw: i
 
 
 def _show(report: Report, setting: Setting, picture: bool) -> None:
-    n_train, repetitions = (2000, 1) if report.quick else (5000, 8)
+    n_train, repetitions = (1000, 1) if report.quick else (5000, 8)
     scores: dict[str, list[tuple[float, float]]] = {}
     for draw in range(repetitions):
         start = start_on_spirals(report, setting, n_train, draw)
