@@ -72,10 +72,13 @@ def test_no_large_table_is_kept(density, monkeypatch, generator):
 
 @pytest.mark.parametrize("density", STRUCTURES[:2], indirect=True, ids="-".join)
 @pytest.mark.parametrize("share", SHARES)
-def test_statistics_are_those_of_dense_matrices(density, share, generator):
-    """Also where what is missing scatters with occupancies of its own."""
+@pytest.mark.parametrize("negligible", [False, True])
+def test_statistics_are_those_of_dense_matrices(density, share, negligible, generator):
+    """Also where what is missing scatters by itself, and where a component hardly matters."""
     batch = with_holes(density, share, generator)
     occupancy, scatter = torch.randn(2, 40, 2, dtype=torch.float64, generator=generator)
+    if negligible:
+        occupancy[:25, 0] = scatter[:25, 0] = 1e-25
     found = density.statistics(batch, occupancy, scatter=scatter)
     mean, covariance = dense_conditional(density, batch)
     outer = np.einsum("nk,nki,nkj->kij", occupancy, mean, mean)

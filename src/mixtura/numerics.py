@@ -124,6 +124,10 @@ class Context(Protocol):
     def save_for_backward(self, *tensors: Tensor) -> None: ...
 
 
+#: Size up to which matrices are eliminated in step: of larger ones, each has work enough.
+_IN_STEP = 24
+
+
 class _QuadraticLogDet(torch.autograd.Function):
     """u^T A^-1 u and log det A, with the gradient written out.
 
@@ -191,7 +195,23 @@ def quadratic_log_det(matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
     -------
     (..., M) values of u^T A^-1 u, and (...) values of log det A.
     """
+    traced = torch.is_grad_enabled() and (matrix.requires_grad or vectors.requires_grad)
+    if not traced and matrix.shape[-1] <= _IN_STEP and matrix.device.type == "cpu":
+        return _quadratic_in_step(matrix, vectors)
     return _QuadraticLogDet.apply(matrix, vectors)
+
+
+def _quadratic_in_step(matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """The same where all matrices are eliminated in step: quickest if their rows stand last."""
+    work, left = matrix.movedim((-2, -1), (0, 1)).clone(), vectors.movedim((-2, -1), (0, 1)).clone()
+    found = torch.zeros_like(left[0])
+    for at in range(len(work)):
+        column, factor = work[at + 1 :, at], work[at, at].reciprocal()
+        scaled = column * factor
+        work[at + 1 :, at + 1 :].addcmul_(scaled[:, None], column, value=-1.0)
+        left[at + 1 :].addcmul_(scaled[:, None], left[at], value=-1.0)
+        found.addcmul_(left[at].square(), factor)
+    return found.movedim(0, -1), work.diagonal().log().sum(-1)
 
 
 def solve_posdef(matrix: Tensor, right: Tensor) -> Tensor:

@@ -14,7 +14,14 @@ from mixtura.constants import LOG_2PI
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, own_products, randn
-from mixtura.densities.gaussian import Expectation, Gaussian, n_rows, peak_masked, weight_per_row
+from mixtura.densities.gaussian import (
+    NEGLIGIBLE,
+    Expectation,
+    Gaussian,
+    n_rows,
+    side_by_side,
+    weight_per_row,
+)
 from mixtura.densities.patterns import Given, Holes, Parts, distances, given, marginal
 from mixtura.numerics import (
     above,
@@ -25,9 +32,6 @@ from mixtura.numerics import (
     log_det_lower,
     lower_inverse,
 )
-
-#: Occupancies smaller than this share of the largest do not change a sum in double precision.
-_NEGLIGIBLE = 1e-20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +105,10 @@ class FullGaussian(Gaussian):
     def _marginal(self, x: Tensor, holes: Holes) -> tuple[Tensor, Tensor]:
         return marginal(self._parts(x.dtype), x, holes)
 
-    def _expectation_masked(self, x: Tensor, holes: Holes) -> Expectation:
+    def _conditioned_masked(self, x: Tensor, holes: Holes) -> Expectation:
         """What depends on a pattern serves both."""
         parts = given(self._parts(x.dtype), x, holes)
-        squared, log_det = distances(parts)
-        return peak_masked(holes, log_det) - 0.5 * squared, partial(self._moments, parts)
+        return side_by_side(holes, *distances(parts)), partial(self._moments, parts)
 
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         return {
@@ -223,7 +226,7 @@ def _weighted_second_moments(x: Tensor, occupancy: Tensor) -> Tensor:
     """
     size, n_components = x.shape[1], occupancy.shape[1]
     moments = x.new_zeros(n_components, size, size)
-    active = occupancy.abs() > _NEGLIGIBLE * occupancy.abs().max()
+    active = occupancy.abs() > NEGLIGIBLE * occupancy.abs().max()
     if x.device.type == "cpu" and active.sum() < 0.5 * active.numel():
         for component, mine in enumerate(active.mT):
             rows, share = x[mine], occupancy[mine, component, None]

@@ -20,6 +20,8 @@ from mixtura.numerics import above, above_inverse, above_slope
 
 #: Log densities (n, K) of rows, and their statistics as a function of two kinds of occupancies.
 Expectation = tuple[Tensor, Callable[[Tensor, Tensor], Statistics]]
+#: What occupancies are to the largest one where they are less than the rounding of a sum.
+NEGLIGIBLE = 1e-20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +86,14 @@ class Gaussian(VectorDensity):
         return peak_masked(holes, log_det) - 0.5 * squared
 
     def _distances_masked(self, x: Tensor, holes: Holes) -> Tensor:
-        squared, log_det = self._marginal(x, holes)
-        return torch.stack([squared, peak_masked(holes, log_det)], 2)
+        return side_by_side(holes, *self._marginal(x, holes))
 
     def _distances_complete(self, x: Tensor) -> Tensor:
-        peak = self.log_peak().to(x.dtype)
-        squared = 2.0 * (peak - self._log_prob_complete(x))
-        return torch.stack([squared, peak.expand_as(squared)], 2)
+        return self._from_peak(self._log_prob_complete(x))
+
+    def _from_peak(self, log_prob: Tensor) -> Tensor:
+        peak = self.log_peak().to(log_prob.dtype)
+        return torch.stack([2.0 * (peak - log_prob), peak.expand_as(log_prob)], 2)
 
     def statistics(
         self, batch: Batch, occupancy: Tensor, scatter: Tensor | None = None
@@ -107,15 +110,21 @@ class Gaussian(VectorDensity):
         )
 
     def expectation(self, batch: Batch) -> tuple[Tensor, Callable[..., Statistics]]:
+        return self._shared(batch, self._expectation_complete, self._expectation_masked)
+
+    def conditioned(self, batch: Batch) -> tuple[Tensor, Callable[..., Statistics]]:
+        """What `distances` gives, side by side (n, K, 2), and statistics that share its work."""
+        return self._shared(batch, self._conditioned_complete, self._conditioned_masked)
+
+    def _shared(
+        self,
+        batch: Batch,
+        complete: Callable[[Tensor], Expectation],
+        masked: Callable[[Tensor, Holes], Expectation],
+    ) -> tuple[Tensor, Callable[..., Statistics]]:
+        """(n, ...) what two functions say of rows without and with holes; statistics of both."""
         parts = [
-            (
-                rows,
-                *(
-                    self._expectation_complete(x)
-                    if holes is None
-                    else self._expectation_masked(x, holes)
-                ),
-            )
+            (rows, *(complete(x) if holes is None else masked(x, holes)))
             for rows, x, holes in by_holes(batch)
         ]
 
@@ -123,7 +132,14 @@ class Gaussian(VectorDensity):
             scatter = share if scatter is None else scatter
             return add_statistics(*(sums(share[rows], scatter[rows]) for rows, _, sums in parts))
 
-        return in_order([(rows, log_prob) for rows, log_prob, _ in parts]), statistics
+        return in_order([(rows, found) for rows, found, _ in parts]), statistics
+
+    def _conditioned_complete(self, x: Tensor) -> Expectation:
+        log_prob, statistics = self._expectation_complete(x)
+        return self._from_peak(log_prob), statistics
+
+    def _conditioned_masked(self, x: Tensor, holes: Holes) -> Expectation:
+        return self._distances_masked(x, holes), partial(self._statistics_masked, x, holes)
 
     def _expectation_complete(self, x: Tensor) -> Expectation:
         """Log densities of complete rows, and their statistics as a function of occupancies."""
@@ -131,7 +147,8 @@ class Gaussian(VectorDensity):
 
     def _expectation_masked(self, x: Tensor, holes: Holes) -> Expectation:
         """The same of rows with holes; what is missing scatters with the second occupancies."""
-        return self._log_prob_masked(x, holes), partial(self._statistics_masked, x, holes)
+        found, statistics = self._conditioned_masked(x, holes)
+        return found[..., 1] - 0.5 * found[..., 0], statistics
 
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         raise self._no_closed_form()
@@ -185,6 +202,11 @@ class Gaussian(VectorDensity):
         return torch.where(
             batch.observed, batch.x, drawn + centered.own_expected(missed, component)
         )
+
+
+def side_by_side(holes: Holes, squared: Tensor, log_det: Tensor) -> Tensor:
+    """(n, K, 2) squared distances, and log densities at the means, by log determinants."""
+    return torch.stack([squared, peak_masked(holes, log_det)], 2)
 
 
 def peak_masked(holes: Holes, log_det: Tensor) -> Tensor:
@@ -248,6 +270,9 @@ class DiagonalGaussian(Gaussian):
         precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
         seen = holes.observed.to(x.dtype)
         return x @ scaled_mean.mT - 0.5 * x.square() @ precision.mT + seen @ constant.mT
+
+    def _expectation_masked(self, x: Tensor, holes: Holes) -> Expectation:
+        return self._log_prob_masked(x, holes), partial(self._statistics_masked, x, holes)
 
     def _marginal(self, x: Tensor, holes: Holes) -> tuple[Tensor, Tensor]:
         precision, scaled_mean, _ = (part.to(x.dtype) for part in self._natural)

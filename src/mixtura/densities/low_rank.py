@@ -115,10 +115,10 @@ class LowRankForm(Gaussian):
 
     @cached_property
     def _gram_table(self) -> Tensor:
-        """Lower triangles of every G_d, (D, K * R (R+1) / 2)."""
+        """Lower triangles of every G_d, (R (R+1) / 2 * K, D)."""
         rows, columns, _ = self._pack
-        left, right = self.loading.transpose(0, 1), self._scaled.transpose(0, 1)
-        return (left.index_select(2, rows) * right.index_select(2, columns)).flatten(1)
+        left, right = self.loading.permute(2, 0, 1), self._scaled.permute(2, 0, 1)
+        return (left.index_select(0, rows) * right.index_select(0, columns)).flatten(0, 1)
 
     @property
     def _table_is_large(self) -> bool:
@@ -151,12 +151,13 @@ class LowRankForm(Gaussian):
     def _sums_by_product(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Over all features, the others of which count zero: one matrix product, with gradients."""
         seen = observed.to(x.dtype)
-        packed = (seen if self._over_observed else 1.0 - seen) @ self._gram_table.to(x.dtype)
+        packed = self._gram_table.to(x.dtype) @ (seen if self._over_observed else 1.0 - seen).mT
         place = self._pack[2]
-        packed = packed.view(len(x), self.n_components, -1)
-        gram = packed.gather(2, place.flatten().expand(*packed.shape[:2], -1))
-        gram = gram.unflatten(2, place.shape) + self._eye.to(x.dtype)
-        return gram, self._projected(x, seen).permute(2, 0, 1), self._weighted_distance(x, seen)
+        gram = packed.view(-1, self.n_components * len(x)).index_select(0, place.flatten())
+        gram = gram.view(*place.shape, self.n_components, len(x))
+        gram.diagonal().add_(1.0)
+        projected = self._projected(x, seen).permute(2, 0, 1)
+        return gram.permute(3, 2, 0, 1), projected, self._weighted_distance(x, seen)
 
     def _sums_over_observed(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Over the observed features, if these are few."""

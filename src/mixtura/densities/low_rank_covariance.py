@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar, Self
@@ -12,9 +13,15 @@ from torch import Tensor
 from mixtura.constants import LOG_2PI
 from mixtura.data import Batch
 from mixtura.data.given import Setting
-from mixtura.densities.base import Statistics, add_statistics, own_products, randn
+from mixtura.densities.base import Statistics, own_products, randn
 from mixtura.densities.full_covariance import FullGaussian
-from mixtura.densities.gaussian import Expectation, n_rows, peak_masked, weight_per_row
+from mixtura.densities.gaussian import (
+    NEGLIGIBLE,
+    Expectation,
+    n_rows,
+    side_by_side,
+    weight_per_row,
+)
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
 from mixtura.densities.patterns import Holes, in_order
 from mixtura.densities.submatrices import factored
@@ -24,6 +31,7 @@ from mixtura.numerics import (
     is_positive_definite,
     log_det_lower,
     lower_inverse,
+    quadratic_log_det,
     solve_lower,
     solve_posdef,
     stack_product,
@@ -147,88 +155,84 @@ class LowRankGaussian(LowRankForm):
             "cross": (weighted.flatten(0, 1) @ x).view(*weighted.shape[:2], -1).mT,
         }
 
-    def _expectation_masked(self, x: Tensor, holes: Holes) -> Expectation:
-        """Factorizations belong to patterns, which rows may share."""
+    def _conditioned_masked(self, x: Tensor, holes: Holes) -> Expectation:
+        """Rows stand last, so that work goes through all of them at once.
+
+        Factorizations belong to patterns, which rows may share; those that do not are inverted for
+        statistics alone, of components that matter to the row.
+        """
         patterns, place = holes.distinct
         some = x[: len(patterns)]  # B does not depend on numbers
         grams = [(rows, gram) for rows, gram, *_ in self._sums(some, patterns)]
-        gram, seen = factored(in_order(grams)), holes.observed.to(x.dtype)
-        covariance = gram.inverse  # of the latent factors, (P, K, R, R)
-        projected = self._projected(x, seen).permute(2, 0, 1)
-        latent = stack_product(covariance[place], projected[..., None])[..., 0]
-        squared = self._weighted_distance(x, seen) - (projected * latent).sum(2)
-        log_det = self._log_det_masked(patterns.to(x.dtype), gram.log_det)[place]
-        log_prob = peak_masked(holes, log_det) - 0.5 * squared
-        return log_prob, partial(self._masked_sums, x, patterns, place, covariance, latent)
+        gram, seen = in_order(grams).transpose(0, 1), holes.observed.to(x.dtype)  # (K, P, R, R)
+        projected = self._projected(x, seen).transpose(0, 1)  # (R, K, n)
+        if isinstance(place, slice):
+            inner, log_det = quadratic_log_det(gram, projected.permute(1, 2, 0)[..., None])
+            inner, covariance = inner[..., 0], gram
+        else:
+            parts = factored(gram)
+            covariance, log_det = parts.inverse.permute(2, 3, 0, 1), parts.log_det[:, place]
+            inner = (projected * (covariance[..., place] * projected).sum(1)).sum(0)
+        squared = self._weighted_distance(x, seen) - inner.mT
+        found = side_by_side(holes, squared, self._log_det_masked(seen, log_det.mT))
+
+        def pairs(component: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            """Of so many rows under their components: covariances (R, R, A), and factors (R, A)."""
+            if isinstance(place, slice):
+                each = _picked(gram.permute(2, 3, 0, 1), component, row).permute(2, 0, 1)
+                own = factored(each).inverse.permute(1, 2, 0)
+            else:
+                own = _picked(covariance, component, place[row])
+            return own, (own * _picked(projected, component, row)).sum(1)
+
+        return found, partial(self._masked_sums, x, seen, pairs)
 
     def _masked_sums(
         self,
         x: Tensor,
-        patterns: Tensor,
-        place: Tensor | slice,
-        covariance: Tensor,
-        latent: Tensor,
+        seen: Tensor,
+        pairs: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
         occupancy: Tensor,
         scatter: Tensor,
     ) -> Statistics:
-        """Statistics of rows with holes, by their latent factors and the pattern of each."""
+        """Statistics of rows with holes, by those of latent factors; what is missing is expected.
 
-        def by_pattern(values: Tensor) -> Tensor:
-            if isinstance(place, slice):
-                return values
-            return values.new_zeros(len(patterns), *values.shape[1:]).index_add_(0, place, values)
-
-        weighted = occupancy[..., None] * latent
-        second = by_pattern(weighted[..., :, None] * latent[..., None, :])
-        around, mass = by_pattern(scatter), by_pattern(occupancy)
-        second = torch.addcmul(second, around[..., None, None], covariance)
-        visible = {
-            "mass": mass.sum(0),
-            "first": occupancy.mT @ x,
-            "second": occupancy.mT @ x.square(),
-            "latent": weighted.sum(0),
-            "latent_second": second.sum(0),
-            "cross": (weighted.flatten(1).mT @ x).view(*weighted.shape[1:], -1).mT,
-        }
-        hidden = (~patterns).to(x.dtype)
-        return add_statistics(
-            visible, self._hidden(hidden, mass, around, by_pattern(weighted), second)
-        )
-
-    def _hidden(
-        self,
-        hidden: Tensor,
-        occupancy: Tensor,
-        scatter: Tensor,
-        weighted: Tensor,
-        weighted_second: Tensor,
-    ) -> Statistics:
-        """Expected contributions of the features that the rows of each pattern lack.
-
-        (P, D), and sums over these rows, (P, K, ...), of occupancies and latent factors.
+        Components that hardly matter to a row have no part in them: that is less than rounding.
         """
-        rows, columns, place = self._pack
-        mass = occupancy.mT @ hidden  # (K, D)
-        latent = torch.einsum("nd,nkr->kdr", hidden, weighted)
-        lower = (rows * self.rank + columns).expand(*weighted.shape[:2], -1)
-        packed = hidden.mT @ weighted_second.flatten(2).gather(2, lower).flatten(1)
-        packed = packed.view(self.n_features, self.n_components, -1).transpose(0, 1)
-        spread = torch.einsum("kdt,kdt->kd", packed, self._doubled_outer(rows, columns))
-        reach = (self.loading * latent).sum(2)
-        second_loading = torch.einsum("kdrs,kds->kdr", packed[..., place], self.loading)
-        own = self.mean.square() * mass + self.diagonal * (scatter.mT @ hidden)
-        zero = {name: torch.zeros_like(value) for name, value in self.own_statistics().items()}
-        return {
-            **zero,
-            "first": self.mean * mass + reach,
-            "second": own + 2.0 * self.mean * reach + spread,
-            "cross": self.mean[..., None] * latent + second_loading,
-        }
+        share, around, hidden = occupancy.mT, scatter.mT, 1.0 - seen
+        size = share.abs() + around.abs()
+        matters = size > NEGLIGIBLE * size.max()
+        component, row = matters.nonzero(as_tuple=True)
+        counts = matters.sum(1).tolist()
+        covariance, latent = pairs(component, row)
 
-    def _doubled_outer(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Packed s_d s_d^T whose inner product with a packed symmetric matrix is s^T M s."""
-        twice = torch.where(rows == columns, 1.0, 2.0).to(self.mean)
-        return self.loading[..., rows] * self.loading[..., columns] * twice
+        def sums(values: Tensor, table: Tensor) -> Tensor:
+            """(K, L, C) values (L, A) times the rows (n, C) that they belong to."""
+            parts = zip(values.split(counts, 1), row.split(counts), strict=True)
+            return torch.stack([part @ table[rows] for part, rows in parts])
+
+        weighted, (rows, columns, place) = latent * share[component, row], self._pack
+        second = covariance[rows, columns] * around[component, row]
+        second = second.addcmul_(weighted[rows], latent[columns])  # (R (R+1) / 2, A)
+        one = torch.ones_like(x[:, :1])
+        squares = sums(second, torch.cat([hidden, one], 1)).index_select(1, place.flatten())
+        squares = squares.unflatten(1, place.shape)  # (K, R, R, D + 1)
+        unseen, total, cross = sums(weighted, torch.cat([hidden, one, x], 1)).split(
+            [self.n_features, 1, self.n_features], 2
+        )
+        loading, mass = self.loading.mT, share @ hidden
+        reach = (loading * unseen).sum(1)
+        of_loading = (squares[..., :-1] * loading[:, None]).sum(2)  # (K, R, D)
+        spread = self.mean.square() * mass + self.diagonal * (around @ hidden)
+        spread += 2.0 * self.mean * reach + (loading * of_loading).sum(1)
+        return {
+            "mass": share.sum(1),
+            "first": share @ x + self.mean * mass + reach,
+            "second": share @ x.square() + spread,
+            "latent": total[..., 0],
+            "latent_second": squares[..., -1],
+            "cross": (cross + self.mean[:, None] * unseen + of_loading).mT,
+        }
 
     @property
     def spread(self) -> Tensor:
@@ -299,6 +303,12 @@ class LowRankGaussian(LowRankForm):
         noise = randn(n, self.n_features, like=self.mean, generator=generator)
         structured = own_products(self.loading, component, latent)
         return self.mean[component] + structured + self.diagonal[component].sqrt() * noise
+
+
+def _picked(values: Tensor, component: Tensor, row: Tensor) -> Tensor:
+    """(..., A) of values (..., K, n) those of so many pairs; as they are, if these are all."""
+    flat, size = values.flatten(-2), values.shape[-1]
+    return flat if len(row) == flat.shape[-1] else flat[..., component * size + row]
 
 
 def _complete_log_prob(

@@ -144,13 +144,21 @@ class StudentT(VectorDensity):
 
     def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
         """Distances serve both."""
-        squared, peak = self._distances(batch)
-        return self._log_prob(batch, squared, peak), partial(self._statistics, batch, squared)
+        found, moments = self.scale.conditioned(batch)
+        squared, peak = found[..., 0].clamp_min(0.0), found[..., 1]
+        statistics = partial(self._statistics, batch, squared, moments)
+        return self._log_prob(batch, squared, peak), statistics
 
     def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
-        return self._statistics(batch, self._distances(batch)[0], occupancy)
+        return self.expectation(batch)[1](occupancy)
 
-    def _statistics(self, batch: Batch, squared: Tensor, occupancy: Tensor) -> Statistics:
+    def _statistics(
+        self,
+        batch: Batch,
+        squared: Tensor,
+        moments: Callable[..., Statistics],
+        occupancy: Tensor,
+    ) -> Statistics:
         """Those of the Gaussians, rows weighted by E[w], and what tells the degrees of freedom.
 
         What is missing scatters around its mean as scale / w: weighted by w, as scale.
@@ -158,7 +166,7 @@ class StudentT(VectorDensity):
         total = self.dof + _sizes(batch)
         weight = _by_row(batch, total) / (self.dof + squared)
         tail = weight - 1.0 - weight.log() + _by_row(batch, _gap(total))
-        inner = self.scale.statistics(batch, occupancy * weight, scatter=occupancy)
+        inner = moments(occupancy * weight, occupancy)
         return {
             "mass": occupancy.sum(0),
             "tail": (occupancy * tail).sum(0),
