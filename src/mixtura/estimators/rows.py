@@ -99,6 +99,17 @@ def read_rows(
     return Rows(X, codes, weight, classes).take(keep)
 
 
+def _check_given(estimator: object, y: ArrayLike) -> None:
+    """Refuse labels or targets that are absent, or the name of a column."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None."
+        )
+    if isinstance(y, str):
+        raise InvalidInputError(_NAME.format(y))
+
+
 def read_classes(
     estimator: object,
     X: ArrayLike,
@@ -107,13 +118,7 @@ def read_classes(
     known: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The classes, `known` or those of y, and (n,) their indices, -1 for unlabeled rows."""
-    if y is None:
-        raise ValueError(
-            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
-            "is None."
-        )
-    if isinstance(y, str):
-        raise InvalidInputError(_NAME.format(y))
+    _check_given(estimator, y)
     if isinstance(y, CodedLabels):
         classes, codes = read_classes(estimator, y.values, y.values, unlabeled, known)
         return classes, codes.astype(np.min_scalar_type(-len(classes)))[y.codes]
@@ -127,13 +132,7 @@ def read_classes(
 
 def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool) -> np.ndarray:
     """(n,) numbers to predict, or (n, T) if there may be several; NaN where there is none."""
-    if y is None:
-        raise ValueError(
-            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
-            "is None."
-        )
-    if isinstance(y, str):
-        raise InvalidInputError(_NAME.format(y))
+    _check_given(estimator, y)
     given = np.asarray(unmasked(y.plain() if isinstance(y, CodedLabels) else y))
     if not several or given.ndim != 2:
         given = column_or_1d(given, warn=True)

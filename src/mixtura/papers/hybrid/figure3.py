@@ -49,7 +49,7 @@ def run(report: Report) -> None:
         if report.wants(f"error/{tradeoff}"):
             _show_errors(report, images, tradeoff)
     _summarize(report)
-    for rank in RANKS:
+    for rank in RANKS[-2:] if report.quick else RANKS:
         if report.wants(f"time/{rank}"):
             _show_times(report, images, rank)
     with report.figure(figsize=(11, 4)) as figure:
