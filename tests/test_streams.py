@@ -110,3 +110,18 @@ def test_streams_learn_classes_that_come_late(objective, iris):
         model.partial_fit(X[y == label], y[y == label], classes=[0, 1, 2])
     assert model.score(X, y) > 0.9
     np.testing.assert_allclose(model.class_count_, 50.0)
+
+
+def test_components_grow_where_rows_shift_late(rng):
+    """Much has been seen of one cluster per class when each becomes two, that cross over."""
+    model = MixtureClassifier(density="diag", objective="likelihood", random_state=0)
+    sizes, errors = [], []
+    for n_rows, late in ((2_000, False), (2_000, False), (200, True), (200, True)):
+        y, side = np.arange(n_rows) % 2, late * rng.integers(2, size=n_rows)
+        X = rng.normal(size=(n_rows, 2)) + np.column_stack([6 * (y ^ side), 8 * side])
+        errors += [1.0 - model.score(X, y)] if sizes else []
+        sizes.append(model.partial_fit(X, y, classes=[0, 1]).n_components_)
+    assert sizes[1] == [1, 1]
+    assert 2 <= min(sizes[-1]) <= max(sizes[-1]) <= 4
+    assert errors[-1] < 0.05 < 0.4 < errors[1]
+    assert np.argmin(model.drift_) == 1
