@@ -1,10 +1,12 @@
 """Sums over chunks are sums over rows."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
 
-from mixtura.data import Scaling, Table
+from mixtura.data import Scaling, Table, sequences
 from mixtura.engines import LocalEngine, base
 from mixtura.testing import STRUCTURES, make_density, make_engine, make_mixture
 
@@ -120,3 +122,22 @@ def test_rows_that_stand_for_several_come_in_parts(weight, parts):
     assert torch.bincount(place).tolist() == parts
     summed = torch.bincount(place, split.weight)
     np.testing.assert_allclose(summed, weight)
+
+
+def test_copies_of_sequences_are_searched_for_some_frames_at_a_time(rng, monkeypatch):
+    """Keys are the same however many are looked at together, and take less room than the frames."""
+    frames, lengths = rng.normal(size=(100_000, 10)), np.full(1_000, 100)
+    frames[300:400] = frames[:100]
+    frames[250, 3] = np.nan
+    table = sequences.SequenceTable(
+        frames, lengths, scaling=Scaling.identity(10), device=torch.device("cpu")
+    )
+    tracemalloc.start()
+    keys = table.row_keys()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.2 * frames.nbytes
+    assert keys[0] == keys[3]
+    assert len(np.unique(keys)) == 999
+    monkeypatch.setattr(sequences, "_SCAN_FRAMES", 7_919)
+    np.testing.assert_array_equal(table.row_keys(), keys)

@@ -19,6 +19,8 @@ from mixtura.data.tables import Batch, Table, hashed, odd_factors
 
 #: Channels of zeros and ones that a channel of codes becomes at most.
 _MOST_INDICATORS = 50
+#: Frames that are looked at together where all are looked through.
+_SCAN_FRAMES = 16_384
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,12 +228,16 @@ class SequenceTable(Table):
 
     def row_keys(self) -> np.ndarray:
         """(n,) numbers as good as random, the same for copies of a sequence (but for rounding)."""
-        frames = Batch(self._x, self._observed, self.y, self.weight)
         lengths = self.lengths.cpu().numpy()
         began = lengths.cumsum() - lengths
-        moment = np.arange(lengths.sum()) - began.repeat(lengths)
         factors = odd_factors(self.n_features + int(lengths.max()))
-        keys = hashed(frames, factors[: self.n_features]) * factors[self.n_features :][moment]
+        moment = np.arange(len(self._x)) - began.repeat(lengths)
+        keys = factors[self.n_features :][moment]
+        for low in range(0, len(keys), _SCAN_FRAMES):
+            some = slice(low, low + _SCAN_FRAMES)
+            seen = None if self._observed is None else self._observed[some]
+            frames = Batch(self._x[some], seen, self.y, self.weight)
+            keys[some] *= hashed(frames, factors[: self.n_features])
         return np.add.reduceat(keys, began)
 
     def take(self, index: np.ndarray) -> Self:

@@ -251,7 +251,8 @@ def _beside_summaries(
     """
     every_stage, calibrate = _every_stage(estimator), estimator.calibrate
     different = engine.merged()
-    some = different.sample(MOST, spawn(generator))
+    some, n_different = different.sample(MOST, spawn(generator)), len(different)
+    del different  # a copy of all sequences: made again where summaries are of more than some
     ways, summary = [Staged(plan, every_stage) for plan in plans], SummaryPlan(plans[0].n_classes)
     chooser = Chooser[_Plan, AnyModel](
         some, partial(Answers.of, chunk=_FRAMES), spawn(generator), progress, n_ways=len(ways) + 1
@@ -266,9 +267,9 @@ def _beside_summaries(
         states = Choice(first.way.plan, grown, own, [])
         if chooser.cut_short and not beside.won:
             return Represented(states, None, chooser.table())
-    model = beside.whole if len(some) == len(different) else None
+    model = beside.whole if len(some) == n_different else None
     if not isinstance(model, Summarized):
-        model = summary.train(different, spawn(generator))
+        model = summary.train(engine.merged(), spawn(generator))
     own = calibrated_by(beside.held_out(), some) if calibrate else Calibration()
     weights, average = _say(first, beside, estimator.representation == "auto")
     summaries = Summaries(model.to("cpu"), own, weights, average if calibrate else Calibration())
