@@ -157,7 +157,8 @@ def test_what_a_classifier_compared(flowers_with_holes):
     asked = {name: [row for row in model.choice_ if row["question"] == name] for name in QUESTIONS}
     maps, (without, beside) = asked.pop("marginals"), asked.pop("unlabeled rows")
     candidates = [row for rows in asked.values() for row in rows]
-    assert [(row["marginals"], row["chosen"]) for row in maps] == [("power", True), ("ranks", True)]
+    tried = [(row["marginals"], row["chosen"]) for row in maps]
+    assert tried == [("power", True), ("ranks", True), ("indicators", True)]
     assert len({row["density"] for row in candidates}) > 1
     assert {row["tradeoff"] for row in candidates} == {0.9, 0.5}
     chosen = {row["missingness"] for row in candidates if row["chosen"]}

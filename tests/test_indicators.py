@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from mixtura import MixtureClassifier, load
-from mixtura.data.indicators import Indicators
+from mixtura.data.indicators import Indicators, quantile_knots
 from mixtura.engines import PunchedEngine
 from mixtura.solvers import LBFGS
 
@@ -145,6 +145,42 @@ def test_each_column_has_an_indicator():
     values = np.array([[0.0, 1.0, 5.0], [1.0, 1.0, 6.0], [2.0, np.nan, 7.0], [2.0, 1.0, 8.0]])
     found = Indicators.learn(values, np.ones(4), np.array([3, 2, 0]))
     assert found.column.tolist() == [0, 0, 1, 2]
-    assert found.code.tolist() == [0, 1, 1, -1]
+    np.testing.assert_array_equal(found.knot, [0, 1, 1, np.nan])
     wanted = [[1, 0, 1, 5], [0, 1, 1, 6], [0, 0, np.nan, 7], [0, 0, 1, 8]]
     np.testing.assert_array_equal(found.apply(values), wanted)
+
+
+def test_numbers_fade_from_knot_to_knot():
+    """NumPy's interpolation of the indicator's values at the knots, between them and beyond."""
+    values, knots = np.array([[-9.0, 0.0, 0.5, 1.0, 2.5, 4.0, 1e300, np.nan]]).T, [0, 1, 4]
+    found = Indicators.learn(values, np.ones(8), np.zeros(1, dtype=int), {0: np.array(knots)})
+    assert found.knot.tolist() == [0.0, 4.0]  # the one between tells nothing more
+    wanted = [np.interp(values[:, 0], knots, corner) for corner in ([1, 0, 0], [0, 0, 1])]
+    np.testing.assert_allclose(found.apply(values), np.transpose(wanted), atol=1e-15)
+    tiny = np.array([0.0, 5e-324, 1e-323])
+    near = Indicators.learn(tiny[:, None], np.ones(3), np.zeros(1, dtype=int), {0: tiny})
+    assert np.isfinite(near.apply(tiny[:, None])).all()
+
+
+def test_knots_are_all_of_few_values_or_quantiles():
+    """Weights are repetitions; NumPy's inverted distribution function agrees."""
+    rng = np.random.default_rng(0)
+    few, many = rng.integers(5, size=80) * 2.5, np.append(rng.exponential(size=79), np.nan)
+    count = rng.integers(1, 4, size=80)
+    assert quantile_knots(few, count, 8).tolist() == [0.0, 2.5, 5.0, 7.5, 10.0]
+    wanted = np.quantile(
+        np.repeat(many, count)[: -count[-1]], np.arange(1, 9) / 9, method="inverted_cdf"
+    )
+    np.testing.assert_array_equal(quantile_knots(many, count, 8), wanted)
+
+
+def test_thresholds_and_values_out_of_order_tell_the_class():
+    """The class depends on one number of five values, and on no line of it."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(5, size=300), rng.normal(size=300)])
+    y = np.isin(X[:, 0], [1, 3]).astype(int)
+    model = MixtureClassifier(1, random_state=0).fit(X[:200], y[:200])
+    member = model.model_.blend.members[-1]
+    assert member.scaling.indicators.column.tolist() == [0] * 4 + [1] * 7
+    own = member.class_log_joint(model.model_.engine(model._rows(X), "cpu").under(member.scaling))
+    assert (own.argmax(1) == y).all()

@@ -1,8 +1,8 @@
-"""Categories as numbers; NumPy is all that this needs."""
+"""Categories as numbers, and numbers as several; NumPy is all that this needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -24,26 +24,38 @@ _SCAN_ROWS = 16_384
 class Indicators:
     """Columns of numbers, and of categories the indicators of all but the most frequent one.
 
-    A column in which all rows have the same category has the indicator of that one.
+    A column in which all rows have the same category has the indicator of that one. Numbers may
+    have indicators, too, which fade from one knot to the next: what is linear in these is any curve
+    of straight pieces, and values between knots, or beyond them, are nothing special.
 
     Attributes
     ----------
     column : (P,) the column that each number comes from.
-    code : (P,) the category that an indicator tells; -1 for the number itself.
+    knot : (P,) the category or value at which an indicator is one; NaN for the number itself.
+    rise, fall : (P,) its slopes below and above.
     frequent : (D,) the most frequent category of each column; -1 for numbers.
     n_columns : how many columns there are.
     """
 
     column: np.ndarray
-    code: np.ndarray
+    knot: np.ndarray
+    rise: np.ndarray
+    fall: np.ndarray
     frequent: np.ndarray
     n_columns: int
 
     @classmethod
-    def learn(cls, values: np.ndarray | LazyRows, weight: np.ndarray, levels: np.ndarray) -> Self:
+    def learn(
+        cls,
+        values: np.ndarray | LazyRows,
+        weight: np.ndarray,
+        levels: np.ndarray,
+        knots: Mapping[int, np.ndarray] | None = None,
+    ) -> Self:
         """Of codes and numbers (n, D), with so many categories (D,) per column, 0 for numbers.
 
-        How frequent categories are goes by the weights (n,) of rows.
+        How frequent categories are goes by the weights (n,) of rows. Columns of numbers may have
+        increasing `knots`.
         """
         counts = [np.zeros(level) for level in levels]
         for at, rows in chunks_of(values, _SCAN_ROWS) if any(levels) else ():
@@ -51,35 +63,68 @@ class Indicators:
                 seen = ~np.isnan(rows[:, place])
                 codes, mass = rows[seen, place].astype(int), weight[at][seen]
                 counts[place] += np.bincount(codes, mass, minlength=levels[place])
-        pairs: list[tuple[int, int]] = []
+        told: list[tuple[float, ...]] = []
         frequent = np.full(len(levels), -1, dtype=np.int64)
         for place, parts in enumerate(zip(*shared(values, counts), strict=True)):
             count = np.sum(parts, axis=0)
             if not len(count):
-                pairs.append((place, -1))
+                told += [(place, *each) for each in _faded((knots or {}).get(place, ()))]
                 continue
             frequent[place], *order = np.argsort(-count, kind="stable")[: 1 + _MOST_INDICATORS]
-            told = [(place, int(each)) for each in np.sort(order) if count[each]]
-            pairs += told or [(place, int(frequent[place]))]
-        column, code = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        return cls(column, code, frequent, len(levels))
+            codes = [each for each in np.sort(order) if count[each]] or [frequent[place]]
+            told += [(place, code, 1.0, 1.0) for code in codes]
+        column, knot, rise, fall = np.array(told, dtype=np.float64).reshape(-1, 4).T
+        return cls(column.astype(np.int64), knot, rise, fall, frequent, len(levels))
+
+    @property
+    def itself(self) -> np.ndarray:
+        """(P,) which are numbers of the user's."""
+        return np.isnan(self.knot)
 
     def categories(self, column: int) -> np.ndarray:
         """The categories of a column that are told apart; none of numbers."""
-        found = np.append(self.code[self.column == column], self.frequent[column])
-        return np.sort(found[found >= 0])
+        if self.frequent[column] < 0:
+            return np.zeros(0, dtype=np.int64)
+        found = np.append(self.knot[self.column == column], self.frequent[column])
+        return np.unique(found.astype(np.int64))
 
     def apply(self, values: np.ndarray) -> np.ndarray:
-        """(n, P) numbers; the indicators of a missing category are missing."""
+        """(n, P) numbers; the indicators of what is missing are missing."""
         found = values[:, self.column]
-        told = np.where(np.isnan(found), found, found == self.code)
-        return np.where(self.code < 0, found, told).astype(values.dtype)
+        with np.errstate(over="ignore"):  # far out is out
+            off = found - self.knot
+            told = np.clip(1.0 + np.minimum(off * self.rise, -off * self.fall), 0.0, 1.0)
+        return np.where(self.itself, found, told).astype(values.dtype)
 
     def beside(self, values: ArrayLike, others: np.ndarray) -> ArrayLike:
         """(n, P + T) numbers, and other columns (n, T); lazy rows stay so."""
         if isinstance(values, LazyRows):
             return _Beside(values, others, self)
         return np.column_stack([self.apply(values), others])
+
+
+def quantile_knots(values: np.ndarray, weight: np.ndarray, most: int) -> np.ndarray:
+    """Increasing knots of a column of numbers (n,): all values, if these are few, or quantiles."""
+    seen = ~np.isnan(values)
+    found, place = np.unique(values[seen], return_inverse=True)
+    if len(found) <= most:
+        return found
+    mass = np.cumsum(np.bincount(place, weight[seen]))
+    shares = np.arange(1, most + 1) / (most + 1)
+    return np.unique(found[np.searchsorted(mass, shares * mass[-1])])
+
+
+def _faded(knots: Sequence[float] | np.ndarray) -> list[tuple[float, float, float]]:
+    """Where the indicators of a column of numbers are one, and their slopes below and above.
+
+    The middle one is left out, since all together are one; of less than three there is the number.
+    """
+    if len(knots) < 3:
+        return [(np.nan, 0.0, 0.0)]
+    with np.errstate(over="ignore"):
+        slope = np.minimum(1.0 / np.diff(knots), np.finfo(np.float64).max)
+    told = [*zip(knots, np.append(0.0, slope), np.append(slope, 0.0), strict=True)]
+    return told[: len(told) // 2] + told[len(told) // 2 + 1 :]
 
 
 class _Beside(LazyRows):

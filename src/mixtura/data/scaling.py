@@ -80,7 +80,7 @@ class Scaling:
 
     def with_indicators(self, indicators: Indicators, unit: float) -> Scaling:
         """The same units of numbers, and this one of all indicators."""
-        numbers, column = indicators.code < 0, indicators.column
+        numbers, column = indicators.itself, indicators.column
         location, scale = (
             np.where(numbers, *each)
             for each in ((self.location[column], 0.0), (self.scale[column], unit))

@@ -12,16 +12,16 @@ import torch
 from mixtura.data import Scaling
 from mixtura.data.atoms import SUFFIX, n_patterns, shared_values
 from mixtura.data.curves import KINDS, Curves
-from mixtura.data.indicators import Indicators
+from mixtura.data.indicators import Indicators, quantile_knots
 from mixtura.engines import Engine
-from mixtura.estimators.plan import INDICATORS, Decision, from_trial, n_indicators
+from mixtura.estimators.plan import INDICATORS, Decision, by_one, from_trial
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Blend, Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.progress import Progress
 from mixtura.selection.blend import blend_answers
-from mixtura.selection.chooser import Contender
+from mixtura.selection.chooser import MOST, Contender
 from mixtura.selection.held_out import Answers
 from mixtura.solvers import LBFGS
 from mixtura.training.hybrid import Plan, Trained
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 #: Rows that curves are learned from, at most; share of the time left that one model may take.
 _CURVE_ROWS, _TIME = 20_000, 0.2
-#: What indicators of categories are worth in deviations of numbers, inverted; and how many columns
-#: there may be then.
-_UNIT, _MOST_COLUMNS = 0.5, 300
+#: What indicators are worth in deviations of numbers, inverted; how many there may be; and knots of
+#: a column of numbers.
+_UNIT, _MOST_COLUMNS, _KNOTS = 0.5, 300, 8
 #: Iterations of a model of indicators where rows are many, and of how many: each looks at all.
 _ITERATIONS, _ENOUGH = 200, 50_000
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
@@ -47,8 +47,10 @@ def curved(engine: Engine, kind: str) -> Scaling:
     """
     values, weight = _values(engine)
     if kind == INDICATORS:
-        found = Indicators.learn(values, weight, engine.scaling.levels)
-        return engine.scaling.with_indicators(found, _UNIT)
+        own, values = engine.scaling, engine.scaling.invert(values)
+        columns, most = np.flatnonzero(own.levels == 0), _n_knots(engine)
+        knots = {int(c): quantile_knots(values[:, c], weight, most) for c in columns if most}
+        return own.with_indicators(Indicators.learn(values, weight, own.levels, knots), _UNIT)
     kind, atoms, _ = kind.partition(SUFFIX)
     levels, scaling = engine.scaling.levels, engine.scaling
     shared = shared_values(values, weight, levels) if atoms else {}
@@ -62,15 +64,28 @@ def curved(engine: Engine, kind: str) -> Scaling:
 def kinds_for(engine: Engine) -> list[str]:
     """Maps that are tried beside straight lines: with atoms, where rows have some in few ways.
 
-    Within a component, categories are independent of all else; as indicators, they are not.
+    Within a component, categories are independent of all else, and numbers go together along lines;
+    as indicators, neither is so.
     """
     values, weight = _values(engine)
     levels = engine.scaling.levels
     shared = shared_values(values, weight, levels)
     atoms = shared and n_patterns(values, shared) <= _PATTERNS
     kinds = [kind + SUFFIX if atoms else kind for kind in KINDS] if engine.n_numbers else []
-    few = levels.any() and n_indicators(engine) <= _MOST_COLUMNS
-    return [*kinds, INDICATORS] if few else kinds
+    n_knots = _n_knots(engine)
+    some = n_knots or (levels.any() and _n_indicators(engine, 0) <= _MOST_COLUMNS)
+    return [*kinds, INDICATORS] if some else kinds
+
+
+def _n_knots(engine: Engine) -> int:
+    """Knots per column of numbers: none where rows or columns are many, which would take long."""
+    few = len(engine) <= MOST and _n_indicators(engine, _KNOTS) <= _MOST_COLUMNS
+    return _KNOTS if few and engine.n_numbers else 0
+
+
+def _n_indicators(engine: Engine, n_knots: int) -> int:
+    """Indicators, and numbers as they are, at most."""
+    return sum(max(each - 1, 1) for each in (level or n_knots for level in engine.levels))
 
 
 def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
@@ -98,6 +113,8 @@ class Mapped:
     @classmethod
     def _of(cls, found: Decision, way: Plan) -> Mapped:
         scaling = curved(found.every, way.marginals)
+        if way.marginals == INDICATORS:
+            way = by_one(way, len(scaling.location))
         return cls(way, scaling, found.chooser.under(scaling).try_out(way, "marginals"))
 
     def decision(self, found: Decision) -> Decision:

@@ -117,14 +117,17 @@ class MixtureClassifier(DensityClassifier):
         many as have the next one, in columns with three other values. Each is one model.
         "auto" trains all three and averages their class probabilities, by weights under which
         held-out labels are best predicted (two or one, where `max_time` is too short to try them);
-        all other answers are those of the "linear" model. Tables with categories have one more
-        ("indicators"), in which these are numbers, 0 or 1, of one covariance per class: pairs that
-        go together count. With the default objective and tradeoff, those beside "linear" are
-        trained by the conditional likelihood. Where rows have such values, in at most 128 different
-        sets of columns (each takes time), the maps have atoms. Of more than 3,000 rows it trains
-        one map: that which predicts held-out labels surely better, or else "linear"; indicators
-        stand beside it if that surely helps. Where a density is named, where training goes on
-        (`warm_start`, `partial_fit`), and for the likelihood objective it is "linear".
+        all other answers are those of the "linear" model. One more ("indicators") has one
+        covariance per class of the indicators of categories and, in tables of up to 3,000 rows and
+        300 such indicators, of numbers, which fade from one of eight knots to the next: pairs that
+        go together count, and thresholds. With the default objective and tradeoff, those beside
+        "linear" are trained by the conditional likelihood, and by ranks there is one component per
+        class, with a covariance that classes share. Where rows have such values, in at most 128
+        different sets of columns (each takes time), the maps have atoms. Of more than 3,000 rows it
+        trains one map: that which predicts held-out labels surely better, or else "linear";
+        indicators of categories stand beside it if that surely helps. Where a density is named,
+        where training goes on (`warm_start`, `partial_fit`), and for the likelihood objective it is
+        "linear".
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.

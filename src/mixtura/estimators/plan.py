@@ -40,8 +40,9 @@ from mixtura.training.hybrid import Plan, Trained
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
 
-#: The map that makes numbers of categories: of models beside a first one.
+#: The map that makes indicators of categories and numbers: of models beside a first one.
 INDICATORS = "indicators"
+_RANKS = KINDS[1]
 #: How columns of numbers may be mapped.
 MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", *KINDS))
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
@@ -66,7 +67,8 @@ _TOL, _ENOUGH = 1e-3, 10
 #: with other structures, and those from which probabilities go by held-out rows.
 _SHARED, _SHARED_ROWS, _NARROW, _VARIANCES = Full(0.3), 1e3, 128, Diagonal(0.3)
 _FEW, _CALIBRATING = 100, 8
-#: What tells which categories go together: of few columns, and of more.
+#: How columns go together within the one component that a class has in some models beside the
+#: first: of few columns, and of more.
 _WHOLE, _PAIRS, _PAIRS_OF_MANY = 30, Full(0.1), LowRank(10, 0.1)
 #: The prior of a class that a stream has not shown yet: with one of a row or less it would already
 #: be predicted for rows between the others.
@@ -202,7 +204,7 @@ def choose(
     asks = estimator.missingness == "auto" and engine.has_holes and not settled
     calibrates = estimator.calibrate and not plan.generative and not plan.solver.held_out_share
     several = len(plans) > 1
-    maps = len(KINDS) if several and estimator.marginals == "auto" else 0
+    maps = 1 + len(KINDS) if several and estimator.marginals == "auto" else 0
     # The best of several is tried twice.
     n_ways = several + len(tradeoffs) + asks + maps
     some = None
@@ -272,9 +274,9 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
     """Plans of models beside the one that was decided on, one per kind of marginals.
 
     Models that differ err on different rows: the first of them gets the second best structure, and
-    more components than a criterion of each class's likelihood asks for. All are trained by the
-    conditional likelihood for a margin, where held-out rows can tell its temperature and models are
-    averaged.
+    more components than a criterion of each class's likelihood asks for. Where held-out rows can
+    tell temperatures and models are averaged, all are trained by the conditional likelihood for a
+    margin, and classes share the covariance of ranks: what tells them apart is linear in these.
     Where it was "auto" that took the absence of entries for a sign, they do not: rows to come may
     lack entries for other reasons.
     """
@@ -282,31 +284,34 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
     by_default = (estimator.objective, estimator.tradeoff) == ("margin", "auto")
     open_term = by_default and found.saw_all and bool(best.models)
     ways, informative = list[Plan](), estimator.missingness == "informative"
+    open_counts = estimator.n_components == "auto"
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
         counts = [*trial.models[0].model.layout.counts] if trial.models else found.plan.counts
-        if estimator.n_components == "auto" and counts is not None and not ways:
+        if open_counts and counts is not None and not ways:
             counts = _more(counts, found.engine)
         recipe = trial.way.recipe
         if best is second and recipe.structure == _SHARED and not ways:
             recipe = replace(recipe, structure=_VARIANCES, prior_rows=None)
         recipe = replace(recipe, em=found.plan.recipe.em, informative=informative)
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
-        ways.append(_of_indicators(way, found.engine) if kind == INDICATORS else way)
+        if open_term and open_counts and kind.startswith(_RANKS):
+            way = by_one(way, found.engine.n_numbers, _SHARED_ROWS)
+        ways.append(way)
     if open_term:
         ways = [replace(way, term=Conditional(), tradeoff=_CONDITIONAL) for way in ways]
     return [_quick(estimator, way, _BESIDE) for way in ways]
 
 
-def _of_indicators(way: Plan, engine: Engine) -> Plan:
-    """One component per class, whose covariance tells which categories go together."""
-    structure = _PAIRS if n_indicators(engine) <= _WHOLE else _PAIRS_OF_MANY
+def by_one(way: Plan, n_columns: int, imagined: float | None = None) -> Plan:
+    """One component per class, whose covariance tells how numbers and indicators go together.
+
+    It is that of all classes if so many rows are imagined with it.
+    """
+    structure = _PAIRS if n_columns <= _WHOLE else _PAIRS_OF_MANY
     recipe = replace(way.recipe, structure=structure, informative=False)
+    if imagined is not None and recipe.prior_rows is None:
+        recipe = replace(recipe, prior_rows=imagined)
     return replace(way, recipe=recipe, counts=[1] * len(way.log_prior))
-
-
-def n_indicators(engine: Engine) -> int:
-    """Columns of numbers, where categories are indicators."""
-    return sum(level - 1 if level else 1 for level in engine.levels)
 
 
 def _more(counts: list[int], engine: Engine) -> list[int]:

@@ -162,7 +162,7 @@ class Regression:
 
     def _put(self, values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """(n, D) features with numbers (n, P ...) in the place of missing ones."""
-        found, own = values.astype(np.float64), self.indicators.code < 0
+        found, own = values.astype(np.float64), self.indicators.itself
         column = self.indicators.column[own]
         told = numbers[:, : len(own)][:, own]
         found[:, column] = np.where(np.isnan(found[:, column]), told, found[:, column])

@@ -140,8 +140,10 @@ def _own_proba(g: Graph, model: Fitted, values: str, holes: str, missing: str) -
     """(n, C) what one model says of values (n, D), some of them holes."""
     if (indicators := model.scaling.indicators) is not None:
         values, holes = (g("Gather", each, indicators.column, axis=1) for each in (values, holes))
-        told = g.cast(g("Equal", values, indicators.code.astype(np.float64)))
-        values = g("Where", indicators.code < 0, values, told)
+        off = g("Sub", values, np.nan_to_num(indicators.knot))
+        slopes = g("Mul", off, indicators.rise), g("Mul", off, -indicators.fall)
+        told = g("Min", g("Max", g("Add", g("Min", *slopes), 1.0), 0.0), 1.0)
+        values = g("Where", indicators.itself, values, told)
     lacks = g.cast(holes)
     x = g("Where", holes, 0.0, _scaled(g, model.scaling, values))
     x = g("Min", g("Max", x, -FARTHEST), FARTHEST)
