@@ -1,5 +1,6 @@
 """A model of the rows of a Dask cluster: that of one process with all rows."""
 
+import logging
 import os
 
 import numpy as np
@@ -35,14 +36,20 @@ def frame():
 
 @pytest.fixture(scope="module")
 def client():
-    """Four processes, forked: what is imported here is not imported again."""
+    """Four processes, forked: what is imported here is not imported again.
+
+    Nothing is logged: a thread that does so while another one forks leaves a lock in the new
+    process that nobody opens.
+    """
     options = {"distributed.worker.multiprocessing-method": "fork", "logging.distributed": "fatal"}
+    logging.disable()
     with (
         dask.config.set(options),
         distributed.LocalCluster(4, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as connected,
     ):
         yield connected
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.filterwarnings("ignore")
