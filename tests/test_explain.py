@@ -72,7 +72,7 @@ def test_values_are_those_of_brute_force(wine, wine_model):
 
 def test_averages_of_models_are_explained(iris):
     model = MixtureClassifier(1, random_state=0).fit(*iris)
-    assert len(model.model_.blend.members) == 2
+    assert len(model.model_.blend.members) == 3
     row = iris[0][77].copy()
     row[1] = np.nan
     found = model.explain(row[None], "log_odds").values[0]

@@ -282,8 +282,8 @@ def test_rare_categories_have_no_indicator():
     found = Indicators.learn(codes, count, np.array([30]))
     repeated = codes.repeat(count, 0)
     again = Indicators.learn(repeated, np.ones(len(repeated)), np.array([30]))
-    np.testing.assert_array_equal(again.code, found.code)
-    np.testing.assert_array_equal(found.code, np.arange(1, 21))
+    np.testing.assert_array_equal(again.knot, found.knot)
+    np.testing.assert_array_equal(found.knot, np.arange(1, 21))
     assert found.apply(np.array([[0.0], [29.0], [2.0]])).sum(1).tolist() == [0.0, 0.0, 1.0]
     assert np.isnan(found.apply(np.array([[np.nan]]))).all()
 

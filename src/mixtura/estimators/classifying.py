@@ -323,7 +323,10 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         return self._fitted.class_log_density(self._to_classify(X))
 
     def log_margin(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
-        """log p(x, y) minus the largest log p(x, c) of another class: positive where right."""
+        """log p(x, y) minus the largest log p(x, c) of another class: positive where right.
+
+        Of the first model, where several are averaged.
+        """
         if len(self.classes_) == 1:
             raise InvalidInputError("a margin needs two classes; the model was fitted on one.")
         class_log_joint = self._fitted.class_log_joint(self._to_classify(X))
