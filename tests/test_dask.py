@@ -43,13 +43,15 @@ def client():
     """
     options = {"distributed.worker.multiprocessing-method": "fork", "logging.distributed": "fatal"}
     logging.disable()
-    with (
-        dask.config.set(options),
-        distributed.LocalCluster(4, threads_per_worker=1, dashboard_address=":0") as cluster,
-        distributed.Client(cluster) as connected,
-    ):
-        yield connected
-    logging.disable(logging.NOTSET)
+    try:
+        with (
+            dask.config.set(options),
+            distributed.LocalCluster(4, threads_per_worker=1, dashboard_address=":0") as cluster,
+            distributed.Client(cluster) as connected,
+        ):
+            yield connected
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @pytest.mark.filterwarnings("ignore")
