@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from mixtura.data.given import ArrayLike
-from mixtura.data.lazy import Found, LazyRows, chunks_of, shared
+from mixtura.data.lazy import SCAN_ROWS, Found, LazyRows, chunks_of, shared
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 #: Categories of a column that have an indicator; rarer ones count as the most frequent one.
 _MOST_INDICATORS = 20
-_SCAN_ROWS = 16_384
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Indicators:
         increasing `knots`.
         """
         counts = [np.zeros(level) for level in levels]
-        for at, rows in chunks_of(values, _SCAN_ROWS) if any(levels) else ():
+        for at, rows in chunks_of(values, SCAN_ROWS) if any(levels) else ():
             for place in np.flatnonzero(levels).tolist():
                 seen = ~np.isnan(rows[:, place])
                 codes, mass = rows[seen, place].astype(int), weight[at][seen]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: So many numbers of rows that stay on disk are read into memory for good.
 _FEW = 2**25
+#: Rows that are looked at together where all are walked through once.
+SCAN_ROWS = 16_384
 
 Found = TypeVar("Found")
 

@@ -13,13 +13,12 @@ from torch import Tensor
 from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
 from mixtura.data.indicators import Indicators
-from mixtura.data.lazy import LazyRows, chunks_of, shared
+from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.parts import storable
 
 storable(Indicators)  # which the runtime reads without scikit-learn, and so without `parts`
 
-_SCAN_ROWS = 16_384
 _LARGEST = np.finfo(np.float64).max
 #: Digits of a deviation to which values in the user's units are found again.
 _DIGITS = 12
@@ -164,7 +163,7 @@ def _weighted_nanmean(
     X: np.ndarray | LazyRows, weight: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     found = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for at, chunk in chunks_of(X, _SCAN_ROWS):
+    for at, chunk in chunks_of(X, SCAN_ROWS):
         rows = np.asarray(chunk, dtype=np.float64)
         seen = ~np.isnan(rows)
         share = weight[at, None]
@@ -184,7 +183,7 @@ def _pooled(one: _Mean, other: _Mean) -> _Mean:
 def _nan_range(X: np.ndarray | LazyRows) -> tuple[np.ndarray, np.ndarray]:
     """Smallest and largest observed value of each column; zeros where there is none."""
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
-    for _, chunk in chunks_of(X, _SCAN_ROWS):
+    for _, chunk in chunks_of(X, SCAN_ROWS):
         rows = np.asarray(chunk, dtype=np.float64)
         low = np.fmin(low, np.fmin.reduce(rows, axis=0))
         high = np.fmax(high, np.fmax.reduce(rows, axis=0))

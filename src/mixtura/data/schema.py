@@ -30,7 +30,7 @@ from mixtura.data.in_memory import (
     table_of,
     type_names,
 )
-from mixtura.data.lazy import LazyRows, chunks_of, shared
+from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.data.matrix import Matrix
 from mixtura.exceptions import (
     AmbiguousDataWarning,
@@ -45,8 +45,6 @@ _MANY_NUMBERS = 20
 _SHOWN = 5
 #: Tables of more rows are checked by scikit-learn, in little memory.
 _SOME_ROWS = 1_000
-#: Rows that are looked at together for a column without a value.
-_SCAN_ROWS = 16_384
 
 
 #: For each column its sorted categories, or None; None altogether where all hold numbers.
@@ -105,7 +103,7 @@ class Schema:
     def with_empty(self, values: np.ndarray | LazyRows) -> Schema:
         """The same, knowing which columns of the training rows (n, D) are all NaN."""
         empty = np.ones(values.shape[1], dtype=bool)
-        for _, rows in chunks_of(values, _SCAN_ROWS):
+        for _, rows in chunks_of(values, SCAN_ROWS):
             empty &= np.isnan(rows).all(0)
             if not empty.any():
                 break

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mixtura.data.atoms import index_of
 from mixtura.data.journal import Journal, Sums
-from mixtura.data.lazy import LazyRows, MappedRows, is_memory_mapped
+from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, is_memory_mapped
 from mixtura.data.meter import spent_on, waited_for
 from mixtura.data.scaling import Scaling
 from mixtura.exceptions import InvalidInputError
@@ -22,7 +22,6 @@ from mixtura.exceptions import InvalidInputError
 UNLABELED = -1
 #: Sums over fewer numbers are not worth to be written down.
 _WORTH = 2**20
-_SCAN_ROWS = 16_384
 #: Numbers of a table with holes up to which chunks are kept, with what follows from their holes.
 _KEPT = 2**22
 
@@ -203,8 +202,8 @@ class Table:
         lazy = self._lazy
         if lazy is None or lazy.has_missing is not None:
             return self.may_have_missing
-        starts = range(0, len(lazy), _SCAN_ROWS)
-        return any(np.isnan(lazy[start : start + _SCAN_ROWS]).any() for start in starts)
+        starts = range(0, len(lazy), SCAN_ROWS)
+        return any(np.isnan(lazy[start : start + SCAN_ROWS]).any() for start in starts)
 
     @property
     def _farthest(self) -> float:
@@ -319,7 +318,7 @@ class Table:
     def row_keys(self) -> np.ndarray:
         """(n,) numbers as good as random, the same for copies of a row (but for rounding)."""
         factors = odd_factors(self.n_features)
-        keys = [hashed(batch, factors).view(np.int64) for batch in self.chunks(_SCAN_ROWS)]
+        keys = [hashed(batch, factors).view(np.int64) for batch in self.chunks(SCAN_ROWS)]
         return self.joined([torch.from_numpy(each) for each in keys]).numpy().view(np.uint64)
 
     def recorded(self, compute: Callable[[], Sums]) -> Sums:
