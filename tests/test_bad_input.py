@@ -116,6 +116,7 @@ BAD_GROWTH = {
     "representation": ["shapelets", None],
     "topology": ["circle"],
     "durations": [0, -1, 1.5, "long", None],
+    "n_mixtures": [0, -1, 1.5, "many", None],
     "n_stages": [0, 1.5],
     "channels_first": ["yes"],
     "id_column": [3, None],

@@ -8,7 +8,7 @@ import torch
 
 from mixtura import SequenceMixtureClassifier
 from mixtura.data.sequences import SequenceBatch
-from mixtura.densities import Density, HiddenMarkov, SideBySide, chains
+from mixtura.densities import Density, EmissionMixtures, HiddenMarkov, SideBySide, chains
 from mixtura.testing import make_chains, make_sequences
 from mixtura.training import boosting
 
@@ -40,6 +40,13 @@ def lasting(generator):
     return Density.stack(parts)
 
 
+def mixed(generator):
+    """Models whose states emit mixtures of two Gaussians."""
+    chains = make_chains("diag", generator, n_components=4, n_states=3)
+    each = make_chains("diag", generator, n_components=8, n_states=3).emission
+    return replace(chains, emission=EmissionMixtures.of(each, torch.ones(12, 2).double()))
+
+
 CASES = {
     "diagonal": lambda generator: make_chains("diag", generator, n_components=4, n_states=3),
     "full": lambda generator: make_chains("full", generator, n_components=4, n_states=3),
@@ -47,6 +54,7 @@ CASES = {
         "diag", generator, n_components=4, n_states=3, left_to_right=True
     ),
     "durations": lasting,
+    "mixtures": mixed,
 }
 
 

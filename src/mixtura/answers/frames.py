@@ -12,7 +12,7 @@ from mixtura.data import Batch
 from mixtura.data.given import ArrayLike, Device
 from mixtura.data.sequence_input import Sequences
 from mixtura.data.sequences import SequenceBatch
-from mixtura.densities import HiddenMarkov
+from mixtura.densities import EmissionMixtures, HiddenMarkov
 from mixtura.densities.gaussian import Gaussian
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.fitted import Fitted, run_over
@@ -132,16 +132,20 @@ def _log_shares(fitted: Fitted, rows: Sequences, steps: int, device: Device) -> 
 def forecast(fitted: Fitted, rows: Sequences, steps: int, device: Device) -> Forecast:
     """The distributions of the next frames."""
     chains = _chains(fitted.mixture)
-    if not isinstance(chains.emission, Gaussian):
+    mixed = chains.emission if isinstance(chains.emission, EmissionMixtures) else None
+    each = chains.emission if mixed is None else mixed.each
+    if not isinstance(each, Gaussian):
         raise UnsupportedError(
             "forecasts have a closed form where frames are numbers alone and densities Gaussian: "
             "for words and for Student's t ask for draws, n_draws=100."
         )
     log_share = chains.by_state(torch.from_numpy(_log_shares(fitted, rows, steps, device))).numpy()
-    deviation = chains.emission.covariances().diagonal(dim1=1, dim2=2).sqrt().numpy()
+    deviation = each.covariances().diagonal(dim1=1, dim2=2).sqrt().numpy()
+    by_state = log_share.reshape(-1, chains.log_start.numel(), 1)
+    within = 0.0 if mixed is None else mixed.log_share.numpy()
     values = Predictive(
-        log_share.reshape(-1, chains.log_start.numel()),
-        fitted.scaling.invert(chains.location.flatten(0, 1).numpy())[None],
+        (by_state + within).reshape(len(by_state), -1),
+        fitted.scaling.invert(each.location.numpy())[None],
         (deviation * fitted.scaling.scale)[None],
     )
     return Forecast(np.exp(log_share), values)

@@ -14,6 +14,7 @@ from mixtura.densities.base import (
     scale_statistics,
 )
 from mixtura.densities.categorical import Categorical
+from mixtura.densities.emission_mixtures import EmissionMixtures
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import DiagonalGaussian, Gaussian
 from mixtura.densities.hmm import HiddenMarkov
@@ -41,6 +42,7 @@ __all__ = [
     "Density",
     "Diagonal",
     "DiagonalGaussian",
+    "EmissionMixtures",
     "Even",
     "Full",
     "FullGaussian",

@@ -37,6 +37,17 @@ def scale_statistics(statistics: Statistics, factor: Tensor) -> Statistics:
     }
 
 
+def outward(inner: dict[str, Tensor], shape: torch.Size, prefix: str) -> dict[str, Tensor]:
+    """What a stack (K * S, ...) of a stack (K, S) holds by name, as (K, S, ...)."""
+    return {prefix + name: value.unflatten(0, shape) for name, value in inner.items()}
+
+
+def inward(named: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The other way round; other names are left out."""
+    own = {name: value for name, value in named.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value.flatten(0, 1) for name, value in own.items()}
+
+
 @storable
 @dataclass(frozen=True, kw_only=True)
 class Density(ABC, Generic[AnyBatch]):

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from mixtura.data import Batch
 from mixtura.data.given import Setting
 from mixtura.data.sequences import SequenceBatch
-from mixtura.densities.base import Density, Statistics, keep_valid
+from mixtura.densities.base import Density, Statistics, inward, keep_valid, outward
 from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
 
 _INNER = "emission."
@@ -101,18 +101,13 @@ class HiddenMarkov(Density[SequenceBatch]):
         return value.unflatten(0, self.log_start.shape)
 
     def _outward(self, inner: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {_INNER + name: self._by_state(value) for name, value in inner.items()}
-
-    @staticmethod
-    def _inward(named: dict[str, Tensor]) -> dict[str, Tensor]:
-        own = {name: value for name, value in named.items() if name.startswith(_INNER)}
-        return {name.removeprefix(_INNER): value.flatten(0, 1) for name, value in own.items()}
+        return outward(inner, self.log_start.shape, _INNER)
 
     def tensors(self) -> dict[str, Tensor]:
         return {**super().tensors(), **self._outward(self.emission.tensors())}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        emission = self.emission.with_tensors(self._inward(tensors))
+        emission = self.emission.with_tensors(inward(tensors, _INNER))
         own = {name: value for name, value in tensors.items() if not name.startswith(_INNER)}
         return replace(self, emission=emission, **own)  # type: ignore[arg-type]
 
@@ -223,7 +218,7 @@ class HiddenMarkov(Density[SequenceBatch]):
         }
 
     def center(self, statistics: Statistics) -> Tensor:
-        return self._by_state(self.emission.center(self._inward(statistics)))
+        return self._by_state(self.emission.center(inward(statistics, _INNER)))
 
     def own_statistics(self) -> Statistics:
         """Every state is visited equally often, so that damping holds the rare ones too."""
@@ -247,7 +242,7 @@ class HiddenMarkov(Density[SequenceBatch]):
 
     def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         """A state that has no frames stays as it is, and so do the moves from it."""
-        inner, tiny = self._inward(statistics), torch.finfo(self.log_start.dtype).tiny
+        inner, tiny = inward(statistics, _INNER), torch.finfo(self.log_start.dtype).tiny
         emission, valid = self.emission.maximize(inner)
         empty = inner["mass"].abs() <= tiny
         emission = keep_valid(self.emission, emission, ~empty)
@@ -308,7 +303,7 @@ class HiddenMarkov(Density[SequenceBatch]):
             return torch.where(allowed, logs.clamp_min(math.log(LEAST)), -torch.inf)
 
         chances = {name: normalized(free[name], mask) for name, mask in self._allowed.items()}
-        emission = self.emission.from_free(self._inward(free))
+        emission = self.emission.from_free(inward(free, _INNER))
         return replace(self, emission=emission)._with_chances(chances)
 
     def covariances(self) -> Tensor:

@@ -204,6 +204,7 @@ def _plan(
         structure=structure,
         left_to_right=estimator.topology == "left_to_right",
         durations=min(estimator.durations, int(engine.sizes.max())),
+        n_mixtures=estimator.n_mixtures,
         em=resolve(estimator.init, {"em": EM}),
         prior_rows=estimator.prior_rows,
         n_stages=estimator.n_stages,

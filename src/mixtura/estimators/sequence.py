@@ -69,6 +69,8 @@ class SequenceMixtureClassifier(DensityClassifier):
         One model of all classes, or one for each pair of them, whose probabilities are coupled.
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
         Of the emissions, as in `MixtureClassifier`.
+    n_mixtures : int
+        Densities that the emissions of each state are a mixture of.
     topology : "ergodic" or "left_to_right"
         Whether every state may follow every other, or only later ones (some may be skipped).
     durations : int
@@ -114,7 +116,8 @@ class SequenceMixtureClassifier(DensityClassifier):
 
     Attributes
     ----------
-    classes_, class_prior_, weights_, means_ (K, S, d), covariances_ (K, S, d, d)
+    classes_, class_prior_, weights_, means_ (K, S, d), covariances_ (K, S, d, d), or
+        (K, S, M, ...) of the M densities of each state
     representation_, n_states_, method_, density_ : what "auto" chose
     stage_weights_, n_stages_ : weight of every stage (or of its vote), and how many there are
     model_ : the fitted model; `mixture_`, its density in standardized units (none with "adaboost"),
@@ -142,6 +145,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         "multiclass": [StrOptions({"direct", "pairwise"})],
         "density": [StrOptions(set(DENSITIES)), Structure],
         "topology": [StrOptions({"ergodic", "left_to_right"})],
+        "n_mixtures": [Interval(Integral, 1, None, closed="left")],
         "durations": [Interval(Integral, 1, None, closed="left")],
         "n_stages": [Interval(Integral, 1, None, closed="left")],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
@@ -173,6 +177,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         multiclass: str = "direct",
         density: str | Structure = "diag",
         topology: str = "ergodic",
+        n_mixtures: int = 1,
         durations: int = 1,
         n_stages: int = 10,
         tradeoff: float = 0.0,
@@ -201,6 +206,7 @@ class SequenceMixtureClassifier(DensityClassifier):
         self.multiclass = multiclass
         self.density = density
         self.topology = topology
+        self.n_mixtures = n_mixtures
         self.durations = durations
         self.n_stages = n_stages
         self.tradeoff = tradeoff

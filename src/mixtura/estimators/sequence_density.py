@@ -94,7 +94,7 @@ class SequenceDensity(Clustering):
         held-out sequences, or of pieces of them where there are fewer than 20.
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
         Of the emissions, as in `MixtureClassifier`.
-    topology, durations
+    n_mixtures, topology, durations
         As in `SequenceMixtureClassifier`.
     solver : "em", or an `EM`
         "em" is `EM(max_iter=100, tol=1e-3, n_init=1)`, where `tol` is the gain in log-likelihood
@@ -131,6 +131,7 @@ class SequenceDensity(Clustering):
         "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "density": [StrOptions(set(DENSITIES)), Structure],
         "topology": [StrOptions({"ergodic", "left_to_right"})],
+        "n_mixtures": [Interval(Integral, 1, None, closed="left")],
         "durations": [Interval(Integral, 1, None, closed="left")],
         "solver": [StrOptions({"em"}), EM],
         "prior_rows": [Interval(Real, 0, None, closed="left")],
@@ -148,6 +149,7 @@ class SequenceDensity(Clustering):
     n_states: int | str = "auto"
     density: str | Structure = "diag"
     topology: str = "ergodic"
+    n_mixtures: int = 1
     durations: int = 1
     solver: str | EM = "em"
     prior_rows: float = 1.0
@@ -238,6 +240,7 @@ class SequenceDensity(Clustering):
             resolve(self.density, DENSITIES).candidates(int((scaling.levels == 0).sum()))[0],
             self.topology == "left_to_right",
             min(self.durations, int(rows.lengths.max())),
+            self.n_mixtures,
             resolve(self.solver, {"em": EM}),
             self.prior_rows,
         )

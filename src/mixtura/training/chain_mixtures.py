@@ -39,6 +39,7 @@ class ChainMixturePlan:
     structure: Structure
     left_to_right: bool
     durations: int
+    n_mixtures: int
     em: EM
     prior_rows: float
 
@@ -76,6 +77,7 @@ class ChainMixturePlan:
             structure=self.structure,
             left_to_right=self.left_to_right,
             durations=self.durations,
+            n_mixtures=self.n_mixtures,
         )
         own = partial(begin, generator=generator, n_states=self.n_states)
         if self.n_components == 1:

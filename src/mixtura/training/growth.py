@@ -124,6 +124,7 @@ class ChainPlan:
     structure: Structure
     left_to_right: bool
     durations: int
+    n_mixtures: int
     em: EM
     prior_rows: float
     n_stages: int
@@ -146,6 +147,7 @@ class ChainPlan:
             structure=self.structure,
             left_to_right=self.left_to_right,
             durations=self.durations,
+            n_mixtures=self.n_mixtures,
         )
         held_out, discriminative = None, isinstance(self.method, Objective) and self.n_classes > 1
         if discriminative and self.solver.held_out_share:

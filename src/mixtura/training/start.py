@@ -13,6 +13,7 @@ from mixtura.data.atoms import Atoms
 from mixtura.densities import (
     Categorical,
     Density,
+    EmissionMixtures,
     HiddenMarkov,
     HolePattern,
     Product,
@@ -253,27 +254,35 @@ def chain_start(
     structure: Structure,
     left_to_right: bool,
     durations: int = 1,
+    n_mixtures: int = 1,
 ) -> Mixture:
-    """A single hidden Markov model: k-means clusters of frames, or equal stretches of time."""
+    """A single hidden Markov model: k-means clusters of frames, or equal stretches of time.
+
+    Each is divided into `n_mixtures` clusters again, where states emit mixtures.
+    """
     most = max(1, int(_MOST_FRAMES / float(engine.sizes.mean())))
     batch = engine.subsample(most, generator).all_rows()
     frames, packing, levels = batch.frames, batch.packing, engine.levels
     alike = torch.zeros_like(frames.y)
     moment = packing.moments()
+    compared = _as_numbers(replace(frames, y=alike), levels)
     if left_to_right:
         labels = moment * n_states // packing.lengths[packing.owner]
     else:
-        compared = _as_numbers(replace(frames, y=alike), levels)
         labels = _nearest_of_some(compared, frames.weight, n_states, generator)
     x = _fill_with_means(frames.x, frames.observed, frames.weight, alike)
     membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
     x = _with_unseen_spread(x, frames.observed, alike, generator)
     x = _with_drawn_codes(x, frames.observed, alike, levels, generator)
     shares = _share_with_empty(membership[:, None], frames.weight[:, None])[:, 0]
-    emission = _built(structure.start, False, x, shares, generator, engine.scaling, x)
+    divided = _divided(compared, shares, n_mixtures, generator)
+    each, scaling = divided.flatten(1), engine.scaling
+    emission = _built(structure.start, False, x, each, generator, scaling, x)
     part = numeric_part(emission)
     if isinstance(part, VectorDensity):
         emission = with_numeric_part(emission, structure.finish(part))
+    if n_mixtures > 1:
+        emission = EmissionMixtures.of(emission, divided.sum(0))
     first = membership[: packing.n_first].sum(0)
     moves = membership[packing.previous()].mT @ (membership[packing.n_first :] > 0).to(x)
     visits = float(batch.weight @ packing.lengths.to(x) / batch.weight.sum()) / n_states
@@ -287,6 +296,18 @@ def chain_start(
             visits=max(1.0, visits),
         )
     )
+
+
+def _divided(x: Tensor, membership: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """(n, S, M) memberships (n, S) of states, divided by k-means of the rows of each."""
+    if count == 1:
+        return membership[..., None]
+    found = membership.new_zeros(*membership.shape, count)
+    for state, weight in enumerate(membership.mT):
+        mine = weight.nonzero().flatten()
+        labels = _nearest_of_some(x[mine], weight[mine], count, generator)
+        found[mine, state, labels] = weight[mine]
+    return _share_with_empty(found, membership)
 
 
 def _nearest_of_some(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
