@@ -20,7 +20,6 @@ from mixtura.papers.sequence._methods import (
     Score,
     evaluate,
     summary,
-    with_slopes,
     without_channels,
     without_frames,
     without_values,
@@ -157,14 +156,6 @@ def test_holes(sequences: list[np.ndarray]) -> None:
     for frames in without_channels(sequences, 2, rng):
         assert np.isnan(frames).all(0).sum() == np.isnan(frames).any(0).sum() == 2
     assert not any(np.isnan(frames).any() for frames in sequences)
-
-
-def test_slopes() -> None:
-    time = np.arange(6.0)
-    (frames,) = with_slopes([np.stack([2 * time, time**2], axis=1)])
-    assert frames.shape == (6, 4)
-    assert frames[:, 2].tolist() == [2] * 6
-    assert frames[1:-1, 3].tolist() == [2, 4, 6, 8]
 
 
 def test_folds(sequences: list[np.ndarray]) -> None:

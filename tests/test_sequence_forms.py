@@ -2,6 +2,7 @@
 
 import pickle
 from datetime import timedelta
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from sklearn.model_selection import GroupKFold, cross_val_score
 from mixtura import SequenceDensity, SequenceMixtureClassifier, load
 from mixtura.data.sequence_input import per_sequence
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError
-from mixtura.sequences import Sequences, from_long, from_panel
+from mixtura.sequences import Sequences, from_long, from_panel, with_slopes
 from mixtura.solvers import EM
 
 pd = pytest.importorskip("pandas")
@@ -316,3 +317,35 @@ def test_sequences_are_split_like_rows():
     assert part.ids.tolist() == ["s4", "s2"]
     same(part.split(), [X[4], X[2]])
     same(pickle.loads(pickle.dumps(part)).split(), part.split())
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_slopes_are_those_of_lines(window, rng):
+    """By numpy; missing where a frame of the window lacks the value, and nowhere else."""
+    X = [1e9 + rng.normal(size=(length, 2)) for length in (1, 2, 9, 4)]
+    X[2][3, 1] = np.nan
+    found = with_slopes(X, window)
+    assert found.lengths.tolist() == [1, 2, 9, 4]
+    for frames, both in zip(X, found.split(), strict=True):
+        np.testing.assert_array_equal(both[:, :2], frames)
+        if window == 1 and len(frames) > 1:
+            np.testing.assert_allclose(both[:, 2], np.gradient(frames[:, 0]), 1e-6, 1e-6)
+        for t, channel in product(range(len(frames)), range(2)):
+            near = np.arange(max(0, t - window), min(len(frames), t + window + 1))
+            values = frames[near, channel] - frames[0, channel]
+            known = len(near) > 1 and not np.isnan(values).any()
+            expected = np.polyfit(near, values, 1)[0] if known else np.nan
+            np.testing.assert_allclose(both[t, 2 + channel], expected, 1e-6, 1e-6)
+
+
+def test_slopes_of_tables():
+    """They have names; words have none. What comes back has the form of the table."""
+    table = pd.DataFrame({"id": [0, 0, 0, 1], "w": list("abaa"), "x": [1.0, 3.0, 4.0, 0.0]})
+    found = with_slopes(from_long(table))
+    assert found.names == ["w", "x", "slope of x"]
+    assert found.categories_of(0).tolist() == ["a", "b"]
+    np.testing.assert_array_equal(found.frames[:, 2], [2.0, 1.5, 1.0, np.nan])
+    model = SequenceDensity(1, n_states=1, random_state=0).fit(found)
+    assert model.impute(found).columns.tolist() == ["id", "w", "x", "slope of x"]
+    with pytest.raises(InvalidInputError, match="window=0"):
+        with_slopes([[1.0]], 0)

@@ -2,7 +2,8 @@
 
 `from_panel` reads what aeon and sktime call a panel, `from_long` a table with one row per frame and
 time stamps. Both give `Sequences`, which estimators, splitters and searches take as a list of n
-sequences; what `impute` and `sample` give back has the form that these came in.
+sequences; what `impute` and `sample` give back has the form that these came in. `with_slopes` puts
+the slope of every channel beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mixtura.data.sequence_forms import Form
 from mixtura.data.sequence_input import Sequences, offsets_of, read_sequences
 from mixtura.exceptions import InvalidInputError
 
-__all__ = ["Sequences", "from_long", "from_panel"]
+__all__ = ["Sequences", "from_long", "from_panel", "with_slopes"]
 
 #: A grid has no more frames than so many per row.
 _MOST_FRAMES = 1_000
@@ -211,3 +212,41 @@ def _from_tables(tables: ArrayLike) -> Sequences:
             )
     found = read_sequences([np.asarray(table) for table in tables])
     return _in_order(found, names, _times(tables), Form("frames"))
+
+
+def with_slopes(X: ArrayLike, window: int = 1) -> Sequences:
+    """Sequences with the slope of every channel of numbers, by frame, after all channels.
+
+    Parameters
+    ----------
+    X : what estimators take, or what `from_long` and `from_panel` make of other forms.
+    window : frames before and after one that the slope of its channel is fitted to by least
+        squares; fewer where a sequence begins or ends. It is missing where one of these values is,
+        and in sequences of a single frame.
+    """
+    if not isinstance(window, Integral) or window < 1:
+        raise InvalidInputError(f"window={window!r}: give a whole number, 1 or more.")
+    found = read_sequences(X)
+    numbers = [at for at in range(found.frames.shape[1]) if found.categories_of(at) is None]
+    values = found.frames[:, numbers].astype(np.float64)
+    place, owner = np.arange(len(values)), np.repeat(np.arange(len(found)), found.lengths)
+    began, ends = found.offsets[owner], found.offsets[owner + 1]
+    sums = np.zeros((3, len(values), 1))  # of one, of steps, and of their squares
+    rise, tilt = np.zeros_like(values), np.zeros_like(values)
+    for step in range(-window, window + 1):
+        inside = ((place + step >= began) & (place + step < ends))[:, None]
+        gain = values[np.clip(place + step, began, ends - 1)] - values
+        sums += inside * np.array([1.0, step, step**2])[:, None, None]
+        rise += inside * gain
+        tilt += inside * gain * step
+    count, steps, squares = sums
+    with np.errstate(invalid="ignore"):
+        slope = (count * tilt - steps * rise) / (count * squares - steps**2)
+    names, codes = found.names, found.categories
+    return replace(
+        found,
+        frames=np.column_stack([found.frames, slope]),
+        names=None if names is None else [*names, *(f"slope of {names[at]}" for at in numbers)],
+        categories=None if codes is None else (*codes, *[None] * len(numbers)),
+        rows=None,
+    )

@@ -1,4 +1,4 @@
-"""Sequences: the methods compared on them, folds, slopes, and what is taken away from them.
+"""Sequences: the methods compared on them, folds, and what is taken away from them.
 
 The rivals are Kim and Pavlovic's (2007): support vectors on Fisher scores, and the nearest
 neighbor under dynamic time warping, whose distances are dtaidistance's.
@@ -101,11 +101,6 @@ def summary(scores: Sequence[Score]) -> dict[str, float]:
 def take(data: Sequences, rows: Iterable[int]) -> Sequences:
     """Some of the sequences."""
     return [data[row] for row in rows]
-
-
-def with_slopes(data: Sequences) -> Sequences:
-    """Beside each channel its derivative by time."""
-    return [np.hstack([frames, np.gradient(frames, axis=0)]) for frames in data]
 
 
 # -- rivals --------------------------------------------------------------------------------------

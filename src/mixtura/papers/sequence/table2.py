@@ -32,8 +32,8 @@ from mixtura.papers.sequence._methods import (
     method,
     summary,
     take,
-    with_slopes,
 )
+from mixtura.sequences import with_slopes
 
 _PAPER = {
     "gunpoint": {
@@ -122,7 +122,7 @@ def _tasks(part: str, quick: bool) -> list[Task]:
     rows = load_dataset("gunpoint")
     series = [row[:, None] for row in rows.data[:: 5 if quick else 1]]
     target = rows.target[:: 5 if quick else 1]
-    return [Task(with_slopes(series) if "slopes" in part else series, target)]
+    return [Task(with_slopes(series).split() if "slopes" in part else series, target)]
 
 
 def sign_pairs(signs: tuple[str, ...], signers: tuple[str, ...]) -> list[Task]:
