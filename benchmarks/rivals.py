@@ -17,7 +17,7 @@ from torch.nn.functional import softplus
 from mixtura.data import Matrix, Scaling
 from mixtura.data.sequences import SequenceTable
 from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, LowRankGaussian
-from mixtura.engines import Engine, LocalEngine
+from mixtura.engines import Engine
 from mixtura.estimators.reading import training_engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Likelihood, Margin, beside_likelihood
@@ -228,6 +228,6 @@ def baum_welch(side: str, shape: tuple[int, int, int], left_to_right: bool) -> f
         states, *map(torch.from_numpy, (first, moves)), left_to_right=left_to_right
     )
     scaling, device = Scaling.identity(CHANNELS), torch.device("cpu")
-    engine = LocalEngine(SequenceTable(frames, lengths, scaling=scaling, device=device))
+    engine = Engine(SequenceTable(frames, lengths, scaling=scaling, device=device))
     start = Mixture.single(chain)
     return per_step(lambda steps: EM(steps, tol=-1.0).run(start, Likelihood(), engine, Progress()))

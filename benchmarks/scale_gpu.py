@@ -19,7 +19,7 @@ from mixtura import MixtureDensity
 from mixtura.data import Scaling, Table
 from mixtura.data.lazy import LazyRows, MappedRows
 from mixtura.densities import Statistics
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.objectives import Likelihood
 from mixtura.solvers import EM
 from mixtura.solvers.base import expected
@@ -53,7 +53,7 @@ def main() -> None:
     units = {"scaling": Scaling.identity(FEATURES), "device": device}
 
     def one_pass(rows: np.ndarray | LazyRows, dtype: torch.dtype) -> tuple[float, Statistics]:
-        engine = LocalEngine(Table(rows, **units, dtype=dtype))
+        engine = Engine(Table(rows, **units, dtype=dtype))
         taken = fastest(lambda: engine.sum(step, mixture.density), device)
         return taken, engine.sum(step, mixture.density)
 

@@ -15,7 +15,7 @@ from mixtura.data import Scaling, Table
 from mixtura.datasets import make_lobes
 from mixtura.datasets.generators import LOBE_CENTERS
 from mixtura.densities import Auto, Diagonal, Full, LowRank
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
 from mixtura.progress import Progress
 from mixtura.solvers import EM
@@ -49,7 +49,7 @@ def grown(lobes, discriminative, n_stages=2, **options):
     """The mixtures after each stage, and their shares; components are single Gaussians."""
     X, y, weight = lobes
     table = Table(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
-    engine = LocalEngine(table)
+    engine = Engine(table)
 
     def begin(engine, generator):
         return Recipe(Full(FLOOR), EM()).start(engine, 1, generator)
@@ -447,7 +447,7 @@ def test_the_temperature_is_where_training_is_half_as_unsure_as_held_back_rows_a
     X, y = rng.normal(size=(40, 12)), np.repeat([0, 1], 20)
     X[:, 0] += 1.5 * y
     table = Table(X, y, scaling=Scaling.identity(12), device=torch.device("cpu"))
-    engine, found = LocalEngine(table), {}
+    engine, found = Engine(table), {}
     for floor in (1e3, 1e-3):
         recipe = Recipe(Full(floor), EM())
         learner = Learner(lambda rows, g, recipe=recipe: recipe.start(rows, 1, g), EM(), 2)

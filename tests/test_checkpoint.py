@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from mixtura import MixtureClassifier, MixtureDensity, load
 from mixtura.data import tables
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.solvers import EBW, EM, LBFGS, Adam
 
@@ -47,13 +47,13 @@ def _all_is_recorded(monkeypatch):
 @pytest.fixture
 def computed(monkeypatch):
     """Counts the sums that are computed."""
-    counted, summed = [], LocalEngine._summed
+    counted, summed = [], Engine._summed
 
     def counting(self, *given):
         counted.append(1)
         return summed(self, *given)
 
-    monkeypatch.setattr(LocalEngine, "_summed", counting)
+    monkeypatch.setattr(Engine, "_summed", counting)
     return counted
 
 

@@ -19,7 +19,7 @@ from mixtura import (
 )
 from mixtura.data import Scaling, Table
 from mixtura.densities import DiagonalGaussian, Full, LowRank
-from mixtura.engines import LocalEngine, PunchedEngine
+from mixtura.engines import Engine, PunchedEngine
 from mixtura.models.calibration import Calibration
 from mixtura.progress import Progress
 from mixtura.selection.held_out import Answers
@@ -31,7 +31,7 @@ FIXED = {"density": "diag", "tradeoff": 0.5, "n_components": 1}
 
 def engine_of(X, y):
     table = Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
-    return LocalEngine(table)
+    return Engine(table)
 
 
 # -- rows with holes ---------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from mixtura.data import (
 )
 from mixtura.data.lazy import is_memory_mapped
 from mixtura.data.sequences import SequenceTable
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
 CPU = torch.device("cpu")
@@ -119,7 +119,7 @@ def test_batches_are_the_rows(mapped, rng, memory_mapped):
     check(part.batch(slice(5, 15)), order[5:15])
     again = part.take(np.array([3, 1, 7]))
     check(again.batch(slice(None)), order[[3, 1, 7]])
-    check(LocalEngine(table).labeled_as(1).all_rows(), np.flatnonzero(y == 1))
+    check(Engine(table).labeled_as(1).all_rows(), np.flatnonzero(y == 1))
     sizes = [len(batch) for batch in table.chunks(16)]
     assert sizes == [16, 16, 16, 2]
 
@@ -147,7 +147,7 @@ def test_single_class(rng):
     """Labels become zero; the original stays."""
     y = rng.integers(3, size=20)
     table = Table(rng.normal(size=(20, 2)), y, scaling=Scaling.identity(2), device=CPU)
-    assert not LocalEngine(table).single_class().y.any()
+    assert not Engine(table).single_class().y.any()
     np.testing.assert_array_equal(table.y, y)
 
 
@@ -158,10 +158,10 @@ def test_values_per_row(mapped, rng, memory_mapped):
     given = memory_mapped(X) if mapped else X
     table = Table(given, weight=weight, scaling=Scaling.identity(7), device=CPU)
     expected = np.average((~np.isnan(X)).sum(1), weights=weight)
-    np.testing.assert_allclose(LocalEngine(table).values_per_row, expected, 1e-12)
+    np.testing.assert_allclose(Engine(table).values_per_row, expected, 1e-12)
     lengths = np.array([100, 150, 50])
     whole = SequenceTable(X, lengths, scaling=Scaling.identity(7), device=CPU)
-    np.testing.assert_allclose(LocalEngine(whole).values_per_row, (~np.isnan(X)).sum() / 3, 1e-12)
+    np.testing.assert_allclose(Engine(whole).values_per_row, (~np.isnan(X)).sum() / 3, 1e-12)
 
 
 def test_offsets_do_not_eat_the_digits(rng):

@@ -15,7 +15,7 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.data import Scaling, Table
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM, SpreadPrior
@@ -103,7 +103,7 @@ def problem(structure, device):
     x = truth.sample(labels, generator).numpy()
     x[torch.rand(x.shape, generator=generator).numpy() < 0.2] = np.nan
     table = Table(x, labels.numpy(), scaling=Scaling.identity(4), device=device)
-    return start.to(device), LocalEngine(table)
+    return start.to(device), Engine(table)
 
 
 def trained(solver, objective, structure, device, **named):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from mixtura import MixtureClassifier, MixtureDensity
 from mixtura.data import sharded, tables
 from mixtura.distributed import Shard
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.solvers import EBW, EM, LBFGS
 
@@ -153,9 +153,9 @@ def test_what_is_refused_names_the_rank(name, message, found):
 def test_a_process_that_dies_is_an_error_at_the_others_and_its_fit_goes_on(found, monkeypatch):
     """With another number of processes: here with one, from the checkpoint of two."""
     assert "rank 0 has lost the other processes" in found[0]["lost"]
-    computed, summed = [], LocalEngine._summed
+    computed, summed = [], Engine._summed
     monkeypatch.setattr(tables, "_WORTH", 0)
-    monkeypatch.setattr(LocalEngine, "_summed", lambda *a: computed.append(1) or summed(*a))
+    monkeypatch.setattr(Engine, "_summed", lambda *a: computed.append(1) or summed(*a))
     X, y = make_rows()
     expected = parameters(make_model("em").fit(X, y))
     n_sums = len(computed)

@@ -14,7 +14,7 @@ from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
 from mixtura.datasets import make_spirals
 from mixtura.densities import DiagonalGaussian
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
@@ -175,7 +175,7 @@ def test_the_published_step(objective, rng):
     density = DiagonalGaussian(mean=mean.flatten(0, 1), variance=variance.flatten(0, 1), floor=1e-9)
     mixture = Mixture(density, log_alpha.flatten(), Layout([M] * C), log_rho)
     scaling = Scaling.identity(D)
-    engine = LocalEngine(Table(X, y, weight, scaling=scaling, device=torch.device("cpu")))
+    engine = Engine(Table(X, y, weight, scaling=scaling, device=torch.device("cpu")))
     ebw = EBW(factor=4.0, per_component=False)
     found = ebw.update(mixture, summed(ebw, mixture, objective, engine))
     margin = getattr(objective, "margin", None)
@@ -322,7 +322,7 @@ def spirals_start():
     ).fit(spirals.data, spirals.target)
     rows = spirals.data, spirals.target, np.ones(1000)
     table = Table(*rows, scaling=model.scaling_, device=torch.device("cpu"))
-    return model.mixture_, LocalEngine(table)
+    return model.mixture_, Engine(table)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from sklearn.mixture import GaussianMixture
 from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
 from mixtura.densities import Diagonal, DiagonalGaussian, Full, FullGaussian, LowRank
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
@@ -119,7 +119,7 @@ def test_agrees_with_sklearn(kind, n_iter, iris, rng):
         theirs.fit(X)
     table = Table(X, scaling=Scaling.identity(4), device=torch.device("cpu"))
     start = our_mixture(kind, means, weights, variances)
-    ours = EM(n_iter, 0.0).run(start, Likelihood(), LocalEngine(table), Progress()).model
+    ours = EM(n_iter, 0.0).run(start, Likelihood(), Engine(table), Progress()).model
     covariances = theirs.covariances_
     if kind != "full":
         rows = covariances[:, None] * np.ones((1, 4)) if kind == "spherical" else covariances
@@ -140,7 +140,7 @@ def test_rows_in_single_precision_end_as_in_double(kind, rng, monkeypatch):
     ends = []
     for rows in (X, X.astype(np.float64)):
         table = Table(rows, scaling=Scaling.identity(3), device=torch.device("cpu"))
-        engine = LocalEngine(table)
+        engine = Engine(table)
         start = Recipe(kind, EM()).start(engine, 2, torch.Generator().manual_seed(0))
         ends.append(EM(50, 1e-9).run(start, Likelihood(), engine, Progress()).objective)
     assert casts == [torch.float32]
@@ -155,7 +155,7 @@ def test_factor_analysis_agrees_with_sklearn(wine):
     X = StandardScaler().fit_transform(wine[0])
     theirs = FactorAnalysis(2, tol=1e-10, max_iter=20_000, svd_method="lapack").fit(X).score(X)
     table = Table(X, scaling=Scaling.identity(13), device=torch.device("cpu"))
-    engine = LocalEngine(table)
+    engine = Engine(table)
     structure = LowRank(2, floor=1e-6)
     start = Recipe(structure, EM()).start(engine, 1, torch.Generator().manual_seed(0))
     result = EM(600, 1e-8).run(start, Likelihood(), engine, Progress())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mixtura.data import Scaling, Table, sequences
-from mixtura.engines import LocalEngine, base
+from mixtura.engines import Engine, base
 from mixtura.testing import STRUCTURES, make_density, make_engine, make_mixture
 
 
@@ -50,7 +50,7 @@ def test_memory_of_a_chunk_is_bounded(structure, generator):
     small = make_density(*structure, generator, n_features=3)
     large = make_density(*structure, generator, n_components=10, n_features=40, rank=20)
     X = np.full((3, 40), np.nan)
-    holey = LocalEngine(Table(X, scaling=Scaling.identity(40), device=torch.device("cpu")))
+    holey = Engine(Table(X, scaling=Scaling.identity(40), device=torch.device("cpu")))
     rows = [holey.chunk_rows(density) for density in (small, large)]
     assert 1 <= rows[1] <= rows[0]
     assert rows[1] * large.row_cost(True) <= base._CHUNK_NUMBERS["cpu"]
@@ -90,9 +90,9 @@ def test_a_rare_class_is_not_lost_among_very_many_rows(monkeypatch):
     y = np.repeat([0, 1], [2_000, 3])
     scaling = Scaling.identity(1)
     table = Table(np.arange(2_003.0)[:, None], y, scaling=scaling, device=torch.device("cpu"))
-    merged = LocalEngine(table).merged()
+    merged = Engine(table).merged()
     assert torch.bincount(merged.y).tolist() == [100, 2]
-    assert LocalEngine(table).merged(50).y.unique().tolist() == [0, 1]
+    assert Engine(table).merged(50).y.unique().tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_rows_that_stand_for_several_come_in_parts(weight, parts):
         scaling=Scaling.identity(1),
         device=torch.device("cpu"),
     )
-    split = LocalEngine(table).in_parts(4)
+    split = Engine(table).in_parts(4)
     place = split.all_rows().x[:, 0].long()
     assert torch.bincount(place).tolist() == parts
     summed = torch.bincount(place, split.weight)

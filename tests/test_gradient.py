@@ -13,7 +13,7 @@ from scipy.optimize import check_grad, minimize
 from mixtura import MixtureClassifier
 from mixtura.data import Scaling, Table
 from mixtura.densities import DiagonalGaussian, LowRank
-from mixtura.engines import LocalEngine, PunchedEngine
+from mixtura.engines import Engine, PunchedEngine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
@@ -113,7 +113,7 @@ def test_conditional_training_is_logistic_regression(rng):
         density, torch.zeros(2).double(), layout, torch.full((2,), -math.log(2.0)).double()
     )
     table = Table(X, y, scaling=Scaling.identity(2), device=torch.device("cpu"))
-    engine = LocalEngine(table)
+    engine = Engine(table)
     result = LBFGS(300).run(start, Conditional(), engine, Progress())
     # Free variances make the logit quadratic, which contains the linear one.
     assert penalized_loss(result.model, Conditional(), engine) <= best + 1e-4

@@ -12,7 +12,7 @@ from mixtura.data import Scaling
 from mixtura.data.sequences import SequenceBatch, SequenceTable
 from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, chains
 from mixtura.densities.chains import LEAST, Packing
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Likelihood, Margin
 from mixtura.progress import Progress
@@ -408,7 +408,7 @@ def test_one_forward_pass_is_alive_at_a_time(left_to_right, generator, monkeypat
         scaling=Scaling.identity(2),
         device=torch.device("cpu"),
     )
-    engine, passes, alive = LocalEngine(table), [], []
+    engine, passes, alive = Engine(table), [], []
 
     def watched(*chain):
         alive.append(sum(each() is not None for each in passes))

@@ -11,7 +11,7 @@ from scipy.special import softmax
 import mixtura.densities.categorical as categorical
 from mixtura.data import Batch, Scaling, Table
 from mixtura.densities import Categorical, Product
-from mixtura.engines import LocalEngine, PunchedEngine
+from mixtura.engines import Engine, PunchedEngine
 from mixtura.exceptions import UnsupportedError
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
@@ -224,7 +224,7 @@ def problem(kind, generator, n=60, holes=True, unlabeled=False):
     weight = 0.5 + torch.rand(n, generator=generator).double().numpy()
     y = np.where(np.arange(n) % 3 == 0, -1, labels) if unlabeled else labels.numpy()
     table = Table(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=CPU)
-    return start, LocalEngine(table)
+    return start, Engine(table)
 
 
 def slow_em_step(mixture, batch, rows=0.0, reference=None, unlabeled=None):

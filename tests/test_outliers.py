@@ -15,7 +15,7 @@ from mixtura import (
 )
 from mixtura.data import Scaling, Table
 from mixtura.densities import LowRank
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.fitted import log_density
 from mixtura.models.mixture import Mixture
 from mixtura.progress import Progress
@@ -141,7 +141,7 @@ def fitted_classes(X, y, weight=None):
 
 def plain_engine(X, y=None):
     table = Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
-    return LocalEngine(table)
+    return Engine(table)
 
 
 def test_the_order_of_rows_does_not_matter(rng):

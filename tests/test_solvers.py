@@ -15,7 +15,7 @@ from mixtura import (
 )
 from mixtura.data import Table
 from mixtura.densities import LowRank, LowRankGaussian, LowRankPrecision, Student
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Conditional, Likelihood, Objective
 from mixtura.progress import Progress
@@ -98,7 +98,7 @@ def test_a_classifier_is_ebw_from_the_start_of_em(solver, wine):
     start.fit(X, y)
     model = MixtureClassifier(solver=solver, **BARE).fit(X, y)
     rows = Table(X, y, scaling=start.scaling_, device=torch.device("cpu"))
-    expected = solver.run(start.mixture_, Conditional(), LocalEngine(rows), Progress()).model
+    expected = solver.run(start.mixture_, Conditional(), Engine(rows), Progress()).model
     for name, value in expected.free().items():
         np.testing.assert_allclose(model.mixture_.free()[name], value, 1e-7, 1e-7)
     other = MixtureClassifier(solver=EBW(7), **BARE).fit(X, y)

@@ -11,7 +11,7 @@ from sklearn.datasets import make_blobs
 
 from mixtura.data import Scaling, Table
 from mixtura.densities import Diagonal, Full, LowRank, Student
-from mixtura.engines import LocalEngine, PreparedEngine
+from mixtura.engines import Engine, PreparedEngine
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network, NetworkStack, RegressionNetwork
 from mixtura.models.stack import Assignment, MixtureStack
@@ -371,7 +371,7 @@ def engine_of(X, y, levels=None):
     """Rows as they are."""
     scaling = Scaling.identity(X.shape[1])
     scaling = scaling if levels is None else scaling.sparing(np.array(levels))
-    return LocalEngine(Table(X, y, scaling=scaling, device=CPU))
+    return Engine(Table(X, y, scaling=scaling, device=CPU))
 
 
 #: Rows that are told by their only column; classes 0 to 2 and none, folds 0 to 2 and none.

@@ -13,7 +13,7 @@ from students import make_student, reference_of
 from mixtura.data import Batch, Scaling, Table
 from mixtura.densities import DENSITIES, Even, Full, HiddenMarkov, Product, Student
 from mixtura.densities.student import LEAST, MOST
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
@@ -253,7 +253,7 @@ def test_em_at_the_floor_never_goes_down(scale, generator):
 def engine_of(X, y=None):
     """Rows in their own units."""
     y = np.zeros(len(X), dtype=int) if y is None else y
-    return LocalEngine(Table(X, y, scaling=Scaling.identity(X.shape[1]), device=CPU))
+    return Engine(Table(X, y, scaling=Scaling.identity(X.shape[1]), device=CPU))
 
 
 CPU = torch.device("cpu")

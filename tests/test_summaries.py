@@ -11,7 +11,7 @@ from mixtura.data import Scaling
 from mixtura.data.resampling import resample
 from mixtura.data.sequence_input import read_sequences
 from mixtura.datasets import make_hmm_sequences
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
 from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _thresholds
 from mixtura.solvers import EM
@@ -24,7 +24,7 @@ FAST = {"init": EM(3), "n_states": 2, "random_state": 0}
 def engine_of(X, y=None):
     X = read_sequences(X)
     scaling = Scaling.identity(X.values.shape[1])
-    return LocalEngine(X.table(y, scaling=scaling, device=torch.device("cpu")))
+    return Engine(X.table(y, scaling=scaling, device=torch.device("cpu")))
 
 
 def waves(rng, n, n_channels=2, lengths=(20, 40)):

@@ -7,7 +7,7 @@ import torch
 from mixtura import MixtureClassifier
 from mixtura.data import Matrix, Scaling
 from mixtura.densities import Student
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import LBFGS
 
@@ -39,7 +39,7 @@ def test_tails_of_classes(shape, rng):
     y = np.arange(600) % 3
     X = make(rng, 600) + 50.0 * y[:, None]
     table = Matrix(X).table(y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
-    assert has_heavy_tails(LocalEngine(table)) is wanted
+    assert has_heavy_tails(Engine(table)) is wanted
 
 
 @pytest.fixture(scope="module")

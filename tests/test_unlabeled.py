@@ -9,7 +9,7 @@ from sklearn.datasets import load_wine
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, load
 from mixtura.data import Scaling, Table
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import AmbiguousDataWarning
 from mixtura.selection.held_out import Answers
 from mixtura.solvers import EM, LBFGS, LinkedEM
@@ -242,7 +242,7 @@ def test_fewer_unlabeled_rows_weigh_as_much():
     weight = np.linspace(1.0, 2.0, 100)
     scaling, device = Scaling.identity(1), torch.device("cpu")
     table = Table(np.arange(100.0)[:, None], y, weight, scaling=scaling, device=device)
-    few = LocalEngine(table).fewer_unlabeled(LocalEngine(table), 20)
+    few = Engine(table).fewer_unlabeled(Engine(table), 20)
     known = few.y >= 0
     assert (int(known.sum()), int((~known).sum())) == (10, 20)
     balance = float(few.weight[~known].sum() / few.weight[known].sum())

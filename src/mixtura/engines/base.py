@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Generic, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Scaling
+from mixtura.data import Scaling, Table
 from mixtura.data.journal import Sums
 from mixtura.data.meter import counted
 from mixtura.data.sequences import AnyBatch
@@ -33,102 +33,115 @@ class HasRowCost(Protocol):
         """Numbers held in memory for one row."""
 
 
-class Engine(ABC, Generic[AnyBatch]):
+class Engine(Generic[AnyBatch]):
     """Rows (or sequences), their labels and weights, and how to work through them.
 
-    A new engine writes the abstract members; all else follows from them.
+    They are those of a table, or of another engine: subclasses say how they are seen.
     """
 
-    # -- what every engine writes --------------------------------------------------------------
+    def __init__(self, inner: Table | Engine[AnyBatch]) -> None:
+        self._inner: Engine[AnyBatch] = inner  # type: ignore[assignment]  # a table answers alike
+
+    def _around(self, inner: Engine[AnyBatch]) -> Self:
+        other = copy(self)
+        other._inner = inner
+        return other
+
+    # -- what tables say -----------------------------------------------------------------------
 
     @property
-    @abstractmethod
     def y(self) -> Tensor:
         """(n,) class of each row, -1 where it has none; or its target, NaN where it has none."""
+        return self._inner.y
 
     @property
-    @abstractmethod
     def weight(self) -> Tensor:
         """(n,) positive weights."""
+        return self._inner.weight
 
     @property
-    @abstractmethod
     def scaling(self) -> Scaling:
         """The map from the user's units into those of the rows."""
+        return self._inner.scaling
 
     @property
-    @abstractmethod
     def sizes(self) -> Tensor:
         """(n,) how many densities of single frames the density of each row is made of."""
+        return self._inner.sizes
 
     @property
-    @abstractmethod
+    def single(self) -> bool:
+        """Whether the rows came in float32; they are in double precision all the same."""
+        return self._inner.single
+
+    @property
     def may_have_missing(self) -> bool:
         """Whether an entry may be missing."""
+        return self._inner.may_have_missing
 
     @property
-    @abstractmethod
     def has_holes(self) -> bool:
         """Whether an entry is missing: all rows are looked at, if need be."""
+        return self._inner.has_holes
 
     @property
-    @abstractmethod
     def most_rows(self) -> dict[str, int]:
         """Rows (or frames) that a chunk has at most, by device: "cpu" or "cuda"."""
+        return self._inner.most_rows
 
     @property
-    @abstractmethod
     def n_here(self) -> int:
         """Rows that all chunks have together: all, or those of this process; copies included."""
-
-    @abstractmethod
-    def batch(self, index: slice | Tensor) -> AnyBatch:
-        """The rows at `index`, to learn from."""
-
-    @abstractmethod
-    def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
-        """The rows at hand in order, `n_rows` at a time: all, or those of this process."""
-
-    @abstractmethod
-    def recorded(self, compute: Callable[[], Sums]) -> Sums:
-        """Sums that a journal has, or that are computed and written into it, if there is one."""
-
-    @abstractmethod
-    def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
-        """Sums over all rows, from those that `function` gives for the rows at hand."""
-
-    @abstractmethod
-    def joined(self, parts: list[Tensor]) -> Tensor:
-        """What was found for each row, from that for the chunks at hand."""
+        return self._inner.n_here
 
     @property
-    @abstractmethod
     def uniform(self) -> bool:
         """Whether all batches of as many rows have tensors of the same shapes, on the device."""
+        return self._inner.uniform
 
-    @abstractmethod
+    def batch(self, index: slice | Tensor) -> AnyBatch:
+        """The rows at `index`, to learn from."""
+        return self._inner.batch(index)
+
+    def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
+        """The rows at hand in order, `n_rows` at a time: all, or those of this process."""
+        return self._inner.chunks(n_rows)
+
+    def recorded(self, compute: Callable[[], Sums]) -> Sums:
+        """Sums that a journal has, or that are computed and written into it, if there is one."""
+        return self._inner.recorded(compute)
+
+    def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
+        """Sums over all rows, from those that `function` gives for the rows at hand."""
+        return self._inner.reduced(sums, function)
+
+    def joined(self, parts: list[Tensor]) -> Tensor:
+        """What was found for each row, from that for the chunks at hand."""
+        return self._inner.joined(parts)
+
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         """All rows in an order that is random, `size` at a time."""
+        return self._inner.minibatch_indices(size, generator)
 
-    @abstractmethod
     def row_keys(self) -> np.ndarray:
         """(n,) numbers as good as random, the same for copies of a row."""
+        return self._inner.row_keys()
 
-    @abstractmethod
     def take(self, index: np.ndarray) -> Self:
         """The rows at the integer positions `index`."""
+        return self._around(self._inner.take(index))
 
-    @abstractmethod
     def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
         """The same rows with other labels or weights, (n,)."""
+        return self._around(self._inner.with_answers(y, weight))
 
-    @abstractmethod
     def under(self, scaling: Scaling) -> Self:
         """The same rows in other units."""
+        return self._around(self._inner.under(scaling))
 
-    @abstractmethod
     def cast(self, dtype: torch.dtype) -> Self:
         """The same rows in another floating type."""
+        return self._around(self._inner.cast(dtype))
 
     # -- what follows --------------------------------------------------------------------------
 
@@ -168,18 +181,15 @@ class Engine(ABC, Generic[AnyBatch]):
 
     @property
     def values_per_row(self) -> float:
-        """Observed values of a row, in all its frames: their mean by weight, at least one."""
+        """Observed values of a row, copies aside, in all frames: the mean by weight, at least 1."""
+        if isinstance(self._inner, Engine):
+            return self._inner.values_per_row
         values = self.sizes.double() * self.n_features
         if self.may_have_missing:
             missing = self.joined([batch.missing_share() for batch in self.chunks(_SCAN_ROWS)])
             values = values * (1.0 - missing)
         weight = self.weight.double()
         return max(float(weight @ values / weight.sum()), 1.0)
-
-    @property
-    def single(self) -> bool:
-        """Whether the rows came in float32; they are in double precision all the same."""
-        return False
 
     def all_rows(self) -> AnyBatch:
         """One batch of all rows: for samples, which are small."""

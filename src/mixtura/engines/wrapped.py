@@ -1,111 +1,17 @@
-"""Rows of a table or another engine: as they are, with copies, or as a model has prepared them."""
+"""Rows of another engine: with copies that lack something, or as a model has prepared them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from copy import copy
 from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch, Scaling, Table
-from mixtura.data.journal import Sums
+from mixtura.data import Batch
 from mixtura.data.sequences import AnyBatch
 from mixtura.data.targets import beside_features
 from mixtura.engines.base import Engine
-
-
-class Wrapped(Engine[AnyBatch]):
-    """The rows of a table, or of another engine; subclasses say how they are seen."""
-
-    def __init__(self, inner: Table | Engine[AnyBatch]) -> None:
-        self._inner: Engine[AnyBatch] = inner  # type: ignore[assignment]  # a table answers alike
-
-    def _around(self, inner: Engine[AnyBatch]) -> Self:
-        other = copy(self)
-        other._inner = inner
-        return other
-
-    @property
-    def uniform(self) -> bool:
-        return self._inner.uniform
-
-    @property
-    def y(self) -> Tensor:
-        return self._inner.y
-
-    @property
-    def weight(self) -> Tensor:
-        return self._inner.weight
-
-    @property
-    def scaling(self) -> Scaling:
-        return self._inner.scaling
-
-    @property
-    def single(self) -> bool:
-        return self._inner.single
-
-    @property
-    def sizes(self) -> Tensor:
-        return self._inner.sizes
-
-    @property
-    def may_have_missing(self) -> bool:
-        return self._inner.may_have_missing
-
-    @property
-    def has_holes(self) -> bool:
-        return self._inner.has_holes
-
-    @property
-    def most_rows(self) -> dict[str, int]:
-        return self._inner.most_rows
-
-    @property
-    def values_per_row(self) -> float:
-        """Of the rows as they are, however they are seen."""
-        inner = self._inner
-        return inner.values_per_row if isinstance(inner, Engine) else super().values_per_row
-
-    @property
-    def n_here(self) -> int:
-        return self._inner.n_here
-
-    def batch(self, index: slice | Tensor) -> AnyBatch:
-        return self._inner.batch(index)
-
-    def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
-        return self._inner.chunks(n_rows)
-
-    def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-        return self._inner.minibatch_indices(size, generator)
-
-    def recorded(self, compute: Callable[[], Sums]) -> Sums:
-        return self._inner.recorded(compute)
-
-    def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
-        return self._inner.reduced(sums, function)
-
-    def joined(self, parts: list[Tensor]) -> Tensor:
-        return self._inner.joined(parts)
-
-    def row_keys(self) -> np.ndarray:
-        return self._inner.row_keys()
-
-    def take(self, index: np.ndarray) -> Self:
-        return self._around(self._inner.take(index))
-
-    def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
-        return self._around(self._inner.with_answers(y, weight))
-
-    def under(self, scaling: Scaling) -> Self:
-        return self._around(self._inner.under(scaling))
-
-    def cast(self, dtype: torch.dtype) -> Self:
-        return self._around(self._inner.cast(dtype))
 
 
 def is_copy(batch: Batch) -> Tensor:
@@ -113,7 +19,7 @@ def is_copy(batch: Batch) -> Tensor:
     return torch.arange(len(batch), device=batch.y.device) >= len(batch) // 2
 
 
-class Doubled(Wrapped[AnyBatch]):
+class Doubled(Engine[AnyBatch]):
     """Every row stands beside a copy of itself that lacks something."""
 
     @property
@@ -165,7 +71,7 @@ class ContrastEngine(Doubled[Batch]):
             yield beside_features(batch, self._n_targets, self._share)
 
 
-class PreparedEngine(Wrapped[Batch]):
+class PreparedEngine(Engine[Batch]):
     """Passes over all rows see chunks as `prepare` makes them, once: those of the first pass."""
 
     def __init__(self, inner: Engine[Batch], prepare: Callable[[Batch], Batch]) -> None:

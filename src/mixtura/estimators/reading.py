@@ -20,7 +20,7 @@ from mixtura.data.in_memory import as_table
 from mixtura.data.lazy import Openable, Opened, source_of
 from mixtura.data.schema import Schema
 from mixtura.data.sharded import Shard
-from mixtura.engines import Engine, LocalEngine
+from mixtura.engines import Engine
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Observations
 
@@ -115,7 +115,7 @@ def training_engine(
 ) -> Engine:
     """Rows to learn from, in the model's units."""
     place = resolve_device(device, rows.values.size)
-    return LocalEngine(rows.table(y, weight, scaling=scaling, device=place))
+    return Engine(rows.table(y, weight, scaling=scaling, device=place))
 
 
 def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
 from mixtura.data.sequences import AnyBatch, SequenceBatch
 from mixtura.densities import Categorical, Product, VectorDensity, numeric_part
-from mixtura.engines import Engine, LocalEngine
+from mixtura.engines import Engine
 from mixtura.engines.base import HasRowCost
 from mixtura.exceptions import InvalidInputError, NoDensityError
 from mixtura.models.calibration import Calibration
@@ -207,7 +207,7 @@ class Fitted:
         y = np.full(len(rows), UNLABELED) if y is None else y
         place = resolve_device(device, rows.values.size)
         dtype = self._working_type(rows.values.dtype)
-        return LocalEngine(rows.table(y, scaling=self.scaling, device=place, dtype=dtype))
+        return Engine(rows.table(y, scaling=self.scaling, device=place, dtype=dtype))
 
     def _working_type(self, given: np.dtype) -> torch.dtype:
         # Values that a curve tells apart may be one number in float32 and in the first's units.

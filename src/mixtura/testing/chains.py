@@ -15,7 +15,7 @@ from mixtura.data import Scaling
 from mixtura.data.packing import Packing
 from mixtura.data.sequences import SequenceBatch, SequenceTable
 from mixtura.densities import Density, HiddenMarkov, VectorDensity
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.testing.densities import check_moments, same_where_observed
 from mixtura.testing.parts import CPU, DRAWS, EXACT, make_density, rand, randn
@@ -79,7 +79,7 @@ def make_sequences(
 
 def make_sequence_engine(
     mixture: Mixture, lengths: list[int], generator: torch.Generator, *, holes: bool = False
-) -> LocalEngine:
+) -> Engine:
     """Labeled, weighted sequences drawn from a mixture."""
     count = torch.tensor(lengths)
     prior = mixture.log_prior.exp()
@@ -90,7 +90,7 @@ def make_sequence_engine(
         frames[rand(generator, *frames.shape).numpy() < 0.2] = np.nan
     weight = 0.5 + rand(generator, len(count)).numpy()
     scaling = Scaling.identity(frames.shape[1])
-    return LocalEngine(
+    return Engine(
         SequenceTable(frames, count.numpy(), labels.numpy(), weight, scaling=scaling, device=CPU)
     )
 

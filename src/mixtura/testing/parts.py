@@ -18,7 +18,7 @@ from mixtura.densities import (
     StudentT,
     VectorDensity,
 )
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 
 EXACT = 1e-9
@@ -92,7 +92,7 @@ def make_batch(
 
 def make_engine(
     mixture: Mixture, n: int, generator: torch.Generator, *, holes: bool = False
-) -> LocalEngine:
+) -> Engine:
     """Labeled, weighted rows drawn from a mixture."""
     prior = mixture.log_prior.exp()
     labels = torch.multinomial(prior, n, replacement=True, generator=generator)
@@ -101,7 +101,7 @@ def make_engine(
         X[rand(generator, *X.shape).numpy() < 0.2] = np.nan
     weight = 0.5 + rand(generator, n).numpy()
     scaling = Scaling.identity(X.shape[1])
-    return LocalEngine(Table(X, labels.numpy(), weight, scaling=scaling, device=CPU))
+    return Engine(Table(X, labels.numpy(), weight, scaling=scaling, device=CPU))
 
 
 CPU = torch.device("cpu")
