@@ -24,6 +24,7 @@ from mixtura.data import Table
 from mixtura.densities import Diagonal, Full, LowRank
 from mixtura.engines import Engine
 from mixtura.estimators.plan import spread_prior
+from mixtura.exceptions import InvalidInputError
 from mixtura.objectives import OBJECTIVES as NAMED
 from mixtura.objectives import LogMargin
 from mixtura.selection.held_out import Answers
@@ -174,6 +175,26 @@ def test_class_weight(iris):
     np.testing.assert_allclose(given.class_prior_, np.array([150, 50, 10]) / 210, 1e-9)
     balanced = MixtureClassifier(**PLAIN, class_weight="balanced").fit(X, y)
     np.testing.assert_allclose(balanced.class_prior_, 1 / 3, 1e-9)
+
+
+def test_balanced_goes_by_the_weights_of_rows(iris, rng):
+    """A row of weight two counts as two rows, one of weight zero as none."""
+    X, y, model = *iris, MixtureClassifier(**PLAIN, class_weight="balanced")
+    weight = rng.integers(3, size=150)
+    rows = np.arange(150).repeat(weight)
+    weighted, repeated = model.fit(X, y, weight).predict_proba(X), model.fit(X[rows], y[rows])
+    np.testing.assert_allclose(weighted, repeated.predict_proba(X), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(repeated.class_prior_, 1 / 3)
+    with pytest.raises(InvalidInputError, match="balanced"):
+        MixtureClassifier(**PLAIN, class_weight="balanced").partial_fit(X, y, [0, 1, 2])
+
+
+def test_class_weights_of_classes_that_a_part_lacks(iris):
+    """A class without a weight has weight one, whatever classes a part shows."""
+    X, y = iris
+    model = MixtureClassifier(**PLAIN, class_weight={2: 3.0})
+    model.partial_fit(X[:50], y[:50], [0, 1, 2]).partial_fit(X[50:], y[50:])
+    np.testing.assert_allclose(model.class_prior_, [0.2, 0.2, 0.6])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from mixtura import MixtureClassifier
-from mixtura.densities import Diagonal, Full
+from mixtura.densities import Diagonal, Full, Student
+from mixtura.exceptions import InvalidInputError
+from mixtura.solvers import LBFGS
 
 
 def test_parts_of_a_stream_may_be_smaller_than_a_mixture(iris):
@@ -125,3 +127,23 @@ def test_components_grow_where_rows_shift_late(rng):
     assert 2 <= min(sizes[-1]) <= max(sizes[-1]) <= 4
     assert errors[-1] < 0.05 < 0.4 < errors[1]
     assert np.argmin(model.drift_) == 1
+
+
+@pytest.mark.parametrize("density", [Student(), Full(0.3), Diagonal(0.3)], ids=str)
+def test_a_stream_goes_on_with_what_auto_chose(density, iris):
+    """It also has structures that are compared for some rows alone: heavy tails, few labels."""
+    X, y = iris
+    model = MixtureClassifier(1, density=density, objective="likelihood", random_state=0).fit(X, y)
+    model.set_params(density="auto").partial_fit(X, y)
+    assert model.density_ == density
+    np.testing.assert_allclose(model.class_count_, 100.0)
+    with pytest.raises(InvalidInputError, match="fit anew"):
+        model.set_params(density="spherical").partial_fit(X, y)
+
+
+def test_a_stream_after_few_labels(iris):
+    """Classes then share a covariance."""
+    few = np.r_[0:5, 50:55, 100:105]
+    model = MixtureClassifier(solver=LBFGS(5), random_state=0).fit(iris[0][few], iris[1][few])
+    assert model.density_ == Full(0.3)
+    assert model.partial_fit(*iris).score(*iris) > 0.9

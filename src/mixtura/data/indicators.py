@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-#: Categories of a column that have an indicator; rarer ones count as the most frequent one.
+#: Categories of a column that have an indicator, at most; rarer ones are all one.
 _MOST_INDICATORS = 20
 
 
@@ -23,7 +23,8 @@ _MOST_INDICATORS = 20
 class Indicators:
     """Columns of numbers, and of categories the indicators of all but the most frequent one.
 
-    A column in which all rows have the same category has the indicator of that one. Numbers may
+    Of more than 21 categories, the 20 most frequent have indicators and the others are one. A
+    column in which all rows have the same category has the indicator of that one. Numbers may
     have indicators, too, which fade from one knot to the next: what is linear in these is any curve
     of straight pieces, and values between knots, or beyond them, are nothing special.
 
@@ -32,7 +33,8 @@ class Indicators:
     column : (P,) the column that each number comes from.
     knot : (P,) the category or value at which an indicator is one; NaN for the number itself.
     rise, fall : (P,) its slopes below and above.
-    frequent : (D,) the most frequent category of each column; -1 for numbers.
+    frequent : (D,) the category of each column that all indicators zero stand for, of several the
+        most frequent one; -1 for numbers.
     n_columns : how many columns there are.
     """
 
@@ -69,7 +71,9 @@ class Indicators:
             if not len(count):
                 told += [(place, *each) for each in _faded((knots or {}).get(place, ()))]
                 continue
-            frequent[place], *order = np.argsort(-count, kind="stable")[: 1 + _MOST_INDICATORS]
+            ranked = np.argsort(-count, kind="stable")[: 1 + _MOST_INDICATORS]
+            rare = int((count > 0).sum() > len(ranked))  # the last stands for them, not the first
+            frequent[place], *order = np.roll(ranked, rare)
             codes = [each for each in np.sort(order) if count[each]] or [frequent[place]]
             told += [(place, code, 1.0, 1.0) for code in codes]
         column, knot, rise, fall = np.array(told, dtype=np.float64).reshape(-1, 4).T

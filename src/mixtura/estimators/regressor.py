@@ -69,7 +69,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     targets. Given what is observed of a row, its targets are a mixture of Gaussians again, around
     linear functions of the features: means, deviations, quantiles, densities and draws are exact,
     and so are holes, which are integrated out. Categories enter as indicators, of which a missing
-    one is a hole.
+    one is a hole; of a column with more than 21 all but the 20 most frequent count as one.
 
     Parameters
     ----------

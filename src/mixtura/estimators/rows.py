@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.metrics import accuracy_score
-from sklearn.utils import column_or_1d, compute_sample_weight
+from sklearn.utils import column_or_1d
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
@@ -88,7 +89,12 @@ def read_rows(
     classes, codes = read_classes(estimator, X, y, estimator.unlabeled, known)
     weight = check_weight(sample_weight, len(X))
     if estimator.class_weight is not None:
-        weight = weight * _class_weights(estimator.class_weight, codes, classes)
+        if known is not None and isinstance(estimator.class_weight, str):
+            raise InvalidInputError(
+                f"class_weight={estimator.class_weight!r} needs all rows, and partial_fit sees a "
+                "part: give a dictionary of weights, or weights of rows."
+            )
+        weight = weight * _class_weights(estimator.class_weight, codes, weight, classes)
     keep = weight > 0
     mass = class_masses(codes, keep, len(classes))
     if known is None and (mass == 0).any():
@@ -221,10 +227,16 @@ def _distinct(labels: np.ndarray) -> np.ndarray:
     return np.unique(plain if numbers_as_objects else labels)
 
 
-def _class_weights(class_weight: ClassWeight, codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    factors, labeled = np.ones(len(codes)), codes >= 0
-    factors[labeled] = compute_sample_weight(class_weight, classes[codes[labeled]])
-    return factors
+def _class_weights(
+    class_weight: ClassWeight, codes: np.ndarray, weight: np.ndarray, classes: np.ndarray
+) -> np.ndarray:
+    """(n,) factors of the weights; unlabeled rows keep theirs."""
+    if isinstance(class_weight, str):
+        mass = class_masses(codes, weight, len(classes))
+        factors = mass.mean() / np.where(mass > 0, mass, 1.0)
+    else:
+        factors = compute_class_weight(class_weight, classes=classes, y=classes)
+    return np.append(factors, 1.0)[codes]
 
 
 def read_counts(n_components: Numbers | str, classes: np.ndarray) -> np.ndarray:

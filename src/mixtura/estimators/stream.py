@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mixtura.data import labeled_mask
-from mixtura.densities import DENSITIES
+from mixtura.densities import DENSITIES, Auto
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import STREAMED, warn_of_rows_set_aside
 from mixtura.estimators.plan import make_plans, resumed, spread_prior
@@ -136,7 +136,8 @@ def _stream_plan(estimator: MixtureClassifier, rows: Rows) -> Plan:
     """How the stream goes on: as it began."""
     levels = estimator.schema_.levels(rows.X.values.shape[1])
     n_numbers = int((levels == 0).sum())
-    if estimator.density_ not in resolve(estimator.density, DENSITIES).candidates(n_numbers):
+    asked = resolve(estimator.density, DENSITIES)
+    if not isinstance(asked, Auto) and estimator.density_ not in asked.candidates(n_numbers):
         raise InvalidInputError(
             f"density={estimator.density!r} is not that of the stream so far, "
             f"{estimator.density_!r}: leave it, or fit anew."
