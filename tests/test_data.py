@@ -164,6 +164,21 @@ def test_values_per_row(mapped, rng, memory_mapped):
     np.testing.assert_allclose(Engine(whole).values_per_row, (~np.isnan(X)).sum() / 3, 1e-12)
 
 
+def test_some_sequences_look_at_the_frames_of_all(rng):
+    """In any order, and some of some; nothing is copied until they are looked through."""
+    X, lengths = holes(rng.normal(size=(20, 2)), rng, 0.3), np.array([4, 1, 9, 6])
+    whole = SequenceTable(X, lengths, scaling=Scaling.identity(2), device=CPU)
+    part = whole.take(np.array([3, 1, 0])).take(np.array([2, 0]))
+    assert part._x is whole._x
+    expected = SequenceTable(
+        np.vstack([X[:4], X[14:]]), lengths[[0, 3]], scaling=Scaling.identity(2), device=CPU
+    )
+    found, wanted = next(part.chunks(99)), next(expected.chunks(99))
+    np.testing.assert_array_equal(found.x, wanted.x)
+    np.testing.assert_array_equal(found.frames.observed, wanted.frames.observed)
+    np.testing.assert_array_equal(part.row_keys(), whole.row_keys()[[0, 3]])
+
+
 def test_offsets_do_not_eat_the_digits(rng):
     """Float32 rows are centered in float64, and only then rounded."""
     X = (1e4 + rng.normal(size=(1000, 1))).astype(np.float32)

@@ -155,6 +155,7 @@ AnyBatch = TypeVar("AnyBatch", bound=Batched)
 class SequenceTable(Table):
     """A user's sequences as batches of tensors, always in double precision.
 
+    Frames are in memory once: tables of some of the sequences look at those of all.
     Chunks are bounded by their frames. One that has all of them is packed once, several are packed
     anew whenever they are looked through. Nothing that was computed for one outlives it.
     """
@@ -180,6 +181,7 @@ class SequenceTable(Table):
             device=device,
         )
         self.lengths = torch.as_tensor(lengths, device=device)
+        self._began = self.lengths.cumsum(0) - self.lengths
 
     @property
     def uniform(self) -> bool:
@@ -195,13 +197,16 @@ class SequenceTable(Table):
 
     def _part(self, index: slice | Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
         """Frames, what is observed, lengths, labels and weights of some sequences."""
-        lengths = self.lengths[index]
-        began = (self.lengths.cumsum(0) - self.lengths)[index]
-        inside = torch.arange(int(lengths.sum()), device=self.device)
-        inside -= (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-        at = began.repeat_interleave(lengths) + inside
+        at = self._places(index)
         observed = None if self._observed is None else self._observed[at]
-        return self._x[at], observed, lengths, self.y[index], self.weight[index]
+        return self._x[at], observed, self.lengths[index], self.y[index], self.weight[index]
+
+    def _places(self, index: slice | Tensor) -> Tensor:
+        """(F,) places of the frames of some sequences."""
+        lengths = self.lengths[index]
+        first = self._began[index] - (lengths.cumsum(0) - lengths)
+        inside = torch.arange(int(lengths.sum()), device=self.device)
+        return first.repeat_interleave(lengths).add_(inside)
 
     def chunks(self, n_rows: int) -> Iterator[SequenceBatch]:  # type: ignore[override]
         """All sequences in order, about `n_rows` frames at a time."""
@@ -231,18 +236,17 @@ class SequenceTable(Table):
         lengths = self.lengths.cpu().numpy()
         began = lengths.cumsum() - lengths
         factors = odd_factors(self.n_features + int(lengths.max()))
-        moment = np.arange(len(self._x)) - began.repeat(lengths)
-        keys = factors[self.n_features :][moment]
-        for low in range(0, len(keys), _SCAN_FRAMES):
-            some = slice(low, low + _SCAN_FRAMES)
-            seen = None if self._observed is None else self._observed[some]
-            frames = Batch(self._x[some], seen, self.y, self.weight)
+        keys = factors[self.n_features :][np.arange(lengths.sum()) - began.repeat(lengths)]
+        for low, at in enumerate(self._places(slice(None)).split(_SCAN_FRAMES)):
+            seen = None if self._observed is None else self._observed[at]
+            frames = Batch(self._x[at], seen, self.y, self.weight)
+            some = slice(low * _SCAN_FRAMES, (low + 1) * _SCAN_FRAMES)
             keys[some] *= hashed(frames, factors[: self.n_features])
         return np.add.reduceat(keys, began)
 
     def take(self, index: np.ndarray) -> Self:
         """A table of the sequences at the integer positions `index`."""
-        part = copy(self)
-        at = torch.as_tensor(index, device=self.device)
-        part._x, part._observed, part.lengths, part.y, part.weight = self._part(at)
+        part, at = copy(self), torch.as_tensor(index, device=self.device)
+        part.lengths, part._began = self.lengths[at], self._began[at]
+        part.y, part.weight = self.y[at], self.weight[at]
         return part
