@@ -292,7 +292,7 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     columns = [f"diagonal {term}" for term in _training.OBJECTIVES]
     assert [each["column"] for each in choices] == [columns[0]] * 3 + columns[1:] * 4
     assert [each["round"] for each in choices] == [1, 2, 5, *np.repeat([1, 2, 3, 5], 4)]
-    assert [each["trials"] for each in choices] == [2, 5, 2, *np.repeat([2, 2, 2, 4], 4)]
+    assert [each["trials"] for each in choices] == [2, 5, 4, *np.repeat([2, 2, 2, 4], 4)]
     for choice, cell in zip([choices[2], *choices[15:]], cells, strict=True):
         assert (cell["column"], cell["settings"]) == (choice["column"], choice["settings"])
         assert len(cell["values"]) == 2
@@ -366,7 +366,7 @@ def test_few_labels_by_search(monkeypatch, tmp_path, capsys):
     X, y = make_blobs(360, 4, centers=3, cluster_std=1.5, random_state=0)
     images = Images(X[:300], y[:300], X[300:], y[300:])
     monkeypatch.setattr(table2, "_images", lambda name: images)
-    for name, value in {"LABELS": (30,), "SIZES": (5,), "SHAPES": {True: (((1, 0.1),),)}}.items():
+    for name, value in {"LABELS": (15,), "SIZES": (5,), "SHAPES": {True: (((1, 0.1),),)}}.items():
         monkeypatch.setattr(table2, name, value)
     for name, value in {"N_TRIALS": 3, "STEPS": (6,) * 5, "EPOCHS": (0, 1, 1, 1, 1)}.items():
         monkeypatch.setattr(_search, name, value)
@@ -374,8 +374,8 @@ def test_few_labels_by_search(monkeypatch, tmp_path, capsys):
     for task in table2.tasks():
         _search.work(report, task, range(1), deadline=np.inf)
     cells = {(each["row"], each["column"]): each["values"] for each in report.kept("cells")}
-    assert set(cells) == {(f"{k} ({t})", "30") for k in ("SV", "SSL") for t in ("LM", "CLL")}
+    assert set(cells) == {(f"{k} ({t})", "15") for k in ("SV", "SSL") for t in ("LM", "CLL")}
     whole = LinearDiscriminantAnalysis().fit(X[:300], y[:300]).score(X[300:], y[300:])
     for term in ("LM", "CLL"):
-        (alone,), (ours,) = cells[f"SV ({term})", "30"], cells[f"SSL ({term})", "30"]
+        (alone,), (ours,) = cells[f"SV ({term})", "15"], cells[f"SSL ({term})", "15"]
         assert ours < min(alone, 100 * (1 - whole) + 3.5)

@@ -44,10 +44,17 @@ LEARNING_RATES, MARGINS, SHARES = (2e-4, 3e-2), (5.0, 150.0), (3e-3, 0.9)
 #: Settings that decide the shape of a mixture.
 SHAPE = ("n_components", "density__floor", "density__rank", "prior_rows")
 #: Minibatches of a trial, and at least so many epochs, by round; the last is that of cells, too.
-STEPS, EPOCHS = (4_000, 8_000, 8_000, 8_000, 12_000), (0, 24, 24, 24, 24)
+STEPS, EPOCHS = (4_000, 8_000, 8_000, 8_000, 24_000), (0, 24, 24, 24, 24)
 #: The last round of every task, whatever there was before it, and how many settings of a cell come
 #: into it: the best, and of both kinds of new ones.
 LAST, FINALISTS, NEWCOMERS = len(STEPS), 4, 4
+#: Whose settings are tried for an objective in the last round, the first that are known.
+RELATIVES = {
+    "LL+LM": ("LM",),
+    "LL+CLL": ("CLL",),
+    "LM": ("LL+LM", "CLL"),
+    "CLL": ("LL+CLL", "LM"),
+}
 #: How far settings of a round are from the winner of the one before, at most, as a factor.
 NEAR = 3.0
 #: Rows and their labels.
@@ -146,7 +153,7 @@ class Task:
 
     Attributes
     ----------
-    label : what `only` is compared with.
+    label : what `only` is compared with, with the objective in place of the braces.
     cells : row and column of each objective's cell.
     rounds : settings that change the shape of the mixtures, those that each round before the last
         adds.
@@ -162,6 +169,12 @@ class Task:
     prepare: Callable[[Report, Parameters], Prepared]
     generative: bool = False
 
+    def wanted(self, report: Report) -> dict[str, tuple[str, str]]:
+        """The cells that were asked for."""
+        return {
+            term: cell for term, cell in self.cells.items() if report.wants(self.label.format(term))
+        }
+
 
 def search(report: Report, tasks: Sequence[Task], n_seeds: int, stored: Path) -> None:
     """All tasks with a cell that no earlier run has measured, in this order.
@@ -171,7 +184,7 @@ def search(report: Report, tasks: Sequence[Task], n_seeds: int, stored: Path) ->
     if not (report.search or report.kept("choices")):
         for line in lines_of(stored):
             report.keep("choices", line)
-    left = [task for task in tasks if report.wants(task.label) and not _is_done(report, task)]
+    left = [task for task in tasks if not _is_done(report, task)]
     seeds, deadline = range(report.seed, report.seed + n_seeds), time.time() + report.max_time
     if report.jobs == 1:
         for task in left:
@@ -186,17 +199,18 @@ def search(report: Report, tasks: Sequence[Task], n_seeds: int, stored: Path) ->
 
 def work(report: Report, task: Task, seeds: range, deadline: float) -> None:
     """One task, as far as time allows; without a search, by what was found before."""
+    name = task.label.format(", ".join(task.wanted(report)))
     try:
         for number in (*range(1, len(task.rounds) + 1), LAST):
             done = {line["round"] for line in _choices(report, task).values()}
-            is_known = len(_choices(report, task)) == len(task.cells)
+            is_known = len(_choices(report, task)) == len(task.wanted(report))
             if not is_known or (report.search and min(done) < number):
                 _search_round(report, task, number, seeds, deadline)
-                report.note(f"{task.label}: searched, round {number}")
+                report.note(f"{name}: searched, round {number}")
         _measure(report, task, seeds, deadline)
-        report.note(f"{task.label}: measured")
+        report.note(f"{name}: measured")
     except TimeoutError:
-        report.note(f"{task.label}: out of time")
+        report.note(f"{name}: out of time")
 
 
 def _is_done(report: Report, task: Task) -> bool:
@@ -205,7 +219,7 @@ def _is_done(report: Report, task: Task) -> bool:
     measured = {(line["row"], line["column"]): line["settings"] for line in report.kept("cells")}
     return all(
         term in chosen and measured.get(cell) == chosen[term]["settings"]
-        for term, cell in task.cells.items()
+        for term, cell in task.wanted(report).items()
     )
 
 
@@ -215,61 +229,79 @@ def _choices(report: Report, task: Task, number: int | None = None) -> dict[str,
     kept = {
         (line["row"], line["column"]): line for line in lines if number in (None, line["round"])
     }
-    return {term: kept[cell] for term, cell in task.cells.items() if cell in kept}
+    return {term: kept[cell] for term, cell in task.wanted(report).items() if cell in kept}
 
 
 def _search_round(report: Report, task: Task, number: int, seeds: range, deadline: float) -> None:
     """Keep, for each cell, the settings with the fewest errors on validation rows."""
-    rng = np.random.default_rng(zlib.crc32(task.label.encode()) + number - 1)
+    rngs = {  # what is drawn for a cell does not depend on which others are asked for
+        term: np.random.default_rng(zlib.crc32(" ".join(cell).encode()) + number - 1)
+        for term, cell in task.wanted(report).items()
+    }
     count = 1 if task.generative else N_TRIALS
     if number == LAST:
-        drawn = _finalists(report, task, rng)
+        drawn = _finalists(report, task, rngs)
     else:
         drawn, seeds = [], seeds[:1]
         for term, line in _choices(report, task, number - 1).items():
             winner = line["settings"]
-            drawn += [(term, winner)] + [(term, _near(winner, rng)) for _ in range(count - 1)]
+            drawn += [(term, winner)]
+            drawn += [(term, _near(winner, rngs[term])) for _ in range(count - 1)]
         drawn += [
             (term, form | task.draw(term, rng))
             for form in task.rounds[number - 1]
-            for term in task.cells
+            for term, rng in rngs.items()
             for _ in range(count)
         ]
     joints = _try(report, task, drawn, number, seeds, deadline)
     if 1 < number < LAST and joints:
         mixed = [("LL", form) for form in _per_class(joints)]
         _try(report, task, mixed, number, seeds, deadline)
-    for term in task.cells:
+    for term in rngs:
         tried = _tried(report, task, term, number)
         best = min(tried, key=lambda line: line["validation"])
         report.keep("choices", {**best, "trials": len(tried)})
 
 
 def _finalists(
-    report: Report, task: Task, rng: np.random.Generator
+    report: Report, task: Task, rngs: Mapping[str, np.random.Generator]
 ) -> list[tuple[str, Parameters]]:
     """The best settings of each cell so far, some near the best, and near those of its relative.
 
-    The relative of a hybrid is its discriminative part alone, and the other way round.
+    The relative of a hybrid is its discriminative part alone, and the other way round; with few
+    labels, where all are hybrids, it is that of the other objective. The likelihood alone has
+    nothing to move: more of its best come.
     """
-    best: dict[str, list[Parameters]] = {}
-    for term, cell in task.cells.items():
-        known = [*report.kept("choices"), *report.kept("trials")]
-        where = [*cell, True]
-        known = [
-            line for line in known if [line["row"], line["column"], line["round"] < LAST] == where
-        ]
-        best[term] = []
-        for line in sorted(known, key=lambda line: line["validation"]):
-            if line["settings"] not in best[term] and len(best[term]) < FINALISTS:
-                best[term].append(line["settings"])
-    drawn = [(term, settings) for term, mine in best.items() for settings in mine]
-    for term, (own, *_) in best.items():
-        if term != "LL":
-            (other, *_) = best.get(term.removeprefix("LL+") if "+" in term else f"LL+{term}", [own])
-            pair = own, other | {"tradeoff": own["tradeoff"]}
-            drawn += [(term, _near(each, rng)) for each in pair for _ in range(NEWCOMERS)]
+    count = FINALISTS + 2 * NEWCOMERS * task.generative
+    best = {term: _best(report, cell)[:count] for term, cell in task.cells.items()}
+    drawn = [(term, settings) for term in rngs for settings in best[term]]
+    for term, rng in rngs.items() if not task.generative else ():
+        own = best[term][0]
+        (other, *_) = next((best[name] for name in RELATIVES[term] if best.get(name)), [own])
+        pair = own, _adapted(other, own)
+        drawn += [(term, _near(each, rng)) for each in pair for _ in range(NEWCOMERS)]
     return drawn
+
+
+def _adapted(other: Parameters, own: Parameters) -> Parameters:
+    """Settings of another objective for one's own, with its trade-off unless both are hybrids."""
+    mixed = {name: value for name, value in own.items() if name not in SHAPE}
+    mixed |= {name: value for name, value in other.items() if name in own or name in SHAPE}
+    return mixed if own["tradeoff"] and other["tradeoff"] else mixed | {"tradeoff": own["tradeoff"]}
+
+
+def _best(report: Report, cell: tuple[str, str]) -> list[Parameters]:
+    """All settings that were tried for a cell before the last round, the best first."""
+    known = [
+        line
+        for line in (*report.kept("choices"), *report.kept("trials"))
+        if (line["row"], line["column"]) == cell and line["round"] < LAST
+    ]
+    found: list[Parameters] = []
+    for line in sorted(known, key=lambda line: line["validation"]):
+        if line["settings"] not in found:
+            found.append(line["settings"])
+    return found
 
 
 def _try(
@@ -282,7 +314,8 @@ def _try(
 ) -> list[Joint]:
     """Keep what settings reach on validation rows, unless earlier runs have; joints of starts."""
     joints = []
-    known = [line["settings"] for t in task.cells for line in _tried(report, task, t, number)]
+    terms = task.wanted(report)
+    known = [line["settings"] for t in terms for line in _tried(report, task, t, number)]
     for form, mine in _by_form(drawn):
         if all(settings in known for _, settings in mine) and (
             number == LAST or not task.generative

@@ -196,7 +196,7 @@ def tasks() -> list[Task]:
     """What a search looks for: the likelihood alone, then what Adam trains."""
     return [
         Task(
-            f"{name}/{structure}/{'LL' if generative else 'trained'}",
+            f"{name}/{structure}/{{}}",
             {t: (name, f"{structure} {t}") for t in OBJECTIVES if (t == "LL") == generative},
             [[shape(*each) for each in shapes] for shapes in _rounds(name, structure, generative)],
             draw,

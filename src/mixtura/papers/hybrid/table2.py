@@ -136,7 +136,7 @@ def tasks() -> list[Task]:
     """What a search looks for."""
     return [
         Task(
-            f"{kind}/{n_labels}",
+            f"{{}}/{kind}/{n_labels}",
             {term: (f"{kind} ({term})", str(n_labels)) for term in TERMS},
             [[shape(*each) for each in shapes] for shapes in SHAPES[n_labels <= FEW]],
             partial(_draw, kind),
@@ -166,7 +166,7 @@ def _prepare(kind: str, n_labels: int, report: Report, form: Parameters) -> Prep
     chosen["solver"] = EM(tol=1e-3 * X.shape[1])
     known = y != UNLABELED
     first, begin = from_whole(report, X[known], y[known], chosen)
-    if chosen["density__rank"] == X.shape[1]:
+    if chosen["density__rank"] >= X.shape[1]:
         chosen["density"] = Full()
 
     def from_all() -> list[Mixture]:
