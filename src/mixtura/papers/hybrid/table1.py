@@ -63,7 +63,7 @@ PIXELS = {
 #: (rank and imagined rows).
 COUNTS: dict[str, list[tuple[Sequence[int], tuple[float, ...]]]] = {
     "full": [((2, 4, 6, 8, 12, 16), (0.05, 50, prior)) for prior in (50, 200, 1000)],
-    "diagonal": [((5, 10, 20, 35, 50, 75, 100), (floor,)) for floor in (0.1, 0.3)],
+    "diagonal": [((5, 10, 20, 35, 50, 75, 100), (floor,)) for floor in (0.1, 0.3, 0.5)],
 }
 #: Features up to which the likelihood alone gets whole covariances.
 _WHOLE = 100
