@@ -5,8 +5,8 @@ splits (all 100 of Banana, of which 80 differ; of the others the ten that could 
 settings of the sparse mixture, and of the relevance vector machine, which is the same model with
 one component per class, are those with the smallest log-loss of five-fold cross-validation on the
 first five training parts (five times on Ripley's one); a search compares them anew. The paper does
-not say how it chose its own. The support vector machine chooses penalty and width on each training part,
-the Gaussian process (first ten splits) its kernel by its evidence.
+not say how it chose its own. The support vector machine chooses penalty and width on each training
+part, the Gaussian process (first ten splits) its kernel by its evidence.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ CANDIDATES: dict[str, dict[str, Parameters]] = {
         },
     },
     "RVM": {
-        f"radial {width}": {"n_components": 1, "kernel": "rbf", "width": width}
-        for width in _WIDTHS
+        f"radial {width}": {"n_components": 1, "kernel": "rbf", "width": width} for width in _WIDTHS
     },
 }
 #: What cross-validation prefers; other models choose on each training part.
