@@ -19,6 +19,7 @@ from mixtura.datasets import load_dataset
 from mixtura.engines import LocalEngine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
 from mixtura.papers.hybrid import (
+    _prepared,
     _search,
     _side_by_side,
     _training,
@@ -117,14 +118,12 @@ def test_settings_name_cells_and_parameters_that_exist():
         for k in _training.STRUCTURES
         for t in _training.OBJECTIVES
     ]
-    few = [f"{row}/{count}" for row in table2.PAPER for count in table2.LABELS]
-    for table, parts in ((table1, cells), (table2, few)):
-        known = {part: set(_training.build(table.parameters(part)).get_params()) for part in parts}
-        for name, chosen in table.SETTINGS.items():
-            mine = [known[part] for part in parts if f"{part}/".startswith(f"{name}/")]
-            assert mine, name
-            assert set(chosen) <= set.union(*mine), name
-        assert set(table.parameters(parts[0], quick=True)) <= set.union(*known.values())
+    known = {part: set(_training.build(table1.parameters(part)).get_params()) for part in cells}
+    for name, chosen in table1.SETTINGS.items():
+        mine = [known[part] for part in cells if f"{part}/".startswith(f"{name}/")]
+        assert mine, name
+        assert set(chosen) <= set.union(*mine), name
+    assert set(table1.parameters(cells[0], quick=True)) <= set.union(*known.values())
 
 
 def test_models_do_not_change_the_tables():
@@ -189,7 +188,7 @@ def test_holes_are_as_many_in_each_row_and_nested():
 def test_table2(reproduce):
     """Rows without labels help when labels are few."""
     tables = reproduce("hybrid-table2", pictures=0)
-    ours = {row["training"]: row["ours"] for row in tables["errors"]}
+    ours = {row["row"]: row["ours"] for row in tables["errors"]}
     assert ours["SSL (LM)"] < ours["SV (LM)"]
     assert ours["SSL (CLL)"] < ours["SV (CLL)"]
 
@@ -278,8 +277,9 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
         ("COUNTS", [((1, 2), (0.2,))]),
     ):
         monkeypatch.setattr(table1, name, {"full": more, "diagonal": more})
-    sizes = {"N_TRIALS": 1, "STEPS": (2, 4, 4, 4, 4), "EPOCHS": (0, 1, 1, 1, 1)}
-    for name, value in (sizes | {"FINALISTS": 2, "NEWCOMERS": 1}).items():
+    monkeypatch.setattr(_prepared, "STEPS", (2, 4, 4, 4, 4))
+    monkeypatch.setattr(_prepared, "EPOCHS", (0, 1, 1, 1, 1))
+    for name, value in {"N_TRIALS": 1, "FINALISTS": 2, "NEWCOMERS": 1}.items():
         monkeypatch.setattr(_search, name, value)
     report = Report("trial", tmp_path, device="cpu", search=True)
     chosen = [task for task in table1.tasks() if "diagonal" in task.label]
@@ -313,7 +313,7 @@ def test_each_class_has_its_own_number_of_components():
     tables = torch.tensor(rng.normal(size=(3, 40, 3)))
     label = torch.tensor(rng.integers(3, size=40))
     joints = [
-        _search.Joint(_search.shape(count, 0.1), table, label)
+        _prepared.Joint(_search.shape(count, 0.1), table, label)
         for count, table in zip((1, 2, 5), tables, strict=True)
     ]
     (form,) = _search._per_class(joints)
@@ -368,8 +368,9 @@ def test_few_labels_by_search(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(table2, "_images", lambda name: images)
     for name, value in {"LABELS": (15,), "SIZES": (5,), "SHAPES": {True: (((1, 0.1),),)}}.items():
         monkeypatch.setattr(table2, name, value)
-    for name, value in {"N_TRIALS": 3, "STEPS": (6,) * 5, "EPOCHS": (0, 1, 1, 1, 1)}.items():
-        monkeypatch.setattr(_search, name, value)
+    monkeypatch.setattr(_search, "N_TRIALS", 3)
+    monkeypatch.setattr(_prepared, "STEPS", (6,) * 5)
+    monkeypatch.setattr(_prepared, "EPOCHS", (0, 1, 1, 1, 1))
     report = Report("trial", tmp_path, device="cpu", search=True)
     for task in table2.tasks():
         _search.work(report, task, range(1), deadline=np.inf)

@@ -22,29 +22,21 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Scaling, Table, resolve_device
 from mixtura.data.given import Parameters
-from mixtura.engines import LocalEngine
-from mixtura.models.mixture import Mixture
-from mixtura.papers.hybrid import _side_by_side as side_by_side
-from mixtura.papers.hybrid._side_by_side import Outcome, Trial
-from mixtura.papers.hybrid._training import COMMON
+from mixtura.papers.cells import Cell
+from mixtura.papers.hybrid._prepared import STEPS, Joint, Prepared
 from mixtura.papers.report import Lines, Report, lines_of
-from mixtura.solvers import Adam
 
 #: Draws of the settings per shape and objective, uniform in their logarithms.
 N_TRIALS = 8
 LEARNING_RATES, MARGINS, SHARES = (2e-4, 3e-2), (5.0, 150.0), (3e-3, 0.9)
 #: Settings that decide the shape of a mixture.
 SHAPE = ("n_components", "density__floor", "density__rank", "prior_rows")
-#: Minibatches of a trial, and at least so many epochs, by round; the last is that of cells, too.
-STEPS, EPOCHS = (4_000, 8_000, 8_000, 8_000, 24_000), (0, 24, 24, 24, 24)
 #: The last round of every task, whatever there was before it, and how many settings of a cell come
 #: into it: the best, and of both kinds of new ones.
 LAST, FINALISTS, NEWCOMERS = len(STEPS), 4, 4
@@ -57,94 +49,6 @@ RELATIVES = {
 }
 #: How far settings of a round are from the winner of the one before, at most, as a factor.
 NEAR = 3.0
-#: Rows and their labels.
-Labeled = tuple[np.ndarray, np.ndarray]
-#: Mixtures of maximum likelihood by the name that settings give them, made when asked for.
-Starts = Mapping[str, Callable[[], Sequence[Mixture]]]
-
-
-class Joint(NamedTuple):
-    """What the mixtures of one shape say of the validation rows: log-joints (n, C), labels (n,)."""
-
-    form: Parameters
-    log_joint: Tensor
-    label: Tensor
-
-
-class Prepared(NamedTuple):
-    """Rows of a seed on the device, and mixtures of maximum likelihood to start with.
-
-    Attributes
-    ----------
-    starts : of several of a name, the best on held-out rows is taken.
-    batch_size : rows of a minibatch.
-    """
-
-    starts: Starts
-    engine: LocalEngine
-    held_out: LocalEngine
-    test: LocalEngine
-    batch_size: int
-
-    @classmethod
-    def of(
-        cls,
-        report: Report,
-        starts: Starts,
-        scaling: Scaling,
-        parts: Sequence[Labeled],
-        batch_size: int = COMMON["solver__batch_size"],
-    ) -> Prepared:
-        """Training, validation and test rows, in single precision."""
-        device = resolve_device(report.device, parts[0][0].size)
-        train, held_out, test = (
-            LocalEngine(
-                Table(
-                    X, y.astype(np.int64) + 1, scaling=scaling, device=device, dtype=torch.float32
-                )
-            )
-            for X, y in parts
-        )
-        return cls(starts, train, held_out, test, batch_size)
-
-    def epochs(self, number: int) -> int:
-        """Epochs of a trial of a round."""
-        share = self.batch_size / len(self.engine)
-        return max(round(STEPS[number - 1] * share), EPOCHS[number - 1])
-
-    def train(
-        self, settings: Sequence[Parameters], epochs: int, seed: int, deadline: float
-    ) -> list[Outcome]:
-        """The mixtures of some settings, side by side."""
-        names = [each.get("start", "em") for each in settings]
-        made = {name: self.starts[name]() for name in set(names)}
-        starts = [made[name] for name in names]
-        places = [place for place, mine in enumerate(starts) for _ in mine]
-        begin = [start for mine in starts for start in mine]
-        found = side_by_side.train(
-            begin,
-            [_trial(settings[place]) for place in places],
-            self.engine,
-            self.held_out,
-            Adam(epochs, self.batch_size, averaging=COMMON["solver__averaging"]),
-            torch.Generator().manual_seed(seed),
-            deadline,
-        )
-        return [
-            min((one for one, its in zip(found, places, strict=True) if its == place), key=_error)
-            for place in range(len(settings))
-        ]
-
-    def joint(self, form: Parameters) -> Joint:
-        """What the start says of the validation rows."""
-        start = self.starts["em"]()[0].to(self.engine.device, self.engine.dtype)
-        rows = self.held_out.batch(torch.arange(len(self.held_out), device=self.held_out.device))
-        return Joint(form, start.class_log_joint(rows), rows.y - 1)
-
-    def errors(self, outcomes: Sequence[Outcome]) -> list[float]:
-        """Errors of mixtures on test rows, in percent."""
-        stack = side_by_side.stacked([outcome.mixture for outcome in outcomes])
-        return side_by_side.error_rates(stack, self.test).tolist()
 
 
 @dataclass(frozen=True)
@@ -154,7 +58,7 @@ class Task:
     Attributes
     ----------
     label : what `only` is compared with, with the objective in place of the braces.
-    cells : row and column of each objective's cell.
+    cells : the cell of each objective.
     rounds : settings that change the shape of the mixtures, those that each round before the last
         adds.
     draw : random settings for an objective.
@@ -163,13 +67,13 @@ class Task:
     """
 
     label: str
-    cells: dict[str, tuple[str, str]]
+    cells: dict[str, Cell]
     rounds: Sequence[Sequence[Parameters]]
     draw: Callable[[str, np.random.Generator], Parameters]
     prepare: Callable[[Report, Parameters], Prepared]
     generative: bool = False
 
-    def wanted(self, report: Report) -> dict[str, tuple[str, str]]:
+    def wanted(self, report: Report) -> dict[str, Cell]:
         """The cells that were asked for."""
         return {
             term: cell for term, cell in self.cells.items() if report.wants(self.label.format(term))
@@ -218,7 +122,7 @@ def _is_done(report: Report, task: Task) -> bool:
     chosen = _choices(report, task, LAST if report.search else None)
     measured = {(line["row"], line["column"]): line["settings"] for line in report.kept("cells")}
     return all(
-        term in chosen and measured.get(cell) == chosen[term]["settings"]
+        term in chosen and measured.get(cell[:2]) == chosen[term]["settings"]
         for term, cell in task.wanted(report).items()
     )
 
@@ -229,13 +133,14 @@ def _choices(report: Report, task: Task, number: int | None = None) -> dict[str,
     kept = {
         (line["row"], line["column"]): line for line in lines if number in (None, line["round"])
     }
-    return {term: kept[cell] for term, cell in task.wanted(report).items() if cell in kept}
+    wanted = task.wanted(report)
+    return {term: kept[cell[:2]] for term, cell in wanted.items() if cell[:2] in kept}
 
 
 def _search_round(report: Report, task: Task, number: int, seeds: range, deadline: float) -> None:
     """Keep, for each cell, the settings with the fewest errors on validation rows."""
     rngs = {  # what is drawn for a cell does not depend on which others are asked for
-        term: np.random.default_rng(zlib.crc32(" ".join(cell).encode()) + number - 1)
+        term: np.random.default_rng(zlib.crc32(" ".join(cell[:2]).encode()) + number - 1)
         for term, cell in task.wanted(report).items()
     }
     count = 1 if task.generative else N_TRIALS
@@ -290,12 +195,12 @@ def _adapted(other: Parameters, own: Parameters) -> Parameters:
     return mixed if own["tradeoff"] and other["tradeoff"] else mixed | {"tradeoff": own["tradeoff"]}
 
 
-def _best(report: Report, cell: tuple[str, str]) -> list[Parameters]:
+def _best(report: Report, cell: Cell) -> list[Parameters]:
     """All settings that were tried for a cell before the last round, the best first."""
     known = [
         line
         for line in (*report.kept("choices"), *report.kept("trials"))
-        if (line["row"], line["column"]) == cell and line["round"] < LAST
+        if (line["row"], line["column"]) == cell[:2] and line["round"] < LAST
     ]
     found: list[Parameters] = []
     for line in sorted(known, key=lambda line: line["validation"]):
@@ -328,7 +233,7 @@ def _try(
             found = prepared.train([each for _, each in mine], epochs, seed, deadline)
             errors.append([outcome.validation for outcome in found])
         for (term, settings), validation in zip(mine, np.mean(errors, 0), strict=True):
-            row, column = task.cells[term]
+            row, column = task.cells[term][:2]
             line = {"row": row, "column": column, "round": number, "settings": settings}
             report.keep("trials", {**line, "validation": round(validation, 3)})
         if task.generative:
@@ -338,7 +243,7 @@ def _try(
 
 def _tried(report: Report, task: Task, term: str, number: int) -> Lines:
     """What a round has tried for a cell."""
-    where = [*task.cells[term], number]
+    where = [*task.cells[term][:2], number]
     lines = report.kept("trials")
     return [line for line in lines if [line["row"], line["column"], line["round"]] == where]
 
@@ -417,7 +322,11 @@ def _measure(report: Report, task: Task, seeds: range, deadline: float) -> None:
                 for (term, _), error in zip(mine, prepared.errors(found), strict=True):
                     errors[term].append(error)
         for term, values in errors.items():
-            report.cell(*task.cells[term], values, chosen[term])
+            cell = task.cells[term]
+            report.cell(cell.row, cell.column, values, chosen[term])
+            shown = {"ours": float(np.mean(values)), "deviation": float(np.std(values))}
+            where = {"row": cell.row, "column": cell.column}
+            report.row("errors", **where, **shown, paper=cell.published)
 
 
 def _prepared(report: Report, task: Task, form: Parameters, deadline: float) -> Prepared:
@@ -446,16 +355,3 @@ def draw(term: str, rng: np.random.Generator) -> Parameters:
     if term.startswith("LL+"):
         settings["tradeoff"] = between(SHARES, rng)
     return settings
-
-
-def _trial(settings: Parameters) -> Trial:
-    return Trial(
-        settings.get("tradeoff", 1.0),
-        settings.get("objective__margin"),
-        settings.get("solver__learning_rate", 1.0),
-        1.0 - settings.get("unlabeled_weight", 0.0),
-    )
-
-
-def _error(outcome: Outcome) -> float:
-    return outcome.validation

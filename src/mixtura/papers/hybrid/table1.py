@@ -13,6 +13,7 @@ A part is named like "mnist-pca50/full/LL+LM".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,8 +23,9 @@ from sklearn.model_selection import train_test_split
 
 from mixtura.data.given import Parameters, Setting
 from mixtura.densities import LowRank
-from mixtura.papers.cells import grid
-from mixtura.papers.hybrid._search import Prepared, Task, draw, search, shape
+from mixtura.papers.cells import Cell, grid
+from mixtura.papers.hybrid._prepared import Prepared
+from mixtura.papers.hybrid._search import Task, draw, search, shape
 from mixtura.papers.hybrid._training import (
     COMMON,
     OBJECTIVES,
@@ -197,7 +199,11 @@ def tasks() -> list[Task]:
     return [
         Task(
             f"{name}/{structure}/{{}}",
-            {t: (name, f"{structure} {t}") for t in OBJECTIVES if (t == "LL") == generative},
+            {
+                term: Cell(name, column, paper)
+                for term, column, paper in _columns(name, structure)
+                if (term == "LL") == generative
+            },
             [[shape(*each) for each in shapes] for shapes in _rounds(name, structure, generative)],
             draw,
             partial(_prepare, name, structure, "LL" if generative else "LM"),
@@ -207,6 +213,13 @@ def tasks() -> list[Task]:
         for name in PAPER
         for structure in STRUCTURES
     ]
+
+
+def _columns(name: str, structure: str) -> list[tuple[str, str, float]]:
+    """Objectives, their columns, and the paper's errors; NaN where it has none."""
+    place = STRUCTURES.index(structure) * len(OBJECTIVES)
+    errors = PAPER[name] or (math.nan,) * len(_COLUMNS)
+    return list(zip(OBJECTIVES, _COLUMNS[place:], errors[place:], strict=False))
 
 
 def _rounds(name: str, structure: str, generative: bool) -> list[Sequence[tuple[float, ...]]]:
