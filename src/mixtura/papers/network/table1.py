@@ -155,12 +155,9 @@ def run(report: Report) -> None:
 
 
 def network(parameters: Parameters, report: Report, seed: int) -> MixtureNetworkClassifier:
-    """Only probabilities need the calibration, and these sets have no holes.
-
-    Unlabeled rows take part always, as published.
-    """
+    """Only probabilities need the calibration, and these sets have no holes."""
     return MixtureNetworkClassifier(
-        **{"calibrate": False, "missingness": "ignore", "unlabeled_weight": 0.5, **parameters},
+        **{"calibrate": False, "missingness": "ignore", **parameters},
         device=report.device,
         random_state=seed,
     )
