@@ -367,6 +367,18 @@ def test_forged_files_are_refused_or_answer(load, files, tmp_path, rng):
                 np.testing.assert_allclose(found.sum(1), 1.0, rtol=1e-9)
 
 
+@pytest.mark.parametrize("load", LOADERS)
+def test_arrays_share_no_bytes(load, files, tmp_path):
+    """A small file could name the same bytes as often as it likes."""
+    content, _ = files[0]
+    end = 8 + header_of(content)
+    header = json.loads(content[8:end])
+    header["again"] = next(entry for name, entry in header.items() if name != "__metadata__")
+    (tmp_path / "model").write_bytes(packed(json.dumps(header), content[end:]))
+    with pytest.raises(FileFormatError, match="overlap"):
+        load(tmp_path / "model")
+
+
 #: Sizes that nothing in a file has.
 HUGE = [10**12, [10**12], "<U1000000000", "V1000000000"]
 HUGE += [{"kind": "array", "dtype": "<U99999999", "scalar": 1}]

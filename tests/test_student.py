@@ -19,7 +19,7 @@ from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.nn import MixtureHead
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
-from mixtura.persistence import _Packer, _unpack
+from mixtura.persistence import _Packer, _Unpacker
 from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, Adam, SpreadPrior
 from mixtura.solvers.em import online_em_step, past_statistics
@@ -455,7 +455,7 @@ def test_a_file_holds_it(density, generator):
     mixture = make_mixture(density, COUNTS, generator)
     packer = _Packer()
     packed = packer.pack(mixture, "mixture")
-    again = _unpack(packed, packer.tensors)
+    again = _Unpacker(packer.arrays).value(packed)
     assert isinstance(again, Mixture)
     for name, value in mixture.free().items():
         assert torch.equal(again.free()[name], value)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
+from safetensors.numpy import save as to_bytes
 from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags
 from torch import Tensor
 
-from mixtura.constants import FAR, MOST_TEXT
+from mixtura.constants import FAR
 from mixtura.data.given import ArrayLike
 from mixtura.densities import Density
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
@@ -31,7 +27,15 @@ from mixtura.models.network import Network
 from mixtura.models.regression import Regression
 from mixtura.parts import Part, Stored, find_class, import_path, is_storable
 from mixtura.runtime import gaussians, mixed  # noqa: F401  what models may hold
-from mixtura.runtime.files import FORMAT_VERSION, unpack
+from mixtura.runtime.files import (
+    FORMAT_VERSION,
+    NOTHING,
+    Arrays,
+    Unpacker,
+    digest,
+    read_file,
+    unpack,
+)
 from mixtura.runtime.models import Fitted as NumpyFitted
 from mixtura.selection.typical import with_models
 
@@ -42,15 +46,15 @@ _INNER = ("pairwise_", "estimator_", "estimators_")
 _MOST_COMPUTED = 2**19
 #: Rows that a model's twin in NumPy is asked about, at most; and where a model keeps it.
 FEW, _TWIN = 8, "_twin"
-#: Types that arrays of a file may have.
-_ARRAY_KINDS = "biufUSO"
+#: Most bytes of a header, as safetensors has it.
+_MOST_HEADER = 100_000_000
 
 
 class _Packer:
     """Splits nested values into JSON and named tensors."""
 
     def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
+        self.arrays: Arrays = {}
 
     def pack(self, value: object, name: str) -> object:
         if value is None or isinstance(value, bool | int | float | str):
@@ -60,7 +64,7 @@ class _Packer:
         if isinstance(value, FrozenEstimator):
             return {"kind": "frozen", "estimator": self.pack(value.estimator, name)}
         if isinstance(value, Tensor):
-            self.tensors[name] = value.detach().cpu().contiguous().clone()
+            self.arrays[name] = value.detach().cpu().contiguous().clone().numpy()
             return {"kind": "tensor", "name": name}
         if isinstance(value, np.ndarray):
             return self._pack_array(value, name)
@@ -106,7 +110,7 @@ class _Packer:
             dtype = "O" if value.dtype.kind == "O" else value.dtype.str
             packed = [self.pack(v, name) for v in items]
             return {"kind": "objects", "dtype": dtype, "shape": value.shape, "items": packed}
-        self.tensors[name] = torch.from_numpy(np.ascontiguousarray(value).copy())
+        self.arrays[name] = np.ascontiguousarray(value).copy()
         return {"kind": "array", "dtype": value.dtype.str, "name": name}
 
 
@@ -122,67 +126,34 @@ def _computed(value: object) -> dict[str, object]:
     return {"without": with_models(value, value.held_back, "cpu").models}
 
 
-def _unpack(value: object, tensors: dict[str, Tensor]) -> object:
-    if not isinstance(value, dict):
-        return value
-    return _UNPACKERS[value["kind"]](value, tensors)
+class _Unpacker(Unpacker):
+    """Makes estimators, with tensors and classes of the file's own."""
 
+    def of_object(self, stored: dict) -> object:
+        kind = find_class(stored["path"])
+        if kind is None:
+            raise FileFormatError(
+                f"it holds an object of a class that is not here: {stored['path']} cannot be "
+                "imported. Remedy: make its module importable, as it was when the model was saved."
+            )
+        found = kind(**self.of_dict(stored["settings"]))
+        if isinstance(found, Density) and not all(
+            each.is_floating_point() for each in found.tensors().values()
+        ):
+            raise ValueError(f"parameters of a {kind.__name__} that are whole numbers or truths")
+        for name, item in self.of_dict(stored.get("state", NOTHING)).items():
+            setattr(found, name, item)
+        return found
 
-def _array_type(name: str) -> np.dtype:
-    found = np.dtype(name)
-    if found.kind not in _ARRAY_KINDS:
-        raise ValueError(f"arrays of the type {name}")
-    return found
+    def of_frozen(self, stored: dict) -> FrozenEstimator:
+        return FrozenEstimator(self.value(stored["estimator"]))
 
+    def of_tensor(self, stored: dict) -> Tensor:
+        # Copies lie in memory as those of a fit do, so that sums are the same to the bit.
+        return torch.tensor(self._arrays[stored["name"]])
 
-def _unpack_array(value: dict, tensors: dict[str, Tensor]) -> np.ndarray | np.generic:
-    dtype = _array_type(value["dtype"])
-    if "scalar" in value:
-        return dtype.type(value["scalar"])
-    if dtype.kind in "USO":
-        raise ValueError(f"numbers of the type {dtype}")
-    return tensors[value["name"]].numpy().astype(dtype)
-
-
-def _unpack_objects(value: dict, tensors: dict[str, Tensor]) -> np.ndarray:
-    dtype, items = _array_type(value["dtype"]), value["items"]
-    if dtype.itemsize * len(items) > MOST_TEXT:
-        raise ValueError(f"{len(items)} values of the type {dtype}")
-    array = np.empty(len(items), dtype=dtype)
-    for place, item in enumerate(items):
-        array[place] = _unpack(item, tensors)
-    return array.reshape(value["shape"])
-
-
-def _unpack_items(value: dict, tensors: dict[str, Tensor]) -> dict[str, object]:
-    return {name: _unpack(item, tensors) for name, item in value["items"]}
-
-
-def _unpack_object(value: dict, tensors: dict[str, Tensor]) -> object:
-    kind = find_class(value["path"])
-    if kind is None:
-        raise ModuleNotFoundError(f"{value['path']} cannot be imported here")
-    found = kind(**_unpack_items(value["settings"], tensors))
-    if isinstance(found, Density) and not all(
-        each.is_floating_point() for each in found.tensors().values()
-    ):
-        raise ValueError(f"parameters of a {kind.__name__} that are whole numbers or truths")
-    for name, item in _unpack_items(value.get("state", {"items": []}), tensors).items():
-        setattr(found, name, item)
-    return found
-
-
-_UNPACKERS: dict[str, Callable[[dict, dict[str, Tensor]], object]] = {
-    "object": _unpack_object,
-    "frozen": lambda v, t: FrozenEstimator(_unpack(v["estimator"], t)),
-    "tensor": lambda v, t: t[v["name"]],
-    "device": lambda v, t: torch.device(v["name"]),
-    "array": _unpack_array,
-    "objects": _unpack_objects,
-    "dict": _unpack_items,
-    "list": lambda v, t: [_unpack(item, t) for item in v["items"]],
-    "tuple": lambda v, t: tuple(_unpack(item, t) for item in v["items"]),
-}
+    def of_device(self, stored: dict) -> torch.device:
+        return torch.device(stored["name"])
 
 
 def content_of(estimator: BaseEstimator) -> bytes:
@@ -193,9 +164,9 @@ def content_of(estimator: BaseEstimator) -> bytes:
         "format": "mixtura",
         "version": str(FORMAT_VERSION),
         "model": model,
-        "sha256": _digest(model, packer.tensors),
+        "sha256": digest(model, packer.arrays),
     }
-    return to_bytes(packer.tensors, metadata)
+    return to_bytes(packer.arrays, metadata)
 
 
 def numpy_twin(model: Fitted) -> NumpyFitted | None:
@@ -208,8 +179,7 @@ def numpy_twin(model: Fitted) -> NumpyFitted | None:
         packer = _Packer()
         try:
             value = packer.pack(replace(model, held_back=None), "model")
-            arrays = {name: tensor.numpy() for name, tensor in packer.tensors.items()}
-            kept[_TWIN] = unpack(value, arrays)
+            kept[_TWIN] = unpack(value, packer.arrays)
         except (InvalidInputError, UnsupportedError):  # a density from a user's file
             kept[_TWIN] = None
     return kept[_TWIN]
@@ -220,16 +190,6 @@ def save_estimator(estimator: BaseEstimator, path: str | os.PathLike[str]) -> No
     content = content_of(estimator)
     with replacing(path) as fresh:
         fresh.write_bytes(content)
-
-
-def _digest(model: str, tensors: dict[str, Tensor]) -> str:
-    """What tells a file that changed on its way."""
-    total = hashlib.sha256(model.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.numpy().tobytes())
-    return total.hexdigest()
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -243,46 +203,17 @@ def load(path: str | os.PathLike[str]) -> Any:
     FileNotFoundError : there is no such file.
     FileFormatError : the file is damaged, not a mixtura model, or of another version's format.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"no model file at {path}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            # Copies lie in memory as those of a fit do, so that sums are the same to the bit.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, ValueError, OSError) as error:
-        raise FileFormatError(
-            f"{path} is damaged or not a model file ({error}). Restore it from a copy, or save "
-            "again."
-        ) from error
-    if metadata.get("format") != "mixtura":
-        raise FileFormatError(f"{path} is a safetensors file, but not a mixtura model.")
-    try:
-        version = int(metadata["version"])
-        if version == FORMAT_VERSION:
-            return _read_model(metadata, tensors)
-    except ModuleNotFoundError as error:
-        raise FileFormatError(
-            f"{path} holds an object of a class that is not here: {error}. Remedy: make its module "
-            "importable, as it was when the model was saved."
-        ) from error
-    except Exception as error:  # whatever goes wrong from here on, the file is the cause
-        raise FileFormatError(f"{path} is damaged ({error!r}): restore it from a copy.") from error
-    age = "newer" if version > FORMAT_VERSION else "older"
-    remedy = "upgrade mixtura" if version > FORMAT_VERSION else "fit and save the model again"
-    raise FileFormatError(
-        f"{path} was written by {age} mixtura (format {version}, this one reads "
-        f"{FORMAT_VERSION}): {remedy}."
-    )
+    return read_file(path, _estimator, _MOST_HEADER)
 
 
-def _read_model(metadata: dict[str, str], tensors: dict[str, Tensor]) -> BaseEstimator:
-    if metadata["sha256"] != _digest(metadata["model"], tensors):
-        raise ValueError("the checksum does not fit the content")
-    estimator = _unpack(json.loads(metadata["model"]), tensors)
-    assert isinstance(estimator, BaseEstimator)
-    estimator._validate_params()
-    _check_answer(_plain_copy(estimator))
+def _estimator(stored: object, arrays: Arrays) -> BaseEstimator:
+    try:
+        estimator = _Unpacker(arrays).value(stored)
+        assert isinstance(estimator, BaseEstimator)
+        estimator._validate_params()
+        _check_answer(_plain_copy(estimator))
+    except UnsupportedError as error:
+        raise ValueError(str(error)) from error
     return estimator
 
 

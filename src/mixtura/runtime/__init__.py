@@ -6,11 +6,9 @@ Answers are those of the estimator, in double precision.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from mixtura.data.given import ArrayLike
-from mixtura.exceptions import FileFormatError, UnsupportedError
-from mixtura.runtime.files import read
+from mixtura.runtime.files import read_file
 from mixtura.runtime.predictors import predictor
 
 __all__ = ["load"]
@@ -27,13 +25,4 @@ def load(path: str | os.PathLike[str]) -> ArrayLike:
     UnsupportedError : it holds what needs PyTorch: sequences, a density of your own.
     FileFormatError : the file is damaged, not a mixtura model, or of another version's format.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"no model file at {path}.")
-    try:
-        return predictor(*read(Path(path).read_bytes()))
-    except (FileFormatError, UnsupportedError) as error:
-        raise type(error)(f"{path}: {error}") from error
-    except Exception as error:  # whatever goes wrong, the file is the cause
-        raise FileFormatError(
-            f"{path} is damaged or not a model file ({error!r}): restore it from a copy."
-        ) from error
+    return read_file(path, predictor)

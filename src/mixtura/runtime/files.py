@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -20,10 +22,14 @@ _MOST_HEADER = 2**24
 _DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BOOL": "bool", "U8": "uint8"},
     **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
+    **{"U64": "uint64", "U32": "uint32", "U16": "uint16"},
 }
+#: A stored dict without items.
+NOTHING: dict[str, list] = {"items": []}
 #: What the objects of a file become, by the names of their classes.
 KINDS: dict[str, Callable] = {}
 Class = TypeVar("Class", bound=type)
+Found = TypeVar("Found")
 Arrays = dict[str, np.ndarray]
 
 
@@ -33,25 +39,49 @@ def kind(cls: Class) -> Class:
     return cls
 
 
-def read(content: bytes) -> tuple[ArrayLike, Arrays]:
+def read_file(
+    path: str | os.PathLike[str],
+    build: Callable[[ArrayLike, Arrays], Found],
+    most_header: int = _MOST_HEADER,
+) -> Found:
+    """What `build` makes of a file; errors say which file it is, and what to do."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no model file at {path}.")
+    try:
+        return build(*read(Path(path).read_bytes(), most_header))
+    except (FileFormatError, UnsupportedError) as error:
+        raise type(error)(f"{path}: {error}") from error
+    except Exception as error:  # whatever goes wrong, the file is the cause
+        raise FileFormatError(
+            f"{path} is damaged or not a model file ({error!r}): restore it from a copy, or save "
+            "again."
+        ) from error
+
+
+def read(content: bytes, most_header: int = _MOST_HEADER) -> tuple[ArrayLike, Arrays]:
     """The stored estimator as JSON, and the arrays that it names; sound as far as that tells."""
     size = int.from_bytes(content[:8], "little")
     if not 0 < size <= len(content) - 8:
         raise ValueError("its header does not fit in it")
-    if size > _MOST_HEADER:
-        raise ValueError(f"its header has {size} bytes, more than {_MOST_HEADER}")
+    if size > most_header:
+        raise ValueError(f"its header has {size} bytes, more than {most_header}")
     header = json.loads(content[8 : 8 + size])
     metadata = header.pop("__metadata__", {})
     if metadata.get("format") != "mixtura":
         raise FileFormatError("it is a safetensors file, but not a mixtura model.")
-    if int(metadata["version"]) != FORMAT_VERSION:
+    version = int(metadata["version"])
+    if version != FORMAT_VERSION:
+        age = "newer" if version > FORMAT_VERSION else "older"
+        remedy = "upgrade mixtura" if version > FORMAT_VERSION else "fit and save the model again"
         raise FileFormatError(
-            f"it has the format {metadata['version']}, and this mixtura reads "
-            f"{FORMAT_VERSION}: save the model again with the mixtura that is here."
+            f"it was written by {age} mixtura (format {version}, this one reads "
+            f"{FORMAT_VERSION}): {remedy}."
         )
     numbers = memoryview(content)[8 + size :]
     arrays = {name: _array(numbers, **entry) for name, entry in header.items()}
-    if metadata["sha256"] != _digest(metadata["model"], arrays):
+    if sum(array.nbytes for array in arrays.values()) != len(numbers):
+        raise ValueError("its arrays overlap, or leave something over")
+    if metadata["sha256"] != digest(metadata["model"], arrays):
         raise ValueError("the checksum does not fit the content")
     return json.loads(metadata["model"]), arrays
 
@@ -66,23 +96,14 @@ def _array(
     return np.frombuffer(numbers[start:end], kind).reshape(shape)
 
 
-def _digest(model: str, arrays: Arrays) -> str:
-    """As `save` has it: what tells a file that changed on its way."""
+def digest(model: str, arrays: Arrays) -> str:
+    """What tells a file that changed on its way."""
     total = hashlib.sha256(model.encode())
     for name in sorted(arrays):
         array = arrays[name]
         total.update(f"{name} torch.{array.dtype.name} {array.shape}".encode())
         total.update(array.tobytes())
     return total.hexdigest()
-
-
-def unpack(value: ArrayLike, arrays: Arrays) -> ArrayLike:
-    """What a value of the JSON stands for."""
-    if not isinstance(value, dict):
-        return value
-    if value["kind"] not in _UNPACKERS:
-        raise UnsupportedError(f"it holds what the runtime has no use for: {value['kind']!r}.")
-    return _UNPACKERS[value["kind"]](value, arrays)
 
 
 def named(value: ArrayLike) -> dict[str, ArrayLike]:
@@ -101,38 +122,56 @@ def class_name(value: ArrayLike, known: Mapping[str, Callable]) -> str:
     return name
 
 
-def _object(value: ArrayLike, arrays: Arrays) -> ArrayLike:
-    found = KINDS[class_name(value, KINDS)]
-    parts = [*value["settings"]["items"], *value.get("computed", {"items": []})["items"]]
-    return found(**{name: unpack(each, arrays) for name, each in parts})
+class Unpacker:
+    """Makes values of JSON and of the arrays that it names: `of_<kind>` for each kind of them."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._arrays = arrays
+
+    def value(self, stored: ArrayLike) -> ArrayLike:
+        """What a value of the JSON stands for."""
+        if not isinstance(stored, dict):
+            return stored
+        of_kind = getattr(self, f"of_{stored['kind']}", None)
+        if of_kind is None:
+            raise UnsupportedError(f"it holds what nobody has a use for: {stored['kind']!r}.")
+        return of_kind(stored)
+
+    def of_object(self, stored: ArrayLike) -> ArrayLike:
+        found = KINDS[class_name(stored, KINDS)]
+        computed = self.of_dict(stored.get("computed", NOTHING))
+        return found(**self.of_dict(stored["settings"]), **computed)
+
+    def of_tensor(self, stored: ArrayLike) -> ArrayLike:
+        return self._arrays[stored["name"]]
+
+    def of_array(self, stored: ArrayLike) -> np.ndarray | np.generic:
+        dtype = np.dtype(stored["dtype"])
+        if dtype.kind not in "biuf":
+            raise ValueError(f"numbers of the type {dtype}")
+        if "scalar" in stored:
+            return dtype.type(stored["scalar"])
+        return self._arrays[stored["name"]].astype(dtype)
+
+    def of_objects(self, stored: ArrayLike) -> np.ndarray:
+        dtype, items = np.dtype(stored["dtype"]), stored["items"]
+        if dtype.kind not in "OUS" or dtype.itemsize * len(items) > MOST_TEXT:
+            raise ValueError(f"{len(items)} values of the type {dtype}")
+        found = np.empty(len(items), dtype)
+        for place, item in enumerate(items):
+            found[place] = self.value(item)
+        return found.reshape(stored["shape"])
+
+    def of_dict(self, stored: ArrayLike) -> dict[ArrayLike, ArrayLike]:
+        return {name: self.value(item) for name, item in stored["items"]}
+
+    def of_list(self, stored: ArrayLike) -> list[ArrayLike]:
+        return [self.value(item) for item in stored["items"]]
+
+    def of_tuple(self, stored: ArrayLike) -> tuple[ArrayLike, ...]:
+        return tuple(self.of_list(stored))
 
 
-def _numbers(value: ArrayLike, arrays: Arrays) -> ArrayLike:
-    dtype = np.dtype(value["dtype"])
-    if dtype.kind not in "biuf" and "scalar" not in value:
-        raise ValueError(f"numbers of the type {dtype}")
-    return dtype.type(value["scalar"]) if "scalar" in value else arrays[value["name"]].astype(dtype)
-
-
-def _objects(value: ArrayLike, arrays: Arrays) -> np.ndarray:
-    dtype, items = np.dtype(value["dtype"]), value["items"]
-    if dtype.kind not in "OUS" or dtype.itemsize * len(items) > MOST_TEXT:
-        raise ValueError(f"{len(items)} values of the type {dtype}")
-    found = np.empty(len(items), dtype)
-    found[:] = [unpack(item, arrays) for item in items]
-    return found.reshape(value["shape"])
-
-
-def _items(value: ArrayLike, arrays: Arrays) -> list[ArrayLike]:
-    return [unpack(item, arrays) for item in value["items"]]
-
-
-_UNPACKERS: dict[str, Callable[[ArrayLike, Arrays], ArrayLike]] = {
-    "object": _object,
-    "tensor": lambda value, arrays: arrays[value["name"]],
-    "array": _numbers,
-    "objects": _objects,
-    "dict": lambda value, arrays: {k: unpack(v, arrays) for k, v in value["items"]},
-    "list": _items,
-    "tuple": lambda value, arrays: tuple(_items(value, arrays)),
-}
+def unpack(value: ArrayLike, arrays: Arrays) -> ArrayLike:
+    """What a value of the JSON stands for in the runtime."""
+    return Unpacker(arrays).value(value)
