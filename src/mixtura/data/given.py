@@ -20,7 +20,7 @@ Device: TypeAlias = "str | torch.device"
 #: What one parameter of an estimator may be, and parameters by name.
 Setting: TypeAlias = Any
 Parameters: TypeAlias = dict[str, Setting]
-#: A fitted estimator from a file: what it can answer is asked of it.
+#: A fitted estimator, of a file or a user: what it can answer is asked of it.
 Loaded: TypeAlias = Any
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from mixtura.data.given import ArrayLike, Classifier
+from mixtura.data.given import ArrayLike, Classifier, Loaded
 from mixtura.data.labels import encode_labels, read_labels
 from mixtura.exceptions import InvalidInputError
 from mixtura.plotting.base import (
@@ -241,17 +241,6 @@ def check_takes_holes(estimator: object) -> None:
         )
 
 
-class Covers(Protocol):
-    """A classifier that gives sets of classes."""
-
-    @property
-    def classes_(self) -> np.ndarray: ...
-    @property
-    def predict_proba(self) -> Callable[..., np.ndarray]: ...
-    @property
-    def predict_set(self) -> Callable[..., np.ndarray]: ...
-
-
 @dataclass
 class SetsDisplay(Display):
     """Prediction sets of rows: a dot per class, its area the probability, filled where in the set.
@@ -278,7 +267,7 @@ class SetsDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        estimator: Covers,
+        estimator: Loaded,
         X: ArrayLike,
         y: ArrayLike = None,
         *,

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from mixtura.answers import Explanation
-from mixtura.data.given import ArrayLike, Setting
+from mixtura.data.given import ArrayLike, Loaded, Setting
 from mixtura.exceptions import InvalidInputError
 from mixtura.plotting.base import MUTED, Display, color, require_matplotlib, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-class Explains(Protocol):
-    """An estimator that explains its answers."""
-
-    def explain(
-        self, X: ArrayLike, output: str | None = None, **options: Setting
-    ) -> Explanation: ...
 
 
 @dataclass
@@ -47,7 +39,7 @@ class ExplanationDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        estimator: Explains,
+        estimator: Loaded,
         X: ArrayLike,
         *,
         output: str | None = None,

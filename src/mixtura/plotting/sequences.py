@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from mixtura.data.given import ArrayLike
+from mixtura.data.given import ArrayLike, Loaded
 from mixtura.data.sequence_input import Sequences
 from mixtura.exceptions import InvalidInputError
-from mixtura.models.fitted import Observations
 from mixtura.plotting.base import DASHES, Display, color, legend_beside, require_matplotlib, shown
 
 if TYPE_CHECKING:
@@ -18,14 +17,6 @@ if TYPE_CHECKING:
 
 #: Channels that are drawn: so many kinds of lines can be told apart.
 _MOST = len(DASHES)
-
-
-class Decodes(Protocol):
-    """A classifier of sequences by hidden Markov models."""
-
-    def decode(self, X: ArrayLike) -> list[np.ndarray]: ...
-    def predict(self, X: ArrayLike) -> np.ndarray: ...
-    def _rows(self, X: ArrayLike) -> Observations: ...
 
 
 @dataclass
@@ -48,7 +39,7 @@ class StatesDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator: Decodes, X: ArrayLike, *, index: int = 0, ax: Axes | None = None
+        cls, estimator: Loaded, X: ArrayLike, *, index: int = 0, ax: Axes | None = None
     ) -> Self:
         """Draw one of the sequences in X, by a fitted `SequenceMixtureClassifier`.
 

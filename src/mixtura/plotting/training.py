@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from mixtura.data.given import Loaded
 from mixtura.exceptions import UnsupportedError
 from mixtura.plotting.base import (
     MUTED,
@@ -33,20 +34,6 @@ _TOLD, _MOST = ("question", "rows", "loss", "chosen"), 30
 _WORDS = re.compile(r", \w+='[^']*'")
 
 
-class HasHistory(Protocol):
-    """A fitted estimator that keeps the course of its training."""
-
-    @property
-    def history_(self) -> list[Record]: ...
-
-
-class HasChoice(Protocol):
-    """A fitted estimator that says what it compared."""
-
-    @property
-    def choice_(self) -> list[dict[str, object]]: ...
-
-
 @dataclass
 class HistoryDisplay(Display):
     """The objective after every iteration of the training.
@@ -64,7 +51,7 @@ class HistoryDisplay(Display):
     runs: list[tuple[str, np.ndarray]]
 
     @classmethod
-    def from_estimator(cls, estimator: HasHistory, *, ax: Axes | None = None) -> Self:
+    def from_estimator(cls, estimator: Loaded, *, ax: Axes | None = None) -> Self:
         """Draw the training of a fitted estimator."""
         require_matplotlib()
         check_is_fitted(estimator)
@@ -173,7 +160,7 @@ class ChoiceDisplay(Display):
     candidates: list[Candidate]
 
     @classmethod
-    def from_estimator(cls, estimator: HasChoice, *, ax: Axes | None = None) -> Self:
+    def from_estimator(cls, estimator: Loaded, *, ax: Axes | None = None) -> Self:
         """Draw `choice_` of a fitted estimator."""
         require_matplotlib()
         check_is_fitted(estimator)

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.metrics import PredictionErrorDisplay, mean_absolute_error, r2_score
 from sklearn.utils import _safe_indexing, get_tags
 
-from mixtura.answers import Explanation
 from mixtura.data import Matrix
-from mixtura.data.given import ArrayLike
+from mixtura.data.given import ArrayLike, Loaded
 from mixtura.data.in_memory import as_table
 from mixtura.exceptions import (
     DegenerateDataWarning,
@@ -23,7 +22,6 @@ from mixtura.exceptions import (
     UnsupportedError,
     warning_once,
 )
-from mixtura.models.fitted import Fitted, Observations
 from mixtura.models.regression import Regression
 from mixtura.plotting import ExplanationDisplay
 from mixtura.plotting.base import column_names
@@ -46,28 +44,11 @@ _COLUMNS, _COVERAGE = 15, 0.9
 _SHARES = (0.0, 0.3, 0.6)
 
 
-class Predicts(Protocol):
-    """A fitted regressor of mixtura."""
-
-    @property
-    def model_(self) -> Fitted | Regression: ...
-    def _rows(self, X: ArrayLike) -> Observations: ...
-    def predict(self, X: ArrayLike) -> ArrayLike: ...
-    def predict_interval(self, X: ArrayLike, coverage: float) -> np.ndarray: ...
-
-
-class Explains(Predicts, Protocol):
-    """One that also says why, and what to measure."""
-
-    def explain(self, X: ArrayLike, *, max_time: float) -> Explanation: ...
-    def next_feature(self, X: ArrayLike, *, max_time: float) -> np.ndarray: ...
-
-
 @dataclass(frozen=True)
 class _Numbers:
     """A fitted regressor, and some rows whose targets y (n, T) are all known, in random order."""
 
-    estimator: Predicts
+    estimator: Loaded
     X: ArrayLike
     y: np.ndarray
     places: np.ndarray
@@ -118,7 +99,7 @@ class _Numbers:
 
 
 def write_numbers_report(
-    estimator: Predicts,
+    estimator: Loaded,
     path: str | PathLike[str],
     X: ArrayLike,
     y: np.ndarray,
@@ -215,7 +196,7 @@ def _lines(found: _Numbers, share: float) -> Iterator[tuple[object, ...]]:
 
 def _features(found: _Numbers) -> Iterator[Html]:
     """Shapley values, and what one measurement alone would tell."""
-    estimator: Explains = found.estimator  # type: ignore[assignment]
+    estimator = found.estimator
     some = _safe_indexing(found.X, np.arange(min(_EXPLAINED, len(found.y))))
     blank = with_holes(_safe_indexing(found.X, [0]), 1.0, np.random.default_rng(found.seed))
     with warnings.catch_warnings():

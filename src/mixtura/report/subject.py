@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _num_samples
 
 from mixtura.data import Matrix, encode_labels
-from mixtura.data.given import ArrayLike
+from mixtura.data.given import ArrayLike, Loaded
 from mixtura.data.in_memory import as_table
 from mixtura.data.labels import read_labels_of
 from mixtura.data.sequence_input import Sequences
@@ -22,7 +21,7 @@ from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import Fitted, Observations
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
-from mixtura.plotting.base import HasModel, class_names, column_names, fitted_model
+from mixtura.plotting.base import class_names, column_names, fitted_model
 from mixtura.plotting.components import MOST_COLUMNS, nats_alone
 from mixtura.plotting.holes import with_holes
 
@@ -32,17 +31,6 @@ _MOST_ROWS, _MOST_ENTRIES = 5_000, 2_000_000
 _LONGEST = 120
 #: Shares of the entries that are taken away.
 SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
-
-
-class Reported(HasModel, Protocol):
-    """A fitted classifier of mixtura."""
-
-    unlabeled: object
-
-    @property
-    def classes_(self) -> np.ndarray: ...
-    def predict_proba(self, X: ArrayLike) -> np.ndarray: ...
-    def _by_row(self, answers: ArrayLike, X: ArrayLike) -> ArrayLike: ...
 
 
 def _cut(name: str) -> str:
@@ -80,7 +68,7 @@ class Subject:
     seed : of all that is random.
     """
 
-    estimator: Reported
+    estimator: Loaded
     model: Fitted
     X: ArrayLike
     labels: np.ndarray
@@ -92,7 +80,7 @@ class Subject:
 
     @classmethod
     def read(
-        cls, estimator: Reported, X: ArrayLike, y: ArrayLike, max_time: float, seed: int
+        cls, estimator: Loaded, X: ArrayLike, y: ArrayLike, max_time: float, seed: int
     ) -> Subject:
         """Check everything before any work."""
         if not max_time > 0.0:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from mixtura.data.given import ArrayLike
+from mixtura.data.given import ArrayLike, Loaded
 from mixtura.data.schema import Schema
 from mixtura.exceptions import InvalidInputError, warning_once
 from mixtura.files import check_place, replacing
@@ -22,7 +22,7 @@ from mixtura.report.card import Card, card, card_html, card_markdown
 from mixtura.report.html import Html, listed, table, tag
 from mixtura.report.page import Section, bar, page, paragraph, picture, scrolling
 from mixtura.report.quality import percent
-from mixtura.report.subject import Reported, Subject
+from mixtura.report.subject import Subject
 from mixtura.report.summary import choice_table, facts
 
 #: Columns that are listed.
@@ -30,7 +30,7 @@ _COLUMNS = 60
 
 
 def write_report(
-    estimator: Reported,
+    estimator: Loaded,
     path: str | PathLike[str],
     X: ArrayLike,
     y: ArrayLike,
