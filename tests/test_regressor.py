@@ -16,7 +16,7 @@ from mixtura.densities import Full, FullGaussian, LowRank
 from mixtura.engines import ContrastEngine
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
-from mixtura.models.predictive import conditional, log_conditional
+from mixtura.models.regression import conditional, log_conditional
 from mixtura.predictive import Predictive, log_normal_below
 from mixtura.solvers import EM, LBFGS, LinkedEM
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mixtura.data import Scaling, Table
 from mixtura.data.journal import Sums
+from mixtura.data.lazy import SCAN_ROWS
 from mixtura.data.meter import counted
 from mixtura.data.sequences import AnyBatch
 
@@ -22,8 +23,6 @@ _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
 _SEARCHED = 100_000
 #: Numbers of copies that can be told from others, and how near to whole ones weights make them.
 _EXACT, _NEAR = 2.0**40, 1e-3
-#: Rows that are looked at together where nothing but their holes matters.
-_SCAN_ROWS = 16_384
 
 
 class HasRowCost(Protocol):
@@ -186,7 +185,7 @@ class Engine(Generic[AnyBatch]):
             return self._inner.values_per_row
         values = self.sizes.double() * self.n_features
         if self.may_have_missing:
-            missing = self.joined([batch.missing_share() for batch in self.chunks(_SCAN_ROWS)])
+            missing = self.joined([batch.missing_share() for batch in self.chunks(SCAN_ROWS)])
             values = values * (1.0 - missing)
         weight = self.weight.double()
         return max(float(weight @ values / weight.sum()), 1.0)

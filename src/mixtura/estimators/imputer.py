@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_feature_names_in, _num_samples, chec
 
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState
 from mixtura.data.in_memory import as_table
-from mixtura.data.lazy import Opened, chunks_of, shared
+from mixtura.data.lazy import SCAN_ROWS, Opened, chunks_of, shared
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
 from mixtura.estimators.classifier import MixtureClassifier
@@ -30,7 +30,6 @@ _ROWS_PER_ENTRY = 5
 _MOST_NUMBERS = 20_000
 #: Share of the entries that a trial hides, and how many trials there are.
 _HIDDEN, _TRIALS = 0.2, 2
-_SCAN_ROWS = 16_384
 
 
 @dataclass(eq=False, repr=False)
@@ -141,7 +140,7 @@ class MixtureImputer(TransformerMixin, Estimator):
             if self.density == "auto" and self._prefers_low_rank(values, y, sample_weight):
                 self.density_ = "low_rank"
                 self.estimator_ = self._inner(density=self.density_).fit(X, y, sample_weight)
-            missing = [np.isnan(rows).any(0) for _, rows in chunks_of(values, _SCAN_ROWS)]
+            missing = [np.isnan(rows).any(0) for _, rows in chunks_of(values, SCAN_ROWS)]
             missing = np.any([each for some in shared(values, missing) for each in some], axis=0)
             self.indicated_ = np.flatnonzero(missing & self.add_indicator)
         return self

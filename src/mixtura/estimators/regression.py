@@ -22,7 +22,7 @@ from mixtura.exceptions import UnsupportedError
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Blend, Fitted
 from mixtura.models.held_back import HeldBack
-from mixtura.models.predictive import log_conditional
+from mixtura.models.regression import log_conditional
 from mixtura.numerics import spawn
 from mixtura.parts import resolve
 from mixtura.progress import Progress

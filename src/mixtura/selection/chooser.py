@@ -171,11 +171,6 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         """What is compared on."""
         return self._engine
 
-    @property
-    def fold_numbers(self) -> torch.Tensor:
-        """(n,) the fold that each row is held out in, -1 for none; empty where nothing is tried."""
-        return self._number
-
     def held_back(self, models: Sequence[Sequence[Mixture | Network]]) -> HeldBack | None:
         """Rows that were held out in the first folds, and the models of each; None if none was."""
         if self._engine is None or not models:
