@@ -7,8 +7,10 @@ from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from mixtura import MixtureClassifier, MixtureImputer, load
+from mixtura import MixtureClassifier, MixtureImputer, MixtureRegressor, load
 from mixtura.exceptions import InvalidInputError
+from mixtura.runtime import load as runtime_load
+from mixtura.solvers import LBFGS
 
 pd = pytest.importorskip("pandas")
 
@@ -94,6 +96,39 @@ def test_data_frames_stay_data_frames(holes, tmp_path):
     assert (found["kind"][known] == frame["kind"][known]).all()
     imputer.save(tmp_path / "imputer")
     pd.testing.assert_frame_equal(load(tmp_path / "imputer").transform(frame), found)
+
+
+@pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")
+@pytest.mark.parametrize("text", [True, False])
+def test_what_training_did_not_know_comes_back(text, tmp_path):
+    """Observed entries are never replaced: SimpleImputer leaves them, too."""
+    kinds = np.array(["a", "b"] if text else [3, 4])
+    frame = pd.DataFrame({"kind": np.tile(kinds, 10), "x": np.arange(20.0), "void": np.nan})
+    imputer = MixtureImputer(1, categorical_features=["kind"], **PLAIN).fit(frame)
+    rows = pd.DataFrame({"kind": ["new" if text else 7, kinds[0]], "x": np.nan, "void": [5, None]})
+    wanted = SimpleImputer(strategy="most_frequent").fit(frame[["kind"]]).transform(rows[["kind"]])
+    imputer.save(tmp_path / "imputer")
+    for each in (imputer, runtime_load(tmp_path / "imputer")):
+        found = each.transform(rows)
+        np.testing.assert_array_equal(found[["kind"]].to_numpy(), wanted)
+        assert found["void"][0] == 5.0
+        assert found["x"].notna().all()
+    columns = runtime_load(tmp_path / "imputer").transform({"kind": "new" if text else 7, "x": 1.0})
+    assert columns["kind"] == wanted[0]
+    polars = pytest.importorskip("polars")
+    assert imputer.transform(polars.from_pandas(rows))["kind"].to_list() == wanted[:, 0].tolist()
+    plain = MixtureImputer(1, categorical_features=[0], **PLAIN).fit(frame.to_numpy())
+    np.testing.assert_array_equal(plain.transform(rows.to_numpy())[:, :1], wanted)
+
+
+@pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")
+def test_regressors_leave_what_training_did_not_know():
+    X = pd.DataFrame({"kind": ["a", "b"] * 10, "x": np.arange(20.0)})
+    model = MixtureRegressor(1, solver=LBFGS(3), random_state=0).fit(X, X["x"])
+    rows = pd.DataFrame({"kind": ["new"], "x": [np.nan]})
+    assert model.impute(rows)["kind"][0] == "new"
+    (drawn,) = model.impute(rows, n_draws=1, random_state=0)
+    assert drawn["kind"][0] == "new"
 
 
 def test_few_rows_of_one_factor_are_filled_in_by_low_rank(rng, monkeypatch):

@@ -2,6 +2,7 @@
 
 import copy
 import decimal
+import warnings
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from scipy.sparse import csr_array
 
 from mixtura.data.sequence_input import per_sequence, read_sequences
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -485,9 +486,14 @@ def test_labels_by_id():
 
 
 def test_labels_by_number():
-    """Ids that are numbers, as pandas' own index."""
-    X = FRAME.assign(id=np.repeat([3, 0, 2, 1], LENGTHS))
-    assert per_sequence(pd.Series(["v", "w", "u", "U"]), X).tolist() == ["U", "v", "u", "w"]
+    """Ids that are numbers: pandas' own index may mean them, or nothing."""
+    X, y = FRAME.assign(id=np.repeat([3, 0, 2, 1], LENGTHS)), pd.Series(["v", "w", "u", "U"])
+    with pytest.warns(AmbiguousDataWarning, match="taken by id"):
+        assert per_sequence(y, X).tolist() == ["U", "v", "u", "w"]
+    with warnings.catch_warnings(action="error"):
+        assert per_sequence(y[[3, 0, 2, 1]], X).tolist() == ["U", "v", "u", "w"]
+        assert per_sequence(y.to_numpy(), X).tolist() == y.tolist()
+        assert per_sequence(y, FRAME.assign(id=np.repeat(range(4), LENGTHS))).tolist() == y.tolist()
 
 
 @pytest.mark.parametrize("index", [["d", "a", "c", "c"], ["d", "a", "c", "e"], [0, 1, 2, 3]])

@@ -179,6 +179,15 @@ def decoded(values: np.ndarray, categories: np.ndarray | None) -> np.ndarray:
     return found
 
 
+def kept(values: np.ndarray, given: ArrayLike, where: np.ndarray) -> np.ndarray:
+    """The values, and in some places what was given."""
+    cells = np.asarray(given, dtype=object)[where]
+    text = any(isinstance(cell, str) for cell in cells)
+    values = values.astype(object if text else values.dtype)
+    values[where] = cells
+    return values
+
+
 def restored(values: np.ndarray, kind: str, example: ArrayLike) -> ArrayLike:
     """A column of the type of the example where that holds values of this kind as they are."""
     name, dtype = name_of_type(example.dtype), example.dtype

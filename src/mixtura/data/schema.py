@@ -16,6 +16,7 @@ from mixtura.data.columns import (
     codes_of,
     decoded,
     distinct,
+    kept,
     kind_of,
     kind_of_type,
     read_column,
@@ -23,6 +24,7 @@ from mixtura.data.columns import (
 )
 from mixtura.data.given import ArrayLike
 from mixtura.data.in_memory import (
+    as_table,
     column_of,
     columns_of,
     is_frame,
@@ -206,10 +208,16 @@ class Schema:
         numeric = {"numbers", "nothing"}.issuperset(map(kind_of, self.categories))
         return np.column_stack(columns).astype(np.float64 if numeric else object)
 
-    def like(self, values: np.ndarray, X: ArrayLike) -> ArrayLike:
-        """The decoded values in the form of X: a data frame of its sort, or an array."""
+    def like(
+        self, values: np.ndarray, X: ArrayLike, untold: np.ndarray | None = None
+    ) -> ArrayLike:
+        """The decoded values in the form of X: a data frame of its sort, or an array.
+
+        What X holds in `untold` entries (n, D), which the model could not know, comes back.
+        """
         if not is_frame(X):
-            return self.decode(values)
+            found = self.decode(values)
+            return found if untold is None else kept(found, table_of(as_table(X)), untold)
         names, values = self.names_in(X), np.asarray(values, dtype=np.float64)
         places = self._places(names, len(X.columns))
         known = self.names or tuple(X.columns)
@@ -217,8 +225,11 @@ class Schema:
         columns = []
         for at, place in enumerate(places):
             categories, example = self._of(at), column_of(X, place or 0)
-            kind = "" if place is None else kind_of(categories)
-            columns.append(restored(decoded(values[:, at], categories), kind, example))
+            kind, found = "", decoded(values[:, at], categories)
+            if place is not None:
+                kind = kind_of(categories)
+                found = found if untold is None else kept(found, example, untold[:, at])
+            columns.append(restored(found, kind, example))
         if not hasattr(X, "iloc"):
             return type(X)([c.alias(name) for c, name in zip(columns, labels, strict=True)])
         frame = columns_of(X, [place or 0 for place in places]).copy()

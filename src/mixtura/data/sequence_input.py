@@ -233,7 +233,17 @@ def _by_id(y: ArrayLike, ids: np.ndarray) -> ArrayLike:
     if index is None or callable(index):
         return y
     places = places_of(ids, np.asarray(index))
-    return y if places is None else _safe_indexing(y, places)
+    if places is None:
+        return y
+    own = np.arange(len(ids))
+    if np.array_equal(index, own) and not np.array_equal(places, own):
+        warn(
+            "y has pandas' own index, 0, 1, ..., and the ids of X are these numbers in another "
+            "order: its entries are taken by id. Remedy, where they stand in the order in which "
+            "ids appear: y.to_numpy(); else y[ids] with the ids in that order.",
+            AmbiguousDataWarning,
+        )
+    return _safe_indexing(y, places)
 
 
 # -- lists and arrays --------------------------------------------------------------------------

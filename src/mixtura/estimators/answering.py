@@ -212,7 +212,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         """Values of checked rows in the form of what was given."""
         if isinstance(rows, Sequences):
             return rows.like(values, X)
-        return self.schema_.like(values, X)
+        return self.schema_.like(values, X, rows.untold)
 
     def category_proba(self, X: ArrayLike, column: int | str) -> np.ndarray:
         """p(category | what is observed) of a categorical column.

@@ -330,9 +330,10 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     ) -> ArrayLike:
         """Checked rows with their holes filled, given targets (n, T), in the form of X."""
         model, schema = self._model, self._model.schema
+        like = partial(schema.like, X=X, untold=rows.untold)
         if n_draws is None:
-            return schema.like(model.imputed(rows, y, self.device), X)
-        draw, like = partial(model.drawn, device=self.device), partial(schema.like, X=X)
+            return like(model.imputed(rows, y, self.device))
+        draw = partial(model.drawn, device=self.device)
         return self._draws(rows, y, draw, like, n_draws, random_state)
 
     def condition(self, given: Given) -> ConditionedRegressor:

@@ -11,6 +11,7 @@ import numpy as np
 from mixtura.conformal import conformal_thresholds
 from mixtura.constants import FAR
 from mixtura.coupling import couple
+from mixtura.data.columns import kept
 from mixtura.data.given import ArrayLike
 from mixtura.data.in_memory import as_table
 from mixtura.data.matrix import Matrix
@@ -130,11 +131,15 @@ class Filler(Predictor):
 
         A data frame for a data frame, a dict of columns for a dict, and an array for all else.
         """
-        found = self.fitted.imputed(self._rows(X))
+        rows, schema = self._rows(X), self.fitted.schema
+        found = self.fitted.imputed(rows)
         if not isinstance(X, Mapping):
-            return self.fitted.schema.like(found, X)
-        columns = self.fitted.schema.decode(found).T
-        return dict(zip(self.fitted.schema.names or X, columns, strict=True))
+            return schema.like(found, X, rows.untold)
+        columns = dict(zip(schema.names or X, schema.decode(found).T, strict=True))
+        for at, name in enumerate(columns) if rows.untold is not None else ():
+            if name in X:
+                columns[name] = kept(columns[name], _column(X[name]), rows.untold[:, at])
+        return columns
 
     def is_outlier(self, X: ArrayLike, share: float = 0.01) -> np.ndarray:
         """(n,) rows less likely than all but a share of rows like those of training would be."""
