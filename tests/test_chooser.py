@@ -246,6 +246,37 @@ def test_no_trial_begins_after_its_time(clock):
     assert (trials(better), chooser.cut_short) == ([3], True)
 
 
+def test_a_race_that_time_ends_compares_folds_that_all_have_met(clock):
+    """The second fold, which is harder, would speak against who met it."""
+    clock.tick = 0.0
+
+    class Slow(Way):
+        def stages(self, engine, generator, progress):
+            clock.now += 0.1
+            return super().stages(engine, generator, progress)
+
+    better, worse = Slow("better", [[1.0], [9.0], [9.0]]), Slow("worse", 2.0)
+    chooser = make_chooser(numbered(100), 2, Progress(max_time=1.0), until=0.27)
+    assert chooser.race([better, worse]).way is better
+    assert trials(better, worse) == [2, 1]
+
+
+@pytest.mark.parametrize("n_rows", [100, 900])
+def test_a_model_of_a_fold_is_none_of_all_rows(n_rows):
+    """One that cannot be trained together with others has one model per trial."""
+
+    class Alone(Way):
+        together = False
+
+        def trials(self, engine, folds, generator, progress):
+            self.met.append(())
+            return [(self, 1.0)]
+
+    contender = make_chooser(numbered(n_rows)).try_out(Alone("alone", 1.0))
+    assert contender.won
+    assert contender.whole is None
+
+
 def test_no_time_at_all(clock):
     """First choices, without a trial."""
     watch = Progress(max_time=1e-3)

@@ -162,6 +162,14 @@ def test_numbers_fade_from_knot_to_knot():
     assert np.isfinite(near.apply(tiny[:, None])).all()
 
 
+def test_huge_numbers_are_not_missing():
+    knots = {0: np.array([-1e308, 0.0, 1e308])}
+    found = Indicators.learn(np.zeros((2, 1)), np.ones(2), np.array([0]), knots)
+    values = np.array([[1.7e308], [-1.7e308], [1e308], [0.0]])
+    wanted = [[0, 1], [1, 0], [0, 1], [0, 0]]
+    np.testing.assert_allclose(found.apply(values), wanted, atol=1e-15)
+
+
 def test_knots_are_all_of_few_values_or_quantiles():
     """Weights are repetitions; NumPy's inverted distribution function agrees."""
     rng = np.random.default_rng(0)

@@ -66,7 +66,7 @@ def fitted(name, y, codes=None, **parameters):
 
 
 def said(messages):
-    """Those that tell how many rows were taken for unlabeled."""
+    """Those that tell that rows were taken for unlabeled."""
     return [message for message in messages if "taken for unlabeled" in message]
 
 
@@ -84,13 +84,12 @@ def test_two_labels_are_two_classes(name, pair):
 @EVERY
 @pytest.mark.parametrize("kind", [np.int64, np.int8, float, object])
 def test_minus_one_beside_two_labels(name, kind):
-    """-1 is unlabeled, and the fit says of how many rows and what to set."""
+    """-1 is unlabeled, and the fit says so, and what to set."""
     y = (np.arange(N) % 3).astype(kind)
     y[:7] = -1
     model, messages = fitted(name, y)
     assert model.classes_.tolist() == [0, 1, 2]
     (message,) = said(messages)
-    assert message.startswith("7 row(s)")
     assert "unlabeled=None" in message
     assert "unlabeled=-1" in message
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_wine, make_blobs
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, r2_score
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor, load
 from mixtura.data import atoms
@@ -231,6 +231,12 @@ def test_diabetes(predictor, diabetes):
     holes[:, 2] = np.nan
     assert 0.2 < predictor.score(holes, y) < predictor.score(X, y)
     assert np.isfinite(predictor.impute(holes)).all()
+    weight = np.random.default_rng(0).integers(3, size=442)
+    by_hand = r2_score(y, predictor.predict(X), sample_weight=weight)
+    assert predictor.score(X, y, weight) == pytest.approx(by_hand)
+    for wrong in ((y, -weight), (y, weight[:-1]), (y[:-1], None), (y, 0 * weight)):
+        with pytest.raises(ValueError, match=r"weight|inconsistent"):
+            predictor.score(X, *wrong)
 
 
 def test_units_of_the_target_do_not_matter(predictor, diabetes):

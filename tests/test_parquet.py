@@ -544,6 +544,16 @@ def test_several_targets_are_named(frame, files):
     np.testing.assert_allclose(ours.predict_interval(rows), theirs.predict_interval(rows), 1e-9)
 
 
+def test_one_target_in_a_list(tmp_path):
+    """Of whole numbers, which labels may be, too."""
+    table, path = pd.DataFrame({"x": np.arange(40.0), "target": 3 * np.arange(40)}), tmp_path / "t"
+    table.to_parquet(path.with_suffix(".parquet"))
+    model = MixtureRegressor(1, density="diag", marginals="linear", init=EM(2), random_state=0)
+    ours = clone(model).fit(path.with_suffix(".parquet"), ["target"])
+    theirs = model.fit(table[["x"]], table["target"])
+    np.testing.assert_allclose(ours.predict(table[["x"]]), theirs.predict(table[["x"]]), 1e-9)
+
+
 def test_a_stream_of_files_is_one_of_its_parts(frame, files, tmp_path):
     """Files are read once, in order; what fails on the way leaves the model as it was."""
     model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)

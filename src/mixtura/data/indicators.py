@@ -94,8 +94,9 @@ class Indicators:
     def apply(self, values: np.ndarray) -> np.ndarray:
         """(n, P) numbers; the indicators of what is missing are missing."""
         found = values[:, self.column]
-        with np.errstate(over="ignore"):  # far out is out
-            off = found - self.knot
+        most = np.finfo(np.float64).max
+        with np.errstate(over="ignore"):  # far out is out, and infinity times no slope no number
+            off = np.clip(found - self.knot, -most, most)
             told = np.clip(1.0 + np.minimum(off * self.rise, -off * self.fall), 0.0, 1.0)
         return np.where(self.itself, found, told).astype(values.dtype)
 

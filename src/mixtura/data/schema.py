@@ -208,9 +208,7 @@ class Schema:
         numeric = {"numbers", "nothing"}.issuperset(map(kind_of, self.categories))
         return np.column_stack(columns).astype(np.float64 if numeric else object)
 
-    def like(
-        self, values: np.ndarray, X: ArrayLike, untold: np.ndarray | None = None
-    ) -> ArrayLike:
+    def like(self, values: np.ndarray, X: ArrayLike, untold: np.ndarray | None = None) -> ArrayLike:
         """The decoded values in the form of X: a data frame of its sort, or an array.
 
         What X holds in `untold` entries (n, D), which the model could not know, comes back.

@@ -11,8 +11,6 @@ from typing import Self
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin, _fit_context
-from sklearn.metrics import r2_score
-from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.answers import (
@@ -36,7 +34,7 @@ from mixtura.estimators.reading import (
     opened,
     training_engine,
 )
-from mixtura.estimators.rows import check_held_back, read_targets
+from mixtura.estimators.rows import check_held_back, read_targets, target_score
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations
 from mixtura.models.held_back import HeldBack
@@ -244,10 +242,8 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """R^2 of the rows that have a target."""
-        y = column_or_1d(y).astype(np.float64)
-        known = ~np.isnan(y)
-        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(r2_score(y[known], self.predict(X)[known], sample_weight=weight))
+        y = read_targets(self, self._table(X), y, several=False)
+        return target_score(self.predict(X)[:, None], y[:, None], sample_weight)
 
     def sample(
         self,

@@ -17,6 +17,7 @@ from sklearn.utils.validation import (
 from mixtura.data import Matrix, Scaling, resolve_device
 from mixtura.data.given import ArrayLike, Device, Parameters
 from mixtura.data.in_memory import as_table
+from mixtura.data.labels import CodedLabels
 from mixtura.data.lazy import Openable, Opened, source_of
 from mixtura.data.schema import Schema
 from mixtura.data.sharded import Shard
@@ -55,7 +56,8 @@ def opened(
     found = X.opened(y, sample_weight, settings.get("categorical_features"))
     if not len(found.rows):
         raise InvalidInputError("the files or chunks have no rows: pass some that have.")
-    if y is not None and not isinstance(y, str) and not isinstance(X, Shard):
+    named = y is None or isinstance(y, str) or isinstance(found.y, CodedLabels)
+    if not named and not isinstance(X, Shard):
         _warn_of_labels(found)
     if found.weight is None:  # a one for all rows takes no memory
         return found, found.y, np.broadcast_to(1.0, len(found.rows))

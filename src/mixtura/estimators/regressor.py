@@ -11,7 +11,6 @@ from typing import Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
-from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -46,7 +45,7 @@ from mixtura.estimators.reading import (
     training_engine,
 )
 from mixtura.estimators.regression import Comparison, make_plans
-from mixtura.estimators.rows import check_held_back, read_targets
+from mixtura.estimators.rows import check_held_back, read_targets, target_score
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.held_back import HeldBack
 from mixtura.models.regression import Regression
@@ -444,10 +443,5 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """R^2 of the rows that have a target; of several targets, the mean."""
         rows = self._rows(X)
-        y, weight = self._targets(rows, y), check_weight(sample_weight, len(rows))
-        found = self._model.predictive(rows, self.device).expected()
-        known = ~np.isnan(y) & (weight > 0)[:, None]
-        scores = [
-            r2_score(y[k, t], found[k, t], sample_weight=weight[k]) for t, k in enumerate(known.T)
-        ]
-        return float(np.mean(scores))
+        y, found = self._targets(rows, y), self._model.predictive(rows, self.device).expected()
+        return target_score(found, y, sample_weight)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import column_or_1d
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -194,6 +194,18 @@ def labeled_score(
         )
     given = np.array(labels[known].tolist())
     return accuracy_score(given, predicted[known], sample_weight=weight[known])
+
+
+def target_score(predicted: np.ndarray, y: np.ndarray, sample_weight: ArrayLike) -> float:
+    """R^2 of the rows that have a target and weigh something; the mean over columns (n, T)."""
+    weight = check_weight(sample_weight, len(y))
+    known = ~np.isnan(y) & (weight > 0)[:, None]
+    if not known.any(0).all():
+        raise InvalidInputError(
+            "no row has a target and a weight above zero: a score needs rows with targets."
+        )
+    each = [(y[k, t], predicted[k, t], weight[k]) for t, k in enumerate(known.T)]
+    return float(np.mean([r2_score(*two, sample_weight=mass) for *two, mass in each]))
 
 
 def _classes(y: np.ndarray, unlabeled: object) -> np.ndarray:

@@ -136,9 +136,9 @@ class Filler(Predictor):
         if not isinstance(X, Mapping):
             return schema.like(found, X, rows.untold)
         columns = dict(zip(schema.names or X, schema.decode(found).T, strict=True))
-        for at, name in enumerate(columns) if rows.untold is not None else ():
-            if name in X:
-                columns[name] = kept(columns[name], _column(X[name]), rows.untold[:, at])
+        if rows.untold is not None:
+            for (name, values), where in zip(columns.items(), rows.untold.T, strict=True):
+                columns[name] = kept(values, _column(X[name]), where) if name in X else values
         return columns
 
     def is_outlier(self, X: ArrayLike, share: float = 0.01) -> np.ndarray:

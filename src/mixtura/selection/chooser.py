@@ -224,7 +224,9 @@ class Chooser(Generic[AnyWay, AnyTrained]):
                 if contender is left[0] or self.in_time():
                     self._try(contender, part, whole and len(part) > 1)
             if len(left) > 1:
-                left = sorted(left, key=Contender.loss)[: 2 if list(part) == [0] else 1]
+                met = min((len(each.parts) for each in left if each.parts), default=0)
+                left.sort(key=lambda each: each.loss(met))
+                left = left[: 2 if list(part) == [0] else 1]
         left[0].won = True
         return left[0]
 
@@ -317,7 +319,8 @@ class Chooser(Generic[AnyWay, AnyTrained]):
                 without = [*numbers, NOTHING] if whole else numbers
                 folds = Folds(self._number.to(self._engine.device), without)
                 trained = way.trials(self._engine, folds, own, clock)
-                contender.whole = trained[-1] if whole else None
+                # What is not tried together has one model, that of the fold.
+                contender.whole = trained[-1] if len(trained) > len(numbers) else None
                 stages: list[Iterable[AnyTrained]] = [[model] for model in trained[: len(numbers)]]
             elif isinstance(way, StagedWay):
                 stages = [way.stages(parts[0][0], own, clock)]
