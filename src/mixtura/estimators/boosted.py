@@ -147,10 +147,9 @@ class BoostedMixtureClassifier(DensityClassifier):
             asks = self.missingness == "auto" and engine.has_holes
             kinds = [False, True] if asks else [self.missingness == "informative"]
             recipes = [Recipe(structure, em, self.prior_rows, informative) for informative in kinds]
-            plans = [
-                GrowthPlan(self.method, recipe, min(counts), self.n_stages, n_classes)
-                for recipe in recipes
-            ]
+            sizes = min(counts), self.n_stages, n_classes
+            several = self.early_stopping and self.n_stages > 1
+            plans = [GrowthPlan(self.method, each, *sizes, every_stage=several) for each in recipes]
             with self._progress() as progress:
                 found = fit_best(
                     plans,
@@ -158,7 +157,6 @@ class BoostedMixtureClassifier(DensityClassifier):
                     self._generator(),
                     progress,
                     calibrate=self.calibrate,
-                    every_stage=self.early_stopping and self.n_stages > 1,
                     beats=Answers.clearly_beats,
                 )
             model, prior, typical = found.grown.model.to("cpu", torch.float64), None, None

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
 from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.models.calibration import Calibration
-from mixtura.models.fitted import AnyModel
 from mixtura.models.mixture import Mixture
 from mixtura.models.votes import Votes
 from mixtura.numerics import anew, spawn
@@ -24,42 +23,9 @@ from mixtura.selection.budget import Budget, warn_if_cut_short
 from mixtura.selection.chooser import FEWEST, FEWEST_PER_CLASS, MOST, Chooser, too_few
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers.gradients import evaluate
-from mixtura.training.growth import Grown
-
-
-class Growth(Protocol):
-    """A way to grow a model."""
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """What tells it from others."""
-
-    def train(
-        self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> Iterator[Grown]:
-        """What there is after every stage."""
-
+from mixtura.training.growth import Grown, Growth
 
 AnyGrowth = TypeVar("AnyGrowth", bound=Growth)
-
-
-@dataclass(frozen=True)
-class Staged(Generic[AnyGrowth]):
-    """A way to grow of which every stage may be chosen, or the last alone."""
-
-    plan: AnyGrowth
-    every: bool
-
-    @property
-    def settings(self) -> dict[str, object]:
-        return self.plan.settings
-
-    def stages(
-        self, engine: Engine, generator: torch.Generator, progress: Progress
-    ) -> Iterable[AnyModel]:
-        """The models."""
-        found = (each.model for each in self.plan.train(engine, generator, progress))
-        return found if self.every else deque(found, maxlen=1)
 
 
 @dataclass(frozen=True)
@@ -79,7 +45,6 @@ def fit_best(
     progress: Progress,
     *,
     calibrate: bool,
-    every_stage: bool,
     beats: Callable[..., bool] = HeldOut.beats,
 ) -> Choice[AnyGrowth]:
     """Choose a way and a stage on held-out rows, and train on all rows, or as time allows.
@@ -88,16 +53,16 @@ def fit_best(
     """
     draws = spawn(generator)
     different = (engine.sample(MOST, draws) if progress.limited else engine).merged()
+    every_stage = plans[0].every_stage
     compares = len(plans) > 1 or calibrate or every_stage
-    chooser = Chooser[Staged[AnyGrowth], Mixture | Votes](
+    chooser = Chooser[AnyGrowth, Mixture | Votes](
         different if compares else None, Answers.of, spawn(generator), progress, n_ways=len(plans)
     )
-    ways = [Staged(plan, every_stage) for plan in plans]
-    best = chooser.challenge(chooser.race(ways[:1], "method"), ways[1:], beats, "method")
+    best = chooser.challenge(chooser.race(plans[:1], "method"), plans[1:], beats, "method")
     n_stages = best.stage() + 1 if best.parts and every_stage else None
-    grown = train_in_time(best.way.plan, n_stages, engine, generator, progress)
+    grown = train_in_time(best.way, n_stages, engine, generator, progress)
     calibration = calibrated_by(best.held_out(), different) if calibrate else Calibration()
-    return Choice(best.way.plan, grown, calibration, chooser.table())
+    return Choice(best.way, grown, calibration, chooser.table())
 
 
 def train_in_time(

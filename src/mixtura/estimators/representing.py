@@ -14,12 +14,13 @@ from mixtura.data import Scaling
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES
 from mixtura.engines import Engine
-from mixtura.estimators.growing import Choice, Staged, calibrated_by, fit_best, train_in_time
+from mixtura.estimators.growing import Choice, calibrated_by, fit_best, train_in_time
 from mixtura.exceptions import DegenerateDataWarning, UnsupportedError, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel, Blend, Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.models.summarized import Summarized
+from mixtura.models.votes import Votes
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Objective
 from mixtura.parts import resolve
@@ -60,7 +61,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 #: Frames of held-out sequences that models are asked of together.
 _FRAMES = 4_096
 
-_Plan = Staged[ChainPlan] | SummaryPlan
+_Plan = ChainPlan | SummaryPlan
 _Trial = Contender[_Plan, AnyModel]
 
 
@@ -173,16 +174,10 @@ def _states(
         generator,
         progress,
         calibrate=estimator.calibrate,
-        every_stage=_every_stage(estimator),
     )
     each = zip(methods, plans, strict=True)
     method = next(name for name, plan in each if plan.method == found.plan.method)
     return Represented(found, None, [*counted, *found.table], method)
-
-
-def _every_stage(estimator: SequenceMixtureClassifier) -> bool:
-    """Whether it is left open how far training goes."""
-    return estimator.early_stopping and estimator.method != "ml"
 
 
 def _plan(
@@ -211,6 +206,7 @@ def _plan(
         n_classes=n_classes,
         solver=solver,
         tradeoff=estimator.tradeoff,
+        every_stage=estimator.early_stopping and estimator.method != "ml",
     )
 
 
@@ -230,12 +226,12 @@ def _count_states(
     plan: ChainPlan, engine: Engine, generator: torch.Generator, progress: Progress
 ) -> tuple[int, list[dict[str, object]]]:
     """How many states, and what was compared."""
-    ways = [Staged(replace(plan, n_states=n, method="ml"), every=False) for n in _STATES]
-    chooser = Chooser[Staged[ChainPlan], Mixture](
+    ways = [replace(plan, n_states=n, method="ml", every_stage=False) for n in _STATES]
+    chooser = Chooser[ChainPlan, Mixture | Votes](
         engine.merged(), Answers.of, spawn(generator), progress, n_ways=len(ways), until=0.25
     )
     best = chooser.race(ways, "states")
-    return best.way.plan.n_states, chooser.table()
+    return best.way.n_states, chooser.table()
 
 
 def _beside_summaries(
@@ -250,22 +246,21 @@ def _beside_summaries(
     All meet the same held-out sequences. "auto" averages the two, or goes by one of them alone
     where that predicts held-out labels better.
     """
-    every_stage, calibrate = _every_stage(estimator), estimator.calibrate
-    different = engine.merged()
+    calibrate, different = estimator.calibrate, engine.merged()
     some, n_different = different.sample(MOST, spawn(generator)), len(different)
     del different  # a copy of all sequences: made again where summaries are of more than some
-    ways, summary = [Staged(plan, every_stage) for plan in plans], SummaryPlan(plans[0].n_classes)
+    summary = SummaryPlan(plans[0].n_classes)
     chooser = Chooser[_Plan, AnyModel](
-        some, partial(Answers.of, chunk=_FRAMES), spawn(generator), progress, n_ways=len(ways) + 1
+        some, partial(Answers.of, chunk=_FRAMES), spawn(generator), progress, n_ways=len(plans) + 1
     )
     beside, first, states = chooser.try_out(summary, "representation"), None, None
     if estimator.representation != "summary":
-        first = chooser.race(ways, "states")
-        assert isinstance(first.way, Staged)
-        n_stages = first.stage() + 1 if first.parts and every_stage else None
-        grown = train_in_time(first.way.plan, n_stages, engine, spawn(generator), progress)
+        first = chooser.race(plans, "states")
+        assert isinstance(first.way, ChainPlan)
+        n_stages = first.stage() + 1 if first.parts and first.way.every_stage else None
+        grown = train_in_time(first.way, n_stages, engine, spawn(generator), progress)
         own = calibrated_by(first.held_out(), some) if calibrate else Calibration()
-        states = Choice(first.way.plan, grown, own, [])
+        states = Choice(first.way, grown, own, [])
         if chooser.cut_short and not beside.won:
             return Represented(states, None, chooser.table())
     model = beside.whole if len(some) == n_different else None

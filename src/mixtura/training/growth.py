@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
@@ -74,8 +76,33 @@ def grow(
         yield Grown(mixture, shares, learner.prior)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Growth(ABC):
+    """A way to grow a model, of which every stage may be chosen, or the last alone."""
+
+    every_stage: bool
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, object]:
+        """What candidates differ in."""
+
+    @abstractmethod
+    def train(
+        self, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> Iterator[Grown]:
+        """What there is after every stage."""
+
+    def stages(
+        self, engine: Engine, generator: torch.Generator, progress: Progress
+    ) -> Iterable[Mixture | Votes]:
+        """The models that may be chosen."""
+        found = (each.model for each in self.train(engine, generator, progress))
+        return found if self.every_stage else deque(found, maxlen=1)
+
+
 @dataclass(frozen=True)
-class GrowthPlan:
+class GrowthPlan(Growth):
     """How a classifier of rows is grown: nothing is left open.
 
     Attributes
@@ -92,14 +119,11 @@ class GrowthPlan:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What candidates differ in."""
         return {"missingness": self.recipe.missingness}
 
     def train(
         self, engine: Engine, generator: torch.Generator, progress: Progress
     ) -> Iterator[Grown]:
-        """What there is after every stage."""
-
         def begin(rows: Engine, generator: torch.Generator) -> Mixture:
             return self.recipe.finished(self.recipe.start(rows, self.n_components, generator))
 
@@ -109,7 +133,7 @@ class GrowthPlan:
 
 
 @dataclass(frozen=True)
-class ChainPlan:
+class ChainPlan(Growth):
     """How classes of sequences get hidden Markov models: nothing is left open.
 
     Attributes
@@ -134,7 +158,6 @@ class ChainPlan:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What candidates differ in."""
         return {"n_states": self.n_states, "method": self.method}
 
     def train(
