@@ -158,6 +158,19 @@ def test_poor_data_without_standardizing(name):
     assert_sound(fit_quietly(model, rows, y), rows)
 
 
+@pytest.mark.parametrize("density", ["diag", "full"])
+def test_offsets_do_not_eat_variances(density, iris):
+    """Whatever the units."""
+    X, y = iris[0] + 1e8, iris[1]
+    options = {"objective": "likelihood", "prior_rows": 0, "standardize": False}
+    model = MixtureClassifier(1, density=density, **options).fit(X, y)
+    for label, found in enumerate(model.covariances_):
+        variance = np.maximum(X[y == label].var(0), 0.01)
+        np.testing.assert_allclose(
+            found.diagonal(), variance, rtol=0.2 if density == "full" else 1e-6
+        )
+
+
 @pytest.mark.parametrize(
     "name", ["tiny and huge columns", "tiny columns", "huge columns", "large offset", "float32"]
 )

@@ -38,7 +38,7 @@ class Structure(Part, ABC):
 
     #: Whether its densities have closed-form updates.
     closed_form: bool = True
-    #: Smallest variance in any direction, as a share of the feature's own; 0 promises none.
+    #: Smallest variance in any direction, in the units of the model; 0 promises none.
     floor: float | str = 0.0
 
     @abstractmethod
@@ -71,8 +71,9 @@ class Full(Structure):
 
     Parameters
     ----------
-    floor : smallest variance in any direction, as a share of the feature's own. Adam and L-BFGS
-        bound it less: each pivot of the Cholesky factor by a tenth of its root.
+    floor : smallest variance in any direction, as a share of the feature's own (in the units of X
+        where an estimator has standardize=False). Adam and L-BFGS bound it less: each pivot of the
+        Cholesky factor by a tenth of its root.
     """
 
     floor: float = 0.01
@@ -89,7 +90,7 @@ class Diagonal(Structure):
 
     Parameters
     ----------
-    floor : smallest variance, as a share of the feature's own.
+    floor : smallest variance, in the units of `Full`.
     """
 
     floor: float = 0.01
@@ -106,7 +107,7 @@ class Spherical(Structure):
 
     Parameters
     ----------
-    floor : smallest variance, as a share of the features' own.
+    floor : smallest variance, in the units of `Full`.
     """
 
     floor: float = 0.01
@@ -124,7 +125,7 @@ class LowRank(Structure):
     Parameters
     ----------
     rank : of the low-rank part; "auto" is a quarter of the features, 25 at most.
-    floor : smallest variance in any direction, as a share of the feature's own.
+    floor : smallest variance in any direction, in the units of `Full`.
     parameterization : which of the two it is, "covariance" (factor analyzers) or "precision",
         which has no closed-form updates.
     init : "em" begins with EM for the structure itself, "eigen" with the leading eigenpairs of full
@@ -173,7 +174,7 @@ class Student(Structure):
     ----------
     scale : form of the scale matrices, "full", "diag" or "low_rank".
     rank : of the low-rank part, as in `LowRank`.
-    floor : smallest entry of a scale matrix in any direction, as a share of the feature's variance.
+    floor : smallest entry of a scale matrix in any direction, in the units of `Full`.
     """
 
     scale: str = "full"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -70,8 +71,9 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         if isinstance(rows, Sequences):
             weight = np.repeat(weight, rows.lengths)
         names = getattr(self, "feature_names_in_", None)
-        measured = Scaling.measure(values, weight, names)
-        scaling = measured if self.standardize else Scaling.identity(values.shape[1])
+        scaling = Scaling.measure(values, weight, names)
+        if not self.standardize:  # offsets are taken off all the same: they would eat the digits
+            scaling = replace(scaling, scale=np.ones(values.shape[1]))
         return scaling.sparing(schema.levels(values.shape[1]))
 
     # -- attributes ----------------------------------------------------------------------------
