@@ -96,6 +96,25 @@ def test_data_frames_stay_data_frames(holes, tmp_path):
     assert (found["kind"][known] == frame["kind"][known]).all()
     imputer.save(tmp_path / "imputer")
     pd.testing.assert_frame_equal(load(tmp_path / "imputer").transform(frame), found)
+    lean = runtime_load(tmp_path / "imputer")
+    pd.testing.assert_frame_equal(lean.transform(frame), found)
+    columns = lean.transform({name: frame[name].tolist() for name in frame})
+    assert list(columns) == list(found)
+    polars = pytest.importorskip("polars")
+    for each in (imputer, lean):
+        rows = each.transform(polars.from_pandas(frame))
+        pd.testing.assert_frame_equal(rows.to_pandas(), found, check_dtype=False)
+
+
+def test_trials_do_not_call_the_users_callbacks(rng, monkeypatch):
+    """One that stops a fit would decide what is compared."""
+    monkeypatch.setattr("mixtura.estimators.imputer._TRIALS", 1)
+    X = rng.normal(size=(30, 1)) + 0.5 * rng.normal(size=(30, 6))
+    calls = {"full": [], "low_rank": [], "auto": []}
+    for density, heard in calls.items():
+        model = MixtureImputer(1, density=density, callbacks=[heard.append], **PLAIN).fit(X)
+    fits = ["full", *({model.density_} - {"full"})]
+    assert len(calls["auto"]) == sum(len(calls[each]) for each in fits) > 0
 
 
 @pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")

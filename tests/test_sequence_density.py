@@ -252,6 +252,14 @@ def test_strange_frames_and_channels_are_found():
     np.testing.assert_allclose(by_channel, 0.05, atol=0.02)
 
 
+def test_frames_are_judged_by_the_weights_of_sequences(rng):
+    """Those that weigh little hardly move the threshold of the others."""
+    X, heavy = [rng.normal(8.0 * (i % 2), size=(20, 1)) for i in range(60)], np.arange(60) % 2 == 0
+    weight = np.where(heavy, 100.0, 1.0)
+    model = SequenceDensity(1, n_states=1, **QUICK).fit(X, sample_weight=weight)
+    assert np.mean(model.outlier_frames(X[::2], 0.05)) == pytest.approx(0.05, abs=0.01)
+
+
 def test_parts_in_time_are_explained(model, holed):
     """Values of channels in halves of a sequence add up to its log density."""
     found = model.explain(holed[:2], intervals=2, groups=[])

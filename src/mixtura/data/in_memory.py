@@ -116,3 +116,14 @@ def type_names(table: ArrayLike) -> list[str]:
     if is_frame(table):
         return [name_of_type(dtype) for dtype in table.dtypes]
     return [name_of_type(table.dtype)] * table.shape[1]
+
+
+def with_indicators(table: ArrayLike, places: np.ndarray, shown: np.ndarray) -> ArrayLike:
+    """A data frame, dict or array with what is shown (n, k) of some of its columns at its end."""
+    if isinstance(table, np.ndarray):
+        return np.column_stack([table, shown])
+    names = list(table.columns if hasattr(table, "columns") else table)
+    columns = {f"missingindicator_{names[p]}": c for p, c in zip(places, shown.T, strict=True)}
+    if isinstance(table, dict):
+        return table | columns
+    return (table.assign if hasattr(table, "assign") else table.with_columns)(**columns)

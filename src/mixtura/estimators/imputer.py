@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, _num_samples, check_is_fitted
 
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState
-from mixtura.data.in_memory import as_table
+from mixtura.data.in_memory import as_table, with_indicators
 from mixtura.data.lazy import SCAN_ROWS, Opened, chunks_of, shared
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
@@ -160,7 +160,8 @@ class MixtureImputer(TransformerMixin, Estimator):
             hidden = (rng.random(values.shape) < _HIDDEN) & ~np.isnan(values)
             rows = np.where(hidden, np.nan, values)
             for sign, density in ((1.0, "full"), (-1.0, "low_rank")):
-                trial = self._inner(density=density, categorical_features=kinds, verbose=0)
+                options = {"categorical_features": kinds, "callbacks": None, "verbose": 0}
+                trial = self._inner(density=density, **options)
                 filled = trial.fit(rows, y, sample_weight).impute(rows)
                 squares = ((filled - values) / np.where(scale > 0.0, scale, 1.0)) ** 2
                 off = np.where(kinds, filled != values, squares)
@@ -182,10 +183,7 @@ class MixtureImputer(TransformerMixin, Estimator):
         if not len(self.indicated_):
             return filled
         shown = np.isnan(self.estimator_._rows(X).values[:, self.indicated_])
-        if not hasattr(filled, "assign"):
-            return np.column_stack([np.asarray(filled), shown])
-        names = self.get_feature_names_out(filled.columns)[filled.shape[1] :]
-        return filled.assign(**dict(zip(names, shown.T, strict=True)))
+        return with_indicators(filled, self.indicated_, shown)
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """(n,) log density of what is observed of each row."""

@@ -276,10 +276,12 @@ class SequenceDensity(Clustering):
 
         A fold of the sequences is judged by what a step of EM without it makes of the model.
         """
-        step = -(-len(rows) // _MOST_SEQUENCES)
+        step, total = -(-len(rows) // _MOST_SEQUENCES), weight.sum()
         rows, weight = rows.take(slice(None, None, step)), weight[::step]
         parts, every = [], []
-        for index, mixture in without_each_fold(self.mixture_, self.model_.engine(rows, "cpu")):
+        engine = self.model_.engine(rows, "cpu").with_answers(weight=torch.from_numpy(weight))
+        folds = without_each_fold(self.mixture_, engine, total / weight.sum())
+        for index, mixture in folds:
             model, fold = replace(self.model_, model=mixture), rows.take(index)
             whole = frame_scores(model, fold, self.device)
             channels = frame_scores(model, fold, self.device, by_channel=True)

@@ -13,7 +13,7 @@ from mixtura.constants import FAR
 from mixtura.coupling import couple
 from mixtura.data.columns import kept
 from mixtura.data.given import ArrayLike
-from mixtura.data.in_memory import as_table
+from mixtura.data.in_memory import as_table, with_indicators
 from mixtura.data.matrix import Matrix
 from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError, check_share
 from mixtura.predictive import check_quantiles
@@ -391,10 +391,7 @@ class Imputer:
         if not len(self._indicated):
             return filled
         shown = np.isnan(self._model._rows(X).values)[:, self._indicated]
-        if not hasattr(filled, "assign"):
-            return np.column_stack([np.asarray(filled), shown])
-        names = [f"missingindicator_{filled.columns[place]}" for place in self._indicated]
-        return filled.assign(**dict(zip(names, shown.T, strict=True)))
+        return with_indicators(filled, self._indicated, shown)
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """(n,) log density of what is observed of each row."""

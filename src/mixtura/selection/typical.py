@@ -138,17 +138,20 @@ def held_out_scores(
     return scores + lost.clamp_max(0.0).nan_to_num(0.0, neginf=0.0)
 
 
-def without_each_fold(mixture: Mixture, engine: Engine) -> list[tuple[np.ndarray, Mixture]]:
+def without_each_fold(
+    mixture: Mixture, engine: Engine, stand_for: float
+) -> list[tuple[np.ndarray, Mixture]]:
     """Folds of the rows, and what a step of EM without each of them makes of the mixture.
 
-    Densities without such a step are what they are, for all rows.
+    A row stands for so many rows of training. Densities without such a step are what they are, for
+    all rows.
     """
     if not mixture.density.closed_form:
         return [(np.arange(len(engine)), mixture)]
     mixture = mixture.to(engine.device)
     folds = [np.arange(fold, len(engine), _FOLDS) for fold in range(min(_FOLDS, len(engine)))]
     parts = [_statistics(mixture, engine.take(index), typicality)[0] for index in folds]
-    return list(zip(folds, _steps(mixture, parts, None, 1.0)[1:], strict=True))
+    return list(zip(folds, _steps(mixture, parts, None, stand_for)[1:], strict=True))
 
 
 def held_back_rows(mixture: Mixture, engine: Engine, prior: SpreadPrior | None) -> HeldBack | None:
