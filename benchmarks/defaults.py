@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.arff import FILES
 from benchmarks.classifiers import ABSENT, CLASSIFIERS, SPREADING
 from benchmarks.speed import origin
-from benchmarks.tables import TABLES, load_table
+from benchmarks.tables import MOST_ROWS, TABLES, load_table
 from mixtura import MixtureClassifier
 from mixtura.data import UNLABELED
 from mixtura.papers.tables import halves, hide_labels, punch_at_random
@@ -68,6 +68,7 @@ class Task(NamedTuple):
     model: str
     split: int
     conditions: tuple[str, ...]
+    rows: int = MOST_ROWS
 
 
 def half(table: str) -> str:
@@ -115,7 +116,8 @@ def _key(task: Task, condition: str) -> Record:
 
 
 def _measured(task: Task, settings: dict[str, Any]) -> Iterator[Record]:
-    rows = load_table(task.table, entries=MOST_ENTRIES)
+    entries = MOST_ENTRIES if task.rows == MOST_ROWS else np.inf
+    rows = load_table(task.table, entries=entries, rows=task.rows)
     ((train, test),) = halves(rows.target, 1, task.split, TEST_SHARE)
     kind = CONDITIONS[task.conditions[0]].training
     X, y = training_rows(rows.data[train], rows.target[train], kind, task.split)
@@ -178,13 +180,14 @@ def tasks(options: argparse.Namespace, done: set[tuple]) -> Iterator[Task]:
                         and (table, model, split, name) not in done
                     )
                     if asked:
-                        yield Task(table, model, split, asked)
+                        yield Task(table, model, split, asked, options.rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2, help="processes, of one thread each")
     parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=MOST_ROWS, help="of a table, at most")
     parser.add_argument("--only", choices=("ours", "rivals"))
     parser.add_argument("--conditions", nargs="+", default=list(CONDITIONS), choices=CONDITIONS)
     parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=(*TABLES, *FILES))

@@ -31,10 +31,12 @@ OPEN = (
 Drawn = tuple[np.ndarray, np.ndarray, list[int]]
 
 
-def load_table(name: str, thinned: bool = True, entries: float = np.inf) -> Bunch:
+def load_table(
+    name: str, thinned: bool = True, entries: float = np.inf, rows: int = MOST_ROWS
+) -> Bunch:
     """Rows, classes 0, 1, ..., and a mask of categorical columns; large sets: a random part.
 
-    No more than `MOST_ROWS` rows, and no more than so many entries.
+    No more than so many rows and entries.
     """
     if name in GENERATORS:
         data, target, columns = GENERATORS[name](np.random.default_rng(0))
@@ -47,7 +49,7 @@ def load_table(name: str, thinned: bool = True, entries: float = np.inf) -> Bunc
         categorical = np.zeros(data.shape[1], bool)
     step = THINNED.get(name, 1) if thinned else 1
     data = np.asarray(data, dtype=float)[:, ::step]
-    most = int(min(MOST_ROWS, entries // data.shape[1]))
+    most = int(min(rows, entries // data.shape[1]))
     some = np.random.default_rng(0).permutation(len(target))[:most]
     return Bunch(
         data=data[some],

@@ -13,11 +13,13 @@ from mixtura import MixtureClassifier, load
 from mixtura.data import Matrix, Scaling
 from mixtura.data.curves import KINDS, Curves
 from mixtura.densities import Diagonal
+from mixtura.estimators import blending
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
 from mixtura.selection.blend import _EVEN_ROWS, blend_weights
 from mixtura.selection.chooser import Chooser
 from mixtura.solvers import LBFGS
+from mixtura.training.hybrid import Plan
 
 SHAPES = {
     "lognormal": lambda rng, n: np.exp(1.5 * rng.normal(size=n)),
@@ -284,15 +286,41 @@ def test_training_goes_on_under_the_curves_it_began_with(skewed):
         model.set_params(marginals="power").fit(X[:60], y[:60])
 
 
-def test_many_rows_get_one_model():
-    """The one whose curves predict held-out labels surely better, where there is one."""
+def test_of_many_rows_the_first_model_is_that_of_the_best_curves(monkeypatch):
+    """All are weighed by rows that none of them learned from, where the first one held out some."""
     rng = np.random.default_rng(0)
     y = np.arange(4000) % 2
     logs = 1.5 * rng.normal(size=(4000, 2)) + 1.2 * y[:, None]
+    learned, weighed = [], []
+
+    def train(plan, engine, *args, own=Plan.train, **options):
+        learned.append(len(engine))
+        return own(plan, engine, *args, **options)
+
+    def weigh(answers, own=blending.blend_answers):
+        weighed.append([each.y for each in answers])
+        return own(answers)
+
+    monkeypatch.setattr(Plan, "train", train)
+    monkeypatch.setattr(blending, "blend_answers", weigh)
     for X, kinds in ((np.exp(logs), {"power", "ranks"}), (logs, {"linear"})):
-        model = MixtureClassifier(1, solver=LBFGS(3), random_state=0).fit(X, y)
-        assert model.model_.blend is None
-        assert set(model.marginals_) <= kinds
+        model = MixtureClassifier(1, solver=LBFGS(3, early_stopping=True), random_state=0)
+        model.fit(X, y)
+        assert model.marginals_[0] in kinds
+        assert len(model.marginals_) == len(set(model.marginals_)) >= 3
+        assert learned[-len(model.marginals_) :] == [3600] * len(model.marginals_)
+        assert {len(labels) for labels in weighed[-1]} == {2 * 400}  # whole, and with holes
+        assert model.score(X, y) > 0.70  # the best rule has 0.714
+
+
+def test_of_very_many_rows_equals_are_left_out(monkeypatch):
+    monkeypatch.setattr(blending, "_LARGE", 3500)
+    rng = np.random.default_rng(0)
+    y = np.arange(4000) % 2
+    X = 1.5 * rng.normal(size=(4000, 2)) + 1.2 * y[:, None]
+    model = MixtureClassifier(solver=LBFGS(3), random_state=0).fit(X, y)
+    assert model.marginals_ == ("linear", "ranks")
+    assert [row["chosen"] for row in model.choice_ if row["marginals"] == "power"] == [False]
 
 
 def test_a_model_beside_has_more_components():

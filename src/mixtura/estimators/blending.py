@@ -18,24 +18,26 @@ from mixtura.estimators.plan import INDICATORS, Decision, by_one, from_trial
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Blend, Fitted
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import spawn
+from mixtura.numerics import anew, spawn
 from mixtura.progress import Progress
 from mixtura.selection.blend import blend_answers
 from mixtura.selection.chooser import MOST, Contender
 from mixtura.selection.held_out import Answers
-from mixtura.solvers import LBFGS
 from mixtura.training.hybrid import Plan, Trained
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
+    from mixtura.estimators.deciding import Learned
 
 #: Rows that curves are learned from, at most; share of the time left that one model may take.
 _CURVE_ROWS, _TIME = 20_000, 0.2
 #: What indicators are worth in deviations of numbers, inverted; how many there may be; and knots of
 #: a column of numbers.
 _UNIT, _MOST_COLUMNS, _KNOTS = 0.5, 300, 8
-#: Iterations of a model of indicators where rows are many, and of how many: each looks at all.
-_ITERATIONS, _ENOUGH = 200, 50_000
+#: Where rows are more than candidates are compared on: iterations of a model beside the first, the
+#: gain that ends them, and rows that each looks at, at most; and rows that models are asked about
+#: together, so that all see the same holes.
+_ITERATIONS, _GAIN, _LARGE, _TOGETHER = 40, 1e-4, 50_000, 1_000
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
 _PATTERNS = 128
 
@@ -79,7 +81,7 @@ def kinds_for(engine: Engine) -> list[str]:
 
 def _n_knots(engine: Engine) -> int:
     """Knots per column of numbers: none where rows or columns are many, which would take long."""
-    few = len(engine) <= MOST and _n_indicators(engine, _KNOTS) <= _MOST_COLUMNS
+    few = len(engine) <= _LARGE and _n_indicators(engine, _KNOTS) <= _MOST_COLUMNS
     return _KNOTS if few and engine.n_numbers else 0
 
 
@@ -123,24 +125,39 @@ class Mapped:
         told = self.trial.held_out()
         return replace(found, plan=plan, engine=engine, trial=self.trial, held_out=told)
 
+    def train(
+        self,
+        estimator: MixtureClassifier,
+        found: Decision,
+        rows: Engine,
+        generator: torch.Generator,
+        progress: Progress,
+    ) -> Trained:
+        """A model of the rows, or of some, from one of the trial on, where there is one."""
+        way = replace(self.way, solver=found.plan.solver)
+        plan, begin = from_trial(estimator, way, self.trial)
+        if estimator.solver == "auto" and begin is None:
+            plan, rows = plan.limited(_ITERATIONS, _GAIN), rows.sample(_LARGE, generator)
+            begin = self.trial.models[0] if self.trial.models else None
+        engine = rows.under(self.scaling)
+        return plan.train(engine, generator, progress.part(_TIME), previous=begin)
+
 
 def best_of(found: Decision, others: Sequence[Mapped]) -> tuple[Decision, list[Mapped]]:
-    """What was found, unless in other units held-out labels are surely better predicted.
+    """What was found, or the same in other units, if that surely predicts held-out labels better.
 
-    A model of indicators, which knows no density of rows, stands beside it where the average of the
-    two surely predicts them better.
+    The others stand beside it; where rows are very many, only those that are of another kind.
     """
-    beside = []
+    beside = list[Mapped]()
     for each in others:
-        told, best = each.trial.held_out(), found.held_out
-        each.trial.won = False
-        if not (isinstance(told, Answers) and isinstance(best, Answers)):
-            continue
-        if each.way.marginals == INDICATORS:
-            each.trial.won = blend_answers([best, told])[1].surely_beats(best)
-            beside = [each] if each.trial.won else []
-        elif told.surely_beats(best):
-            each.trial.won, found = True, each.decision(found)
+        told, best, way = each.trial.held_out(), found.held_out, each.way
+        same = way.marginals != INDICATORS and way.term == found.plan.term
+        if same and told is not None and best is not None and told.surely_beats(best):
+            found = each.decision(found)
+        elif not same or found.engine.total_weight <= _LARGE:
+            beside.append(each)
+        else:
+            each.trial.won = False
     return found, beside
 
 
@@ -167,11 +184,28 @@ class Ensemble:
         estimator: MixtureClassifier,
         found: Decision,
         others: Sequence[Mapped],
+        first: Learned,
         generator: torch.Generator,
         progress: Progress,
     ) -> Ensemble:
-        """All are weighed by what they say of held-out rows; where there are none, all the same."""
+        """All are weighed by what they say of held-out rows; where there are none, all the same.
+
+        Where there are more rows than were compared on, the others learn from those that the first
+        one was shown, and all are asked about those that it was not.
+        """
+        models = [
+            (found.saw_all and each.trial.whole)
+            or each.train(estimator, found, first.shown, spawn(generator), progress)
+            for each in others
+        ]
         answers = [found.held_out, *(each.trial.held_out() for each in others)]
+        if first.held_out is not None and not found.saw_all:
+            rows, same = first.held_out.subsample(MOST, generator), spawn(generator)
+            units = [rows, *(rows.under(each.scaling) for each in others)]
+            answers = [
+                Answers.of(each.model, engine, anew(same), each.evidence, _TOGETHER)
+                for each, engine in zip([first.result, *models], units, strict=True)
+            ]
         told = [each for each in answers if isinstance(each, Answers)]
         weights, calibration = np.full(len(answers), 1.0 / len(answers)), Calibration()
         calibrations: list[Calibration | None] = [None] * len(others)
@@ -179,18 +213,7 @@ class Ensemble:
             weights, average = blend_answers(told)
             calibration = average.calibration
             calibrations = [each.calibration for each in told[1:]]
-        mixtures = []
-        for each in others:
-            trained = each.trial.whole if found.saw_all else None
-            if trained is None:
-                wanted, own = each.decision(found), spawn(generator)
-                engine = wanted.engine
-                plan, begin = from_trial(estimator, wanted.plan, each.trial)
-                if estimator.solver == "auto" and not isinstance(plan.solver, LBFGS):
-                    plan = replace(plan, solver=LBFGS(_ITERATIONS))
-                    engine = engine.sample(_ENOUGH, own)
-                trained = plan.train(engine, own, progress.part(_TIME), previous=begin)
-            mixtures.append(trained.model.to("cpu", torch.float64))
+        mixtures = [each.model.to("cpu", torch.float64) for each in models]
         scalings = [each.scaling for each in others]
         return cls(mixtures, scalings, calibrations, weights, calibration)
 

@@ -117,17 +117,17 @@ class MixtureClassifier(DensityClassifier):
         many as have the next one, in columns with three other values. Each is one model.
         "auto" trains all three and averages their class probabilities, by weights under which
         held-out labels are best predicted (two or one, where `max_time` is too short to try them);
-        all other answers are those of the "linear" model. One more ("indicators") has one
-        covariance per class of the indicators of categories and, in tables of up to 3,000 rows and
+        all other answers are those of the first, "linear" model. One more ("indicators") has one
+        covariance per class of the indicators of categories and, in tables of up to 50,000 rows and
         300 such indicators, of numbers, which fade from one of eight knots to the next: pairs that
-        go together count, and thresholds. With the default objective and tradeoff, those beside
-        "linear" are trained by the conditional likelihood, and by ranks there is one component per
-        class, with a covariance that classes share. Where rows have such values, in at most 128
-        different sets of columns (each takes time), the maps have atoms. Of more than 3,000 rows it
-        trains one map: that which predicts held-out labels surely better, or else "linear";
-        indicators of categories stand beside it if that surely helps. Where a density is named,
-        where training goes on (`warm_start`, `partial_fit`), and for the likelihood objective it is
-        "linear".
+        go together count, and thresholds. With the default objective, tradeoff and n_components,
+        those beside "linear" are trained by the conditional likelihood, and by ranks there is one
+        component per class, with a covariance that classes share. Where rows have such values, in
+        at most 128 different sets of columns (each takes time), the maps have atoms. Of more than
+        3,000 rows "power" takes the place of "linear" if it predicts held-out labels surely better;
+        of more than 50,000 it is left out if it does not, and the others learn from so many. Where
+        a density is named, where training goes on (`warm_start`, `partial_fit`), and for the
+        likelihood objective it is "linear".
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.
@@ -348,9 +348,10 @@ class MixtureClassifier(DensityClassifier):
                 others = Mapped.tried(found, ways_beside(self, found, kinds_for(found.every)))
                 if not found.saw_all and found.engine.total_weight > MOST:
                     found, others = best_of(found, others)
-                if others:
-                    ensemble = Ensemble.train(self, found, others, spawn(generator), progress)
+            own = spawn(generator) if others else generator
             outcome = train(self, found, generator, progress)
+            if others:
+                ensemble = Ensemble.train(self, found, others, outcome.model, own, progress)
         trained, engine, plan = outcome.model, found.engine, found.plan
         calibration = Calibration()
         if self.calibrate and not plan.generative:

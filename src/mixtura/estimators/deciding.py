@@ -110,9 +110,10 @@ def _engine(
 
 @dataclass(frozen=True)
 class Learned:
-    """What training gave, and the rows that it was not shown (None: it was shown all)."""
+    """What training gave, the rows that it was shown, and those that it was not, if any."""
 
     result: FitResult[Mixture]
+    shown: Engine
     held_out: Engine | None
 
 
@@ -133,7 +134,7 @@ def train(
         if begin is None:
             plan, begin = from_trial(estimator, plan, found.trial)
         result = plan.train(rows, own, progress, previous=begin, held_out=held_out)
-        return Learned(result, held_out)
+        return Learned(result, rows, held_out)
 
     def loss(trained: Learned, rows: Engine) -> float:
         return evaluate(trained.result.model, found.plan.objective(rows), rows)[1]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: The map that makes indicators of categories and numbers: of models beside a first one.
 INDICATORS = "indicators"
-_RANKS = KINDS[1]
+_POWER, _RANKS = KINDS
 #: How columns of numbers may be mapped.
 MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", *KINDS))
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
@@ -275,14 +275,14 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
 
     Models that differ err on different rows: the first of them gets the second best structure, and
     more components than a criterion of each class's likelihood asks for. Where held-out rows can
-    tell temperatures and models are averaged, all are trained by the conditional likelihood for a
-    margin, and classes share the covariance of ranks: what tells them apart is linear in these.
-    Where it was "auto" that took the absence of entries for a sign, they do not: rows to come may
-    lack entries for other reasons.
+    tell temperatures, all are trained by the conditional likelihood for a margin (but powers, where
+    they may take the first one's place), and classes share the covariance of ranks: what tells them
+    apart is linear in these. Where it was "auto" that took the absence of entries for a sign, they
+    do not: rows to come may lack entries for other reasons.
     """
     best, second = found.trial, found.chooser.runner_up("density") or found.trial
     by_default = (estimator.objective, estimator.tradeoff) == ("margin", "auto")
-    open_term = by_default and found.saw_all and bool(best.models)
+    open_term = by_default and bool(best.models)
     ways, informative = list[Plan](), estimator.missingness == "informative"
     open_counts = estimator.n_components == "auto"
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
@@ -296,9 +296,9 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
         if open_term and open_counts and kind.startswith(_RANKS):
             way = by_one(way, found.engine.n_numbers, _SHARED_ROWS)
+        if open_term and (found.saw_all or not kind.startswith(_POWER)):
+            way = replace(way, term=Conditional(), tradeoff=_CONDITIONAL)
         ways.append(way)
-    if open_term:
-        ways = [replace(way, term=Conditional(), tradeoff=_CONDITIONAL) for way in ways]
     return [_quick(estimator, way, _BESIDE) for way in ways]
 
 
