@@ -3,55 +3,83 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
+from numbers import Integral, Real
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
+from mixtura.answers import decoded
 from mixtura.data import Scaling
 from mixtura.data.columns import distinct
 from mixtura.data.given import ArrayLike
 from mixtura.data.packing import Packing
 from mixtura.data.schema import Schema, check_names, chosen_columns
 from mixtura.data.sequence_input import Sequences, read_sequences
+from mixtura.densities import DENSITIES, Structure
+from mixtura.estimators.answering import DensityEstimator
+from mixtura.estimators.base import FIT_CONSTRAINTS
+from mixtura.estimators.reading import TABLE_CONSTRAINTS
 from mixtura.exceptions import InvalidInputError
 
+#: Constraints of the parameters of hidden Markov models, of reading sequences, and of fitting.
+CHAIN_CONSTRAINTS: dict[str, list[object]] = {
+    "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    "density": [StrOptions(set(DENSITIES)), Structure],
+    "topology": [StrOptions({"ergodic", "left_to_right"})],
+    "n_mixtures": [Interval(Integral, 1, None, closed="left")],
+    "durations": [Interval(Integral, 1, None, closed="left")],
+    "prior_rows": [Interval(Real, 0, None, closed="left")],
+    "standardize": ["boolean"],
+    "channels_first": ["boolean"],
+    "id_column": [str],
+    "time_column": [None, str],
+    "unexpected": TABLE_CONSTRAINTS["unexpected"],
+    "categorical_features": TABLE_CONSTRAINTS["categorical_features"],
+    **FIT_CONSTRAINTS,
+}
 
-class ReadsSequences(Protocol):
-    """Parameters that say how sequences are read, as in `SequenceMixtureClassifier`."""
+
+class SequenceEstimator(DensityEstimator):
+    """An estimator of sequences: how it reads them, and their paths through its states."""
 
     channels_first: bool
     id_column: str
     time_column: str | None
-    unexpected: str
-    categorical_features: ArrayLike
-    feature_names_in_: np.ndarray
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.input_tags.categorical = tags.input_tags.sparse = False
+        return tags
 
-def read_channels(
-    estimator: ReadsSequences, X: ArrayLike, schema: Schema | None = None
-) -> tuple[Sequences, Schema]:
-    """Checked sequences, and the names of their channels; they are learned if there are none."""
-    assert isinstance(estimator, BaseEstimator)
-    sequences = read_sequences(
-        X,
-        channels_first=estimator.channels_first,
-        id_column=estimator.id_column,
-        time_column=estimator.time_column,
-    )
-    if schema is None:
-        vars(estimator).pop("feature_names_in_", None)
-        if sequences.names is not None:
-            estimator.feature_names_in_ = np.array(sequences.names, dtype=object)
-        _check_n_features(estimator, sequences.frames, reset=True)
-        schema = _learned(sequences, estimator.categorical_features)
-        return _coded(sequences, schema, estimator.unexpected), schema
-    sequences = _aligned(sequences, schema, estimator.unexpected)
-    _check_n_features(estimator, sequences.frames, reset=False)
-    return _coded(sequences, schema, estimator.unexpected), schema
+    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Sequences, Schema]:
+        sequences = read_sequences(
+            X,
+            channels_first=self.channels_first,
+            id_column=self.id_column,
+            time_column=self.time_column,
+        )
+        if schema is None:
+            vars(self).pop("feature_names_in_", None)
+            if sequences.names is not None:
+                self.feature_names_in_ = np.array(sequences.names, dtype=object)
+            _check_n_features(self, sequences.frames, reset=True)
+            schema = _learned(sequences, self.categorical_features)
+            return _coded(sequences, schema, self.unexpected), schema
+        sequences = _aligned(sequences, schema, self.unexpected)
+        _check_n_features(self, sequences.frames, reset=False)
+        return _coded(sequences, schema, self.unexpected), schema
+
+    def _rows(self, X: ArrayLike) -> Sequences:
+        return self._read(X, self._fitted.schema)[0]
+
+    def decode(self, X: ArrayLike) -> list[np.ndarray]:
+        """The likeliest path (T_i,) of each sequence through the states of its component."""
+        return decoded(self._fitted, self._rows(X), self.device)
 
 
 def _learned(sequences: Sequences, categorical_features: ArrayLike) -> Schema:

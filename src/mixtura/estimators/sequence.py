@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Self
 
 import numpy as np
-import torch
 from sklearn.base import _fit_context, clone
-from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.answers import Groups, Intervals, decoded
+from mixtura.answers import Groups, Intervals
 from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
-from mixtura.densities import DENSITIES, Structure
+from mixtura.densities import Structure
 from mixtura.estimators.channels import (
+    CHAIN_CONSTRAINTS,
+    SequenceEstimator,
     drawn_sequences,
     length_quantiles,
     lengths_to_draw,
-    read_channels,
 )
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.pairwise import PairwiseClassifier
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, training_engine
+from mixtura.estimators.reading import check_count, training_engine
 from mixtura.estimators.representing import METHODS, REPRESENTATIONS, SOLVERS, represent
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import NoDensityError, UnsupportedError
@@ -35,7 +35,8 @@ from mixtura.progress import Callback
 from mixtura.solvers import EM, Solver
 
 
-class SequenceMixtureClassifier(DensityClassifier):
+@dataclass(eq=False, repr=False)
+class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     """Classifies sequences of unequal length by hidden Markov models and by summaries.
 
     NaN means missing, in training and in prediction. Hidden Markov models integrate it out exactly:
@@ -139,109 +140,50 @@ class SequenceMixtureClassifier(DensityClassifier):
     """
 
     _parameter_constraints = {
-        "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "representation": [StrOptions(set(REPRESENTATIONS))],
         "method": [StrOptions(set(METHODS)), Objective],
         "multiclass": [StrOptions({"direct", "pairwise"})],
-        "density": [StrOptions(set(DENSITIES)), Structure],
-        "topology": [StrOptions({"ergodic", "left_to_right"})],
-        "n_mixtures": [Interval(Integral, 1, None, closed="left")],
-        "durations": [Interval(Integral, 1, None, closed="left")],
         "n_stages": [Interval(Integral, 1, None, closed="left")],
         "tradeoff": [Interval(Real, 0, 1, closed="both")],
         "solver": [StrOptions(set(SOLVERS)), Solver],
         "init": [StrOptions({"em"}), EM],
         "early_stopping": ["boolean"],
         "calibrate": ["boolean"],
-        "max_time": [None, Interval(Real, 0, None, closed="neither")],
-        "prior_rows": [Interval(Real, 0, None, closed="left")],
         "class_weight": [None, dict, StrOptions({"balanced"})],
-        "standardize": ["boolean"],
-        "channels_first": ["boolean"],
-        "id_column": [str],
-        "unexpected": TABLE_CONSTRAINTS["unexpected"],
-        "categorical_features": TABLE_CONSTRAINTS["categorical_features"],
-        "time_column": [None, str],
-        "device": [str, torch.device],
-        "callbacks": [None, "array-like"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
+        **CHAIN_CONSTRAINTS,
     }
 
-    def __init__(
-        self,
-        n_states: int | str = "auto",
-        *,
-        representation: str = "auto",
-        method: str | Objective = "auto",
-        multiclass: str = "direct",
-        density: str | Structure = "diag",
-        topology: str = "ergodic",
-        n_mixtures: int = 1,
-        durations: int = 1,
-        n_stages: int = 10,
-        tradeoff: float = 0.0,
-        solver: str | Solver = "lbfgs",
-        init: str | EM = "em",
-        early_stopping: bool = True,
-        calibrate: bool = True,
-        max_time: float | None = None,
-        prior_rows: float = 1.0,
-        class_weight: ClassWeight = None,
-        standardize: bool = True,
-        channels_first: bool = False,
-        id_column: str = "id",
-        time_column: str | None = None,
-        unexpected: str = "missing",
-        categorical_features: ArrayLike = None,
-        unlabeled: object = "auto",
-        device: Device = "auto",
-        callbacks: Iterable[Callback] | None = None,
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_states = n_states
-        self.representation = representation
-        self.method = method
-        self.multiclass = multiclass
-        self.density = density
-        self.topology = topology
-        self.n_mixtures = n_mixtures
-        self.durations = durations
-        self.n_stages = n_stages
-        self.tradeoff = tradeoff
-        self.solver = solver
-        self.init = init
-        self.early_stopping = early_stopping
-        self.calibrate = calibrate
-        self.max_time = max_time
-        self.prior_rows = prior_rows
-        self.class_weight = class_weight
-        self.standardize = standardize
-        self.channels_first = channels_first
-        self.id_column = id_column
-        self.time_column = time_column
-        self.unexpected = unexpected
-        self.categorical_features = categorical_features
-        self.unlabeled = unlabeled
-        self.device = device
-        self.callbacks = callbacks
-        self.random_state = random_state
-        self.verbose = verbose
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
-        tags.input_tags.categorical = tags.input_tags.sparse = False
-        return tags
+    n_states: int | str = "auto"
+    _: KW_ONLY
+    representation: str = "auto"
+    method: str | Objective = "auto"
+    multiclass: str = "direct"
+    density: str | Structure = "diag"
+    topology: str = "ergodic"
+    n_mixtures: int = 1
+    durations: int = 1
+    n_stages: int = 10
+    tradeoff: float = 0.0
+    solver: str | Solver = "lbfgs"
+    init: str | EM = "em"
+    early_stopping: bool = True
+    calibrate: bool = True
+    max_time: float | None = None
+    prior_rows: float = 1.0
+    class_weight: ClassWeight = None
+    standardize: bool = True
+    channels_first: bool = False
+    id_column: str = "id"
+    time_column: str | None = None
+    unexpected: str = "missing"
+    categorical_features: ArrayLike = None
+    unlabeled: object = "auto"
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
 
     # -- reading ---------------------------------------------------------------------------
-
-    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Sequences, Schema]:
-        return read_channels(self, X, schema)
-
-    def _rows(self, X: ArrayLike) -> Sequences:
-        return self._read(X, self._fitted.schema)[0]
 
     def _by_row(self, answers: ArrayLike, X: ArrayLike) -> ArrayLike:
         return per_sequence(answers, X, self.id_column)
@@ -369,10 +311,6 @@ class SequenceMixtureClassifier(DensityClassifier):
                 "representation='states'."
             )
         return self._explained(X, output, method, groups, intervals, max_time, random_state)
-
-    def decode(self, X: ArrayLike) -> list[np.ndarray]:
-        """The likeliest path of each sequence through the states of its likeliest component."""
-        return decoded(self._fitted, self._rows(X), self.device)
 
     def sample(  # type: ignore[override]
         self,

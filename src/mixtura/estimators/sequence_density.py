@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Self
 
 import numpy as np
 import torch
 from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.answers import (
     Forecast,
     Groups,
     Intervals,
-    decoded,
     draw_futures,
     forecast,
     frame_scores,
@@ -32,15 +30,15 @@ from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
-from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.channels import (
+    CHAIN_CONSTRAINTS,
+    SequenceEstimator,
     drawn_sequences,
     length_quantiles,
     lengths_to_draw,
-    read_channels,
 )
 from mixtura.estimators.clustering import Clustering, affordable
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_count, check_weight, training_engine
+from mixtura.estimators.reading import check_count, check_weight, training_engine
 from mixtura.exceptions import check_share, warn
 from mixtura.models.fitted import Fitted, log_density
 from mixtura.models.mixture import Mixture
@@ -78,7 +76,7 @@ def _judged(mixture: Mixture, held_out: Engine, generator: torch.Generator) -> L
 
 
 @dataclass(eq=False, repr=False)
-class SequenceDensity(Clustering):
+class SequenceDensity(SequenceEstimator, Clustering):
     """A mixture of hidden Markov models, fitted to sequences without labels by EM.
 
     Components are clusters of sequences, states are segments of them. NaN means missing, in
@@ -128,20 +126,8 @@ class SequenceDensity(Clustering):
 
     _parameter_constraints = {
         "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "density": [StrOptions(set(DENSITIES)), Structure],
-        "topology": [StrOptions({"ergodic", "left_to_right"})],
-        "n_mixtures": [Interval(Integral, 1, None, closed="left")],
-        "durations": [Interval(Integral, 1, None, closed="left")],
         "solver": [StrOptions({"em"}), EM],
-        "prior_rows": [Interval(Real, 0, None, closed="left")],
-        "standardize": ["boolean"],
-        "channels_first": ["boolean"],
-        "id_column": [str],
-        "time_column": [None, str],
-        "unexpected": TABLE_CONSTRAINTS["unexpected"],
-        "categorical_features": TABLE_CONSTRAINTS["categorical_features"],
-        **FIT_CONSTRAINTS,
+        **CHAIN_CONSTRAINTS,
     }
 
     n_components: int | str = "auto"
@@ -164,18 +150,6 @@ class SequenceDensity(Clustering):
     callbacks: Iterable[Callback] | None = None
     random_state: RandomState = None
     verbose: int = 0
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
-        tags.input_tags.categorical = tags.input_tags.sparse = False
-        return tags
-
-    def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Sequences, Schema]:
-        return read_channels(self, X, schema)
-
-    def _rows(self, X: ArrayLike) -> Sequences:
-        return self._read(X, self._fitted.schema)[0]
 
     @property
     def n_states_(self) -> int:
@@ -293,10 +267,6 @@ class SequenceDensity(Clustering):
             nothing = np.full(len(SHARES), -np.inf)
             found.append(weighted_quantiles(scores[seen], weights[seen]) if seen.any() else nothing)
         return np.stack(found)
-
-    def decode(self, X: ArrayLike) -> list[np.ndarray]:
-        """The likeliest path (T_i,) of each sequence through the states of its cluster."""
-        return decoded(self._fitted, self._rows(X), self.device)
 
     def state_proba(self, X: ArrayLike) -> list[np.ndarray]:
         """p(component, state of the frame | all of the sequence), (T_i, K, S) per sequence."""
