@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.data import Matrix
 from mixtura.data.given import ArrayLike, Device, Parameters
 from mixtura.data.schema import Schema
 from mixtura.exceptions import UnsupportedError
@@ -83,14 +82,6 @@ def fitted_model(estimator: HasModel) -> Fitted:
             "mixtura inside it."
         )
     return found
-
-
-def table_of(estimator: HasModel, X: ArrayLike) -> Matrix:
-    """Checked rows of a table; sequences are refused."""
-    rows = estimator._rows(X)
-    if not isinstance(rows, Matrix):
-        raise UnsupportedError("this display is for tables, and X holds sequences.")
-    return rows
 
 
 def printable(text: str) -> str:

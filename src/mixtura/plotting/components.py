@@ -30,7 +30,6 @@ from mixtura.plotting.base import (
     lines,
     require_matplotlib,
     shown,
-    table_of,
 )
 
 if TYPE_CHECKING:
@@ -242,7 +241,7 @@ class ComponentsDisplay(Display):
         mixture = model.mixture
         points, labels = np.zeros((0, 2)), np.zeros(0, dtype=int)
         if X is not None:
-            values = table_of(estimator, X).values
+            values = estimator._rows(X).values
             labels = _labels(model, y, len(values))
             step = -(-len(values) // MOST_POINTS)
             points, labels = values[::step][:, pair].astype(np.float64), labels[::step]
