@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureDensity
-from mixtura.densities import Diagonal, LowRank
+from mixtura.densities import Auto, Diagonal, LowRank
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 from mixtura.solvers import EM
 
@@ -70,6 +70,16 @@ def test_auto_is_good_for_rows_it_has_not_seen():
     model = MixtureDensity(random_state=0).fit(X[:40])
     assert isinstance(model.density_, LowRank | Diagonal)
     assert {row["question"] for row in model.choice_} == {"density"}
+
+
+def test_auto_is_shorthand_for_an_object(iris):
+    """Which is compared as its name is; one that leaves less open has fewer candidates."""
+    found = [
+        [str(row["density"]) for row in MixtureDensity(1, density=given).fit(iris[0][:60]).choice_]
+        for given in ("auto", Auto(), Auto(floor=0.1))
+    ]
+    assert found[0] == found[1]
+    assert found[2] == [str(each) for each in Auto(floor=0.1).candidates(4)]
 
 
 def test_information_criteria(model, iris):

@@ -80,6 +80,10 @@ def test_averages_of_models_are_explained(iris):
     orders = model.explain(row[None], method="permutation")
     total = orders.values[0].sum(0) + orders.base_values[0]
     np.testing.assert_allclose(total, model.predict_proba(row[None])[0], atol=1e-12)
+    short = iris[0][60:130:5].astype(np.float32)
+    found = model.explain(short)
+    total = found.values.sum(1) + found.base_values
+    np.testing.assert_allclose(total, model.predict_proba(short), atol=1e-12)
 
 
 def test_values_sum_to_the_answer_and_what_is_missing_gets_none(wine, wine_model, rng):

@@ -204,10 +204,13 @@ def test_averages_of_calibrated_models(averaged):
     same(loaded.predict_proba(HOLED), model.predict_proba(HOLED))
     same(loaded.is_outlier(HOLED, 0.0567), model.is_outlier(HOLED, 0.0567))
     unseen = {"calibration": (HOLED[:30], LABELS[:30])}
-    for options in ({}, unseen):
+    some = np.where(np.arange(30) % 5, LABELS[:30].astype(object), None)
+    for options in ({}, unseen, {"calibration": (HOLED[:30], some)}):
         wanted = model.predict_set(HOLED[:6], 0.7, **options)
         assert 0 < wanted.sum() < wanted.size
         same(loaded.predict_set(HOLED[:6], 0.7, **options), wanted)
+    with pytest.raises(InvalidInputError, match="one per row"):
+        loaded.predict_set(HOLED[:6], calibration=(HOLED[:2], [LABELS[0], "unheard"]))
 
 
 def test_estimators_answer_for_a_few_rows_in_numpy(averaged, monkeypatch):
@@ -425,10 +428,10 @@ def test_categories_of_a_graph(tmp_path):
     told = graph.get_modelmeta().custom_metadata_map
     assert json.loads(told["names"]) == [*"abcd", "color", "flag"]
     assert json.loads(told["categories"]) == [*[None] * 4, ["blue", "green", "red"], [False, True]]
-    rows = np.array([[1.0, 1.0, 1.0, 1.0, code, 0.0] for code in (np.nan, -1.0, 3.0, 2.0)])
+    rows = np.array([[1.0, 1.0, 1.0, 1.0, code, 0.0] for code in (np.nan, -1, 3, 1.5, 2)])
     proba = graph.run(["probabilities"], {"X": rows})[0]
-    np.testing.assert_array_equal(proba[[1, 2]], proba[[0, 0]])
-    assert not np.allclose(proba[3], proba[0])
+    np.testing.assert_array_equal(proba[1:4], proba[[0, 0, 0]])
+    assert not np.allclose(proba[4], proba[0])
 
 
 @pytest.mark.parametrize("labels", [Y, Y > 0, 1.0 * Y], ids=["integers", "booleans", "floats"])

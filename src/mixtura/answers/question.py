@@ -114,7 +114,10 @@ class ClassQuestion:
     def values(self, rows: Observations, subsets: Subsets) -> Tensor:
         if self.output == "mean":
             return self._numbers(rows, subsets)
-        found, blend = self._own_values(rows, subsets), self.model.blend
+        blend = self.model.blend
+        if blend is not None and isinstance(rows, Matrix):  # as in predictions
+            rows = replace(rows, values=rows.values.astype(np.float64))
+        found = self._own_values(rows, subsets)
         if blend is None or self.output == "log_density":
             return self._shown(found[0])
         others = [replace(self, model=each)._own_values(rows, subsets) for each in blend.members]

@@ -20,7 +20,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from mixtura.answers import Condition, Given, draw_by_chance
 from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
-from mixtura.densities import DENSITIES, Diagonal, Full, HolePattern, LowRank, Structure
+from mixtura.densities import DENSITIES, Auto, Diagonal, Full, HolePattern, LowRank, Structure
 from mixtura.engines import Engine, PunchedEngine, is_copy
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.checkpoint import checkpointed
@@ -283,8 +283,8 @@ class MixtureDensity(Clustering):
     def _structures(self, engine: Engine) -> list[Structure]:
         """What components may be, the first choice first."""
         structure = resolve(self.density, _DENSITIES)
-        if self.density != "auto" or not engine.n_numbers:
-            return structure.candidates(engine.n_numbers)[:1]
+        if self.density not in ("auto", Auto()) or not engine.n_numbers:
+            return structure.candidates(engine.n_numbers)
         found: list[Structure] = [Full(_FLOORS[0]), Full(_FLOORS[1])]
         if engine.n_numbers > 1:
             low_rank = LowRank(floor=_FLOORS[1]).candidates(engine.n_numbers)[0]

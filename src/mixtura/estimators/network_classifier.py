@@ -94,7 +94,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         Weight of unlabeled rows in the likelihood; labeled rows then weigh one minus it. 0 sets
         them aside altogether; "auto" decides as in `MixtureClassifier`.
     density : "low_rank", "auto", "full", "diag", "spherical", "student", or a `Structure`
-        What components are in the columns that hold numbers, as in `MixtureClassifier`.
+        What components are in the columns that hold numbers, as in `MixtureClassifier`; "auto"
+        compares nothing here: it is "low_rank", or "full" for one or two columns.
     solver : "linked_em", or a `LinkedEM`
         Steps of EM and fits of the read-out in turn, then gradients through both; a name is
         shorthand for an object of `mixtura.solvers` with its settings: iterations, the penalties

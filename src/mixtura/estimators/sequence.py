@@ -69,7 +69,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     multiclass : "direct" or "pairwise"
         One model of all classes, or one for each pair of them, whose probabilities are coupled.
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
-        Of the emissions, as in `MixtureClassifier`.
+        Of the emissions, as in `MixtureClassifier`; "auto" compares nothing here: it is "low_rank",
+        or "full" for one or two channels.
     n_mixtures : int
         Densities that the emissions of each state are a mixture of.
     topology : "ergodic" or "left_to_right"

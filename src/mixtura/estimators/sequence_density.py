@@ -91,7 +91,8 @@ class SequenceDensity(SequenceEstimator, Clustering):
         States of every hidden Markov model; "auto" compares 3, 6 and 12 by the likelihood of
         held-out sequences, or of pieces of them where there are fewer than 20.
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
-        Of the emissions, as in `MixtureClassifier`.
+        Of the emissions, as in `MixtureClassifier`; "auto" compares nothing here: it is "low_rank",
+        or "full" for one or two channels.
     n_mixtures, topology, durations
         As in `SequenceMixtureClassifier`.
     solver : "em", or an `EM`

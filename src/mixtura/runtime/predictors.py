@@ -11,7 +11,7 @@ import numpy as np
 from mixtura.conformal import conformal_thresholds
 from mixtura.constants import FAR
 from mixtura.coupling import couple
-from mixtura.data.columns import kept
+from mixtura.data.columns import is_missing, kept
 from mixtura.data.given import ArrayLike
 from mixtura.data.in_memory import as_table, with_indicators
 from mixtura.data.matrix import Matrix
@@ -218,12 +218,16 @@ class Classifier(Filler):
 
     def _unseen(self, X: ArrayLike, y: ArrayLike) -> HeldBack:
         values, labels = self._rows(X).values, np.asarray(y)
-        place = {label: at for at, label in enumerate(self.classes_.tolist())}
-        codes = np.array([place.get(label, -1) for label in labels.tolist()])
-        if codes.shape != (len(values),) or (codes < 0).any():
+        strange = len(self.classes_)
+        place = {-1: -1} | {label: at for at, label in enumerate(self.classes_.tolist())}
+        given = labels.tolist()
+        codes = np.array([-1 if is_missing(v) else place.get(v, strange) for v in given])
+        if codes.shape != (len(values),) or not 0 <= codes.max() < strange:
             raise InvalidInputError(
-                f"calibration=(X, y) needs a label of {self.classes_.tolist()} for every row."
+                f"calibration=(X, y) needs labels of {self.classes_.tolist()}, one per row; rows "
+                "without one, None or -1, are left out."
             )
+        values, codes = values[codes >= 0], codes[codes >= 0]
         return HeldBack(values, codes, np.ones(len(codes)), np.zeros(len(codes), dtype=int))
 
 

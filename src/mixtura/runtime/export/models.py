@@ -163,7 +163,9 @@ def probabilities(g: Graph, model: Fitted, values: str) -> str:
     if (levels := model.schema.levels(len(model.scaling.scale))).any():
         known = np.where(levels > 0, levels, np.inf)
         strange = g("Or", g("Less", values, np.where(levels > 0, 0.0, -np.inf)), holes)
-        holes = g("Or", strange, g("GreaterOrEqual", values, known))
+        strange = g("Or", strange, g("GreaterOrEqual", values, known))
+        between = g("Not", g("Equal", values, g("Floor", values)))
+        holes = g("Or", strange, g("And", between, levels > 0))
     missing = g("ReduceMean", g.cast(holes), np.array([1]), keepdims=1)
     first = _own_proba(g, model, values, holes, missing)
     if model.blend is None:
