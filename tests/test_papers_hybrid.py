@@ -16,7 +16,7 @@ from sklearn.neighbors import kneighbors_graph
 from mixtura import MixtureClassifier, papers
 from mixtura.data import Table
 from mixtura.datasets import load_dataset
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
 from mixtura.papers.hybrid import (
     _prepared,
@@ -227,7 +227,7 @@ def started():
     ).fit(X, y)
     table = Table(X, y, scaling=model.scaling_, device=torch.device("cpu"))
     rows = np.arange(240)
-    return model.mixture_, LocalEngine(table.take(rows[:160])), LocalEngine(table.take(rows[160:]))
+    return model.mixture_, Engine(table.take(rows[:160])), Engine(table.take(rows[160:]))
 
 
 @pytest.mark.parametrize("margin", [None, 3.0])

@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 from mixtura.data import Scaling, Table, resolve_device
 from mixtura.data.given import Parameters, Setting
 from mixtura.densities import Diagonal
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.estimators import MixtureClassifier
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Objective
@@ -53,7 +53,7 @@ class OneStart:
     """
 
     mixture: Mixture
-    engine: LocalEngine
+    engine: Engine
     scaling: Scaling = field(repr=False)
 
     @classmethod
@@ -72,12 +72,12 @@ class OneStart:
         ).fit(X, y)
         device = resolve_device(report.device, X.size)
         table = Table(X, y, np.ones(len(X)), scaling=model.scaling_, device=device)
-        return cls(model.mixture_.to(device), LocalEngine(table), model.scaling_)
+        return cls(model.mixture_.to(device), Engine(table), model.scaling_)
 
-    def rows(self, X: np.ndarray, y: np.ndarray) -> LocalEngine:
+    def rows(self, X: np.ndarray, y: np.ndarray) -> Engine:
         """Further rows in the units of the model, NaN where missing."""
         device = self.engine.device
-        return LocalEngine(Table(X, y, np.ones(len(X)), scaling=self.scaling, device=device))
+        return Engine(Table(X, y, np.ones(len(X)), scaling=self.scaling, device=device))
 
     def train(
         self,
@@ -86,7 +86,7 @@ class OneStart:
         callbacks: Iterable[Callback] = (),
         max_time: float | None = None,
         generator: torch.Generator | None = None,
-        held_out: LocalEngine | None = None,
+        held_out: Engine | None = None,
     ) -> Trained:
         """Training from the start, for so many seconds at most."""
         progress = Progress(callbacks, max_time=max_time)
@@ -100,7 +100,7 @@ class OneStart:
         return self.train(recipe.objective, EBW(recipe.iterations)).mixture
 
 
-def accuracy(mixture: Mixture, engine: LocalEngine) -> float:
+def accuracy(mixture: Mixture, engine: Engine) -> float:
     """Percent of the rows that are classified correctly."""
     return 100.0 * (1.0 - evaluate(mixture, Conditional(), engine)[0])
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Scaling, Table, resolve_device
+from mixtura.data import Batch, Scaling, Table, resolve_device
 from mixtura.data.given import Parameters
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid import _side_by_side as side_by_side
 from mixtura.papers.hybrid._side_by_side import Outcome, Trial
@@ -48,9 +49,9 @@ class Prepared(NamedTuple):
     """
 
     starts: Starts
-    engine: LocalEngine
-    held_out: LocalEngine
-    test: LocalEngine
+    engine: Engine
+    held_out: Engine
+    test: Engine
     batch_size: int
     quick: bool
 
@@ -65,14 +66,8 @@ class Prepared(NamedTuple):
     ) -> Prepared:
         """Training, validation and test rows, in single precision."""
         device = resolve_device(report.device, parts[0][0].size)
-        train, held_out, test = (
-            LocalEngine(
-                Table(
-                    X, y.astype(np.int64) + 1, scaling=scaling, device=device, dtype=torch.float32
-                )
-            )
-            for X, y in parts
-        )
+        table = partial(Table, scaling=scaling, device=device, dtype=torch.float32)
+        train, held_out, test = (Engine[Batch](table(X, y.astype(np.int64) + 1)) for X, y in parts)
         return cls(starts, train, held_out, test, batch_size, report.quick)
 
     def epochs(self, number: int) -> int:

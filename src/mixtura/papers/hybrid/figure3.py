@@ -18,7 +18,7 @@ import torch
 from mixtura.data import Scaling, Table, resolve_device
 from mixtura.data.given import Parameters
 from mixtura.densities import FullGaussian, Gaussian
-from mixtura.engines import LocalEngine
+from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid._training import error_rate
 from mixtura.papers.hybrid.figure1 import train_hybrid
@@ -138,9 +138,9 @@ def _score(mixture: Mixture, X: np.ndarray, device: torch.device) -> float:
     scaling = Scaling.identity(X.shape[1])
     table = Table(X, scaling=scaling, device=device, dtype=torch.float32)
     moved = mixture.to(device)
-    LocalEngine(table.take(np.arange(1))).concat(moved.class_log_joint, moved.density)
+    Engine(table.take(np.arange(1))).concat(moved.class_log_joint, moved.density)
     began = time.perf_counter()
-    LocalEngine(table).concat(moved.class_log_joint, moved.density)
+    Engine(table).concat(moved.class_log_joint, moved.density)
     return time.perf_counter() - began
 
 
