@@ -485,6 +485,18 @@ def test_labels_by_id():
     assert per_sequence(y, renamed, id_column="run").tolist() == LABELS
 
 
+def test_a_channel_that_is_called_time():
+    """Rows are not sorted by it unless one says so."""
+    X = FRAME.assign(time=np.arange(len(FRAME)))
+    with pytest.warns(AmbiguousDataWarning, match="time_column='time'"):
+        assert read_sequences(X).names == [*read_sequences(FRAME).names, "time"]
+    with warnings.catch_warnings(action="error"):
+        shuffled = read_sequences(X.sample(frac=1, random_state=0), time_column="time")
+        found = {name: part for name, part in zip(shuffled.ids, shuffled.split(), strict=True)}
+        for name, part in zip(IDS, read_sequences(FRAME).split(), strict=True):
+            np.testing.assert_array_equal(found[name], part)
+
+
 def test_labels_by_number():
     """Ids that are numbers: pandas' own index may mean them, or nothing."""
     X, y = FRAME.assign(id=np.repeat([3, 0, 2, 1], LENGTHS)), pd.Series(["v", "w", "u", "U"])

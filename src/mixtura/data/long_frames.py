@@ -11,6 +11,8 @@ from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
 #: Steps in time that are so many times as long as the usual one are gaps.
 GAP = 1.5
+#: Names of columns that mostly hold times.
+_TIMES = {"time", "timestamp", "datetime"}
 
 
 def is_frame(X: ArrayLike) -> bool:
@@ -40,6 +42,17 @@ def check_columns(X: ArrayLike, id_column: str, time_column: str | None) -> list
     if twice:
         raise InvalidInputError(f"X has several columns named {twice}: give each its own name.")
     return [name for name in columns if name not in (id_column, time_column)]
+
+
+def warn_of_times(channels: list[ArrayLike]) -> None:
+    """Channels whose names say that rows are to be sorted by them."""
+    for name in channels:
+        if str(name).lower() in _TIMES:
+            warn(
+                f"column {name!r} is taken for a channel, and rows stay in their order. "
+                f"Remedy: time_column={name!r} sorts by it; a channel may have another name.",
+                AmbiguousDataWarning,
+            )
 
 
 def grouped(X: ArrayLike, id_column: str) -> tuple[np.ndarray, np.ndarray]:

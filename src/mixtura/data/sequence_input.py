@@ -24,6 +24,7 @@ from mixtura.data.long_frames import (
     places_of,
     unique,
     warn_of_gaps,
+    warn_of_times,
 )
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Categories
@@ -437,6 +438,8 @@ def _from_frame(X: ArrayLike, id_column: str, time_column: str | None, gaps: boo
         times = times[order]
         if not gaps:
             warn_of_gaps(times, offsets)
+    else:
+        warn_of_times(channels)
     names = [str(name) for name in channels]
     form = Form("long", library_of(X), columns=(id_column, time_column))
     found = Sequences(frames[order], offsets, names, ids, times, form, order, categories)

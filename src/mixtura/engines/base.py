@@ -55,7 +55,7 @@ class Engine(Generic[AnyBatch]):
 
     @property
     def weight(self) -> Tensor:
-        """(n,) positive weights."""
+        """(n,) weights: positive, but for copies that count against others."""
         return self._inner.weight
 
     @property

@@ -109,7 +109,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         Make probabilities honest by what networks say of held-out rows, whole and with holes.
     prior_rows, standardize, class_weight, categorical_features, unexpected, missingness,
     unlabeled, max_time, device, callbacks
-        As in `MixtureClassifier`.
+        As in `MixtureClassifier`, but for `prior_rows`, which is a number here.
     random_state, verbose : as in scikit-learn.
 
     Attributes
