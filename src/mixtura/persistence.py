@@ -134,7 +134,7 @@ class _Unpacker(Unpacker):
         if kind is None:
             raise FileFormatError(
                 f"it holds an object of a class that is not here: {stored['path']} cannot be "
-                "imported. Remedy: make its module importable, as it was when the model was saved."
+                "imported here. Remedy: make its module importable, as when the model was saved."
             )
         found = kind(**self.of_dict(stored["settings"]))
         if isinstance(found, Density) and not all(
