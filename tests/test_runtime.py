@@ -317,7 +317,7 @@ def test_what_a_model_cannot_answer(averaged, tmp_path):
         loaded.score_samples(X)
     with pytest.raises(UnsupportedError, match="holds no rows back"):
         loaded.predict_set(X)
-    with pytest.raises(InvalidInputError, match=r"a label of .* for every row"):
+    with pytest.raises(InvalidInputError, match=r"labels of .*, one per row"):
         loaded.predict_set(X, calibration=(X, np.full(N, 7)))
 
 
