@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -36,6 +35,9 @@ from mixtura.exceptions import (
 from mixtura.models.fitted import Observations
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network, RegressionNetwork
+
+#: Deviations from zero from which on an offset would eat digits of variances.
+_FAR_OFF = 100.0
 
 
 class DensityEstimator(TransformerMixin, ModelEstimator):
@@ -72,8 +74,9 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
             weight = np.repeat(weight, rows.lengths)
         names = getattr(self, "feature_names_in_", None)
         scaling = Scaling.measure(values, weight, names)
-        if not self.standardize:  # offsets are taken off all the same: they would eat the digits
-            scaling = replace(scaling, scale=np.ones(values.shape[1]))
+        if not self.standardize:
+            far = np.abs(scaling.location) > _FAR_OFF * scaling.scale
+            scaling = Scaling(np.where(far, scaling.location, 0.0), np.ones(values.shape[1]))
         return scaling.sparing(schema.levels(values.shape[1]))
 
     # -- attributes ----------------------------------------------------------------------------
