@@ -66,7 +66,8 @@ class MixtureClassifier(DensityClassifier):
         compares low rank (full for one or two features), a smaller rank, a higher floor of the
         variances, and variances alone, on held-out rows; and Student's t, where whole rows of
         classes lie far out on either side (of 30 numbers at most), and, of 100 labels at most, a
-        covariance that all classes share, which is taken where labels are too few to compare.
+        covariance that all classes share (of more than 128 numbers, variances with a still higher
+        floor), which is taken where labels are too few to compare.
     objective : "margin", "conditional", "smooth_margin", "likelihood", or an `Objective`
         The discriminative term; a name is shorthand for an object of `mixtura.objectives` with its
         own settings, such as `Margin(margin=20.0)`.

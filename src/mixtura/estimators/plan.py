@@ -247,7 +247,7 @@ def _for_few(plans: list[Plan], rows: Engine) -> list[Plan]:
     way = replace(plans[0], recipe=recipe)
     if too_few(rows):
         return [way]
-    return [*plans, way] if shared and int(rows.labeled.sum()) <= _FEW else plans
+    return [*plans, way] if int(rows.labeled.sum()) <= _FEW else plans
 
 
 def from_trial(
