@@ -28,6 +28,7 @@ from mixtura import (
     load,
 )
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
+from mixtura.runtime import load as runtime_load
 from mixtura.solvers import EM, LinkedEM
 
 pd = pytest.importorskip("pandas")
@@ -248,6 +249,28 @@ def test_rows_that_are_no_tables():
     for row in ({"a": 1.0}, [{"a": 1.0}], {1.0}):
         with pytest.raises(InvalidInputError, match=r"a dict or set.*DataFrame\(\[row\]\)"):
             model.fit(row)
+    with pytest.raises(InvalidInputError, match=r"structured array.*DataFrame\(X\)"):
+        model.fit(NUMBERS.to_records(index=False))
+
+
+def test_columns_of_arrow_tables_go_by_their_names(tmp_path):
+    """As those of data frames do, in all answers, messages, and without training's library."""
+    pa = pytest.importorskip("pyarrow")
+    table = pa.Table.from_pandas(FRAME.set_axis([*range(100, 100 + len(FRAME))]))
+    assert "__index_level_0__" in table.column_names
+    backwards = table.select(FRAME.columns[::-1].tolist())
+    model = clone(CLASSIFIER).fit(FRAME, Y)
+    model.save(tmp_path / "model")
+    for each in (model, clone(CLASSIFIER).fit(table, Y), runtime_load(tmp_path / "model")):
+        assert each.feature_names_in_.tolist() == list(FRAME)
+        found = each.predict_proba(backwards)
+        np.testing.assert_allclose(found, model.predict_proba(FRAME), rtol=1e-12)
+        pd.testing.assert_frame_equal(
+            each.impute(backwards), model.impute(FRAME), check_dtype=False
+        )
+    names = pa.array([str(i) for i in range(len(FRAME))])
+    with pytest.warns(exceptions.AmbiguousDataWarning, match="column 'name': text"):
+        MixtureDensity(1, **PLAIN).fit(table.append_column("name", names))
 
 
 def test_a_polars_series_is_not_a_table():

@@ -11,6 +11,8 @@ from mixtura import (
     BoostedMixtureClassifier,
     MixtureClassifier,
     MixtureNetworkClassifier,
+    MixtureNetworkRegressor,
+    MixtureRegressor,
     PairwiseClassifier,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
@@ -308,3 +310,34 @@ def test_a_stream_says_what_its_classes_are():
     assert two.classes_.tolist() == [0, 1]
     with pytest.raises(InvalidInputError, match="unlabeled marker -1"):
         settled("mixture", unlabeled=-1).partial_fit(X, codes - 1, classes=[-1, 0, 1])
+
+
+@pytest.mark.parametrize("kind", ["boolean", "Int64"])
+@pytest.mark.parametrize("hole", [False, True])
+def test_classes_keep_their_type_beside_holes(kind, hole):
+    """Data frames have types of whole numbers and booleans that know missing entries."""
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    y = pd.Series(rng.permutation([0, 1] * 10), dtype=kind)
+    X = np.column_stack([y.to_numpy(dtype=float) * 4, np.zeros(20)]) + rng.normal(size=(20, 2))
+    forms = [y.mask(np.arange(20) < 4) if hole else y]
+    if hole:
+        pl = pytest.importorskip("polars")
+        forms += [forms[0].array, pl.Series([None if v is pd.NA else v for v in forms[0]])]
+    for labels in forms:
+        model = clone(CLASSIFIERS["mixture"]).fit(X, labels)
+        assert model.classes_.dtype == (bool if kind == "boolean" else np.int64)
+        assert model.predict(X).dtype == model.classes_.dtype
+        assert model.score(X, labels) > 0.8
+
+
+@pytest.mark.parametrize("form", [np.asarray, list, lambda dates: dates - dates[0]])
+def test_dates_are_neither_labels_nor_targets(form):
+    pd = pytest.importorskip("pandas")
+    y = form(pd.date_range("2026", periods=6))
+    X = np.arange(12.0).reshape(6, 2)
+    with pytest.raises(InvalidInputError, match="dates or times, which are no class labels"):
+        MixtureClassifier(1).fit(X, y)
+    for model in (MixtureRegressor(1), MixtureNetworkRegressor(1)):
+        with pytest.raises(InvalidInputError, match=r"y must hold numbers.*(days since|Timestamp)"):
+            model.fit(X, y)

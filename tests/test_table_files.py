@@ -145,6 +145,14 @@ def test_damaged_files_are_refused(suffix, tmp_path):
         read_frame(path)
 
 
+@pytest.mark.parametrize("suffix", [".json", ".JSONL", ".npz"])
+def test_files_that_are_no_tables_are_refused_by_their_names(suffix, tmp_path):
+    path = tmp_path / f"table{suffix}"
+    path.write_text('[{"a": 1, "b": 1}]')
+    with pytest.raises(FileFormatError, match=r"is no table: .* from \.parquet.*\.csv"):
+        read_frame(path)
+
+
 def test_folders_that_cannot_be_written_to_are_refused_early(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="cannot be written to: choose another"):

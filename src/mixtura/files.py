@@ -34,6 +34,7 @@ _KINDS = {
     **dict.fromkeys([".xlsx", ".xlsm", ".xls"], "excel"),
     **dict.fromkeys([".csv", ".tsv", ".txt"], "text"),
 }
+_NO_TABLES = {".json", ".jsonl", ".ndjson", ".xml", ".html", ".pkl", ".npy", ".npz"}
 #: Packages that a kind needs beside pandas.
 _NEEDS = {"parquet": ("pyarrow",), "arrow": ("pyarrow",), "excel": ("openpyxl",)}
 _DELIMITERS = ",;\t|"
@@ -123,6 +124,11 @@ def read_frame(
         raise FileNotFoundError(f"there is no file {path}.")
     kind = _KINDS.get(path.suffix.lower(), "text")
     _check_packages(kind)
+    if path.suffix.lower() in _NO_TABLES:
+        raise FileFormatError(
+            f"{path.name} is no table: tables are read from {', '.join(_KINDS)}, and text also "
+            "compressed (.gz)."
+        )
     if kind == "text":
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             return read_text(stream, path.name, missing, text)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from numbers import Integral
 
 import numpy as np
@@ -17,7 +18,7 @@ _DENSE_BYTES = 2**32
 
 
 def as_table(X: ArrayLike) -> ArrayLike:
-    """X itself; a sparse matrix becomes dense, what is masked NaN.
+    """X itself; an Arrow table becomes a data frame, a sparse matrix dense, what is masked NaN.
 
     A Series, an empty frame or one that has not been read yet is refused.
     """
@@ -31,6 +32,8 @@ def as_table(X: ArrayLike) -> ArrayLike:
         return _dense(X)
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
         raise InvalidInputError("X is a lazy data frame, without rows yet: pass X.collect().")
+    if hasattr(X, "to_pandas") and hasattr(X, "column_names") and find_spec("pandas"):  # Arrow's
+        X = X.to_pandas()
     if is_frame(X) and not len(X.columns):
         raise InvalidInputError("X is a data frame without columns: pass one with at least one.")
     if hasattr(X, "to_frame") and not hasattr(X, "columns"):
@@ -49,6 +52,10 @@ def _check_rows(X: ArrayLike) -> None:
         raise InvalidInputError(
             "X holds a dict or set, and rows are those of a table: pass a data frame, such as "
             "pandas.DataFrame([row]) for one row by names."
+        )
+    if getattr(getattr(X, "dtype", None), "names", None):
+        raise InvalidInputError(
+            "X is a structured array, and rows are those of a table: pass pandas.DataFrame(X)."
         )
     if any(isinstance(cell, str) for cell in cells):
         raise InvalidInputError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.utils import column_or_1d
 
-from mixtura.data.columns import is_missing, unmasked
+from mixtura.data.columns import BOOLEANS, is_missing, name_of_type, unmasked
 from mixtura.data.given import ArrayLike
 from mixtura.data.tables import UNLABELED
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
@@ -46,7 +46,11 @@ def read_labels(y: ArrayLike) -> np.ndarray:
     """(n,) labels as they are: what stands beside text in a list does not become text."""
     if isinstance(y, list | tuple) and 0 < sum(isinstance(label, str) for label in y) < len(y):
         y = np.array(y, dtype=object)
-    return column_or_1d(unmasked(y), warn=True)
+    y = unmasked(y)
+    if name_of_type(getattr(y, "dtype", "")) in BOOLEANS | {"int", "uint"}:
+        plain = np.asarray(y)  # of types that hold NA, too, which must not become floats
+        y = plain if plain.dtype.kind in "biu" else np.array([*y], dtype=object)
+    return column_or_1d(y, warn=True)
 
 
 def read_labels_of(y: ArrayLike, n_rows: int) -> np.ndarray:

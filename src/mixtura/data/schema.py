@@ -213,9 +213,10 @@ class Schema:
 
         What X holds in `untold` entries (n, D), which the model could not know, comes back.
         """
+        X = as_table(X)
         if not is_frame(X):
             found = self.decode(values)
-            return found if untold is None else kept(found, table_of(as_table(X)), untold)
+            return found if untold is None else kept(found, table_of(X), untold)
         names, values = self.names_in(X), np.asarray(values, dtype=np.float64)
         places = self._places(names, len(X.columns))
         known = self.names or tuple(X.columns)

@@ -142,6 +142,11 @@ def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool
     given = np.asarray(unmasked(y.plain() if isinstance(y, CodedLabels) else y))
     if not several or given.ndim != 2:
         given = column_or_1d(given, warn=True)
+    if given.dtype.kind in "mM":
+        raise InvalidInputError(
+            f"y must hold numbers, and holds {given.dtype}: predict what is meant by it, such as "
+            "days since a date, (y - y.min()) / numpy.timedelta64(1, 'D')."
+        )
     try:
         given = given.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -232,6 +237,11 @@ def _distinct(labels: np.ndarray) -> np.ndarray:
     if "str" in kinds and len(kinds) > 1:
         raise InvalidInputError(
             f"y mixes labels of the types {', '.join(sorted(kinds))}: make them all one type."
+        )
+    if labels.dtype.kind in "mM" or kinds & {"date", "datetime", "time", "timedelta", "Timestamp"}:
+        raise InvalidInputError(
+            "y holds dates or times, which are no class labels: predict what is meant by them, "
+            "such as the weekday, or turn them into text by str()."
         )
     plain = np.array(labels.tolist())
     check_classification_targets(plain)
