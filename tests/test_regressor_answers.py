@@ -157,3 +157,13 @@ def test_bad_questions(linear, clock):
     nothing = model.explain(blank)
     assert (nothing.values == 0).all()
     np.testing.assert_allclose(nothing.base_values, model.predict(blank))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rare_categories_have_no_leverage(seed):
+    """Six columns of categories, most of few rows, five of which tell nothing."""
+    rng = np.random.default_rng(seed)
+    X = np.minimum(rng.geometric(0.4, (400, 6)), 8).astype(float)
+    y = (X[:, 0] == 1) + rng.normal(size=400)
+    model = MixtureRegressor(1, categorical_features=range(6), random_state=0)
+    assert model.fit(X[:120], y[:120]).score(X[120:], y[120:]) > -0.05

@@ -79,14 +79,14 @@ class MixtureClassifier(DensityClassifier):
         weigh one minus it, and 0 sets unlabeled rows aside. "auto" is 0.5 if labels that are held
         out in turn are clearly better predicted then, and 0, with a warning, if they are not or
         there are fewer than ten, or than three per class; units (see `standardize`, `marginals`)
-        are those of all rows even then. In a stream the first part with unlabeled
-        rows decides: those of later parts are set aside too, or count like labeled ones in online
-        EM.
+        are those of all rows even then. In a stream the first call decides, and the unlabeled rows
+        of later ones count like labeled ones in online EM, or are set aside, with a warning where
+        the first call had none.
     solver : "auto", "em", "ebw", "adam", "lbfgs", or a `Solver`
         A name is shorthand for an object of `mixtura.solvers` with its own settings, such as
-        `Adam(learning_rate=1e-3)`. "auto": EM for the likelihood; L-BFGS on small data and Adam on
-        large for the others. L-BFGS then takes a few iterations on all rows, from the first of the
-        models that were trained without some of them on, where there are such.
+        `Adam(learning_rate=1e-3)`. "auto": EM for the likelihood; for the others L-BFGS of up to
+        3,000 rows, and Adam of more. L-BFGS then takes a few iterations on all rows, from the first
+        of the models that were trained without some of them on, where there are such.
     init : "em", or an `EM`
         Where another solver goes on, it starts from EM on the rows of each class: that is
         `EM(max_iter=100, tol=0.001 * D, n_init=1)` for D columns of numbers (ten at least; no more
@@ -99,7 +99,8 @@ class MixtureClassifier(DensityClassifier):
     class_prior : "empirical", "uniform" or array
         "empirical" starts at the class frequencies and is trained; the others stay as given.
     class_weight : None, "balanced" or dict
-        Weights of the classes, as in scikit-learn.
+        Weights of the classes, as in scikit-learn; "balanced" needs all rows at once, and is
+        refused in `partial_fit`.
     max_time : float or None
         Seconds that training may take. It begins with a sample of the rows and takes larger ones
         while time remains; the best model is kept, and a warning says what was cut short. Every
@@ -163,8 +164,8 @@ class MixtureClassifier(DensityClassifier):
         None: nothing else. After fitting, and with the `classes` of `partial_fit`, "auto" takes -1
         for a class if it is one of them.
     device : "auto", "cpu", "cuda", ...
-        Float32 data are trained by Adam, and predicted, in float32 where the floor of the variances
-        is high enough for its rounding; all else runs in double precision.
+        Float32 data are trained by Adam, and predicted by a single model, in float32 where the
+        floor of the variances is high enough for its rounding; all else runs in double precision.
     callbacks : list of callables
         Called with a dict after every iteration; training stops when one returns True.
     random_state, verbose : as in scikit-learn.

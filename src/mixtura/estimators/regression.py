@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 #: to compare any. The study behind them is docs/results/answers.md.
 _MODELS: tuple[tuple[int, Structure, str], ...] = (
     (1, Full(0.1), "linear"),
+    (1, Full(1.0), "linear"),
     (1, Full(1e-4), "linear"),
     (4, Full(1e-3), "linear"),
     (4, Full(1e-3), "ranks"),

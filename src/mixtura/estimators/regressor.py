@@ -58,6 +58,9 @@ from mixtura.solvers import EM, LBFGS
 
 #: Units of a target per deviation: k-means then takes it for as many features as the square.
 _TARGET_UNITS = 2.0
+#: The unit of indicators, whatever their variance: a category of few rows has no more leverage than
+#: one of many.
+_INDICATOR = 0.5
 
 
 @dataclass(eq=False, repr=False)
@@ -190,14 +193,15 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         return self
 
     def _scaled(self, values: ArrayLike, weight: np.ndarray, indicators: Indicators) -> Scaling:
-        """Units of features, each of variance one, and of the targets beside them."""
+        """Units of numbers, each of variance one, of indicators, and of the targets beside them."""
         names = np.asarray(getattr(self, "feature_names_in_", np.arange(self.n_features_in_)))
         n_features = len(indicators.column)
         targets = [f"target {place}" for place in range(values.shape[1] - n_features)]
         names = np.append(names[indicators.column].astype(object), targets)
         found = Scaling.measure(values, weight, names)
+        own = np.append(indicators.itself, np.ones(len(targets), bool))
         units = np.where(np.arange(len(names)) < n_features, 1.0, _TARGET_UNITS)
-        return Scaling(found.location, found.scale / units)
+        return Scaling(found.location, np.where(own, found.scale, _INDICATOR) / units)
 
     # -- answers -------------------------------------------------------------------------------
 
