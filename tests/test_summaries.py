@@ -13,6 +13,7 @@ from mixtura.data.sequence_input import read_sequences
 from mixtura.datasets import make_hmm_sequences
 from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
+from mixtura.models.summarized import _slopes
 from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _thresholds
 from mixtura.solvers import EM
 from mixtura.training.groups import NOTHING, Folds
@@ -184,6 +185,20 @@ def test_failed_channels_are_integrated_out_and_lost_frames_make_doubts(data):
         ]
         expected = np.array(log_density) + model.log_prior.numpy()
         assert_allclose(found[row].diff(), np.diff(expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_patterns_of_channels_share_their_elimination(share, rng):
+    """All of them, or some, are solved as one by one."""
+    patterns = torch.cartesian_prod(*[torch.tensor([False, True])] * 5)
+    patterns = patterns[torch.from_numpy(rng.random(32) >= share)]
+    root, means = (torch.from_numpy(rng.normal(size=(15, width))) for width in (20, 3))
+    found = _slopes(root @ root.T, means, patterns)
+    for pattern, slopes in zip(patterns, found, strict=True):
+        kept = pattern.repeat_interleave(3)
+        expected = torch.linalg.solve((root @ root.T)[kept][:, kept], means[kept])
+        assert_allclose(slopes[kept], expected, atol=1e-10)
+        assert not slopes[~kept].any()
 
 
 def test_weights_are_repetitions(data):

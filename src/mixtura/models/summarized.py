@@ -15,6 +15,8 @@ from mixtura.parts import storable
 
 #: Shares of frames that are lost count in multiples of this.
 _STEP = 0.2
+#: Patterns of missing channels that are gone through together.
+_PATTERNS = 256
 
 
 @storable
@@ -53,23 +55,53 @@ class Summarized:
         assert isinstance(batch, SequenceBatch)
         x, seen = self.summary(batch)
         lost = (batch.lost_frames() / _STEP).round() * _STEP
-        like = torch.cat([lost[:, None], seen.to(lost)], 1)
-        groups, which = like.unique(dim=0, return_inverse=True)
-        found = self.log_prior.repeat(len(batch), 1)
-        for number, (share, *channels) in enumerate(groups.tolist()):
-            mine, pattern = which == number, torch.tensor(channels, device=seen.device) > 0.0
-            found[mine] += self._evidence(x[mine][:, pattern].flatten(1), pattern, share)
+        found, x = self.log_prior.repeat(len(batch), 1), x.flatten(1)
+        means = self.means.flatten(1).T
+        for share in lost.unique().tolist():
+            rows = (lost == share).nonzero().flatten()
+            patterns, place = seen[rows].unique(dim=0, return_inverse=True)
+            parts = rows[place.argsort()].split(place.bincount().tolist())
+            covariance = self.covariance if share == 0.0 else self.covariance + share * self.noise
+            for start in range(0, len(patterns), _PATTERNS):
+                some = slice(start, start + _PATTERNS)
+                each = _slopes(covariance, means, patterns[some])
+                for mine, slopes in zip(parts[some], each, strict=True):
+                    found[mine] += x[mine] @ slopes - 0.5 * (means * slopes).sum(0)
         return found
-
-    def _evidence(self, x: Tensor, pattern: Tensor, lost: float) -> Tensor:
-        """(n, C) log densities of channels (D,) that are observed, but for what classes share."""
-        kept = pattern.repeat_interleave(self.summary.n_components)
-        covariance = self.covariance if lost == 0.0 else self.covariance + lost * self.noise
-        factor = torch.linalg.cholesky(covariance[kept][:, kept])
-        means = self.means[:, pattern].flatten(1)
-        slopes = torch.cholesky_solve(means.T, factor)
-        return x @ slopes - 0.5 * (means * slopes.T).sum(1)
 
     def outputs(self, batch: Batch | SequenceBatch) -> Tensor:
         """What objectives look at."""
         return self.class_log_joint(batch)
+
+
+def _slopes(covariance: Tensor, means: Tensor, patterns: Tensor) -> Tensor:
+    """(g, D r, C) what turns the observed channels of each pattern (g, D) into log densities.
+
+    That is S^-1 m of the rows and columns of the covariance (D r, D r) and the means (D r, C) that
+    are observed, and zero elsewhere. Patterns are sorted.
+    """
+    found = means.new_zeros(len(patterns), *means.shape)
+    _fill(found, covariance, means, patterns)
+    return found
+
+
+def _fill(found: Tensor, covariance: Tensor, means: Tensor, patterns: Tensor) -> None:
+    """The same into zeros: patterns that begin alike share the steps of elimination."""
+    if not patterns.any():
+        return
+    size = len(means) // patterns.shape[1]
+    if len(patterns) == 1:
+        kept = patterns[0].repeat_interleave(size)
+        factor = torch.linalg.cholesky(covariance[kept][:, kept])
+        found[0, kept] = torch.cholesky_solve(means[kept], factor)
+        return
+    own, others, rest = slice(size), slice(size, None), patterns[:, 1:]
+    without = int((~patterns[:, 0]).sum())
+    _fill(found[:without, others], covariance[others, others], means[others], rest[:without])
+    if without < len(patterns):
+        factor = torch.linalg.cholesky(covariance[own, own])
+        reach = torch.cholesky_solve(covariance[own, others], factor)
+        given = covariance[others, others] - covariance[others, own] @ reach
+        later = found[without:, others]
+        _fill(later, given, means[others] - reach.T @ means[own], rest[without:])
+        found[without:, own] = torch.cholesky_solve(means[own], factor) - reach @ later
