@@ -18,7 +18,7 @@ from mixtura import (
     load,
 )
 from mixtura.data import Scaling, Table
-from mixtura.densities import DiagonalGaussian, Full, LowRank
+from mixtura.densities import DiagonalGaussian, Full, LowRank, LowRankGaussian
 from mixtura.engines import Engine, PunchedEngine
 from mixtura.models.calibration import Calibration
 from mixtura.progress import Progress
@@ -421,3 +421,12 @@ def test_few_labels_of_many_columns_are_also_compared_by_variances(rng, n_labels
     X = rng.normal(size=(n_labels, 150)) + 0.3 * y[:, None]
     model = MixtureClassifier(random_state=0, marginals="linear").fit(X, y)
     assert ("Diagonal(floor=0.3)" in [row["density"] for row in model.choice_]) == compared
+
+
+def test_of_very_many_columns_ranks_have_variances_alone(rng):
+    y = np.arange(24) % 2
+    X = rng.normal(size=(24, 250)) + 0.5 * y[:, None]
+    for columns, density in ((250, DiagonalGaussian), (200, LowRankGaussian)):
+        model = MixtureClassifier(random_state=0).fit(X[:, :columns], y)
+        member = model.model_.blend.members[model.marginals_.index("ranks") - 1]
+        assert isinstance(member.mixture.density, density)

@@ -124,12 +124,13 @@ class MixtureClassifier(DensityClassifier):
         300 such indicators, of numbers, which fade from one of eight knots to the next: pairs that
         go together count, and thresholds. With the default objective, tradeoff and n_components,
         those beside "linear" are trained by the conditional likelihood, and by ranks there is one
-        component per class, with a covariance that classes share. Where rows have such values, in
-        at most 128 different sets of columns (each takes time), the maps have atoms. Of more than
-        3,000 rows "power" takes the place of "linear" if it predicts held-out labels surely better;
-        of more than 50,000 it is left out if it does not, and the others learn from so many. Where
-        a density is named, where training goes on (`warm_start`, `partial_fit`), and for the
-        likelihood objective it is "linear".
+        component per class, with a covariance that classes share (of more than ten numbers per
+        label, variances of its own). Where rows have such values, in at most 128 different sets of
+        columns (each takes time), the maps have atoms. Of more than 3,000 rows "power" takes the
+        place of "linear" if it predicts held-out labels surely better; of more than 50,000 it is
+        left out if it does not, and the others learn from so many. Where a density is named, where
+        training goes on (`warm_start`, `partial_fit`), and for the likelihood objective it is
+        "linear".
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.

@@ -70,6 +70,8 @@ _FEW, _CALIBRATING = 100, 8
 #: How columns go together within the one component that a class has in some models beside the
 #: first: of few columns, and of more.
 _WHOLE, _PAIRS, _PAIRS_OF_MANY = 30, Full(0.1), LowRank(10, 0.1)
+#: Columns per label above which nothing is learned of how they go together.
+_PER_LABEL = 10
 #: The prior of a class that a stream has not shown yet: with one of a row or less it would already
 #: be predicted for rows between the others.
 _NEVER = 1e-100
@@ -277,8 +279,9 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
     more components than a criterion of each class's likelihood asks for. Where held-out rows can
     tell temperatures, all are trained by the conditional likelihood for a margin (but powers, where
     they may take the first one's place), and classes share the covariance of ranks: what tells them
-    apart is linear in these. Where it was "auto" that took the absence of entries for a sign, they
-    do not: rows to come may lack entries for other reasons.
+    apart is linear in these (of very many columns there are variances alone). Where it was "auto"
+    that took the absence of entries for a sign, they do not: rows to come may lack entries for
+    other reasons.
     """
     best, second = found.trial, found.chooser.runner_up("density") or found.trial
     by_default = (estimator.objective, estimator.tradeoff) == ("margin", "auto")
@@ -295,7 +298,10 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
         recipe = replace(recipe, em=found.plan.recipe.em, informative=informative)
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
         if open_term and open_counts and kind.startswith(_RANKS):
-            way = by_one(way, found.engine.n_numbers, _SHARED_ROWS)
+            numbers, recipe = found.engine.n_numbers, replace(way.recipe, structure=_VARIANCES)
+            way = by_one(way, numbers, _SHARED_ROWS)
+            if numbers > _PER_LABEL * int(found.engine.labeled.sum()):
+                way = replace(way, recipe=recipe)
         if open_term and (found.saw_all or not kind.startswith(_POWER)):
             way = replace(way, term=Conditional(), tradeoff=_CONDITIONAL)
         ways.append(way)
