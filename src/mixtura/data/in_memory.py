@@ -125,7 +125,7 @@ def type_names(table: ArrayLike) -> list[str]:
     return [name_of_type(table.dtype)] * table.shape[1]
 
 
-def with_indicators(table: ArrayLike, places: np.ndarray, shown: np.ndarray) -> ArrayLike:
+def with_missing_indicators(table: ArrayLike, places: np.ndarray, shown: np.ndarray) -> ArrayLike:
     """A data frame, dict or array with what is shown (n, k) of some of its columns at its end."""
     if isinstance(table, np.ndarray):
         return np.column_stack([table, shown])

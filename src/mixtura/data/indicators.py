@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Categories of a column that have an indicator, at most; rarer ones are all one.
 _MOST_INDICATORS = 20
+#: The unit of indicators, whatever their variance: a category of few rows has no more leverage than
+#: one of many.
+UNIT = 0.5
 
 
 @dataclass(frozen=True)

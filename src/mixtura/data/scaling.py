@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
-from mixtura.data.indicators import Indicators
+from mixtura.data.indicators import UNIT, Indicators
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.parts import storable
@@ -77,12 +77,12 @@ class Scaling:
         columns = tuple(shared)
         return replace(self, atoms=Atoms(columns, _told(mapped.T[list(columns)]), _told(shown)))
 
-    def with_indicators(self, indicators: Indicators, unit: float) -> Scaling:
-        """The same units of numbers, and this one of all indicators."""
+    def with_indicators(self, indicators: Indicators) -> Scaling:
+        """The same units of numbers, and one of all indicators."""
         numbers, column = indicators.itself, indicators.column
         location, scale = (
             np.where(numbers, *each)
-            for each in ((self.location[column], 0.0), (self.scale[column], unit))
+            for each in ((self.location[column], 0.0), (self.scale[column], UNIT))
         )
         return Scaling(location, scale, indicators=indicators)
 

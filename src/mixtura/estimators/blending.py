@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 #: Rows that curves are learned from, at most; share of the time left that one model may take.
 _CURVE_ROWS, _TIME = 20_000, 0.2
-#: What indicators are worth in deviations of numbers, inverted; how many there may be; and knots of
-#: a column of numbers.
-_UNIT, _MOST_COLUMNS, _KNOTS = 0.5, 300, 8
+#: How many indicators there may be, and knots of a column of numbers.
+_MOST_COLUMNS, _KNOTS = 300, 8
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, the
 #: gain that ends them, and rows that each looks at, at most; and rows that models are asked about
 #: together, so that all see the same holes.
@@ -52,7 +51,7 @@ def curved(engine: Engine, kind: str) -> Scaling:
         own, values = engine.scaling, engine.scaling.invert(values)
         columns, most = np.flatnonzero(own.levels == 0), _n_knots(engine)
         knots = {int(c): quantile_knots(values[:, c], weight, most) for c in columns if most}
-        return own.with_indicators(Indicators.learn(values, weight, own.levels, knots), _UNIT)
+        return own.with_indicators(Indicators.learn(values, weight, own.levels, knots))
     kind, atoms, _ = kind.partition(SUFFIX)
     levels, scaling = engine.scaling.levels, engine.scaling
     shared = shared_values(values, weight, levels) if atoms else {}

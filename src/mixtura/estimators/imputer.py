@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, _num_samples, check_is_fitted
 
 from mixtura.data.given import ArrayLike, Device, Parameters, RandomState
-from mixtura.data.in_memory import as_table, with_indicators
+from mixtura.data.in_memory import as_table, with_missing_indicators
 from mixtura.data.lazy import SCAN_ROWS, Opened, chunks_of, shared
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
@@ -183,7 +183,7 @@ class MixtureImputer(TransformerMixin, Estimator):
         if not len(self.indicated_):
             return filled
         shown = np.isnan(self.estimator_._rows(X).values[:, self.indicated_])
-        return with_indicators(filled, self.indicated_, shown)
+        return with_missing_indicators(filled, self.indicated_, shown)
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """(n,) log density of what is observed of each row."""

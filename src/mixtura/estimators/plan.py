@@ -298,10 +298,11 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
         recipe = replace(recipe, em=found.plan.recipe.em, informative=informative)
         way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
         if open_term and open_counts and kind.startswith(_RANKS):
-            numbers, recipe = found.engine.n_numbers, replace(way.recipe, structure=_VARIANCES)
-            way = by_one(way, numbers, _SHARED_ROWS)
-            if numbers > _PER_LABEL * int(found.engine.labeled.sum()):
-                way = replace(way, recipe=recipe)
+            numbers = found.engine.n_numbers
+            wide = numbers > _PER_LABEL * int(found.engine.labeled.sum())
+            way = by_one(way, numbers, None if wide else _SHARED_ROWS)
+            if wide:
+                way = replace(way, recipe=replace(way.recipe, structure=_VARIANCES))
         if open_term and (found.saw_all or not kind.startswith(_POWER)):
             way = replace(way, term=Conditional(), tradeoff=_CONDITIONAL)
         ways.append(way)

@@ -30,7 +30,7 @@ from mixtura.answers import (
 from mixtura.data import Matrix, Scaling
 from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, Device, RandomState
-from mixtura.data.indicators import Indicators
+from mixtura.data.indicators import UNIT, Indicators
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
@@ -58,9 +58,6 @@ from mixtura.solvers import EM, LBFGS
 
 #: Units of a target per deviation: k-means then takes it for as many features as the square.
 _TARGET_UNITS = 2.0
-#: The unit of indicators, whatever their variance: a category of few rows has no more leverage than
-#: one of many.
-_INDICATOR = 0.5
 
 
 @dataclass(eq=False, repr=False)
@@ -201,7 +198,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         found = Scaling.measure(values, weight, names)
         own = np.append(indicators.itself, np.ones(len(targets), bool))
         units = np.where(np.arange(len(names)) < n_features, 1.0, _TARGET_UNITS)
-        return Scaling(found.location, np.where(own, found.scale, _INDICATOR) / units)
+        return Scaling(found.location, np.where(own, found.scale, UNIT) / units)
 
     # -- answers -------------------------------------------------------------------------------
 

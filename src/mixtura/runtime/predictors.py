@@ -13,7 +13,7 @@ from mixtura.constants import FAR
 from mixtura.coupling import couple
 from mixtura.data.columns import is_missing, kept
 from mixtura.data.given import ArrayLike
-from mixtura.data.in_memory import as_table, with_indicators
+from mixtura.data.in_memory import as_table, with_missing_indicators
 from mixtura.data.matrix import Matrix
 from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError, check_share
 from mixtura.predictive import check_quantiles
@@ -395,7 +395,7 @@ class Imputer:
         if not len(self._indicated):
             return filled
         shown = np.isnan(self._model._rows(X).values)[:, self._indicated]
-        return with_indicators(filled, self._indicated, shown)
+        return with_missing_indicators(filled, self._indicated, shown)
 
     def score_samples(self, X: ArrayLike) -> np.ndarray:
         """(n,) log density of what is observed of each row."""
