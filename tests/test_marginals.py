@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, optimize, stats
+from sklearn.base import clone
 
 from mixtura import MixtureClassifier, load
 from mixtura.data import Matrix, Scaling
@@ -391,3 +392,16 @@ def test_units_and_names_do_not_matter(skewed):
     named = MixtureClassifier(**brief).fit(other, np.array(["no", "yes"])[y])
     assert len(named.marginals_) == 4
     np.testing.assert_allclose(named.predict_proba(other), plain, atol=1e-8)
+
+
+def test_of_many_rows_units_names_and_files_do_not_matter(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(4000) % 2
+    X = rng.gamma(2.0, size=(4000, 2)) * (1.0 + y[:, None])
+    model = MixtureClassifier(1, solver=LBFGS(3, early_stopping=True), random_state=0).fit(X, y)
+    proba, nothing = model.predict_proba(X[:50]), np.full((1, 2), np.nan)
+    again = clone(model).fit(1024.0 * X, np.array(["a", "b"])[y])
+    np.testing.assert_array_equal(again.predict_proba(1024.0 * X[:50]), proba)
+    np.testing.assert_allclose(model.predict_proba(nothing)[0], model.class_prior_, 1e-9)
+    model.save(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(load(tmp_path / "model.safetensors").predict_proba(X[:50]), proba)
