@@ -1,7 +1,8 @@
 """EM over rows that 1 to 8 processes share: seconds per iteration; is the model the same?
 
-python -m benchmarks.processes [ROWS] [COUNT ...]: so many rows in all, 20 numbers each, 16 full
-covariances, one thread per process, gloo. Rows are generated in eight parts, whoever holds them.
+python -m benchmarks.processes [ROWS | FILE] [COUNT ...]: so many rows in all, 20 numbers each, 16
+full covariances, one thread per process, gloo. Rows are generated in eight parts, whoever holds
+them; or they are the row groups of a Parquet file, as that of `benchmarks.scale`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from benchmarks.scale import NAMES
 from mixtura import MixtureDensity
 from mixtura.distributed import Shard
+from mixtura.parquet import Source
 from mixtura.solvers import EM
 
 PARTS, FEATURES, COMPONENTS, ITERATIONS = 8, 20, 16, 6
@@ -35,12 +38,19 @@ def make_rows(n_rows: int, parts: range) -> np.ndarray:
     return np.concatenate(found)
 
 
-def work(rank: int, count: int, n_rows: int, folder: str) -> None:
+def share_of(given: str, rank: int, count: int) -> np.ndarray | Source:
+    """The rows of one process of so many."""
+    if given.endswith(".parquet"):
+        return Source(given, columns=NAMES).share(rank, count)
+    each = PARTS // count
+    return make_rows(int(float(given)), range(rank * each, (rank + 1) * each))
+
+
+def work(rank: int, count: int, given: str, folder: str) -> None:
     """One process of so many."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meet{count}", rank=rank, world_size=count)
-    each, stamps = PARTS // count, list[float]()
-    rows = Shard(make_rows(n_rows, range(rank * each, (rank + 1) * each)))
+    rows, stamps = Shard(share_of(given, rank, count)), list[float]()
     model = MixtureDensity(COMPONENTS, density="full", random_state=0)
     model.set_params(solver=EM(ITERATIONS, tol=0.0))
     model.set_params(callbacks=[lambda record: stamps.append(time.perf_counter())])
@@ -52,14 +62,14 @@ def work(rank: int, count: int, n_rows: int, folder: str) -> None:
 
 
 def main() -> None:
-    n_rows = int(float(sys.argv[1])) if len(sys.argv) > 1 else 1_000_000
+    rows = sys.argv[1] if len(sys.argv) > 1 else "1e6"
     context = multiprocessing.get_context("spawn")
     print("| processes | s per iteration | times one process | largest difference of means |")
     print("|---|---|---|---|")
     first: tuple[float, np.ndarray] | None = None
     with tempfile.TemporaryDirectory() as folder:
         for count in map(int, sys.argv[2:] or ("1", "2", "4", "8")):
-            given = [(rank, count, n_rows, folder) for rank in range(count)]
+            given = [(rank, count, rows, folder) for rank in range(count)]
             processes = [context.Process(target=work, args=each) for each in given]
             for process in processes:
                 process.start()
