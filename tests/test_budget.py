@@ -19,6 +19,7 @@ from mixtura import (
     progress,
 )
 from mixtura.data import Scaling, Table
+from mixtura.engines import Engine
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, warn_if_cut_short
 from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
@@ -171,17 +172,17 @@ def test_samples_grow_as_time_allows(clock):
     """Half of the time left, ten times the rows at most; then the last model is trained further."""
     watch, trained = Progress(max_time=100.0), []
 
-    def draw(most):
-        rows = np.zeros((min(most, 300_000), 1))
-        return Table(rows, scaling=Scaling.identity(1), device=torch.device("cpu"))
+    rows = np.zeros((300_000, 1))
+    table = Table(rows, scaling=Scaling.identity(1), device=torch.device("cpu"))
 
-    def train(sample, latest):
+    def train(sample, generator, latest):
         trained.append((len(sample), latest))
         clock.now += 1e-3 * len(sample)
         watch.step({"objective": 0.0})
         return len(sample)
 
-    found = Budget(watch, train, lambda model, rows: -model, draw).run(draw(300_000))
+    budget = Budget(watch, train, lambda model, rows: -model, torch.Generator())
+    found = budget.run(Engine(table))
     assert trained == [(1000, None), (10_000, None), (44_500, None), (178_000, 44_500)]
     assert found.n_rows == 178_000
 
@@ -216,16 +217,12 @@ def test_a_loss_that_is_no_number_never_wins():
     table = Table(np.zeros((9000, 1)), scaling=Scaling.identity(1), device=torch.device("cpu"))
     sizes = []
 
-    def train(rows, latest):
+    def train(rows, generator, latest):
         sizes.append(len(rows))
         watch.stopped = len(sizes) == 2
         return len(sizes)
 
     losses = {1: float("nan"), 2: 1.0}
-    found = Budget(
-        watch,
-        train,
-        lambda model, rows: losses[model],
-        lambda n: table.take(np.arange(min(n, 8999))),
-    ).run(table)
+    budget = Budget(watch, train, lambda model, rows: losses[model], torch.Generator())
+    found = budget.run(Engine(table))
     assert (sizes[0], found.model) == (1000, 2)

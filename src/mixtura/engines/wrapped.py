@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from mixtura.data import Batch
-from mixtura.data.sequences import AnyBatch
+from mixtura.data.sequences import AnyBatch, Batched
 from mixtura.data.targets import beside_features
 from mixtura.engines.base import Engine
 
 
-def is_copy(batch: Batch) -> Tensor:
+def is_copy(batch: Batched) -> Tensor:
     """(n,) which rows of a punched batch are the copies with holes."""
     return torch.arange(len(batch), device=batch.y.device) >= len(batch) // 2
 

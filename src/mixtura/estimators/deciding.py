@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +26,7 @@ from mixtura.estimators.reading import training_engine
 from mixtura.estimators.rows import Rows, component_counts
 from mixtura.models.calibration import Calibration
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import anew, spawn
+from mixtura.numerics import spawn
 from mixtura.objectives import LogMargin
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome
@@ -124,10 +123,9 @@ def train(
     progress: Progress,
 ) -> Outcome[Learned]:
     """What was decided, trained on all rows or on as many as time allows."""
-    first = spawn(generator)
 
-    def learn(rows: Engine, latest: Learned | None) -> Learned:
-        own, plan, held_out = anew(first), resized(estimator, found.plan, rows), None
+    def learn(rows: Engine, own: torch.Generator, latest: Learned | None) -> Learned:
+        plan, held_out = resized(estimator, found.plan, rows), None
         if plan.solver.held_out_share:
             rows, held_out = rows.hold_out(plan.solver.held_out_share, own)
         begin = found.previous if latest is None else latest.result
@@ -139,8 +137,7 @@ def train(
     def loss(trained: Learned, rows: Engine) -> float:
         return evaluate(trained.result.model, found.plan.objective(rows), rows)[1]
 
-    draw = partial(found.engine.sample, generator=spawn(generator))
-    return Budget(progress, learn, loss, draw).run(found.engine)
+    return Budget(progress, learn, loss, generator).run(found.engine)
 
 
 def calibrated(

@@ -13,18 +13,19 @@ import numpy as np
 import torch
 from scipy.sparse import issparse
 from sklearn.base import _fit_context
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
 
 from mixtura.answers import Condition, Given, draw_by_chance
 from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
+from mixtura.data.tables import Batch
 from mixtura.densities import DENSITIES, Auto, Diagonal, Full, HolePattern, LowRank, Structure
-from mixtura.engines import Engine, PunchedEngine, is_copy
+from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.checkpoint import checkpointed
-from mixtura.estimators.clustering import Clustering, affordable
+from mixtura.estimators.clustering import Clustering, Fit, affordable, minus_log_likelihood
 from mixtura.estimators.reading import (
     TABLE_CONSTRAINTS,
     check_count,
@@ -32,19 +33,18 @@ from mixtura.estimators.reading import (
     opened,
     training_engine,
 )
-from mixtura.exceptions import InvalidInputError, warn
+from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Fitted, Observations, log_density
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import anew, spawn
+from mixtura.numerics import spawn
 from mixtura.objectives import Likelihood
 from mixtura.parts import resolve
 from mixtura.progress import Callback, Progress
-from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
+from mixtura.selection.budget import Budget, Outcome
 from mixtura.selection.chooser import MOST, Chooser
-from mixtura.selection.held_out import HOLES, Losses
+from mixtura.selection.held_out import Losses
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM, FitResult
-from mixtura.solvers.gradients import evaluate
 from mixtura.training.groups import Groups, Recipe, fit_groups
 
 #: Floors that are compared: where nothing discriminates, a low one is safe if rows are many.
@@ -85,17 +85,16 @@ class _Way:
 def _judged(model: _Model, held_out: Engine, generator: torch.Generator) -> Losses:
     """Minus the log density of rows and of which entries they lack, whole and with more holes."""
     mixture, holes = model
-    engine = PunchedEngine(held_out, HOLES, generator)
-    parts = []
-    for batch in engine.chunks(engine.chunk_rows(mixture)):
+
+    def losses(batch: Batch) -> Tensor:
         seen = batch.for_prediction()
         found = log_density(mixture, seen).double()
-        if holes is not None:
-            lacks = replace(seen, x=seen.lacks().double(), observed=None)
-            found = found + holes.log_prob(lacks)[:, 0]
-        tensors = (batch.weight.double(), is_copy(batch), -found)
-        parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))
-    return Losses.pool(parts)
+        if holes is None:
+            return -found
+        lacks = replace(seen, x=seen.lacks().double(), observed=None)
+        return -(found + holes.log_prob(lacks)[:, 0])
+
+    return Losses.of(mixture, held_out, generator, losses)
 
 
 @dataclass(eq=False, repr=False)
@@ -207,21 +206,10 @@ class MixtureDensity(Clustering):
         engine = training_engine(rows, None, weight, scaling, self.device)
         with self._progress() as progress:
             outcome = self._train(engine, previous, progress)
-        result = outcome.model
-        self.model_ = Fitted(
-            result.model.to("cpu", torch.float64),
-            scaling,
-            schema,
-            typical=typical_quantiles(result.model, engine, None, progress),
-        )
-        self.history_, self.n_iter_ = progress.history, result.n_iter
-        cut_short = warn_if_cut_short(progress, outcome.n_rows, len(engine))
-        self.converged_ = result.converged and not cut_short
-        if not result.converged and not progress.stopped:
-            warn(
-                "EM stopped before it had settled; raise max_iter or tol of the solver.",
-                ConvergenceWarning,
-            )
+        mixture = outcome.model.model
+        typical = typical_quantiles(mixture, engine, None, progress)
+        self.model_ = Fitted(mixture.to("cpu", torch.float64), scaling, schema, typical=typical)
+        self._tell(outcome, len(engine), progress)
         return self
 
     def _previous(self, schema: Schema) -> Mixture | None:
@@ -254,19 +242,13 @@ class MixtureDensity(Clustering):
             recipe = self._choose(engine, recipes, spawn(generator), progress)
             self.density_ = recipe.structure
 
-        first = spawn(generator)
-
-        def train(rows: Engine, latest: FitResult[Mixture] | None) -> FitResult[Mixture]:
+        def train(rows: Engine, own: torch.Generator, latest: Fit | None) -> Fit:
             begin = previous if latest is None else latest.model
             if begin is None:
-                return self._fit_recipe(rows, recipe, anew(first), progress)
+                return self._fit_recipe(rows, recipe, own, progress)
             return em.run(begin.to(rows.device), Likelihood(), rows, progress)
 
-        def loss(result: FitResult[Mixture], rows: Engine) -> float:
-            return evaluate(result.model, Likelihood(), rows)[1]
-
-        draw = partial(engine.sample, generator=spawn(generator))
-        return Budget(progress, train, loss, draw).run(engine)
+        return Budget(progress, train, minus_log_likelihood, generator).run(engine)
 
     def _fit_recipe(
         self, engine: Engine, recipe: Recipe, generator: torch.Generator, progress: Progress

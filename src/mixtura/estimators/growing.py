@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -16,7 +15,7 @@ from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.mixture import Mixture
 from mixtura.models.votes import Votes
-from mixtura.numerics import anew, spawn
+from mixtura.numerics import spawn
 from mixtura.objectives import Conditional
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, warn_if_cut_short
@@ -73,16 +72,14 @@ def train_in_time(
     progress: Progress,
 ) -> Grown:
     """The model of so many stages (None: of all) of all rows, or of as many as time allows."""
-    first = spawn(generator)
 
-    def train(rows: Engine, latest: Grown | None) -> Grown:
-        return deque(islice(plan.train(rows, anew(first), progress), n_stages), maxlen=1).pop()
+    def train(rows: Engine, own: torch.Generator, latest: Grown | None) -> Grown:
+        return deque(islice(plan.train(rows, own, progress), n_stages), maxlen=1).pop()
 
     def loss(grown: Grown, rows: Engine) -> float:
         return evaluate(grown.model, Conditional(), rows)[1]
 
-    draw = partial(engine.sample, generator=spawn(generator))
-    outcome = Budget(progress, train, loss, draw, resumes=False).run(engine)
+    outcome = Budget(progress, train, loss, generator, resumes=False).run(engine)
     warn_if_cut_short(progress, outcome.n_rows, len(engine))
     return outcome.model
 

@@ -20,7 +20,6 @@ from mixtura.exceptions import DegenerateDataWarning, UnsupportedError, warn
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
-from mixtura.numerics import anew, spawn
 from mixtura.objectives import Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
@@ -154,17 +153,14 @@ class NetworkEstimator(DensityEstimator):
     ) -> LinkedResult:
         """A network of all rows, or of as many as time allows; so many are set aside already."""
 
-        first = spawn(generator)
-
-        def train(rows: Engine, latest: LinkedResult | None) -> LinkedResult:
-            return plan.train(rows, anew(first), progress)
+        def train(rows: Engine, own: torch.Generator, latest: LinkedResult | None) -> LinkedResult:
+            return plan.train(rows, own, progress)
 
         def loss(result: LinkedResult, rows: Engine) -> float:
             network = plan.for_trials(result.network)
             return evaluate(network, plan.objective(rows), rows)[1]
 
-        draw = partial(engine.sample, generator=spawn(generator))
-        found = Budget(progress, train, loss, draw, resumes=False).run(engine)
+        found = Budget(progress, train, loss, generator, resumes=False).run(engine)
         if warn_if_cut_short(progress, found.n_rows, len(engine), aside):
             return replace(found.model, converged=False)
         by_gradient = plan.follows_gradients(found.model.network, engine)

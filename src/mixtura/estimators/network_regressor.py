@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
 
 from mixtura.answers import (
     Condition,
@@ -23,8 +24,9 @@ from mixtura.answers import (
     unit_costs,
 )
 from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
+from mixtura.data.tables import Batch
 from mixtura.densities import Structure
-from mixtura.engines import Engine, PunchedEngine, is_copy
+from mixtura.engines import Engine
 from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.estimators.reading import (
@@ -42,7 +44,7 @@ from mixtura.numerics import spawn
 from mixtura.progress import Callback, Progress
 from mixtura.report import write_numbers_report
 from mixtura.selection.chooser import MOST, Chooser
-from mixtura.selection.held_out import HOLES, Losses
+from mixtura.selection.held_out import Losses
 from mixtura.solvers import EM, LinkedEM
 from mixtura.solvers.linked import LinkedResult
 from mixtura.training.networks import NetworkPlan
@@ -296,11 +298,9 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
 
 def _squares(trained: LinkedResult, held_out: Engine, generator: torch.Generator) -> Losses:
     """Squared errors of rows as they are, and with random holes."""
-    moved, engine = trained.network.to(held_out.device), PunchedEngine(held_out, HOLES, generator)
-    parts = []
-    for batch in engine.chunks(engine.chunk_rows(moved)):
-        with torch.no_grad():
-            off = moved.outputs(batch.for_prediction())[:, 1] - batch.y
-        tensors = (batch.weight.double(), is_copy(batch), off.square().double())
-        parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))
-    return Losses.pool(parts)
+    moved = trained.network.to(held_out.device)
+
+    def losses(batch: Batch) -> Tensor:
+        return (moved.outputs(batch.for_prediction())[:, 1] - batch.y).square()
+
+    return Losses.of(moved, held_out, generator, losses)

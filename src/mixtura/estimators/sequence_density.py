@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from numbers import Integral
 from typing import Self
 
 import numpy as np
 import torch
 from sklearn.base import _fit_context
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.answers import (
@@ -29,7 +27,7 @@ from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import DENSITIES, Structure
-from mixtura.engines import Engine, PunchedEngine, is_copy
+from mixtura.engines import Engine
 from mixtura.estimators.channels import (
     CHAIN_CONSTRAINTS,
     SequenceEstimator,
@@ -37,21 +35,19 @@ from mixtura.estimators.channels import (
     length_quantiles,
     lengths_to_draw,
 )
-from mixtura.estimators.clustering import Clustering, affordable
+from mixtura.estimators.clustering import Clustering, Fit, affordable, minus_log_likelihood
 from mixtura.estimators.reading import check_count, check_weight, training_engine
-from mixtura.exceptions import check_share, warn
+from mixtura.exceptions import check_share
 from mixtura.models.fitted import Fitted, log_density
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import anew, spawn
-from mixtura.objectives import Likelihood
+from mixtura.numerics import spawn
 from mixtura.parts import resolve
 from mixtura.progress import Callback, Progress
-from mixtura.selection.budget import Budget, Outcome, warn_if_cut_short
+from mixtura.selection.budget import Budget, Outcome
 from mixtura.selection.chooser import FEWEST, MOST, Chooser
-from mixtura.selection.held_out import HOLES, Losses
+from mixtura.selection.held_out import Losses
 from mixtura.selection.typical import typical_sequences, weighted_quantiles, without_each_fold
-from mixtura.solvers import EM, FitResult
-from mixtura.solvers.gradients import evaluate
+from mixtura.solvers import EM
 from mixtura.training.chain_mixtures import ChainMixturePlan
 
 #: What "auto" compares: numbers of states, and numbers of components one after another.
@@ -66,13 +62,7 @@ _SHORTEST = 10
 
 def _judged(mixture: Mixture, held_out: Engine, generator: torch.Generator) -> Losses:
     """Minus the log density of sequences, whole and with holes."""
-    engine = PunchedEngine(held_out, HOLES, generator)
-    parts = []
-    for batch in engine.chunks(engine.chunk_rows(mixture)):
-        with torch.no_grad():
-            tensors = batch.weight.double(), is_copy(batch), -log_density(mixture, batch)
-        parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))
-    return Losses.pool(parts)
+    return Losses.of(mixture, held_out, generator, lambda batch: -log_density(mixture, batch))
 
 
 @dataclass(eq=False, repr=False)
@@ -189,14 +179,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
         self.density_, self.form_ = plan.structure, rows.unpadded_form
         self.length_quantiles_ = length_quantiles(rows.lengths)
         self.frame_quantiles_ = self._frame_quantiles(rows, weight)
-        self.history_, self.n_iter_ = progress.history, outcome.model.n_iter
-        cut_short = warn_if_cut_short(progress, outcome.n_rows, len(engine))
-        self.converged_ = outcome.model.converged and not cut_short
-        if not outcome.model.converged and not progress.stopped:
-            warn(
-                "EM stopped before it had settled; raise max_iter or tol of the solver.",
-                ConvergenceWarning,
-            )
+        self._tell(outcome, len(engine), progress)
         return self
 
     def _choose(
@@ -381,17 +364,12 @@ class SequenceDensity(SequenceEstimator, Clustering):
 
 def _train(
     plan: ChainMixturePlan, engine: Engine, generator: torch.Generator, progress: Progress
-) -> Outcome[FitResult[Mixture]]:
+) -> Outcome[Fit]:
     """Train on all sequences, or on as many as time allows."""
-    first = spawn(generator)
 
-    def train(rows: Engine, latest: FitResult[Mixture] | None) -> FitResult[Mixture]:
+    def train(rows: Engine, own: torch.Generator, latest: Fit | None) -> Fit:
         if latest is None:
-            return plan.train(rows, anew(first), progress)
+            return plan.train(rows, own, progress)
         return plan.improved(latest.model, rows, progress)
 
-    def loss(result: FitResult[Mixture], rows: Engine) -> float:
-        return evaluate(result.model, Likelihood(), rows)[1]
-
-    draw = partial(engine.sample, generator=spawn(generator))
-    return Budget(progress, train, loss, draw).run(engine)
+    return Budget(progress, train, minus_log_likelihood, generator).run(engine)

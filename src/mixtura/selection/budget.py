@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
+import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura.engines import Engine
 from mixtura.exceptions import warn
+from mixtura.numerics import anew, spawn
 from mixtura.progress import Progress
 
 Model = TypeVar("Model")
@@ -40,16 +42,16 @@ class Budget(Generic[Model]):
 
     Attributes
     ----------
-    train : trains on rows, from a given model on; anew where that is None.
+    train : trains on rows, from a given model on; anew, by a generator, where that is None.
     loss : of a model on rows that are the same for all models.
-    draw : a sample of about so many rows; all where there are no more.
+    generator : of training, which always begins alike, and of samples.
     resumes : whether training can go on from a model.
     """
 
     progress: Progress
-    train: Callable[[Engine, Model | None], Model]
+    train: Callable[[Engine, torch.Generator, Model | None], Model]
     loss: Callable[[Model, Engine], float]
-    draw: Callable[[int], Engine]
+    generator: torch.Generator
     resumes: bool = True
 
     def run(self, engine: Engine) -> Outcome[Model]:
@@ -57,14 +59,15 @@ class Budget(Generic[Model]):
 
         They are compared on rows of which some are in the samples, too: none is withheld for that.
         """
+        first, draws = spawn(self.generator), spawn(self.generator)
         if not self.progress.limited:
-            return Outcome(self.train(engine, None), len(engine))
-        judged, size, latest = self.draw(_JUDGED), first_rows(engine), None
+            return Outcome(self.train(engine, anew(first), None), len(engine))
+        judged, size, latest = engine.sample(_JUDGED, draws), first_rows(engine), None
         found: list[Outcome[Model]] = []
         while not self.progress.stopped:
-            began, sample = self.progress.seconds, self.draw(size)
+            began, sample = self.progress.seconds, engine.sample(size, draws)
             whole = len(sample) == len(engine)
-            model = self.train(engine if whole else sample, latest)
+            model = self.train(engine if whole else sample, anew(first), latest)
             found.append(Outcome(model, len(sample)))
             growth = self._growth(self.progress.seconds - began)
             if whole or growth < (_TOO_LITTLE if self.resumes else _LEAST_GROWTH):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self
@@ -11,10 +12,13 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from scipy.special import expit, softmax
+from torch import Tensor
 
+from mixtura.data.sequences import AnyBatch
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.densities.product import hole_patterns
 from mixtura.engines import Engine, PunchedEngine, is_copy
+from mixtura.engines.base import HasRowCost
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel
 
@@ -95,6 +99,22 @@ class Losses(HeldOut):
 
     values: np.ndarray
 
+    @classmethod
+    def of(
+        cls,
+        model: HasRowCost,
+        held_out: Engine[AnyBatch],
+        generator: torch.Generator,
+        losses: Callable[[AnyBatch], Tensor],
+    ) -> Losses:
+        """Losses (n,) of batches of held-out rows, whole and with holes."""
+        engine, parts = PunchedEngine(held_out, HOLES, generator), []
+        for batch in engine.chunks(engine.chunk_rows(model)):
+            with torch.no_grad():
+                tensors = batch.weight.double(), is_copy(batch), losses(batch).double()
+            parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
+        return cls.pool(parts)
+
     def losses(self) -> np.ndarray:
         return self.values
 
@@ -132,8 +152,7 @@ class Answers(HeldOut):
         in the same order, if that is the same. None leaves it to the memory that the model takes.
         """
         model = model.to(held_out.device)
-        engine = PunchedEngine(held_out, HOLES, generator)
-        parts = []
+        engine, parts = PunchedEngine(held_out, HOLES, generator), []
         for batch in engine.chunks(chunk or engine.chunk_rows(model)):
             joint = model.class_log_joint(batch.for_prediction()).double()
             told = torch.zeros_like(joint)
