@@ -10,26 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Protocol
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import numpy as np
+
+from mixtura.data.matrix import Matrix
 
 #: Held-back rows that have all that the row at hand has; if they are fewer, the others join them.
 _ENOUGH = 100
 #: Rows that are asked about at a time.
 _AT_ONCE = 50_000
 
-#: Class probabilities (n, C) of rows (n, D) in the user's units, NaN where missing.
-Judge = Callable[[np.ndarray], np.ndarray]
+#: A fitted model, a dataclass: its `model`, and in its `blend` those that are averaged with it.
+AnyFitted = TypeVar("AnyFitted")
 #: Scores (n, ...) of what is true (n, ...) of rows (n, D): high where it is no surprise.
-Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Score = Callable[[AnyFitted, Matrix, np.ndarray], np.ndarray]
 
 
 class Unseen(Protocol):
     """Rows (n, D), class indices (n,) or numbers (n, T), weights and folds (n,).
 
-    A fold's model has not seen its rows.
+    A fold's models, one per model that is averaged, have not seen its rows.
     """
 
     @property
@@ -40,50 +42,62 @@ class Unseen(Protocol):
     def weight(self) -> np.ndarray: ...
     @property
     def fold(self) -> np.ndarray: ...
+    @property
+    def models(self) -> Sequence[Sequence[object]]: ...
 
 
 def conformal_sets(
-    proba: np.ndarray,
-    observed: np.ndarray,
+    fitted: AnyFitted,
+    rows: Matrix,
     held_back: Unseen,
-    judges: Sequence[Judge],
+    proba: Callable[[AnyFitted, Matrix], np.ndarray],
     coverage: float,
 ) -> np.ndarray:
-    """(n, C) whether each class is in the set of each row.
+    """(n, C) whether each class is in the set of each row; `proba` are class probabilities."""
 
-    Parameters
-    ----------
-    proba : (n, C) class probabilities of the rows.
-    observed : (n, D) what is observed of them.
-    judges : one per fold of the held-back rows.
-    """
-    patterns, place = np.unique(observed, axis=0, return_inverse=True)
-    found = np.zeros(proba.shape, dtype=bool)
-    own = [partial(_own, judge) for judge in judges]
-    for number, (scores, weight) in enumerate(_scores(held_back, own, patterns)):
+    def score(own: AnyFitted, masked: Matrix, label: np.ndarray) -> np.ndarray:
+        return proba(own, masked)[np.arange(len(label)), label]
+
+    patterns, place = np.unique(~np.isnan(rows.values), axis=0, return_inverse=True)
+    given = proba(fitted, rows)
+    found = np.zeros(given.shape, dtype=bool)
+    for number, (scores, weight) in enumerate(_scores(fitted, held_back, score, patterns)):
         mine, order = np.flatnonzero(place.ravel() == number), scores.argsort()
-        below = np.searchsorted(scores[order], proba[mine], side="right")
+        below = np.searchsorted(scores[order], given[mine], side="right")
         mass = np.append(0.0, np.cumsum(weight[order]))
         found[mine] = (1.0 + mass[below]) / (1.0 + mass[-1]) > 1.0 - coverage
     return found
 
 
 def conformal_thresholds(
-    observed: np.ndarray, held_back: Unseen, scores: Sequence[Score], coverage: float
+    fitted: AnyFitted, rows: Matrix, held_back: Unseen, score: Score[AnyFitted], coverage: float
 ) -> np.ndarray:
     """(n, T) scores that T numbers of rows must have to be inside; minus infinity: all are.
 
-    Parameters
-    ----------
-    observed : (n, D) what is observed of the rows.
-    scores : one per fold of the held-back rows; those of numbers that are not known are NaN.
+    Scores of numbers that are not known are NaN.
     """
-    patterns, place = np.unique(observed, axis=0, return_inverse=True)
+    patterns, place = np.unique(~np.isnan(rows.values), axis=0, return_inverse=True)
     found = [
         [_threshold(each, weight, coverage) for each in own.T]
-        for own, weight in _scores(held_back, scores, patterns)
+        for own, weight in _scores(fitted, held_back, score, patterns)
     ]
     return np.array(found)[place.ravel()]
+
+
+def interval_around(
+    fitted: AnyFitted,
+    rows: Matrix,
+    held_back: Unseen,
+    predicted: Callable[[AnyFitted, Matrix], np.ndarray],
+    coverage: float,
+) -> np.ndarray:
+    """(n, 2) ends around what is `predicted`, (n,): as wide for all rows with the same holes."""
+
+    def nearness(own: AnyFitted, masked: Matrix, y: np.ndarray) -> np.ndarray:
+        return -np.abs(y - predicted(own, masked)[:, None])
+
+    least = conformal_thresholds(fitted, rows, held_back, nearness, coverage)
+    return predicted(fitted, rows)[:, None] + np.minimum(least, 0.0) * [1.0, -1.0]
 
 
 def _threshold(scores: np.ndarray, weight: np.ndarray, coverage: float) -> float:
@@ -97,31 +111,40 @@ def _threshold(scores: np.ndarray, weight: np.ndarray, coverage: float) -> float
 
 
 def _scores(
-    held_back: Unseen, scores: Sequence[Score], patterns: np.ndarray
+    fitted: AnyFitted, held_back: Unseen, score: Score[AnyFitted], patterns: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For each pattern: scores of held-back rows that lack what it lacks, and their weights."""
     size = max(1, _AT_ONCE // len(held_back.y))
     complete = ~np.isnan(held_back.values)
     for start in range(0, len(patterns), size):
         some = patterns[start : start + size]
-        for pattern, found in zip(some, _masked(held_back, scores, some), strict=True):
+        masked = _masked(fitted, held_back, score, some)
+        for pattern, found in zip(some, masked, strict=True):
             like = (complete | ~pattern).all(1)
             used = like if like.sum() >= _ENOUGH else np.ones_like(like)
             yield found[used], held_back.weight[used]
 
 
-def _masked(held_back: Unseen, scores: Sequence[Score], patterns: np.ndarray) -> np.ndarray:
+def _masked(
+    fitted: AnyFitted, held_back: Unseen, score: Score[AnyFitted], patterns: np.ndarray
+) -> np.ndarray:
     """(P, n, ...) scores of held-back rows where they lack what a pattern lacks."""
     found = np.empty((len(patterns), *held_back.y.shape))
-    for number, score in enumerate(scores):
+    for number, models in enumerate(held_back.models):
         mine = np.flatnonzero(held_back.fold == number)
         masked = np.where(patterns[:, None], held_back.values[mine], np.nan)
         truth = np.concatenate([held_back.y[mine]] * len(patterns))
-        own = score(masked.reshape(-1, masked.shape[2]), truth)
+        own = score(_by(fitted, models), Matrix(masked.reshape(-1, masked.shape[2])), truth)
         found[:, mine] = own.reshape(len(patterns), *held_back.y[mine].shape)
     return found
 
 
-def _own(judge: Judge, values: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """(n,) probabilities of the rows' own classes."""
-    return judge(values)[np.arange(len(label)), label]
+def _by(fitted: AnyFitted, models: Sequence[object]) -> AnyFitted:
+    """The fitted model with others in place of its own and of those averaged with it, if any."""
+    if not models:
+        return fitted
+    (first, *others), blend = models, fitted.blend  # type: ignore[attr-defined]
+    if blend is not None:
+        members = zip(blend.members, others, strict=True)
+        blend = replace(blend, members=tuple(replace(each, model=own) for each, own in members))
+    return replace(fitted, model=first, blend=blend)  # type: ignore[type-var]

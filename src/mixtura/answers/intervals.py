@@ -13,10 +13,9 @@ from functools import partial
 
 import numpy as np
 
-from mixtura.answers.sets import judge
-from mixtura.conformal import conformal_thresholds
-from mixtura.data import Matrix
+from mixtura.conformal import conformal_thresholds, interval_around
 from mixtura.data.given import Device
+from mixtura.data.matrix import Matrix
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.held_back import HeldBack
 from mixtura.models.network import Network
@@ -28,12 +27,10 @@ def predict_interval(
 ) -> np.ndarray:
     """(n, T, 2) lower and upper ends; infinite where held-back rows are too few."""
 
-    def rarity(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return predictive(own, Matrix(values), model.n_targets, device).rarity(y)
+    def rarity(own: Fitted, whole: Matrix, y: np.ndarray) -> np.ndarray:
+        return predictive(own, whole, model.n_targets, device).rarity(y)
 
-    scores = [partial(rarity, judge(model.fitted, mixtures)) for mixtures in held_back.models]
-    observed = ~np.isnan(model.whole(rows).values)
-    least = conformal_thresholds(observed, held_back, scores, coverage)
+    least = conformal_thresholds(model.fitted, model.whole(rows), held_back, rarity, coverage)
     return model.predictive(rows, device).interval(least)
 
 
@@ -42,13 +39,7 @@ def network_interval(
 ) -> np.ndarray:
     """(n, 2) the same around what a network predicts."""
 
-    def nearness(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return -np.abs(y - network_means(own, Matrix(values), device)[:, None])
-
-    scores = [partial(nearness, judge(model, networks)) for networks in held_back.models]
-    least = conformal_thresholds(~np.isnan(rows.values), held_back, scores, coverage)
-    reach = -np.minimum(least, 0.0)
-    return network_means(model, rows, device)[:, None] + reach * [-1.0, 1.0]
+    return interval_around(model, rows, held_back, partial(network_means, device=device), coverage)
 
 
 def network_means(model: Fitted, rows: Matrix, device: Device) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mixtura.conformal import Judge, conformal_sets
+from mixtura.conformal import conformal_sets
 from mixtura.constants import SHARES, SILENCE
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
@@ -379,27 +379,14 @@ class Fitted:
 
     def predict_set(self, rows: Matrix, held_back: HeldBack, coverage: float) -> np.ndarray:
         """(n, C) whether each class is in the set of each row."""
-        models = held_back.models or self.without
-        if not models:
+        held_back = replace(held_back, models=held_back.models or self.without)
+        if not held_back.models:
             raise UnsupportedError(
                 "the models without the rows that are held back were too large to be stored: pass "
                 "rows that it has not seen, calibration=(X, y)."
             )
+        return conformal_sets(self, rows, held_back, _proba, coverage)
 
-        def judged_by(mixtures: tuple[Mixture, ...]) -> Judge:
-            judge = self.judge(mixtures)
-            return lambda values: np.exp(judge.log_proba(Matrix(values)))
 
-        judges = [judged_by(mixtures) for mixtures in models]
-        observed = ~np.isnan(rows.values)
-        return conformal_sets(np.exp(self.log_proba(rows)), observed, held_back, judges, coverage)
-
-    def judge(self, mixtures: tuple[Mixture, ...]) -> Fitted:
-        """The model with mixtures in place of its own and of those averaged with it, if any."""
-        if not mixtures:
-            return self
-        (first, *others), blend = mixtures, self.blend
-        if blend is not None:
-            pairs = zip(blend.members, others, strict=True)
-            blend = replace(blend, members=tuple(replace(m, model=own) for m, own in pairs))
-        return replace(self, model=first, blend=blend)
+def _proba(fitted: Fitted, rows: Matrix) -> np.ndarray:
+    return np.exp(fitted.log_proba(rows))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from mixtura.conformal import conformal_thresholds
+from mixtura.conformal import interval_around
 from mixtura.constants import FAR
 from mixtura.coupling import couple
 from mixtura.data.columns import is_missing, kept
@@ -255,15 +254,8 @@ class NetworkRegressor(Filler):
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """(n, 2) intervals, of which a share `coverage` hold the true number."""
-        rows, model = self._rows(X), self.fitted
-        held_back = _held_back(model, coverage)
-
-        def nearness(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
-            return -np.abs(y - _by_network(own, Matrix(values))[:, None])
-
-        scores = [partial(nearness, model.judge(each)) for each in held_back.models]
-        least = conformal_thresholds(~np.isnan(rows.values), held_back, scores, coverage)
-        return self._answer(rows)[:, None] + np.minimum(least, 0.0) * [1.0, -1.0]
+        rows, held_back = self._rows(X), _held_back(self.fitted, coverage)
+        return interval_around(self.fitted, rows, held_back, _by_network, coverage)
 
 
 def _held_back(fitted: Fitted, coverage: float) -> HeldBack:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -86,12 +85,10 @@ class Regression:
     def interval(self, rows: Matrix, held_back: HeldBack, coverage: float) -> np.ndarray:
         """(n, T, 2) lower and upper ends; infinite where held-back rows are too few."""
 
-        def rarity(own: Fitted, values: np.ndarray, y: np.ndarray) -> np.ndarray:
-            return self._predictive(own, Matrix(values)).rarity(y)
+        def rarity(own: Fitted, whole: Matrix, y: np.ndarray) -> np.ndarray:
+            return self._predictive(own, whole).rarity(y)
 
-        scores = [partial(rarity, self.fitted.judge(each)) for each in held_back.models]
-        observed = ~np.isnan(self._whole(rows).values)
-        least = conformal_thresholds(observed, held_back, scores, coverage)
+        least = conformal_thresholds(self.fitted, self._whole(rows), held_back, rarity, coverage)
         return self.predictive(rows).interval(least)
 
     def log_density(self, rows: Matrix) -> np.ndarray:
