@@ -14,7 +14,8 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from mixtura.data import Matrix, Scaling
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import SequenceTable
 from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, LowRankGaussian
 from mixtura.engines import Engine

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from mixtura import MixtureDensity
-from mixtura.data import Scaling, Table
 from mixtura.data.lazy import LazyRows, MappedRows
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.densities import Statistics
 from mixtura.engines import Engine
 from mixtura.objectives import Likelihood

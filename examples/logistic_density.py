@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from mixtura.data import Batch
-from mixtura.densities import Structure, VectorDensity, rand
+from mixtura.densities import Batch, Structure, VectorDensity, rand
 
 #: A logistic distribution of scale one has this standard deviation.
 _DEVIATION = math.pi / math.sqrt(3.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mixtura.data import Matrix
+from mixtura.data.matrix import Matrix
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")

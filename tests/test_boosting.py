@@ -11,7 +11,8 @@ from sklearn.ensemble import AdaBoostClassifier
 from sklearn.naive_bayes import GaussianNB
 
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, SequenceMixtureClassifier
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.datasets import make_lobes
 from mixtura.datasets.generators import LOBE_CENTERS
 from mixtura.densities import Auto, Diagonal, Full, LowRank

@@ -18,7 +18,8 @@ from mixtura import (
     SparseMixtureClassifier,
     progress,
 )
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.engines import Engine
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, warn_if_cut_short

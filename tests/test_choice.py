@@ -17,7 +17,8 @@ from mixtura import (
     SequenceMixtureClassifier,
     load,
 )
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.densities import DiagonalGaussian, Full, LowRank, LowRankGaussian
 from mixtura.engines import Engine, PunchedEngine
 from mixtura.models.calibration import Calibration

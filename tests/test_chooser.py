@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.densities import Full
 from mixtura.engines import Engine
 from mixtura.progress import Progress

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from small import PLAIN
 
 from mixtura import MixtureClassifier
-from mixtura.data import Table
+from mixtura.data.tables import Table
 from mixtura.densities import Diagonal, Full, LowRank
 from mixtura.engines import Engine
 from mixtura.estimators.plan import spread_prior

@@ -7,16 +7,11 @@ import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 
-from mixtura.data import (
-    Scaling,
-    Table,
-    encode_labels,
-    labeled_mask,
-    read_labels,
-    resolve_device,
-)
+from mixtura.data.labels import encode_labels, labeled_mask, read_labels
 from mixtura.data.lazy import is_memory_mapped
+from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import SequenceTable
+from mixtura.data.tables import Table, resolve_device
 from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 

@@ -14,7 +14,8 @@ from mixtura import (
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.engines import Engine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress

@@ -11,7 +11,8 @@ from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura import MixtureClassifier
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.datasets import make_spirals
 from mixtura.densities import DiagonalGaussian
 from mixtura.engines import Engine

@@ -10,7 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureClassifier
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.densities import Diagonal, DiagonalGaussian, Full, FullGaussian, LowRank
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture

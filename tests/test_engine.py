@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from mixtura.data import Scaling, Table, sequences
+from mixtura.data import sequences
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.engines import Engine, base
 from mixtura.testing import STRUCTURES, make_density, make_engine, make_mixture
 

@@ -11,7 +11,8 @@ import torch
 from scipy.optimize import check_grad, minimize
 
 from mixtura import MixtureClassifier
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.densities import DiagonalGaussian, LowRank
 from mixtura.engines import Engine, PunchedEngine
 from mixtura.models.mixture import Layout, Mixture

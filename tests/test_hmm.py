@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from mixtura.data import Scaling
+from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import SequenceBatch, SequenceTable
 from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, chains
 from mixtura.densities.chains import LEAST, Packing

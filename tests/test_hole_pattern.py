@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from mixtura.data import Batch
-from mixtura.densities import Categorical, HolePattern, add_statistics
+from mixtura.data.tables import Batch
+from mixtura.densities import Categorical, HolePattern
+from mixtura.densities.base import add_statistics
 from mixtura.testing import check_frequencies, make_hole_pattern, slow_hole_counts, slow_hole_terms
 
 N_COLUMNS = 4

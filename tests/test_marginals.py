@@ -11,8 +11,9 @@ from scipy import integrate, optimize, stats
 from sklearn.base import clone
 
 from mixtura import MixtureClassifier, load
-from mixtura.data import Matrix, Scaling
 from mixtura.data.curves import KINDS, Curves
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.densities import Diagonal
 from mixtura.estimators import blending
 from mixtura.exceptions import InvalidInputError, UnsupportedError

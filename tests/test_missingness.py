@@ -16,8 +16,9 @@ from mixtura import (
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
 )
-from mixtura.data import Batch, Scaling
 from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Batch
 from mixtura.densities import HolePattern
 from mixtura.densities.product import hole_patterns
 from mixtura.estimators.reading import training_engine

@@ -9,7 +9,8 @@ from memory import Largest
 from scipy.special import softmax
 
 import mixtura.densities.categorical as categorical
-from mixtura.data import Batch, Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Batch, Table
 from mixtura.densities import Categorical, Product
 from mixtura.engines import Engine, PunchedEngine
 from mixtura.exceptions import UnsupportedError

@@ -13,7 +13,8 @@ from mixtura import (
     MixtureDensity,
     MixtureNetworkClassifier,
 )
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.densities import LowRank
 from mixtura.engines import Engine
 from mixtura.models.fitted import log_density

@@ -14,7 +14,7 @@ from sklearn.discriminant_analysis import (
 from sklearn.neighbors import kneighbors_graph
 
 from mixtura import MixtureClassifier, papers
-from mixtura.data import Table
+from mixtura.data.tables import Table
 from mixtura.datasets import load_dataset
 from mixtura.engines import Engine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin

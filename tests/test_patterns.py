@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mixtura.data import Batch, Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Batch, Table
 from mixtura.densities import Full, StudentT, low_rank, patterns, submatrices
 from mixtura.engines import Engine
 from mixtura.objectives import Likelihood

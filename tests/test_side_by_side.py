@@ -8,7 +8,8 @@ import torch
 
 from mixtura import SequenceMixtureClassifier
 from mixtura.data.sequences import SequenceBatch
-from mixtura.densities import Density, EmissionMixtures, HiddenMarkov, SideBySide, chains
+from mixtura.densities import Density, EmissionMixtures, HiddenMarkov, chains
+from mixtura.densities.side_by_side import SideBySide
 from mixtura.testing import make_chains, make_sequences
 from mixtura.training import boosting
 

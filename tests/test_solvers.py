@@ -13,7 +13,7 @@ from mixtura import (
     SequenceMixtureClassifier,
     load,
 )
-from mixtura.data import Table
+from mixtura.data.tables import Table
 from mixtura.densities import LowRank, LowRankGaussian, LowRankPrecision, Student
 from mixtura.engines import Engine
 from mixtura.exceptions import InvalidInputError, UnsupportedError

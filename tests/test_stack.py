@@ -9,7 +9,8 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.densities import Diagonal, Full, LowRank, Student
 from mixtura.engines import Engine, PreparedEngine
 from mixtura.models.mixture import Mixture

@@ -10,8 +10,10 @@ from scipy.special import digamma
 from scipy.stats import t as student
 from students import make_student, reference_of
 
-from mixtura.data import Batch, Scaling, Table
-from mixtura.densities import DENSITIES, Even, Full, HiddenMarkov, Product, Student
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Batch, Table
+from mixtura.densities import DENSITIES, Full, HiddenMarkov, Product, Student
+from mixtura.densities.base import Even
 from mixtura.densities.student import LEAST, MOST
 from mixtura.engines import Engine
 from mixtura.exceptions import UnsupportedError

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
 from mixtura import SequenceMixtureClassifier, load
-from mixtura.data import Scaling
 from mixtura.data.resampling import resample
+from mixtura.data.scaling import Scaling
 from mixtura.data.sequence_input import read_sequences
 from mixtura.datasets import make_hmm_sequences
 from mixtura.engines import Engine

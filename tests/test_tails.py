@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from mixtura import MixtureClassifier
-from mixtura.data import Matrix, Scaling
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.densities import Student
 from mixtura.engines import Engine
 from mixtura.selection.tails import has_heavy_tails

@@ -8,7 +8,8 @@ import torch
 from sklearn.datasets import load_wine
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, load
-from mixtura.data import Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.engines import Engine
 from mixtura.exceptions import AmbiguousDataWarning
 from mixtura.selection.held_out import Answers

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mixtura.answers.subsets import Subsets
-from mixtura.data import Matrix
+from mixtura.data.matrix import Matrix
 from mixtura.data.sequence_input import Sequences
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations

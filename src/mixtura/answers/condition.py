@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mixtura.data import Matrix
 from mixtura.data.given import ArrayLike, Device
+from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Fitted

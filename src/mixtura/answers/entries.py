@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.distributions import Normal
 from torch.distributions import StudentT as StandardT
 
-from mixtura.data import Batch
 from mixtura.data.atoms import Atoms
+from mixtura.data.tables import Batch
 from mixtura.densities import Categorical, Density, Gaussian, Product, StudentT
 from mixtura.densities.patterns import distinct_patterns
 from mixtura.densities.product import hole_patterns

@@ -20,7 +20,7 @@ from torch import Tensor
 from mixtura.answers.cells import Cells
 from mixtura.answers.question import Question
 from mixtura.answers.subsets import Columns, Subsets, all_subsets
-from mixtura.data import Matrix
+from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Observations

@@ -26,8 +26,8 @@ from scipy.special import logsumexp, softmax
 
 from mixtura.answers.entries import NODES, entries, has_entries
 from mixtura.answers.intervals import network_means
-from mixtura.data import Matrix
 from mixtura.data.given import Device, Numbers
+from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Fitted

@@ -13,8 +13,8 @@ from sklearn.metrics import (
 )
 
 from mixtura.cli.output import Facts
-from mixtura.data import encode_labels
 from mixtura.data.given import Loaded
+from mixtura.data.labels import encode_labels
 from mixtura.exceptions import InvalidInputError
 from mixtura.plotting.classifiers import Reliability
 

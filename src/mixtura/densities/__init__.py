@@ -1,17 +1,12 @@
 """Densities: what components are (`Full`, `LowRank`, ...), and the stacks they are trained as."""
 
-from __future__ import annotations
-
+from mixtura.data.tables import Batch
 from mixtura.densities.base import (
     Density,
-    Even,
     Statistics,
     VectorDensity,
-    add_statistics,
-    keep_valid,
     rand,
     randn,
-    scale_statistics,
 )
 from mixtura.densities.categorical import Categorical
 from mixtura.densities.emission_mixtures import EmissionMixtures
@@ -21,8 +16,7 @@ from mixtura.densities.hmm import HiddenMarkov
 from mixtura.densities.hole_pattern import HolePattern
 from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.low_rank_precision import LowRankPrecision
-from mixtura.densities.product import Product, numeric_part, with_numeric_part, without_atoms
-from mixtura.densities.side_by_side import SideBySide
+from mixtura.densities.product import Product
 from mixtura.densities.structures import (
     DENSITIES,
     Auto,
@@ -38,12 +32,12 @@ from mixtura.densities.student import StudentT
 __all__ = [
     "DENSITIES",
     "Auto",
+    "Batch",
     "Categorical",
     "Density",
     "Diagonal",
     "DiagonalGaussian",
     "EmissionMixtures",
-    "Even",
     "Full",
     "FullGaussian",
     "Gaussian",
@@ -53,19 +47,12 @@ __all__ = [
     "LowRankGaussian",
     "LowRankPrecision",
     "Product",
-    "SideBySide",
     "Spherical",
     "Statistics",
     "Structure",
     "Student",
     "StudentT",
     "VectorDensity",
-    "add_statistics",
-    "keep_valid",
-    "numeric_part",
     "rand",
     "randn",
-    "scale_statistics",
-    "with_numeric_part",
-    "without_atoms",
 ]

@@ -15,8 +15,8 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch
 from mixtura.data.atoms import Atoms, index_of
+from mixtura.data.tables import Batch
 from mixtura.densities.base import Density, Statistics, VectorDensity
 from mixtura.densities.categorical import Categorical
 

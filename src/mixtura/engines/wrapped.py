@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch
 from mixtura.data.sequences import AnyBatch, Batched
+from mixtura.data.tables import Batch
 from mixtura.data.targets import beside_features
 from mixtura.engines.base import Engine
 

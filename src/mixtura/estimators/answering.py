@@ -9,18 +9,14 @@ import torch
 from sklearn.base import TransformerMixin
 from sklearn.utils import Tags
 
-from mixtura.answers import (
-    NUMBERS,
-    OUTPUTS,
-    Cells,
-    ClassQuestion,
-    Condition,
-    Given,
-    Groups,
-    Intervals,
-)
-from mixtura.data import Matrix, Scaling, encode_labels, read_labels_of
+from mixtura.answers.cells import Cells, Intervals
+from mixtura.answers.condition import Condition, Given
+from mixtura.answers.explain import NUMBERS, OUTPUTS, Groups
+from mixtura.answers.question import ClassQuestion
 from mixtura.data.given import ArrayLike, RandomState
+from mixtura.data.labels import encode_labels, read_labels_of
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
 from mixtura.densities import HiddenMarkov

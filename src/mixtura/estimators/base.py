@@ -18,10 +18,11 @@ from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.answers import METHODS, Groups, Question, explain
-from mixtura.data import Scaling
+from mixtura.answers.explain import METHODS, Groups, explain
+from mixtura.answers.question import Question
 from mixtura.data.given import ArrayLike, Device, RandomState, Setting
 from mixtura.data.lazy import Openable, are_files, is_path
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.reading import check_count

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mixtura.data import Scaling
 from mixtura.data.atoms import SUFFIX, n_patterns, shared_values
 from mixtura.data.curves import KINDS, Curves
 from mixtura.data.indicators import Indicators, quantile_knots
+from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine
 from mixtura.estimators.plan import INDICATORS, Decision, by_one, from_trial
 from mixtura.models.calibration import Calibration

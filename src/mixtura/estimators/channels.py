@@ -12,11 +12,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
-from mixtura.answers import decoded
-from mixtura.data import Scaling
+from mixtura.answers.frames import decoded
 from mixtura.data.columns import distinct
 from mixtura.data.given import ArrayLike
 from mixtura.data.packing import Packing
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema, check_names, chosen_columns
 from mixtura.data.sequence_input import Sequences, read_sequences
 from mixtura.densities import DENSITIES, Structure

@@ -10,9 +10,9 @@ from os import PathLike
 
 import numpy as np
 
-from mixtura.data import Matrix
 from mixtura.data.journal import Journal
 from mixtura.data.lazy import LazyRows, chunks_of, shared
+from mixtura.data.matrix import Matrix
 from mixtura.data.sharded import OWN, ShardedRows
 from mixtura.data.tables import odd_factors
 from mixtura.estimators.answering import DensityEstimator

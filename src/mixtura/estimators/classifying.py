@@ -10,17 +10,11 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
-from mixtura.answers import (
-    Condition,
-    Cost,
-    Given,
-    draw_by_chance,
-    next_feature,
-    predict_set,
-    unit_costs,
-)
-from mixtura.data import encode_labels
+from mixtura.answers.condition import Condition, Given, draw_by_chance
+from mixtura.answers.next_feature import Cost, next_feature, unit_costs
+from mixtura.answers.sets import predict_set
 from mixtura.data.given import ArrayLike, ClassWeight, RandomState
+from mixtura.data.labels import encode_labels
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine

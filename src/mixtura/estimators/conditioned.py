@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mixtura.answers import Condition, network_means, with_given
-from mixtura.data import Matrix
+from mixtura.answers.condition import Condition, with_given
+from mixtura.answers.intervals import network_means
 from mixtura.data.given import ArrayLike, RandomState
+from mixtura.data.matrix import Matrix
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.network import RegressionNetwork
 

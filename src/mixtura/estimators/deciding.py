@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mixtura.data import Scaling
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.blending import curved

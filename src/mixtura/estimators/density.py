@@ -17,7 +17,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from mixtura.answers import Condition, Given, draw_by_chance
+from mixtura.answers.condition import Condition, Given, draw_by_chance
 from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.schema import Schema
 from mixtura.data.tables import Batch

@@ -16,12 +16,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
-from mixtura.answers import Condition, Given
-from mixtura.data import UNLABELED, Batch, labeled_mask, read_labels
+from mixtura.answers.condition import Condition, Given
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
-from mixtura.data.labels import CodedLabels
+from mixtura.data.labels import CodedLabels, labeled_mask, read_labels
 from mixtura.data.lazy import Opened
 from mixtura.data.schema import Schema
+from mixtura.data.tables import UNLABELED, Batch
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS

@@ -14,15 +14,9 @@ from sklearn.base import RegressorMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from mixtura.answers import (
-    Condition,
-    Cost,
-    Given,
-    network_interval,
-    network_means,
-    next_for_network,
-    unit_costs,
-)
+from mixtura.answers.condition import Condition, Given
+from mixtura.answers.intervals import network_interval, network_means
+from mixtura.answers.next_feature import Cost, next_for_network, unit_costs
 from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
 from mixtura.data.tables import Batch
 from mixtura.densities import Structure

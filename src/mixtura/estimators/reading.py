@@ -14,13 +14,15 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from mixtura.data import Matrix, Scaling, resolve_device
 from mixtura.data.given import ArrayLike, Device, Parameters
 from mixtura.data.in_memory import as_table
 from mixtura.data.labels import CodedLabels
 from mixtura.data.lazy import Openable, Opened, source_of
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sharded import Shard
+from mixtura.data.tables import resolve_device
 from mixtura.engines import Engine
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Observations

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mixtura.data import Scaling
 from mixtura.data.curves import Curves
+from mixtura.data.scaling import Scaling
 from mixtura.data.targets import with_punched_features
 from mixtura.densities import DENSITIES, Auto, Full, LowRank, Structure, Student
 from mixtura.engines import Engine, is_copy

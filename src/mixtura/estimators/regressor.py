@@ -15,22 +15,16 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.answers import (
-    NUMBERS,
-    Cost,
-    Given,
-    Groups,
-    TargetQuestion,
-    next_for_targets,
-    predict_interval,
-    read_given,
-    unit_costs,
-    warn_of_extrapolation,
-)
-from mixtura.data import Matrix, Scaling
+from mixtura.answers.condition import Given, read_given, warn_of_extrapolation
+from mixtura.answers.explain import NUMBERS, Groups
+from mixtura.answers.intervals import predict_interval
+from mixtura.answers.next_feature import Cost, next_for_targets, unit_costs
+from mixtura.answers.question import TargetQuestion
 from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.indicators import UNIT, Indicators
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mixtura.data import Scaling
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES
 from mixtura.engines import Engine

@@ -12,10 +12,16 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
-from mixtura.data import encode_labels, find_labeled, labeled_mask, read_labels
 from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike, ClassWeight, Numbers
-from mixtura.data.labels import CodedLabels, class_masses
+from mixtura.data.labels import (
+    CodedLabels,
+    class_masses,
+    encode_labels,
+    find_labeled,
+    labeled_mask,
+    read_labels,
+)
 from mixtura.estimators.reading import check_weight
 from mixtura.exceptions import (
     DegenerateDataWarning,

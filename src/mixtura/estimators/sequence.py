@@ -11,7 +11,8 @@ import numpy as np
 from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.answers import Groups, Intervals
+from mixtura.answers.cells import Intervals
+from mixtura.answers.explain import Groups
 from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence

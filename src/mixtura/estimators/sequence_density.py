@@ -12,18 +12,12 @@ import torch
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.answers import (
-    Forecast,
-    Groups,
-    Intervals,
-    draw_futures,
-    forecast,
-    frame_scores,
-    state_proba,
-)
+from mixtura.answers.cells import Intervals
+from mixtura.answers.explain import Groups
+from mixtura.answers.frames import Forecast, draw_futures, forecast, frame_scores, state_proba
 from mixtura.constants import SHARES
-from mixtura.data import Scaling
 from mixtura.data.given import ArrayLike, Device, RandomState
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import DENSITIES, Structure

@@ -18,10 +18,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from torch import Tensor
 
-from mixtura.data import Matrix, Scaling
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
 from mixtura.data.in_memory import as_table
 from mixtura.data.lazy import Opened
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS

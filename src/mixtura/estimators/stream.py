@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mixtura.data import labeled_mask
+from mixtura.data.labels import labeled_mask
 from mixtura.densities import DENSITIES, Auto
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import STREAMED, warn_of_rows_set_aside

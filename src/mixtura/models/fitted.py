@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import SHARES
-from mixtura.data import UNLABELED, Batch, Matrix, Scaling, resolve_device
 from mixtura.data.given import Device
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
 from mixtura.data.sequences import AnyBatch, SequenceBatch
-from mixtura.densities import Categorical, Product, VectorDensity, numeric_part
+from mixtura.data.tables import UNLABELED, Batch, resolve_device
+from mixtura.densities import Categorical, Product, VectorDensity
+from mixtura.densities.product import numeric_part
 from mixtura.engines import Engine
 from mixtura.engines.base import HasRowCost
 from mixtura.exceptions import InvalidInputError, NoDensityError

@@ -13,8 +13,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch
-from mixtura.densities import Even, Product
+from mixtura.data.tables import Batch
+from mixtura.densities import Product
+from mixtura.densities.base import Even
 from mixtura.models.mixture import Mixture
 from mixtura.models.read_out import Completed, ReadOut, with_holes
 from mixtura.models.stack import Assignment, MixtureStack

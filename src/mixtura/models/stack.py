@@ -9,9 +9,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch
 from mixtura.data.given import Device
-from mixtura.densities import Density, keep_valid
+from mixtura.data.tables import Batch
+from mixtura.densities import Density
+from mixtura.densities.base import keep_valid
 from mixtura.models.mixture import Layout, Mixture, Weighted
 
 #: Rows whose weights are added up at a time.

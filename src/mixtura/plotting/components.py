@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 
-from mixtura.answers import next_feature
-from mixtura.data import Matrix
+from mixtura.answers.next_feature import next_feature
 from mixtura.data.given import ArrayLike, Device
 from mixtura.data.labels import encode_labels, read_labels_of
-from mixtura.densities import Density, HiddenMarkov, Product, StudentT, numeric_part
+from mixtura.data.matrix import Matrix
+from mixtura.densities import Density, HiddenMarkov, Product, StudentT
+from mixtura.densities.product import numeric_part
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import Fitted
 from mixtura.plotting.base import (

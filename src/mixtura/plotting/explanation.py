@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from mixtura.answers import Explanation
+from mixtura.answers.explain import Explanation
 from mixtura.data.given import ArrayLike, Loaded, Setting
 from mixtura.exceptions import InvalidInputError
 from mixtura.plotting.base import MUTED, Display, color, require_matplotlib, shown

@@ -13,9 +13,9 @@ import numpy as np
 from sklearn.metrics import PredictionErrorDisplay, mean_absolute_error, r2_score
 from sklearn.utils import _safe_indexing, get_tags
 
-from mixtura.data import Matrix
 from mixtura.data.given import ArrayLike, Loaded
 from mixtura.data.in_memory import as_table
+from mixtura.data.matrix import Matrix
 from mixtura.exceptions import (
     DegenerateDataWarning,
     InvalidInputError,

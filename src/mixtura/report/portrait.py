@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from scipy.special import xlogy
 
-from mixtura.answers import ClassQuestion, Explanation, explain, next_feature
-from mixtura.data import Matrix
-from mixtura.densities import Product, numeric_part
+from mixtura.answers.explain import Explanation, explain
+from mixtura.answers.next_feature import next_feature
+from mixtura.answers.question import ClassQuestion
+from mixtura.data.matrix import Matrix
+from mixtura.densities import Product
+from mixtura.densities.product import numeric_part
 from mixtura.exceptions import DegenerateDataWarning
 from mixtura.models.fitted import Fitted, Observations
 from mixtura.plotting import ComponentsDisplay, ExplanationDisplay, MarginalsDisplay

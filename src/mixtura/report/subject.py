@@ -11,10 +11,10 @@ import numpy as np
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _num_samples
 
-from mixtura.data import Matrix, encode_labels
 from mixtura.data.given import ArrayLike, Loaded
 from mixtura.data.in_memory import as_table
-from mixtura.data.labels import read_labels_of
+from mixtura.data.labels import encode_labels, read_labels_of
+from mixtura.data.matrix import Matrix
 from mixtura.data.sequence_input import Sequences
 from mixtura.engines import Engine
 from mixtura.exceptions import InvalidInputError, UnsupportedError

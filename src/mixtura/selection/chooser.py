@@ -9,7 +9,7 @@ from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 
-from mixtura.data import Scaling
+from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine
 from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import SHARES
-from mixtura.data import Batch, Matrix
 from mixtura.data.given import Device
-from mixtura.densities import Statistics, add_statistics, scale_statistics
+from mixtura.data.matrix import Matrix
+from mixtura.data.tables import Batch
+from mixtura.densities import Statistics
+from mixtura.densities.base import add_statistics, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.fitted import Fitted, PerValue, in_deviations, run_over, typicality
 from mixtura.models.held_back import MOST, HeldBack

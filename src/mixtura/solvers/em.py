@@ -14,8 +14,9 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from mixtura.data import Batch
-from mixtura.densities import Density, Statistics, add_statistics, keep_valid, scale_statistics
+from mixtura.data.tables import Batch
+from mixtura.densities import Density, Statistics
+from mixtura.densities.base import add_statistics, keep_valid, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack

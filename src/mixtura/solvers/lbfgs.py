@@ -13,8 +13,9 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from mixtura.data import Batch
-from mixtura.densities import Statistics, add_statistics
+from mixtura.data.tables import Batch
+from mixtura.densities import Statistics
+from mixtura.densities.base import add_statistics
 from mixtura.engines import Engine, PreparedEngine
 from mixtura.models.mixture import Mixture
 from mixtura.models.read_out import Completed, ReadOut

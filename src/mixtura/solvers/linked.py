@@ -18,15 +18,10 @@ from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from mixtura.data import Batch
-from mixtura.densities import (
-    Density,
-    Statistics,
-    VectorDensity,
-    keep_valid,
-    numeric_part,
-    with_numeric_part,
-)
+from mixtura.data.tables import Batch
+from mixtura.densities import Density, Statistics, VectorDensity
+from mixtura.densities.base import keep_valid
+from mixtura.densities.product import numeric_part, with_numeric_part
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.models.network import Network, RegressionNetwork

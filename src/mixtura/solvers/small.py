@@ -15,7 +15,7 @@ import torch
 from scipy.special import expit, gammaln, psi
 
 from mixtura.constants import LOG_2PI
-from mixtura.data import Batch
+from mixtura.data.tables import Batch
 from mixtura.densities import Density
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import DiagonalGaussian

@@ -11,8 +11,8 @@ from scipy.linalg import block_diag
 from scipy.special import logsumexp, softmax
 from torch import Tensor
 
-from mixtura.data import Scaling
 from mixtura.data.packing import Packing
+from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import SequenceBatch, SequenceTable
 from mixtura.densities import Density, HiddenMarkov, VectorDensity
 from mixtura.engines import Engine

@@ -16,8 +16,9 @@ import torch
 from scipy.stats import ks_2samp
 from torch import Tensor
 
-from mixtura.data import Batch
-from mixtura.densities import Density, Gaussian, VectorDensity, add_statistics, scale_statistics
+from mixtura.data.tables import Batch
+from mixtura.densities import Density, Gaussian, VectorDensity
+from mixtura.densities.base import add_statistics, scale_statistics
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.testing.parts import DRAWS, EXACT, SIGMAS, make_batch, rand, randn
 from mixtura.testing.references import ConditionalSampler, Logpdf, Reference, dense_conditional

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch, Scaling, Table
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Batch, Table
 from mixtura.densities import (
     Density,
     DiagonalGaussian,

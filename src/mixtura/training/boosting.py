@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mixtura.densities import HiddenMarkov, SideBySide
+from mixtura.densities import HiddenMarkov
+from mixtura.densities.side_by_side import SideBySide
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import Assignment, MixtureStack

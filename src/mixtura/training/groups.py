@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mixtura.densities import Structure, VectorDensity, numeric_part, with_numeric_part
+from mixtura.densities import Structure, VectorDensity
+from mixtura.densities.product import numeric_part, with_numeric_part
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import Assignment, MixtureStack

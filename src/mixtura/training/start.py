@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch, Scaling
 from mixtura.data.atoms import Atoms
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Batch
 from mixtura.densities import (
     Categorical,
     Density,
@@ -19,11 +20,9 @@ from mixtura.densities import (
     Product,
     Structure,
     VectorDensity,
-    numeric_part,
     randn,
-    with_numeric_part,
-    without_atoms,
 )
+from mixtura.densities.product import numeric_part, with_numeric_part, without_atoms
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import Assignment, MixtureStack

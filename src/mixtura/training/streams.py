@@ -9,7 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mixtura.densities import Density, Statistics, add_statistics
+from mixtura.densities import Density, Statistics
+from mixtura.densities.base import add_statistics
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood

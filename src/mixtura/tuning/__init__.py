@@ -18,8 +18,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_random_state, column_or_1d, get_tags
 from sklearn.utils.validation import _num_samples, check_consistent_length
 
-from mixtura.data import find_labeled, read_labels, resolve_unlabeled
 from mixtura.data.given import ArrayLike, Fittable, Parameters, RandomState, Setting
+from mixtura.data.labels import find_labeled, read_labels, resolve_unlabeled
 from mixtura.estimators.reading import check_weight
 from mixtura.exceptions import InvalidInputError
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import optuna
 
-from mixtura.data import labeled_mask, read_labels
 from mixtura.data.given import ArrayLike, Parameters
+from mixtura.data.labels import labeled_mask, read_labels
 from mixtura.densities import Diagonal, Full, LowRank, Spherical, Structure
 from mixtura.estimators import (
     BoostedMixtureClassifier,

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
-from mixtura.data import Scaling, Table, resolve_device
 from mixtura.data.given import Parameters, Setting
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table, resolve_device
 from mixtura.densities import Diagonal
 from mixtura.engines import Engine
 from mixtura.estimators import MixtureClassifier

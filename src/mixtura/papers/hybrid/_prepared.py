@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Batch, Scaling, Table, resolve_device
 from mixtura.data.given import Parameters
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Batch, Table, resolve_device
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid import _side_by_side as side_by_side

@@ -15,8 +15,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from mixtura.data import Scaling, Table, resolve_device
 from mixtura.data.given import Parameters
+from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table, resolve_device
 from mixtura.densities import FullGaussian, Gaussian
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mixtura.data import resolve_device
 from mixtura.data.given import Parameters
+from mixtura.data.tables import resolve_device
 from mixtura.nn import MixtureHead
 from mixtura.papers.cells import grid
 from mixtura.papers.images import load_images
