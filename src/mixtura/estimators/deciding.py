@@ -54,12 +54,11 @@ def decide(
     weight = estimator.unlabeled_weight
     if weight == "auto" and estimator._resumes:
         weight = "auto" if estimator.unlabeled_weight_ is None else estimator.unlabeled_weight_
-    left_open = weight == "auto" and len(rows.classes) > 1
-    if not (left_open or weight == 0.0) or not rows.may_do_without_unlabeled:
-        return _decide_on(estimator, rows, schema, generator, progress, stream)
-    engine = _engine(estimator, rows, schema) if left_open else None
-    without = _decide_on(estimator, rows.labeled(), schema, generator, progress, stream, engine)
-    without = replace(without, plan=replace(without.plan, unlabeled_weight=0.0))
+    used, asks = rows.chosen_on(weight)
+    engine = _engine(estimator, rows, schema) if asks else None
+    without = _decide_on(estimator, used, schema, generator, progress, stream, engine)
+    if used is not rows:
+        without = replace(without, plan=replace(without.plan, unlabeled_weight=0.0))
     if engine is None:
         return without
     plain = without.plan.shortened()

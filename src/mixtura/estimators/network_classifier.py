@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -59,8 +59,14 @@ _OBJECTIVES: dict[str, Callable[[], Objective]] = {
 #: Draws that rows of wanted classes are chosen from: at a time, and in all for each row.
 _POOL, _MOST_DRAWS = 1_000, 10_000
 
-#: What to train on which rows, what such networks said of held-out rows, and what was compared.
-_Decision = tuple[NetworkPlan, Engine, HeldOut | None, list[dict[str, object]]]
+
+class _Decision(NamedTuple):
+    """What to train on which rows, what networks said of held-out rows, and what was compared."""
+
+    plan: NetworkPlan
+    engine: Engine
+    held_out: HeldOut | None
+    table: list[dict[str, object]]
 
 
 @dataclass(eq=False, repr=False)
@@ -195,9 +201,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             rows, schema = self._read_any(*opened(self, X, y, sample_weight))
             generator = self._generator()
             with self._progress() as progress:
-                plan, engine, held_out, table = self._decide(
-                    rows, schema, spawn(generator), progress
-                )
+                decision = self._decide(rows, schema, spawn(generator), progress)
+                plan, engine, held_out, table = decision
                 aside = len(rows.y) - len(engine)
                 result = self._train(plan, engine, generator, progress, aside)
             calibration = Calibration()
@@ -241,17 +246,20 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
 
         All else is chosen as it would be without them.
         """
-        weight = self.unlabeled_weight
-        left_open = weight == "auto" and len(rows.classes) > 1
-        plain = not (left_open or weight == 0.0) or not rows.may_do_without_unlabeled
-        used = rows if plain else rows.labeled()
+        used, asks = rows.chosen_on(self.unlabeled_weight)
         plans, engine = self._ready(used, schema)
-        if not plain:
+        if used is not rows:
             plans = [replace(plan, unlabeled_weight=0.0) for plan in plans]
-        found = self._choose(plans, engine, generator, progress)
-        if plain or not left_open:
-            return found
-        return self._with_unlabeled(found, rows, schema, generator, progress)
+        without = self._choose(plans, engine, generator, progress)
+        if not asks:
+            return without
+        engine, plain = self._ready(rows, schema)[1], without.plan.whole()
+        ways = plain, replace(plain, unlabeled_weight=EVEN)
+        best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, _answers)
+        table = [*without.table, *chooser.table()]
+        if best is None:
+            return without._replace(table=table)
+        return _Decision(best.way, engine, best.held_out(), table)
 
     def _ready(self, rows: Rows, schema: Schema) -> tuple[list[NetworkPlan], Engine]:
         """Plans for rows, and the rows in the model's units."""
@@ -291,25 +299,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
         if trial is not None and saw_all and not progress.limited:
             plan = plan.resumed({NOTHING: trial})
-        return plan, engine, best.held_out(), chooser.table()
-
-    def _with_unlabeled(
-        self,
-        found: _Decision,
-        rows: Rows,
-        schema: Schema,
-        generator: torch.Generator,
-        progress: Progress,
-    ) -> _Decision:
-        """The same with unlabeled rows, if networks that also learn from them do surely better."""
-        engine = self._ready(rows, schema)[1]
-        plain = found[0].whole()
-        ways = plain, replace(plain, unlabeled_weight=EVEN)
-        best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, _answers)
-        table = [*found[3], *chooser.table()]
-        if best is None:
-            return *found[:3], table
-        return best.way, engine, best.held_out(), table
+        return _Decision(plan, engine, best.held_out(), chooser.table())
 
     def sample(
         self,

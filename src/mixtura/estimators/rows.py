@@ -54,11 +54,18 @@ class Rows:
     def has_unlabeled(self) -> bool:
         return bool((self.y < 0).any())
 
-    @property
-    def may_do_without_unlabeled(self) -> bool:
-        """Whether there are unlabeled rows, and labeled ones of every class."""
+    def chosen_on(self, unlabeled_weight: float | str) -> tuple[Rows, bool]:
+        """The rows that all else is chosen on; and whether to ask if unlabeled ones help, too.
+
+        They are the labeled ones, where there are some of every class, and unlabeled ones weigh
+        nothing, or it is open what they weigh.
+        """
+        left_open = unlabeled_weight == "auto" and len(self.classes) > 1
         known = len(np.unique(self.y[self.y >= 0]))
-        return self.has_unlabeled and 0 < known == len(self.classes)
+        some = self.has_unlabeled and 0 < known == len(self.classes)
+        if some and (left_open or unlabeled_weight == 0.0):
+            return self.labeled(), left_open
+        return self, False
 
     def take(self, index: np.ndarray) -> Rows:
         """The rows of a mask."""
