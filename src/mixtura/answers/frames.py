@@ -15,7 +15,7 @@ from mixtura.data.tables import Batch
 from mixtura.densities import EmissionMixtures, HiddenMarkov
 from mixtura.densities.gaussian import Gaussian
 from mixtura.exceptions import UnsupportedError
-from mixtura.models.fitted import Fitted, run_over
+from mixtura.models.fitted import Fitted, log_scale_of, run_over
 from mixtura.models.mixture import Mixture
 from mixtura.predictive import Predictive, check_quantiles
 
@@ -66,7 +66,7 @@ def frame_scores(
             chains.by_state(_log_predicted(mixture, batch)).flatten(1),
             chains.emission,
         )
-        log_scale = fitted.scaling.log_scale(batch.x)
+        log_scale = log_scale_of(fitted.scaling, batch.x)
         parts = _channels(frames) if by_channel else [frames]
         found = [
             (ahead + emission.log_prob(part)).logsumexp(1) - part.sum_observed(log_scale)

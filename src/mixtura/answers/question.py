@@ -17,7 +17,7 @@ from mixtura.data.schema import Schema
 from mixtura.data.tables import Batch
 from mixtura.densities import Categorical, Density, DiagonalGaussian, Gaussian, HolePattern, Product
 from mixtura.engines import Engine
-from mixtura.models.fitted import Fitted, Observations, log_density, run_over
+from mixtura.models.fitted import Fitted, Observations, log_density, log_scale_of, run_over
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import RegressionNetwork
 from mixtura.models.regression import Regression
@@ -262,6 +262,6 @@ class TargetQuestion:
         """(s, n, 1) what curves add to the logs of scales: models are compared in deviations."""
         assert batch.observed is not None  # targets are missing
         linear = torch.from_numpy(member.scaling.scale).log()
-        own = (member.scaling.log_scale(batch.x).cpu() - linear) * batch.observed.cpu()
+        own = (log_scale_of(member.scaling, batch.x).cpu() - linear) * batch.observed.cpu()
         kept = torch.from_numpy(subsets.columns(batch.x.shape[1])).to(own)
         return (kept @ own.mT)[..., None]

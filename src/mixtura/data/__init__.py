@@ -1,5 +1,5 @@
 """What a user passes becomes tensors: tables, sequences, schemas and labels.
 
-`schema`, `columns`, `matrix` and `indicators` need neither PyTorch nor scikit-learn, and
-`mixtura.runtime` reads tables by them.
+What `mixtura.runtime` reads rows and units by needs neither PyTorch nor scikit-learn: `schema`,
+`columns`, `matrix`, `scaling`, `curves`, `atoms` and `indicators`.
 """

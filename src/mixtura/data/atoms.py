@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mixtura.constants import SAME
 from mixtura.data.curves import told_values
-from mixtura.parts import storable
 
 #: A value is such a one if so large a share of the rows has it, so many rows, and so many times as
 #: many as the next one; and if there are so many others.
@@ -22,7 +19,6 @@ SUFFIX = "+atoms"
 Values = tuple[tuple[float, ...], ...]
 
 
-@storable
 @dataclass(frozen=True)
 class Atoms:
     """Values of columns that have probabilities.
@@ -43,44 +39,36 @@ class Atoms:
         """How many codes each of the columns has: one per value, and 0 for all others."""
         return tuple(1 + len(values) for values in self.values)
 
-    def codes(self, x: Tensor) -> Tensor:
-        """(n, A) which of the values of its column each entry of x (n, D) is; 0 for none."""
-        values = _padded(self.values, x.device)
-        away = (x[:, self.index(x.device), None].double() - values).abs()
-        number = torch.arange(1, values.shape[1] + 1, device=x.device)
-        return ((away <= SAME * values.abs().clamp_min(1.0)) * number).amax(2)
-
-    def held(self, x: Tensor, codes: Tensor | None = None) -> Tensor:
-        """(n, D) which entries of x have such a value; by codes (n, A), where these are known."""
-        codes = self.codes(x) if codes is None else codes
-        blank = torch.zeros_like(x, dtype=torch.bool)
-        return blank.index_copy_(1, self.index(x.device), codes > 0)
-
-    def placed(self, x: Tensor, codes: Tensor, values: Values) -> Tensor:
-        """Rows x (n, D) with the values that have codes (n, A) in their places."""
-        table, index = _padded(values, x.device).to(x.dtype), self.index(x.device)
-        own = table.gather(1, (codes.long().mT - 1).clamp_min(0)).mT
-        return x.index_copy(1, index, torch.where(codes > 0, own, x[:, index]))
-
-    def index(self, device: torch.device) -> Tensor:
+    @cached_property
+    def index(self) -> np.ndarray:
         """(A,) the columns."""
-        return index_of(self.columns, device)
+        return np.array(self.columns, dtype=np.int64)
 
+    @cached_property
+    def table(self) -> np.ndarray:
+        """(2, A, M) the values in the model's units and in the user's, NaN in empty places."""
+        most = max(map(len, self.values))
+        blank = (np.nan,) * most
+        return np.array([[(*v, *blank)[:most] for v in each] for each in (self.values, self.shown)])
 
-@lru_cache(maxsize=256)
-def index_of(columns: tuple[int, ...], device: torch.device) -> Tensor:
-    """(d,) the columns, as a tensor on a device."""
-    with torch.inference_mode(False):  # whoever asks first, gradients may need it later
-        return torch.tensor(columns, dtype=torch.long, device=device)
+    def codes(self, x: np.ndarray) -> np.ndarray:
+        """(n, A) which of the values of its column each entry of x (n, D) is; 0 for none."""
+        values = self.table[0]
+        hit = np.abs(x[:, self.index, None] - values) <= SAME * np.maximum(np.abs(values), 1.0)
+        return (hit * np.arange(1, values.shape[1] + 1)).max(2)
 
+    def held(self, x: np.ndarray) -> np.ndarray:
+        """(n, D) which entries have such a value."""
+        found = np.zeros(x.shape, dtype=bool)
+        found[:, self.index] = self.codes(x) > 0
+        return found
 
-@lru_cache(maxsize=256)
-def _padded(values: Values, device: torch.device) -> Tensor:
-    """(A, M), NaN where a column has fewer."""
-    most = max(map(len, values))
-    rows = [[*each, *[torch.nan] * (most - len(each))] for each in values]
-    with torch.inference_mode(False):
-        return torch.tensor(rows, dtype=torch.float64, device=device)
+    def restored(self, rows: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Rows in the user's units, to the digit where x (n, D) has such values."""
+        codes, found = self.codes(x), rows.copy()
+        own = self.table[1][np.arange(len(self.index)), codes - 1]
+        found[:, self.index] = np.where(codes > 0, own, rows[:, self.index])
+        return found
 
 
 def shared_values(

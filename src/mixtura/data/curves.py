@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
-from scipy.special import ndtr, ndtri
-
-from mixtura.parts import storable
 
 #: Kinds of curves.
 KINDS = ("power", "ranks")
@@ -23,12 +19,13 @@ _END = 0.1
 #: Values, and what they become (of their range), that lie no farther apart are rounded alike; no
 #: rank is so near to none or all.
 _SAME_AT, _SAME_TO, _OUTERMOST = 1e-15, 1e-9, 1e-9
+#: Rows up to which comparing values with all knots is faster than searching each column's.
+_FEW = 30
 
 _Curve = tuple[np.ndarray, np.ndarray]
 _LINE: _Curve = np.array([0.0, 1.0]), np.array([0.0, 1.0])
 
 
-@storable
 @dataclass(frozen=True)
 class Curves:
     """One increasing, piecewise linear map per column; its ends go on as straight lines.
@@ -78,7 +75,7 @@ class Curves:
         """
         share = max(0.5 * _SAME_TO, float(np.finfo(values.dtype).eps))
         knots = self.to + share * (self.to[:, -1:] - self.to[:, :1])
-        return np.log(self._slope)[self._rows, _segments(values.astype(np.float64), knots)].T
+        return np.log(self._slope)[self._column, _segments(values, knots)]
 
     @cached_property
     def _slope(self) -> np.ndarray:
@@ -86,24 +83,26 @@ class Curves:
         return np.diff(self.to) / np.diff(self.at)
 
     @cached_property
-    def _rows(self) -> np.ndarray:
-        """(D, 1) numbers of the columns."""
-        return np.arange(len(self.at))[:, None]
+    def _column(self) -> np.ndarray:
+        """(D,) numbers of the columns."""
+        return np.arange(len(self.at))
 
     def _along(
         self, X: np.ndarray, at: np.ndarray, to: np.ndarray, slope: np.ndarray
     ) -> np.ndarray:
         """Values on lines that begin at knots, have so large a value there, and these slopes."""
-        place = self._rows, _segments(X, at)
+        place = self._column, _segments(X, at)
         with np.errstate(over="ignore"):  # tables clamp what is infinite
-            return (to[place] + slope[place] * (X.T - at[place])).T
+            return to[place] + slope[place] * (X - at[place])
 
 
 def _segments(values: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """(D, n) the line of each curve that each value (n, D) lies on."""
-    columns = torch.from_numpy(np.ascontiguousarray(values.T))
-    place = torch.searchsorted(torch.from_numpy(knots), columns).sub_(1)
-    return place.clamp_(0, knots.shape[1] - 2).numpy()
+    """(n, D) the line of each curve (D, Q) that each value lies on."""
+    inner = knots[:, 1:-1]
+    if len(values) <= _FEW:
+        return (values[..., None] > inner).sum(2)
+    pairs = zip(inner, values.T, strict=True)
+    return np.stack([each.searchsorted(column) for each, column in pairs], axis=1)
 
 
 def _lengthened(knots: np.ndarray, count: int) -> np.ndarray:
@@ -168,6 +167,8 @@ def _yeo_johnson(u: np.ndarray) -> _Curve:
 
 def _ranks(values: np.ndarray, weight: np.ndarray) -> _Curve:
     """Normal scores of ranks, ties in the middle of theirs, by lines between values."""
+    from scipy.special import ndtr, ndtri  # curves that have been learned need NumPy alone
+
     middle = (np.cumsum(weight) - 0.5 * weight).clip(_OUTERMOST, 1.0 - _OUTERMOST)
     most = int(min(_KNOTS, 2 + _KNOTS_PER_ROOT * np.sqrt(len(values))))
     first, last = ndtri(middle[[0, -1]])

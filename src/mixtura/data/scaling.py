@@ -7,24 +7,18 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
 from mixtura.data.indicators import UNIT, Indicators
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.exceptions import DegenerateDataWarning, warn
-from mixtura.parts import storable
-
-storable(Indicators)  # which the runtime reads without scikit-learn, and so without `parts`
 
 _LARGEST = np.finfo(np.float64).max
 #: Digits of a deviation to which values in the user's units are found again.
 _DIGITS = 12
 
 
-@storable
 @dataclass(frozen=True)
 class Scaling:
     """Map between the user's units and units in which every feature has variance one.
@@ -123,10 +117,7 @@ class Scaling:
         values = X if self.curves is None else self.curves.invert(X)
         with np.errstate(over="ignore"):
             found = np.clip(values * self.scale + self.location, -_LARGEST, _LARGEST)
-        if self.atoms is None:
-            return found
-        codes = self.atoms.codes(torch.from_numpy(np.asarray(X)))
-        return self.atoms.placed(torch.from_numpy(found), codes, self.atoms.shown).numpy()
+        return found if self.atoms is None else self.atoms.restored(found, X)
 
     def moved(self, values: np.ndarray, before: Scaling) -> np.ndarray:
         """Values in the units of another map, in these; by curves alone where that is enough."""
@@ -136,18 +127,14 @@ class Scaling:
             return values if self.curves is None else self.curves.apply(values)
         return self.apply(before.invert(values))
 
-    def log_scale(self, x: Tensor) -> Tensor:
+    def log_scale(self, x: np.ndarray) -> np.ndarray:
         """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it.
 
         Zero for values that have probabilities.
         """
-        found = torch.from_numpy(np.log(self.scale)).to(x.device)
-        if self.curves is not None:
-            slope = self.curves.log_slope(x.cpu().numpy())
-            found = found - torch.from_numpy(slope).to(x.device)
-        if self.atoms is None:
-            return found
-        return found.expand(x.shape).masked_fill(self.atoms.held(x), 0.0)
+        found = np.log(self.scale)
+        found = found if self.curves is None else found - self.curves.log_slope(x)
+        return found if self.atoms is None else np.where(self.atoms.held(x), 0.0, found)
 
 
 def _told(rows: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...]:

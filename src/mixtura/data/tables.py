@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data.atoms import index_of
 from mixtura.data.journal import Journal, Sums
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, is_memory_mapped
 from mixtura.data.meter import spent_on, waited_for
@@ -26,6 +25,13 @@ _WORTH = 2**20
 _KEPT = 2**22
 
 Answer = TypeVar("Answer")
+
+
+@lru_cache(maxsize=256)
+def index_of(columns: tuple[int, ...], device: torch.device) -> Tensor:
+    """(d,) the columns, as a tensor on a device."""
+    with torch.inference_mode(False):  # whoever asks first, gradients may need it later
+        return torch.tensor(columns, dtype=torch.long, device=device)
 
 
 @dataclass(frozen=True)

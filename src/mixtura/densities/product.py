@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from mixtura.data.atoms import Atoms, index_of
-from mixtura.data.tables import Batch
+from mixtura.constants import SAME
+from mixtura.data.atoms import Atoms, Values
+from mixtura.data.tables import Batch, index_of
 from mixtura.densities.base import Density, Statistics, VectorDensity
 from mixtura.densities.categorical import Categorical
 
@@ -221,9 +223,12 @@ class Product(Density[Batch]):
     def _joined(self, values: list[Tensor]) -> Tensor:
         """Rows (n, D) from what all parts drew."""
         rows, atoms = self._placed(values), self.atoms
-        return (
-            rows if atoms is None else atoms.placed(rows, values[len(self.columns)], atoms.values)
-        )
+        if atoms is None:
+            return rows
+        codes, index = values[len(self.columns)], index_of(atoms.columns, rows.device)
+        table = _table(atoms.values, rows.device).to(rows)
+        own = table.gather(1, (codes.long().mT - 1).clamp_min(0)).mT
+        return rows.index_copy(1, index, torch.where(codes > 0, own, rows[:, index]))
 
     def fill(self, batch: Batch, share: Tensor) -> Tensor:
         filled = self._placed(self._each(batch, lambda part, view: part.fill(view, share)))
@@ -240,7 +245,7 @@ class Product(Density[Batch]):
         expected = numbers.expected(self.view(batch, 0))[..., places]
         other, mean = (each.to(share) for each in chances.means(atoms.values))
         means = torch.einsum("nk,nka->na", share, other * expected) + share @ mean
-        filled = filled.index_copy(1, atoms.index(filled.device), means.to(filled))
+        filled = filled.index_copy(1, index_of(atoms.columns, filled.device), means.to(filled))
         return torch.where(batch.observed, batch.x, filled)
 
     def complete(self, batch: Batch, component: Tensor, generator: torch.Generator) -> Tensor:
@@ -275,12 +280,24 @@ def with_numeric_part(density: Density, part: Density) -> Density:
 
 def without_atoms(batch: Batch, atoms: Atoms) -> tuple[Batch, Batch]:
     """The rows, numbers that are atoms unobserved; and which they are, (n, A), 0 for none."""
-    codes = atoms.codes(batch.x)
-    held, told = atoms.held(batch.x, codes), batch.observed
+    x, told = batch.x, batch.observed
+    values, index = _table(atoms.values, x.device), index_of(atoms.columns, x.device)
+    hit = (x[:, index, None].double() - values).abs() <= SAME * values.abs().clamp_min(1.0)
+    codes = (hit * torch.arange(1, values.shape[1] + 1, device=x.device)).amax(2)
+    held = torch.zeros_like(x, dtype=torch.bool).index_copy_(1, index, codes > 0)
     observed = ~held if told is None else told & ~held
-    told = None if told is None else told[:, atoms.index(told.device)]
+    told = None if told is None else told[:, index]
     rows = replace(batch, x=batch.x.masked_fill(held, 0.0), observed=observed)
     return rows, Batch(codes.to(batch.x), told, batch.y, batch.weight)
+
+
+@lru_cache(maxsize=256)
+def _table(values: Values, device: torch.device) -> Tensor:
+    """(A, M) the values of atoms, NaN where a column has fewer."""
+    most = max(map(len, values))
+    rows = [[*each, *[torch.nan] * (most - len(each))] for each in values]
+    with torch.inference_mode(False):  # whoever asks first, gradients may need it later
+        return torch.tensor(rows, dtype=torch.float64, device=device)
 
 
 def hole_patterns(batch: Batch) -> Batch:

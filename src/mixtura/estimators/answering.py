@@ -102,7 +102,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         Where columns are mapped by curves, they are those of straight lines through the means.
         """
         density = self.mixture_.density
-        scale = self.scaling_.log_scale(density.location).exp().numpy()
+        scale = np.exp(self.scaling_.log_scale(density.location.numpy()))
         return density.covariances().numpy() * scale[..., :, None] * scale[..., None, :]
 
     @property

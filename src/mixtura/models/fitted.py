@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import SHARES
+from mixtura.data.atoms import Atoms
+from mixtura.data.curves import Curves
 from mixtura.data.given import Device
+from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
@@ -38,7 +41,8 @@ from mixtura.parts import storable
 _ROUNDING, _MOST_NATS = 4.0, 0.05
 _DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
-storable(Schema)  # which the runtime reads without scikit-learn, and so without `parts`
+for _shared in (Schema, Scaling, Curves, Atoms, Indicators):
+    storable(_shared)  # which the runtime reads without scikit-learn, and so without `parts`
 
 #: What gives rows a class log-joint.
 AnyModel = Mixture | Network | SparseModel | Summarized | Votes
@@ -65,6 +69,11 @@ def working_type(given: np.dtype, n_features: int, floor: float) -> torch.dtype:
     """
     risky = _ROUNDING * n_features * float(np.finfo(np.float32).eps) > _MOST_NATS * floor
     return torch.float64 if risky else _DTYPES[given]
+
+
+def log_scale_of(scaling: Scaling, x: Tensor) -> Tensor:
+    """`Scaling.log_scale` at values x (n, D), where they are."""
+    return torch.from_numpy(scaling.log_scale(x.cpu().numpy())).to(x.device)
 
 
 def run_over(
@@ -280,7 +289,7 @@ class Fitted:
         """Log densities (n, k), less the logs of the scales of what is observed."""
 
         def moved(model: AnyMovable, batch: AnyBatch) -> Tensor:
-            log_scale = self.scaling.log_scale(batch.x)
+            log_scale = log_scale_of(self.scaling, batch.x)
             return function(model, batch).double() - batch.sum_observed(log_scale)[:, None]
 
         return run_over(model, engine, moved).numpy()

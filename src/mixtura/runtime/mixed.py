@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mixtura.constants import SAME
+from mixtura.data.atoms import Atoms
 from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import kind
 from mixtura.runtime.gaussians import Gaussian, StudentT
@@ -95,45 +95,6 @@ class HolePattern(Categorical):
         broad = log_factorial[absent] + log_factorial[told - absent] - log_factorial[told + 1]
         broad = np.broadcast_to((broad + math.log(self.broad))[:, None, None], (*own.shape[:2], 1))
         return np.logaddexp.reduce(np.concatenate([own + self.log_shares, broad], 2), axis=2)
-
-
-@kind
-@dataclass(frozen=True)
-class Atoms:
-    columns: tuple[int, ...]
-    values: tuple[tuple[float, ...], ...]
-    shown: tuple[tuple[float, ...], ...]
-
-    @cached_property
-    def index(self) -> np.ndarray:
-        """(A,) the columns."""
-        return np.array(self.columns, dtype=np.int64)
-
-    @cached_property
-    def table(self) -> np.ndarray:
-        """(2, A, M) the values in the model's units and in the user's, NaN in empty places."""
-        most = max(map(len, self.values))
-        blank = (np.nan,) * most
-        return np.array([[(*v, *blank)[:most] for v in each] for each in (self.values, self.shown)])
-
-    def codes(self, x: np.ndarray) -> np.ndarray:
-        """(n, A) which of the values of its column each entry of x (n, D) is; 0 for none."""
-        values = self.table[0]
-        hit = np.abs(x[:, self.index, None] - values) <= SAME * np.maximum(np.abs(values), 1.0)
-        return (hit * np.arange(1, values.shape[1] + 1)).max(2)
-
-    def held(self, x: np.ndarray) -> np.ndarray:
-        """(n, D) which entries have such a value."""
-        found = np.zeros(x.shape, dtype=bool)
-        found[:, self.index] = self.codes(x) > 0
-        return found
-
-    def restored(self, rows: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Rows in the user's units, to the digit where x (n, D) has such values."""
-        codes, found = self.codes(x), rows.copy()
-        own = self.table[1][np.arange(len(self.index)), codes - 1]
-        found[:, self.index] = np.where(codes > 0, own, rows[:, self.index])
-        return found
 
 
 @kind

@@ -11,15 +11,17 @@ import numpy as np
 
 from mixtura.conformal import conformal_sets
 from mixtura.constants import SHARES, SILENCE
+from mixtura.data.atoms import Atoms
+from mixtura.data.curves import Curves
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.exceptions import NoDensityError, UnsupportedError
 from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import KINDS, kind
-from mixtura.runtime.mixed import Atoms
 
-KINDS |= {"Schema": Schema, "Indicators": Indicators}
+KINDS |= {each.__name__: each for each in (Schema, Scaling, Curves, Atoms, Indicators)}
 #: The largest value of a row, and in the model's units, as in `Table`.
 _LARGEST = float(np.finfo(np.float64).max)
 FARTHEST = _LARGEST**0.25
@@ -44,77 +46,6 @@ class Model(Protocol):
     @property
     def row_cost(self) -> int: ...
     def class_log_joint(self, batch: Batch) -> np.ndarray: ...
-
-
-# -- units -------------------------------------------------------------------------------------
-
-
-@kind
-@dataclass(frozen=True)
-class Curves:
-    at: np.ndarray
-    to: np.ndarray
-
-    @cached_property
-    def _slope(self) -> np.ndarray:
-        return np.diff(self.to) / np.diff(self.at)
-
-    def _along(
-        self, x: np.ndarray, at: np.ndarray, to: np.ndarray, slope: np.ndarray
-    ) -> np.ndarray:
-        column, place = np.arange(len(at)), _segments(x, at)
-        return to[column, place] + slope[column, place] * (x - at[column, place])
-
-    def apply(self, x: np.ndarray) -> np.ndarray:
-        return self._along(x, self.at, self.to, self._slope)
-
-    def invert(self, x: np.ndarray) -> np.ndarray:
-        return self._along(x, self.to, self.at, 1.0 / self._slope)
-
-    def log_slope(self, x: np.ndarray) -> np.ndarray:
-        """(n, D) logs of the derivatives of the map, at mapped values."""
-        knots = self.to + 0.5e-9 * (self.to[:, -1:] - self.to[:, :1])  # but for rounding
-        return np.log(self._slope)[np.arange(len(self.to)), _segments(x, knots)]
-
-
-def _segments(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """(n, D) the line of each curve (D, Q) that each value lies on."""
-    return (x[..., None] > knots[:, 1:-1]).sum(2)
-
-
-@kind
-@dataclass(frozen=True)
-class Scaling:
-    location: np.ndarray
-    scale: np.ndarray
-    levels: np.ndarray
-    curves: Curves | None = None
-    atoms: Atoms | None = None
-    indicators: Indicators | None = None
-
-    def apply(self, values: np.ndarray) -> np.ndarray:
-        values = values if self.indicators is None else self.indicators.apply(values)
-        x = (values - self.location) / self.scale
-        return x if self.curves is None else self.curves.apply(x)
-
-    def invert(self, x: np.ndarray) -> np.ndarray:
-        straight = x if self.curves is None else self.curves.invert(x)
-        found = _within(straight * self.scale + self.location, _LARGEST)
-        return found if self.atoms is None else self.atoms.restored(found, x)
-
-    def log_scale(self, x: np.ndarray) -> np.ndarray:
-        """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it."""
-        found = np.log(self.scale)
-        found = found if self.curves is None else found - self.curves.log_slope(x)
-        return found if self.atoms is None else np.where(self.atoms.held(x), 0.0, found)
-
-    def moved(self, x: np.ndarray, before: Scaling) -> np.ndarray:
-        """Values in the units of another map, in these."""
-        pairs = (self.location, before.location), (self.scale, before.scale)
-        same = before.curves is None and self.indicators is None
-        if same and all(np.array_equal(*pair) for pair in pairs):
-            return x if self.curves is None else self.curves.apply(x)
-        return self.apply(before.invert(x))
 
 
 # -- models ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from functools import singledispatch
 import numpy as np
 
 from mixtura.constants import SAME
+from mixtura.data.atoms import Atoms
 from mixtura.exceptions import UnsupportedError
 from mixtura.runtime.export.graph import Graph, Rows, quadratic
 from mixtura.runtime.gaussians import (
@@ -18,7 +19,7 @@ from mixtura.runtime.gaussians import (
     LowRankForm,
     StudentT,
 )
-from mixtura.runtime.mixed import Atoms, Categorical, HolePattern, Product
+from mixtura.runtime.mixed import Categorical, HolePattern, Product
 
 #: Features up to which full covariances are eliminated.
 MOST_FEATURES = 30
