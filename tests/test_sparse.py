@@ -3,6 +3,7 @@
 import copy
 import pickle
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -134,7 +135,7 @@ def test_moderated_probabilities_have_the_lower_loss():
     train, test = make_waveform(120, random_state=0), make_waveform(500, random_state=1)
     model = SparseMixtureClassifier(kernel="rbf", random_state=0).fit(train.data, train.target)
     moderated = log_loss(test.target, model.predict_proba(test.data))
-    certain = log_loss(test.target, model.set_params(moderate=False).predict_proba(test.data))
+    certain = log_loss(test.target, unmoderated(model).predict_proba(test.data))
     assert moderated < certain
 
 
@@ -192,6 +193,13 @@ def columns_of(model, X):
     return np.column_stack([eval(term, values) * np.ones(len(x)) for term in terms])
 
 
+def unmoderated(model):
+    """The same fit, without moderation."""
+    found = copy.deepcopy(model)
+    found.model_ = replace(found.model_, model=replace(found.model_.model, moderate=False))
+    return found
+
+
 def class_log_joint(model, X):
     joint = np.log(model.weights_) + columns_of(model, X) @ model.coef_.T
     ends = np.cumsum(model.n_components_)
@@ -199,7 +207,7 @@ def class_log_joint(model, X):
 
 
 def test_probabilities_follow_from_the_fitted_attributes(fitted, ripley):
-    certain = copy.copy(fitted).set_params(moderate=False)
+    certain = unmoderated(fitted)
     X = ripley[2][:50]
     expected = log_softmax(class_log_joint(fitted, X), 1)
     np.testing.assert_allclose(certain.predict_log_proba(X), expected, atol=1e-9)
@@ -242,14 +250,14 @@ def test_moderation_of_several_components_and_classes():
     assert sum(model.n_components_) > 6
     X, rng = rows.data[::8], np.random.default_rng(0)
     live = np.nonzero(model.coef_)
-    drawn = copy.deepcopy(model).set_params(moderate=False)
+    drawn = unmoderated(model)
     total = np.zeros((40, 3))
     draws = rng.multivariate_normal(model.coef_[live], model.coef_covariance_, size=400)
     for weight in draws:
         drawn.coef_[live] = weight
         total += drawn.predict_proba(X) / len(draws)
     moderated = model.predict_proba(X)
-    certain = copy.deepcopy(model).set_params(moderate=False).predict_proba(X)
+    certain = unmoderated(model).predict_proba(X)
     assert np.abs(moderated - total).mean() < 0.6 * np.abs(certain - total).mean()
     assert np.abs(moderated - total).max() < 0.08
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from mixtura.asking import predictions, target_of, text_columns
 from mixtura.cli.columns import check_columns, note_replaced
 from mixtura.cli.output import Facts
 from mixtura.data.given import Loaded
+from mixtura.data.lazy import files_named
 from mixtura.exceptions import FileFormatError, InvalidInputError
 from mixtura.files import as_text, check_place, without_marks
 from mixtura.parquet import write_tables
@@ -39,7 +39,7 @@ class Large:
         if path.suffix.lower() not in (".parquet", ".pq"):
             return None
         pattern = str(path)
-        files = [pattern] if path.exists() else sorted(glob.glob(pattern, recursive=True))
+        files = files_named(pattern)
         try:
             sizes = [ParquetFile(each).metadata for each in files]
         except (ValueError, OSError) as error:

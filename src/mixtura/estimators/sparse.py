@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from os import PathLike
 from typing import Self
@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import KERNEL_PARAMS, PAIRWISE_KERNEL_FUNCTIONS
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
+from sklearn.utils.validation import _check_feature_names_in
 from torch import Tensor
 
 from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
@@ -165,17 +165,10 @@ class SparseMixtureClassifier(ModelClassifier):
     # -- attributes ------------------------------------------------------------------------
 
     @property
-    def _fitted(self) -> Fitted:
-        check_is_fitted(self, "model_")
-        return replace(self.model_, model=self._sparse)
-
-    @property
     def _sparse(self) -> SparseModel:
-        """The fitted model; whether it moderates may change after fitting."""
-        check_is_fitted(self, "model_")
-        model = self.model_.model
+        model = self._fitted.model
         assert isinstance(model, SparseModel)
-        return model if model.moderate == self.moderate else replace(model, moderate=self.moderate)
+        return model
 
     @property
     def n_components_(self) -> list[int]:

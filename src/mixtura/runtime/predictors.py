@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from mixtura.runtime.files import Arrays, class_name, named, unpack
 from mixtura.runtime.models import Fitted, HeldBack
 from mixtura.runtime.networks import Network, RegressionNetwork
 from mixtura.runtime.regression import Regression
-from mixtura.runtime.sparse import SparseModel
 
 
 class Columns:
@@ -318,10 +316,7 @@ class SparseClassifier(Classifier):
 
     def __init__(self, value: ArrayLike, arrays: Arrays) -> None:
         super().__init__(value, arrays)
-        model, moderate = self.fitted.model, named(value["settings"])["moderate"]
-        assert isinstance(model, SparseModel)
         self._unexpected = "error"
-        self.model = replace(self.fitted, model=replace(model, moderate=moderate))
 
     def _rows(self, X: ArrayLike) -> Matrix:
         rows = super()._rows(X if isinstance(X, Mapping) else self.fitted.schema.in_order(X))
