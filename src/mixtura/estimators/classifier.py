@@ -54,7 +54,8 @@ class MixtureClassifier(DensityClassifier):
 
     Components are Gaussian in the columns that hold numbers, and categorical in the others. NaN and
     None mean missing, in training and in prediction, and are marginalized exactly. Unlabeled rows
-    take part in the likelihood where that helps.
+    take part in the likelihood where that helps. What "auto" compares, and from which numbers of
+    rows on, is in the guide (docs/guide/auto.md), and in `choice_` after a fit.
 
     Parameters
     ----------
@@ -64,10 +65,8 @@ class MixtureClassifier(DensityClassifier):
         What components are in the columns that hold numbers; a name is shorthand for an object of
         `mixtura.densities` with its own settings, such as `LowRank(rank=5, floor=0.1)`. "auto"
         compares low rank (full for one or two features), a smaller rank, a higher floor of the
-        variances, and variances alone, on held-out rows; and Student's t, where whole rows of
-        classes lie far out on either side (of 30 numbers at most), and, of 100 labels at most, a
-        covariance that all classes share (of more than 128 numbers, variances with a still higher
-        floor), which is taken where labels are too few to compare.
+        variances, and variances alone, on held-out rows; where rows lie far out also Student's t,
+        and where labels are few a covariance that all classes share.
     objective : "margin", "conditional", "smooth_margin", "likelihood", or an `Objective`
         The discriminative term; a name is shorthand for an object of `mixtura.objectives` with its
         own settings, such as `Margin(margin=20.0)`.
@@ -77,21 +76,16 @@ class MixtureClassifier(DensityClassifier):
     unlabeled_weight : "auto" or float in [0, 1]
         Weight of unlabeled rows in the likelihood term, where there are any; labeled rows then
         weigh one minus it, and 0 sets unlabeled rows aside. "auto" is 0.5 if labels that are held
-        out in turn are clearly better predicted then, and 0, with a warning, if they are not or
-        there are fewer than ten, or than three per class; units (see `standardize`, `marginals`)
-        are those of all rows even then. In a stream the first call decides, and the unlabeled rows
-        of later ones count like labeled ones in online EM, or are set aside, with a warning where
-        the first call had none.
+        out in turn are surely better predicted then, and 0, with a warning, if they are not or are
+        too few to tell. In a stream the first call decides.
     solver : "auto", "em", "ebw", "adam", "lbfgs", or a `Solver`
         A name is shorthand for an object of `mixtura.solvers` with its own settings, such as
         `Adam(learning_rate=1e-3)`. "auto": EM for the likelihood; for the others L-BFGS of up to
-        3,000 rows, and Adam of more. L-BFGS then takes a few iterations on all rows, from the first
-        of the models that were trained without some of them on, where there are such.
+        3,000 rows, and Adam of more.
     init : "em", or an `EM`
         Where another solver goes on, it starts from EM on the rows of each class: that is
-        `EM(max_iter=100, tol=0.001 * D, n_init=1)` for D columns of numbers (ten at least; no more
-        than 10 iterations before the L-BFGS of solver="auto"), unless another is given. Where EM is
-        what solver="auto" chooses, it is the one given here.
+        `EM(max_iter=100, tol=0.001 * D, n_init=1)` for D columns of numbers (ten at least), unless
+        another is given. Where EM is what solver="auto" chooses, it is the one given here.
     holes : float in [0, 0.5]
         Show the objective every row twice, whole and with so large a share of random holes (on
         average; they are marginalized, as everywhere): good where features will be missing at
@@ -104,8 +98,7 @@ class MixtureClassifier(DensityClassifier):
     max_time : float or None
         Seconds that training may take. It begins with a sample of the rows and takes larger ones
         while time remains; the best model is kept, and a warning says what was cut short. Every
-        part of the training still takes a step, so a fit lasts a little longer. Comparing
-        structures takes half of the time at most; the step size of Adam follows the clock.
+        part of the training still takes a step, so a fit lasts a little longer.
     prior_rows : "auto" or float
         Imagined rows per component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
@@ -114,23 +107,9 @@ class MixtureClassifier(DensityClassifier):
         densities, draws and imputations stay in the units of X. "linear" leaves them as they are;
         "power" takes for each column the power (of Yeo and Johnson) under which its values look
         most like Gaussian draws; "ranks" the normal scores of smoothed ranks. "+atoms" gives values
-        that many rows share, such as zeros, a probability of their own per component, beside the
-        density of all others: values that a tenth of the rows have, 20 at least, and three times as
-        many as have the next one, in columns with three other values. Each is one model.
-        "auto" trains all three and averages their class probabilities, by weights under which
-        held-out labels are best predicted (two or one, where `max_time` is too short to try them);
-        all other answers are those of the first, "linear" model. One more ("indicators") has one
-        covariance per class of the indicators of categories and, in tables of up to 50,000 rows and
-        300 such indicators, of numbers, which fade from one of eight knots to the next: pairs that
-        go together count, and thresholds. With the default objective, tradeoff and n_components,
-        those beside "linear" are trained by the conditional likelihood, and by ranks there is one
-        component per class, with a covariance that classes share (of more than ten numbers per
-        label, variances of its own). Where rows have such values, in at most 128 different sets of
-        columns (each takes time), the maps have atoms. Of more than 3,000 rows "power" takes the
-        place of "linear" if it predicts held-out labels surely better; of more than 50,000 it is
-        left out if it does not, and the others learn from so many. Where a density is named, where
-        training goes on (`warm_start`, `partial_fit`), and for the likelihood objective it is
-        "linear".
+        that many rows share, such as zeros, a probability of their own per component. "auto"
+        averages the class probabilities of all three, and of a model of indicators, where no
+        density is named; all other answers are those of the first, "linear" model.
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.
@@ -150,13 +129,8 @@ class MixtureClassifier(DensityClassifier):
     missingness : "auto", "ignore" or "informative"
         Whether holes mean something. "ignore" marginalizes them, which is right where entries are
         missing at random; "informative" also models, for every component, how often it lacks each
-        entry, for forms where "not measured" tells something. Further holes at random are part of
-        that model, and patterns unlike all of training tell nothing. "auto" is "informative" if
-        the labels of held-out rows are clearly more probable then (by two standard errors, and
-        0.02 nats per row), and no less so with further random holes; else, and always where the
-        training rows have no holes, "ignore". `missingness_` is what was chosen. Discriminative
-        training counts on what holes tell even with "ignore", so that features need not learn it,
-        and where "auto" averages several models only the first of them is "informative".
+        entry, for forms where "not measured" tells something. "auto" is "informative" if the labels
+        of held-out rows are clearly more probable then, and no less so with further random holes.
     warm_start : bool
         Start from the model of the previous fit.
     unlabeled : "auto", None or a label
