@@ -67,19 +67,19 @@ class Indicators:
                 seen = ~np.isnan(rows[:, place])
                 codes, mass = rows[seen, place].astype(int), weight[at][seen]
                 counts[place] += np.bincount(codes, mass, minlength=levels[place])
-        told: list[tuple[float, ...]] = []
+        table: list[tuple[float, ...]] = []
         frequent = np.full(len(levels), -1, dtype=np.int64)
         for place, parts in enumerate(zip(*shared(values, counts), strict=True)):
             count = np.sum(parts, axis=0)
             if not len(count):
-                told += [(place, *each) for each in _faded((knots or {}).get(place, ()))]
+                table += [(place, *each) for each in _faded((knots or {}).get(place, ()))]
                 continue
             ranked = np.argsort(-count, kind="stable")[: 1 + _MOST_INDICATORS]
             rare = int((count > 0).sum() > len(ranked))  # the last stands for them, not the first
             frequent[place], *order = np.roll(ranked, rare)
             codes = [each for each in np.sort(order) if count[each]] or [frequent[place]]
-            told += [(place, code, 1.0, 1.0) for code in codes]
-        column, knot, rise, fall = np.array(told, dtype=np.float64).reshape(-1, 4).T
+            table += [(place, code, 1.0, 1.0) for code in codes]
+        column, knot, rise, fall = np.array(table, dtype=np.float64).reshape(-1, 4).T
         return cls(column.astype(np.int64), knot, rise, fall, frequent, len(levels))
 
     @property
@@ -100,8 +100,8 @@ class Indicators:
         most = np.finfo(np.float64).max
         with np.errstate(over="ignore"):  # far out is out, and infinity times no slope no number
             off = np.clip(found - self.knot, -most, most)
-            told = np.clip(1.0 + np.minimum(off * self.rise, -off * self.fall), 0.0, 1.0)
-        return np.where(self.itself, found, told).astype(values.dtype)
+            share = np.clip(1.0 + np.minimum(off * self.rise, -off * self.fall), 0.0, 1.0)
+        return np.where(self.itself, found, share).astype(values.dtype)
 
     def beside(self, values: ArrayLike, others: np.ndarray) -> ArrayLike:
         """(n, P + T) numbers, and other columns (n, T); lazy rows stay so."""
@@ -130,8 +130,8 @@ def _faded(knots: Sequence[float] | np.ndarray) -> list[tuple[float, float, floa
         return [(np.nan, 0.0, 0.0)]
     with np.errstate(over="ignore"):
         slope = np.minimum(1.0 / np.diff(knots), np.finfo(np.float64).max)
-    told = [*zip(knots, np.append(0.0, slope), np.append(slope, 0.0), strict=True)]
-    return told[: len(told) // 2] + told[len(told) // 2 + 1 :]
+    hats = [*zip(knots, np.append(0.0, slope), np.append(slope, 0.0), strict=True)]
+    return hats[: len(hats) // 2] + hats[len(hats) // 2 + 1 :]
 
 
 class _Beside(LazyRows):

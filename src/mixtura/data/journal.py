@@ -55,23 +55,23 @@ class Journal:
 
     def next(self, compute: Callable[[], Sums], device: torch.device) -> Sums:
         """The next sums: as they were, or as they are computed now."""
-        return self._told(self._entry(), compute, device)
+        return self._sums(self._entry(), compute, device)
 
-    def _told(self, entry: bytes | None, compute: Callable[[], Sums], device: torch.device) -> Sums:
+    def _sums(self, entry: bytes | None, compute: Callable[[], Sums], device: torch.device) -> Sums:
         """The sums of an entry; without one, those that are computed and written down."""
         if entry is not None:
             return {name: value.to(device) for name, value in load(entry).items()}
         sums = compute()
-        told = {name: value.detach().cpu().contiguous() for name, value in sums.items()}
-        self._append(save(told))
+        stored = {name: value.detach().cpu().contiguous() for name, value in sums.items()}
+        self._append(save(stored))
         return sums
 
     def _entry(self) -> bytes | None:
         """The entry that begins here; where none is complete, what there is of it is cut off."""
         at = self._file.tell()
         size = self._file.read(_LENGTH)
-        told, content = self._file.read(_HASH), self._file.read(int.from_bytes(size, "little"))
-        if len(size) == _LENGTH and hashlib.sha256(content).digest() == told:
+        digest, content = self._file.read(_HASH), self._file.read(int.from_bytes(size, "little"))
+        if len(size) == _LENGTH and hashlib.sha256(content).digest() == digest:
             return content
         self._file.seek(at)
         self._file.truncate()

@@ -27,7 +27,7 @@ class Meter:
     def __init__(self, tell: Callable[[int, int], None]) -> None:
         self.rows = 0
         self.seconds = {"read": 0.0, "communicate": 0.0}
-        self._tell, self._told = tell, time.perf_counter()
+        self._tell, self._last = tell, time.perf_counter()
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -42,8 +42,8 @@ class Meter:
         """More rows of a pass are done."""
         self.rows += n_rows
         now = time.perf_counter()
-        if now - self._told >= _WORD:
-            self._told = now
+        if now - self._last >= _WORD:
+            self._last = now
             self._tell(done, total)
 
 

@@ -69,7 +69,8 @@ class Scaling:
         digits = (_DIGITS - np.ceil(np.log10(self.scale))).astype(int).tolist()
         shown = [[round(each, digits[c]) for each in units[c].tolist()] for c in shared]
         columns = tuple(shared)
-        return replace(self, atoms=Atoms(columns, _told(mapped.T[list(columns)]), _told(shown)))
+        mine = _without_nan(mapped.T[list(columns)])
+        return replace(self, atoms=Atoms(columns, mine, _without_nan(shown)))
 
     def with_indicators(self, indicators: Indicators) -> Scaling:
         """The same units of numbers, and one of all indicators."""
@@ -137,7 +138,7 @@ class Scaling:
         return found if self.atoms is None else np.where(self.atoms.held(x), 0.0, found)
 
 
-def _told(rows: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...]:
+def _without_nan(rows: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...]:
     """Rows of numbers, without those that are not."""
     return tuple(tuple(float(each) for each in row if each == each) for row in rows)
 

@@ -243,7 +243,7 @@ class _SharedJournal(Journal):
 
     def next(self, compute: Callable[[], Sums], device: torch.device) -> Sums:
         known = self._peers.gathered(self._entry() if self._keeps else None)[0]
-        return self._told(known, compute, device)
+        return self._sums(known, compute, device)
 
     def _append(self, content: bytes) -> None:
         if self._keeps:

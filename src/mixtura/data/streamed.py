@@ -57,17 +57,17 @@ class Source(Openable):
     def opened(
         self, y: ArrayLike, sample_weight: ArrayLike, categorical_features: ArrayLike
     ) -> Opened:
-        reader, told, names = self._told(y, sample_weight)
+        reader, answers, names = self._reader_and_names(y, sample_weight)
         types = reader.types
         chosen = chosen_columns(categorical_features, names, len(names))
         columns = [_Column(name, types[name], at in chosen) for at, name in enumerate(names)]
         if not columns:
-            raise InvalidInputError(f"there is no column beside {', '.join(map(repr, told))}.")
-        scan = _Scan(columns, {name: _Answers(_is_coded(types[name], name)) for name in told})
+            raise InvalidInputError(f"there is no column beside {', '.join(map(repr, answers))}.")
+        scan = _Scan(columns, {name: _Answers(_is_coded(types[name], name)) for name in answers})
         counts = [sum(map(scan.add, reader.batches([part]))) for part in reader.parts]
         schema = scan.schema() if sum(counts) else Schema(names)
         rows = StreamedRows(reader, columns, counts, scan.has_missing)
-        labels, weight = (scan.told(each) for each in (y, sample_weight))
+        labels, weight = (scan.answer(each) for each in (y, sample_weight))
         return Opened(rows, schema.with_empty(rows), labels, _plain(weight))
 
     def parts(
@@ -75,28 +75,28 @@ class Source(Openable):
     ) -> Iterator[tuple[ArrayLike, ArrayLike, ArrayLike]]:
         if any(not isinstance(each, str | None) for each in (y, sample_weight)):
             raise InvalidInputError("y and sample_weight of a stream are names of its columns.")
-        reader, told, names = self._told(y, sample_weight)
+        reader, answers, names = self._reader_and_names(y, sample_weight)
         frame = None
         for _, batch in reader.batches(reader.parts):
             frame = batch.to_pandas()
-            answers = (frame[each] if each in told else None for each in (y, sample_weight))
-            yield frame[list(names)], *answers
+            given = (frame[each] if each in answers else None for each in (y, sample_weight))
+            yield frame[list(names)], *given
         if frame is None:
             raise InvalidInputError("the files or chunks have no rows: pass some that have.")
 
-    def _told(
+    def _reader_and_names(
         self, y: ArrayLike, sample_weight: ArrayLike
     ) -> tuple[Reader, list[str], tuple[str, ...]]:
         """What reads the rows, the columns of labels and weights, and all others."""
         reader = Reader(self.given, self.columns, self._share)
-        told = [*_names(y, reader.types), *_names(sample_weight, reader.types)]
-        for name in told:
+        answers = [*_names(y, reader.types), *_names(sample_weight, reader.types)]
+        for name in answers:
             if name not in reader.types:
                 raise InvalidInputError(
                     f"{reader.first} has no column {name!r} for y or sample_weight, but "
                     f"{', '.join(map(repr, reader.types))}."
                 )
-        return reader, told, tuple(name for name in reader.types if name not in told)
+        return reader, answers, tuple(name for name in reader.types if name not in answers)
 
 
 @dataclass
@@ -186,7 +186,7 @@ class _Scan:
                 self.has_missing |= bool(np.isnan(numbers).any())
         return len(batch)
 
-    def told(self, given: ArrayLike) -> ArrayLike:
+    def answer(self, given: ArrayLike) -> ArrayLike:
         """Labels, targets or weights that were given by name; others as they are."""
         names = _names(given, self.answers)
         if len(names) < 2:

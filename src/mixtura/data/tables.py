@@ -172,7 +172,7 @@ class Table:
             assert isinstance(X, np.ndarray)
             self.y, self.weight = self.y.contiguous(), self.weight.contiguous()
             self._x, self._observed = self._convert(X)
-            self._absent = None if untold is None else self._told(X, untold)
+            self._absent = None if untold is None else self._absence_codes(X, untold)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -247,7 +247,7 @@ class Table:
         rows = torch.from_numpy(_shareable(X)).to(self.device, non_blocking=True)
         return rows.sub(location).div_(scale)
 
-    def _told(self, X: np.ndarray, untold: np.ndarray) -> Tensor:
+    def _absence_codes(self, X: np.ndarray, untold: np.ndarray) -> Tensor:
         """What the rows came without, where that is not known of all entries."""
         codes = np.where(untold, -1, np.isnan(X)).astype(np.int8)
         return torch.from_numpy(codes).to(self.device)

@@ -341,4 +341,4 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
                 "output='log_density'."
             )
         question = ClassQuestion(model, output, self.device, Cells.of(intervals))
-        return self._told(question, rows, method, groups, max_time, random_state)
+        return self._shapley(question, rows, method, groups, max_time, random_state)

@@ -152,7 +152,7 @@ class Estimator(BaseEstimator):
             raise InvalidInputError("callbacks must be functions that take a dict.")
         return Progress(self.callbacks or (), self.verbose, self.max_time)
 
-    def _told(
+    def _shapley(
         self,
         question: Question,
         rows: Observations,

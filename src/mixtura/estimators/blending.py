@@ -21,7 +21,7 @@ from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
 from mixtura.progress import Progress
 from mixtura.selection.blend import blend_answers
-from mixtura.selection.chooser import MOST, Contender
+from mixtura.selection.chooser import MOST_COMPARED, Contender
 from mixtura.selection.held_out import Answers
 from mixtura.training.hybrid import Plan, Trained
 
@@ -106,34 +106,34 @@ class Mapped:
     trial: Contender[Plan, Trained]
 
     @classmethod
-    def tried(cls, found: Decision, ways: Sequence[Plan]) -> list[Mapped]:
-        """Those that time allows to try on all rows that what was found was tried on."""
-        tried = [cls._of(found, way) for way in ways if found.chooser.in_time()]
+    def tried(cls, decision: Decision, ways: Sequence[Plan]) -> list[Mapped]:
+        """Those that time allows to try on all rows that what was decided was tried on."""
+        tried = [cls._of(decision, way) for way in ways if decision.chooser.in_time()]
         return [each for each in tried if each.trial.won]
 
     @classmethod
-    def _of(cls, found: Decision, way: Plan) -> Mapped:
-        scaling = curved(found.every, way.marginals)
+    def _of(cls, decision: Decision, way: Plan) -> Mapped:
+        scaling = curved(decision.every, way.marginals)
         if way.marginals == INDICATORS:
             way = by_one(way, len(scaling.location))
-        return cls(way, scaling, found.chooser.under(scaling).try_out(way, "marginals"))
+        return cls(way, scaling, decision.chooser.under(scaling).try_out(way, "marginals"))
 
-    def decision(self, found: Decision) -> Decision:
+    def decided(self, decision: Decision) -> Decision:
         """To train this on all rows."""
-        plan, engine = replace(self.way, solver=found.plan.solver), found.engine.under(self.scaling)
-        told = self.trial.held_out()
-        return replace(found, plan=plan, engine=engine, trial=self.trial, held_out=told)
+        plan = replace(self.way, solver=decision.plan.solver)
+        engine, held_out = decision.engine.under(self.scaling), self.trial.held_out()
+        return replace(decision, plan=plan, engine=engine, trial=self.trial, held_out=held_out)
 
     def train(
         self,
         estimator: MixtureClassifier,
-        found: Decision,
+        decision: Decision,
         rows: Engine,
         generator: torch.Generator,
         progress: Progress,
     ) -> Trained:
         """A model of the rows, or of some, from one of the trial on, where there is one."""
-        way = replace(self.way, solver=found.plan.solver)
+        way = replace(self.way, solver=decision.plan.solver)
         plan, begin = from_trial(estimator, way, self.trial)
         if estimator.solver == "auto" and begin is None:
             plan, rows = plan.limited(_ITERATIONS, _GAIN), rows.sample(_LARGE, generator)
@@ -142,22 +142,22 @@ class Mapped:
         return plan.train(engine, generator, progress.part(_TIME), previous=begin)
 
 
-def best_of(found: Decision, others: Sequence[Mapped]) -> tuple[Decision, list[Mapped]]:
-    """What was found, or the same in other units, if that surely predicts held-out labels better.
+def best_of(decision: Decision, others: Sequence[Mapped]) -> tuple[Decision, list[Mapped]]:
+    """What was decided, or the same in other units, if that surely predicts held-out labels better.
 
     The others stand beside it; where rows are very many, only those that are of another kind.
     """
     beside = list[Mapped]()
     for each in others:
-        told, best, way = each.trial.held_out(), found.held_out, each.way
-        same = way.marginals != INDICATORS and way.term == found.plan.term
-        if same and told is not None and best is not None and told.surely_beats(best):
-            found = each.decision(found)
-        elif not same or found.engine.total_weight <= _LARGE:
+        held_out, best, way = each.trial.held_out(), decision.held_out, each.way
+        same = way.marginals != INDICATORS and way.term == decision.plan.term
+        if same and held_out is not None and best is not None and held_out.surely_beats(best):
+            decision = each.decided(decision)
+        elif not same or decision.engine.total_weight <= _LARGE:
             beside.append(each)
         else:
             each.trial.won = False
-    return found, beside
+    return decision, beside
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Ensemble:
     def train(
         cls,
         estimator: MixtureClassifier,
-        found: Decision,
+        decision: Decision,
         others: Sequence[Mapped],
         first: Learned,
         generator: torch.Generator,
@@ -193,25 +193,25 @@ class Ensemble:
         one was shown, and all are asked about those that it was not.
         """
         models = [
-            (found.saw_all and each.trial.whole)
-            or each.train(estimator, found, first.shown, spawn(generator), progress)
+            (decision.saw_all and each.trial.whole)
+            or each.train(estimator, decision, first.shown, spawn(generator), progress)
             for each in others
         ]
-        answers = [found.held_out, *(each.trial.held_out() for each in others)]
-        if first.held_out is not None and not found.saw_all:
-            rows, same = first.held_out.subsample(MOST, generator), spawn(generator)
+        answers = [decision.held_out, *(each.trial.held_out() for each in others)]
+        if first.held_out is not None and not decision.saw_all:
+            rows, same = first.held_out.subsample(MOST_COMPARED, generator), spawn(generator)
             units = [rows, *(rows.under(each.scaling) for each in others)]
             answers = [
                 Answers.of(each.model, engine, anew(same), each.evidence, _TOGETHER)
                 for each, engine in zip([first.result, *models], units, strict=True)
             ]
-        told = [each for each in answers if isinstance(each, Answers)]
+        known = [each for each in answers if isinstance(each, Answers)]
         weights, calibration = np.full(len(answers), 1.0 / len(answers)), Calibration()
         calibrations: list[Calibration | None] = [None] * len(others)
-        if len(told) == len(answers):
-            weights, average = blend_answers(told)
+        if len(known) == len(answers):
+            weights, average = blend_answers(known)
             calibration = average.calibration
-            calibrations = [each.calibration for each in told[1:]]
+            calibrations = [each.calibration for each in known[1:]]
         mixtures = [each.model.to("cpu", torch.float64) for each in models]
         scalings = [each.scaling for each in others]
         return cls(mixtures, scalings, calibrations, weights, calibration)

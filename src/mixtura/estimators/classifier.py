@@ -42,7 +42,7 @@ from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Objective
 from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import warn_if_cut_short
-from mixtura.selection.chooser import MOST
+from mixtura.selection.chooser import MOST_COMPARED
 from mixtura.selection.typical import held_back_rows, typical_quantiles
 from mixtura.solvers import EM, SOLVERS, FitResult, Solver
 from mixtura.training.hybrid import Plan, class_counts, margin_bound
@@ -319,29 +319,30 @@ class MixtureClassifier(DensityClassifier):
             )
         generator = self._generator()
         with self._progress() as progress:
-            found = decide(self, rows, schema, spawn(generator), progress, stream=not beside)
+            decision = decide(self, rows, schema, spawn(generator), progress, stream=not beside)
             ensemble, others = None, list[Mapped]()
-            if beside and self._maps(found):
-                others = Mapped.tried(found, ways_beside(self, found, kinds_for(found.every)))
-                if not found.saw_all and found.engine.total_weight > MOST:
-                    found, others = best_of(found, others)
+            if beside and self._maps(decision):
+                ways = ways_beside(self, decision, kinds_for(decision.every))
+                others = Mapped.tried(decision, ways)
+                if not decision.saw_all and decision.engine.total_weight > MOST_COMPARED:
+                    decision, others = best_of(decision, others)
             own = spawn(generator) if others else generator
-            outcome = train(self, found, generator, progress)
+            outcome = train(self, decision, generator, progress)
             if others:
-                ensemble = Ensemble.train(self, found, others, outcome.model, own, progress)
-        trained, engine, plan = outcome.model, found.engine, found.plan
+                ensemble = Ensemble.train(self, decision, others, outcome.model, own, progress)
+        trained, engine, plan = outcome.model, decision.engine, decision.plan
         calibration = Calibration()
         if self.calibrate and not plan.generative:
-            calibration = calibrated(found, trained.result, trained.held_out, generator)
+            calibration = calibrated(decision, trained.result, trained.held_out, generator)
         self._publish(trained.result, plan, engine, schema, rows.classes, calibration, progress)
         if ensemble is not None:
             self.model_ = ensemble.beside(self.model_, self.calibrate)
             self.marginals_ = (plan.marginals, *(each.way.marginals for each in others))
-        shown = held_back(found, [each.trial for each in others])
+        shown = held_back(decision, [each.trial for each in others])
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
         self.model_ = replace(self.model_, held_back=shown)
-        self.choice_ = found.choice
+        self.choice_ = decision.choice
         self.__dict__.pop("drift_", None)  # of an earlier stream
         if not beside:
             self.drift_ = list[float]()
@@ -350,10 +351,10 @@ class MixtureClassifier(DensityClassifier):
         self.class_count_ = class_counts(engine, self.class_prior_)
         return self
 
-    def _maps(self, found: Decision) -> bool:
+    def _maps(self, decision: Decision) -> bool:
         """Whether other maps are to be tried."""
         asked = self.marginals == "auto" and leaves_density_open(self) and not self.warm_start
-        return asked and not found.plan.generative
+        return asked and not decision.plan.generative
 
     def _publish(
         self,

@@ -30,7 +30,7 @@ from mixtura.numerics import spawn
 from mixtura.objectives import LogMargin
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome
-from mixtura.selection.chooser import MOST
+from mixtura.selection.chooser import MOST_COMPARED
 from mixtura.selection.held_out import Answers
 from mixtura.solvers import FitResult
 from mixtura.solvers.gradients import evaluate
@@ -117,43 +117,43 @@ class Learned:
 
 def train(
     estimator: MixtureClassifier,
-    found: Decision,
+    decision: Decision,
     generator: torch.Generator,
     progress: Progress,
 ) -> Outcome[Learned]:
     """What was decided, trained on all rows or on as many as time allows."""
 
     def learn(rows: Engine, own: torch.Generator, latest: Learned | None) -> Learned:
-        plan, held_out = resized(estimator, found.plan, rows), None
+        plan, held_out = resized(estimator, decision.plan, rows), None
         if plan.solver.held_out_share:
             rows, held_out = rows.hold_out(plan.solver.held_out_share, own)
-        begin = found.previous if latest is None else latest.result
+        begin = decision.previous if latest is None else latest.result
         if begin is None:
-            plan, begin = from_trial(estimator, plan, found.trial)
+            plan, begin = from_trial(estimator, plan, decision.trial)
         result = plan.train(rows, own, progress, previous=begin, held_out=held_out)
         return Learned(result, rows, held_out)
 
     def loss(trained: Learned, rows: Engine) -> float:
-        return evaluate(trained.result.model, found.plan.objective(rows), rows)[1]
+        return evaluate(trained.result.model, decision.plan.objective(rows), rows)[1]
 
-    return Budget(progress, learn, loss, generator).run(found.engine)
+    return Budget(progress, learn, loss, generator).run(decision.engine)
 
 
 def calibrated(
-    found: Decision,
+    decision: Decision,
     result: FitResult[Mixture],
     held_out: Engine | None,
     generator: torch.Generator,
 ) -> Calibration:
     """By what models said of rows they had not seen, of training's own if any; or as is typical."""
-    said = found.held_out
+    said = decision.held_out
     if held_out is not None:
-        some = held_out.subsample(MOST, spawn(generator))
+        some = held_out.subsample(MOST_COMPARED, spawn(generator))
         said = Answers.of(result.model, some, spawn(generator), result.evidence)
     if isinstance(said, Answers):
         return said.calibration
-    term, rows = found.plan.term, found.chooser.rows
+    term, rows = decision.plan.term, decision.chooser.rows
     if not isinstance(term, LogMargin):
         return Calibration()
-    rows = found.engine.merged() if rows is None else rows
+    rows = decision.engine.merged() if rows is None else rows
     return Calibration.typical(term.margin, float(rows.labeled.sum()))

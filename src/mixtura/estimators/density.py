@@ -41,7 +41,7 @@ from mixtura.objectives import Likelihood
 from mixtura.parts import resolve
 from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome
-from mixtura.selection.chooser import MOST, Chooser
+from mixtura.selection.chooser import MOST_COMPARED, Chooser
 from mixtura.selection.held_out import Losses
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM, FitResult
@@ -284,7 +284,7 @@ class MixtureDensity(Clustering):
         """
         asks = self.missingness == "auto" and self.n_components != 1 and engine.has_holes
         several = len(recipes) > 1
-        some = engine.merged().sample(MOST, spawn(generator)) if asks or several else None
+        some = engine.merged().sample(MOST_COMPARED, spawn(generator)) if asks or several else None
         n_ways = len(recipes) + asks
         chooser = Chooser[_Way, _Model](some, _judged, spawn(generator), progress, n_ways=n_ways)
         ways = [_Way(recipe, self._fit_recipe) for recipe in recipes]

@@ -19,7 +19,7 @@ from mixtura.numerics import spawn
 from mixtura.objectives import Conditional
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, warn_if_cut_short
-from mixtura.selection.chooser import FEWEST, FEWEST_PER_CLASS, MOST, Chooser, too_few
+from mixtura.selection.chooser import FEWEST, FEWEST_PER_CLASS, MOST_COMPARED, Chooser, too_few
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers.gradients import evaluate
 from mixtura.training.growth import Grown, Growth
@@ -51,7 +51,7 @@ def fit_best(
     The first plan is kept unless another `beats` it.
     """
     draws = spawn(generator)
-    different = (engine.sample(MOST, draws) if progress.limited else engine).merged()
+    different = (engine.sample(MOST_COMPARED, draws) if progress.limited else engine).merged()
     every_stage = plans[0].every_stage
     compares = len(plans) > 1 or calibrate or every_stage
     chooser = Chooser[AnyGrowth, Mixture | Votes](

@@ -37,7 +37,7 @@ from mixtura.models.held_back import HeldBack
 from mixtura.numerics import spawn
 from mixtura.progress import Callback, Progress
 from mixtura.report import write_numbers_report
-from mixtura.selection.chooser import MOST, Chooser
+from mixtura.selection.chooser import MOST_COMPARED, Chooser
 from mixtura.selection.held_out import Losses
 from mixtura.solvers import EM, LinkedEM
 from mixtura.solvers.linked import LinkedResult
@@ -184,7 +184,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         """The plan with the smallest squared error on held-out rows, and these, if any."""
         asks = self.missingness == "auto" and engine.has_holes
         compares = len(plans) > 1 or asks
-        some = engine.merged().sample(MOST, spawn(generator)) if compares else None
+        some = engine.merged().sample(MOST_COMPARED, spawn(generator)) if compares else None
         chooser = Chooser[NetworkPlan, LinkedResult](
             some, _squares, spawn(generator), progress, n_ways=len(plans) + asks
         )

@@ -30,7 +30,7 @@ from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Conditional, Likelihood, Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
-from mixtura.selection.chooser import MOST, Chooser, Contender, to_compare, too_few
+from mixtura.selection.chooser import MOST_COMPARED, Chooser, Contender, to_compare, too_few
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
@@ -164,7 +164,7 @@ def choose_solver(given: str | Solver, weight: float, by_em: bool) -> Solver:
         return resolve(given, SOLVERS)
     if by_em:
         return EM()
-    return LBFGS() if weight <= MOST else Adam()
+    return LBFGS() if weight <= MOST_COMPARED else Adam()
 
 
 def resized(estimator: MixtureClassifier, plan: Plan, engine: Engine) -> Plan:
@@ -266,13 +266,17 @@ def _student(plan: Plan) -> Student:
     return Student(floor=float(plan.recipe.structure.floor))
 
 
-def held_back(found: Decision, beside: Sequence[Contender[Plan, Trained]] = ()) -> HeldBack | None:
+def held_back(
+    decision: Decision, beside: Sequence[Contender[Plan, Trained]] = ()
+) -> HeldBack | None:
     """Rows of the comparison, with the models that were tried without them; None if none was."""
-    models = zip(*(trial.models for trial in (found.trial, *beside)), strict=False)
-    return found.chooser.held_back([[each.model for each in fold] for fold in models])
+    models = zip(*(trial.models for trial in (decision.trial, *beside)), strict=False)
+    return decision.chooser.held_back([[each.model for each in fold] for fold in models])
 
 
-def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[str]) -> list[Plan]:
+def ways_beside(
+    estimator: MixtureClassifier, decision: Decision, kinds: Sequence[str]
+) -> list[Plan]:
     """Plans of models beside the one that was decided on, one per kind of marginals.
 
     Models that differ err on different rows: the first of them gets the second best structure, and
@@ -283,27 +287,27 @@ def ways_beside(estimator: MixtureClassifier, found: Decision, kinds: Sequence[s
     that took the absence of entries for a sign, they do not: rows to come may lack entries for
     other reasons.
     """
-    best, second = found.trial, found.chooser.runner_up("density") or found.trial
+    best, second = decision.trial, decision.chooser.runner_up("density") or decision.trial
     by_default = (estimator.objective, estimator.tradeoff) == ("margin", "auto")
     open_term = by_default and bool(best.models)
     ways, informative = list[Plan](), estimator.missingness == "informative"
     open_counts = estimator.n_components == "auto"
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
-        counts = [*trial.models[0].model.layout.counts] if trial.models else found.plan.counts
+        counts = [*trial.models[0].model.layout.counts] if trial.models else decision.plan.counts
         if open_counts and counts is not None and not ways:
-            counts = _more(counts, found.engine)
+            counts = _more(counts, decision.engine)
         recipe = trial.way.recipe
         if best is second and recipe.structure == _SHARED and not ways:
             recipe = replace(recipe, structure=_VARIANCES, prior_rows=None)
-        recipe = replace(recipe, em=found.plan.recipe.em, informative=informative)
-        way = replace(found.plan, recipe=recipe, counts=counts, marginals=kind)
+        recipe = replace(recipe, em=decision.plan.recipe.em, informative=informative)
+        way = replace(decision.plan, recipe=recipe, counts=counts, marginals=kind)
         if open_term and open_counts and kind.startswith(_RANKS):
-            numbers = found.engine.n_numbers
-            wide = numbers > _PER_LABEL * int(found.engine.labeled.sum())
+            numbers = decision.engine.n_numbers
+            wide = numbers > _PER_LABEL * int(decision.engine.labeled.sum())
             way = by_one(way, numbers, None if wide else _SHARED_ROWS)
             if wide:
                 way = replace(way, recipe=replace(way.recipe, structure=_VARIANCES))
-        if open_term and (found.saw_all or not kind.startswith(_POWER)):
+        if open_term and (decision.saw_all or not kind.startswith(_POWER)):
             way = replace(way, term=Conditional(), tradeoff=_CONDITIONAL)
         ways.append(way)
     return [_quick(estimator, way, _BESIDE) for way in ways]

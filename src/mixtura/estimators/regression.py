@@ -27,7 +27,7 @@ from mixtura.numerics import spawn
 from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.blend import blend_weights
-from mixtura.selection.chooser import MOST, Chooser, Contender
+from mixtura.selection.chooser import MOST_COMPARED, Chooser, Contender
 from mixtura.selection.held_out import HOLES, Losses
 from mixtura.solvers import EM, LBFGS
 from mixtura.training.groups import Recipe
@@ -68,8 +68,8 @@ def make_plans(estimator: MixtureRegressor, engine: Engine, n_targets: int) -> l
             "'full', 'low_rank', 'diag' or 'spherical'."
         )
     fixed = None if isinstance(given, Auto) else given.candidates(engine.n_features)[0]
-    rows = engine.all_rows() if len(engine) <= MOST else engine.take(np.arange(MOST)).all_rows()
-    most = distinct_rows(rows.x.cpu().numpy(), np.arange(len(rows)), MOST)
+    rows = engine.take(np.arange(min(len(engine), MOST_COMPARED))).all_rows()
+    most = distinct_rows(rows.x.cpu().numpy(), np.arange(len(rows)), MOST_COMPARED)
     ways = {}
     for own, structure, kind in _MODELS:
         if engine.n_features > _WIDE and own > 1:
@@ -157,7 +157,7 @@ class Comparison:
     ) -> Comparison:
         """All plans that time allows to try; they are weighed by what they say of held-out rows."""
         n_targets = plans[0].n_targets
-        some = engine.merged().sample(MOST, spawn(generator))
+        some = engine.merged().sample(MOST_COMPARED, spawn(generator))
         chooser = Chooser[JointPlan, Trained](
             some,
             partial(_judged, n_targets=n_targets),

@@ -414,7 +414,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         if output not in NUMBERS:
             raise InvalidInputError(f"output={output!r}: output is one of {NUMBERS}.")
         question = TargetQuestion(self._model, output, self.device)
-        return self._told(question, rows, method, groups, max_time, random_state)
+        return self._shapley(question, rows, method, groups, max_time, random_state)
 
     def report(
         self,

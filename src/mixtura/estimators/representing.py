@@ -26,7 +26,7 @@ from mixtura.objectives import OBJECTIVES, Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.blend import blend_answers
-from mixtura.selection.chooser import MOST, Chooser, Contender
+from mixtura.selection.chooser import MOST_COMPARED, Chooser, Contender
 from mixtura.selection.held_out import Answers
 from mixtura.selection.typical import typical_sequences
 from mixtura.solvers import EBW, EM, LBFGS, Adam, Solver
@@ -247,7 +247,7 @@ def _beside_summaries(
     where that predicts held-out labels better.
     """
     calibrate, different = estimator.calibrate, engine.merged()
-    some, n_different = different.sample(MOST, spawn(generator)), len(different)
+    some, n_different = different.sample(MOST_COMPARED, spawn(generator)), len(different)
     del different  # a copy of all sequences: made again where summaries are of more than some
     summary = SummaryPlan(plans[0].n_classes)
     chooser = Chooser[_Plan, AnyModel](

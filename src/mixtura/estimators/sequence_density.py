@@ -38,7 +38,7 @@ from mixtura.numerics import spawn
 from mixtura.parts import resolve
 from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome
-from mixtura.selection.chooser import FEWEST, MOST, Chooser
+from mixtura.selection.chooser import FEWEST, MOST_COMPARED, Chooser
 from mixtura.selection.held_out import Losses
 from mixtura.selection.typical import typical_sequences, weighted_quantiles, without_each_fold
 from mixtura.solvers import EM
@@ -203,7 +203,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
             rows, open_count = pieces, False
         some = None
         if open_count or open_states:
-            most = int(np.clip(_MOST_FRAMES / rows.lengths.mean(), FEWEST, MOST))
+            most = int(np.clip(_MOST_FRAMES / rows.lengths.mean(), FEWEST, MOST_COMPARED))
             engine = training_engine(rows, None, weight, scaling, self.device)
             some = engine.merged().sample(most, spawn(generator))
         brief = replace(plan, em=plan.em.limited(_ITERATIONS))

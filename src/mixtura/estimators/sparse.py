@@ -36,7 +36,7 @@ from mixtura.models.mixture import Layout
 from mixtura.models.sparse import SparseModel
 from mixtura.progress import Callback, Progress, Record
 from mixtura.selection.budget import warn_if_cut_short
-from mixtura.selection.chooser import MOST
+from mixtura.selection.chooser import MOST_COMPARED
 from mixtura.training.sparse_bayes import SparseBayes, SparseFit
 from mixtura.training.sparse_mixture import Examples
 from mixtura.training.start import cluster
@@ -339,7 +339,7 @@ class SparseMixtureClassifier(ModelClassifier):
             return self.form
         if self.features != "quadratic":
             return "primal"
-        many = n_rows > max(MOST, (n_features + 1) * (n_features + 2) // 2)
+        many = n_rows > max(MOST_COMPARED, (n_features + 1) * (n_features + 2) // 2)
         return "primal" if many and self.kernel == "poly2" else "dual"
 
     def _kernel_params(self, n_features: int) -> dict[str, object]:

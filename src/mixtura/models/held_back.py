@@ -15,7 +15,7 @@ from mixtura.models.network import Network
 from mixtura.parts import storable
 
 #: More rows would make the coverage of sets no truer than a percent or so.
-MOST = 1_000
+MOST_HELD_BACK = 1_000
 
 
 @storable
@@ -57,7 +57,7 @@ class HeldBack:
         held = (fold >= 0).nonzero().flatten()
         if not len(held):
             return None
-        some = held[torch.linspace(0, len(held) - 1, min(len(held), MOST)).long()]
+        some = held[torch.linspace(0, len(held) - 1, min(len(held), MOST_HELD_BACK)).long()]
         batch = engine.take(some.numpy()).all_rows()
         values = engine.scaling.invert(batch.x.double().cpu().numpy())
         if batch.observed is not None:

@@ -24,7 +24,7 @@ FOLDS = 4
 #: With fewer labeled rows, in all or per class, held-out ones decide nothing.
 FEWEST, FEWEST_PER_CLASS = 20, 3
 #: Candidates are compared on about so many labeled rows at most.
-MOST = 3_000
+MOST_COMPARED = 3_000
 #: Stages after which growth ends if none of them does better than those before.
 _PATIENCE = 3
 #: Held-out rows that settle a race; and the folds after which a challenger that is behind leaves.
@@ -129,7 +129,7 @@ def too_few(engine: Engine, fewest: int = FEWEST) -> bool:
 
 def to_compare(engine: Engine, generator: torch.Generator) -> Engine:
     """Rows that classifiers are compared on: the same, whether copies or weights were given."""
-    return engine.merged().in_parts(FOLDS).sample(MOST, generator)
+    return engine.merged().in_parts(FOLDS).sample(MOST_COMPARED, generator)
 
 
 class Chooser(Generic[AnyWay, AnyTrained]):

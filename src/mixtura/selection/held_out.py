@@ -155,11 +155,11 @@ class Answers(HeldOut):
         engine, parts = PunchedEngine(held_out, HOLES, generator), []
         for batch in engine.chunks(chunk or engine.chunk_rows(model)):
             joint = model.class_log_joint(batch.for_prediction()).double()
-            told = torch.zeros_like(joint)
+            by_holes = torch.zeros_like(joint)
             if evidence is not None:
-                told = evidence.to(joint.device).log_prob(hole_patterns(batch))
+                by_holes = evidence.to(joint.device).log_prob(hole_patterns(batch))
             known = batch.weight.double(), is_copy(batch)
-            tensors = (*known, joint, batch.missing_share(), batch.y, told)
+            tensors = (*known, joint, batch.missing_share(), batch.y, by_holes)
             parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
         return cls.pool(parts)
 

@@ -29,8 +29,8 @@ def has_heavy_tails(engine: Engine) -> bool:
         own = x[batch.y == label][:, numbers]
         if label >= 0 and len(own) >= _LEAST_ROWS:
             counts += _counts(own.double()).cpu()
-    below, above, together, others, told = counts.tolist()
-    return min(below, above) > _SHARE * told and together > _TOGETHER * others
+    below, above, together, others, known = counts.tolist()
+    return min(below, above) > _SHARE * known and together > _TOGETHER * others
 
 
 def _counts(x: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def _counts(x: Tensor) -> Tensor:
     deviation = _PER_DISTANCE * away.abs().nanmedian(0).values
     spread = deviation > 0.0
     away = away[:, spread] / deviation[spread]
-    below, above, told = ((mask).sum(1) for mask in (away < -_FAR, away > _FAR, ~away.isnan()))
+    below, above, known = ((mask).sum(1) for mask in (away < -_FAR, away > _FAR, ~away.isnan()))
     far = below + above
-    sums = below, above, far * (far - 1), far * (told - 1), told
+    sums = below, above, far * (far - 1), far * (known - 1), known
     return torch.stack([each.sum() for each in sums]).double()

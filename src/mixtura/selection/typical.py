@@ -17,7 +17,7 @@ from mixtura.densities import Statistics
 from mixtura.densities.base import add_statistics, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.fitted import Fitted, PerValue, in_deviations, run_over, typicality
-from mixtura.models.held_back import MOST, HeldBack
+from mixtura.models.held_back import MOST_HELD_BACK, HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.progress import Progress
 from mixtura.solvers import SpreadPrior
@@ -160,7 +160,7 @@ def held_back_rows(mixture: Mixture, engine: Engine, prior: SpreadPrior | None) 
     """Rows of training that a step of EM can do without; None where densities have no such step."""
     if not mixture.density.closed_form:
         return None
-    rows = engine.only(engine.labeled).merged(MOST)
+    rows = engine.only(engine.labeled).merged(MOST_HELD_BACK)
     held_back = HeldBack.of(rows, torch.arange(len(rows)) % _FEW_FOLDS, [])
     assert held_back is not None
     known = None if prior is None else (prior.rows, prior.reference.cpu())

@@ -122,7 +122,7 @@ class Adam(Solver):
                         self.average(average, free, (epoch - 1) * n_batches + number + 1)
                     if progress.time_spent >= 1.0:
                         break
-            return {**state.told(), "loss": total / seen}
+            return {**state.stored(), "loss": total / seen}
 
         for epoch in range(1, n_epochs + 1):
             known = engine.recorded(steps)
@@ -164,7 +164,7 @@ class Moments:
         self._rate.fill_(rate)
 
     @property
-    def told(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
         """All that is remembered."""
         return [*self._first, *self._second, *self._steps]
 
@@ -197,19 +197,19 @@ class _State:
 
     def _tensors(self) -> Sums:
         averages = {f"average of {name}": value for name, value in self.average.items()}
-        memory = {f"moment {place}": value for place, value in enumerate(self.moments.told)}
+        memory = {f"moment {place}": value for place, value in enumerate(self.moments.tensors)}
         return {**self.free, **averages, **memory}
 
-    def told(self) -> Sums:
+    def stored(self) -> Sums:
         """By name."""
         return {**self._tensors(), "random": self.generator.get_state()}
 
     @torch.no_grad()
-    def take(self, told: Sums) -> None:
-        """Be as it was told."""
-        self.generator.set_state(told["random"].cpu())
+    def take(self, stored: Sums) -> None:
+        """Be as it was stored."""
+        self.generator.set_state(stored["random"].cpu())
         for name, value in self._tensors().items():
-            value.copy_(told[name])
+            value.copy_(stored[name])
 
 
 Step = Callable[[Tensor, float], Tensor]
@@ -284,7 +284,7 @@ class GraphedStep:
             return loss
 
         self._index.copy_(torch.arange(size, device=engine.device))
-        changed = [*free.values(), *moments.told]
+        changed = [*free.values(), *moments.tensors]
         before = [value.detach().clone() for value in changed]
         with torch.cuda.device(engine.device):
             stream = torch.cuda.Stream()

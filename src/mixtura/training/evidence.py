@@ -57,11 +57,11 @@ def _evidence(absent: Tensor, own: Tensor, weight: Tensor) -> HoleEvidence:
     others = lacks[label] - left * absent + imagined, (count[label] - weight + _IMAGINED)
     own_odds, own_base = _log_odds(*others)
     alone = own_base + (absent * own_odds).sum(1)
-    told = (base + absent @ log_odds.mT).scatter(1, label[:, None], alone[:, None])
+    log_joint = (base + absent @ log_odds.mT).scatter(1, label[:, None], alone[:, None])
     prior = (count + 1.0).log()
 
     def gain(power: float) -> float:
-        chance = (prior + power * told).log_softmax(1)
+        chance = (prior + power * log_joint).log_softmax(1)
         return float(chance.gather(1, label[:, None])[:, 0] @ weight)
 
     return HoleEvidence(base=base, log_odds=log_odds).scaled(max(_POWERS, key=gain))

@@ -127,18 +127,18 @@ class Plan:
         rows = engine.with_answers(y=kind)
         if self.unlabeled_weight and not begin:
             stack = self._shown_unlabeled(stack, prior, rows, progress)
-        told = self._told_by_holes(engine, folds)
-        stack, prior = self._beside(stack, prior, told)
+        evidence = self._evidence(engine, folds)
+        stack, prior = self._beside(stack, prior, evidence)
         rows, objective = trial._for_solver(rows, generator), self.objective(engine)
         found = trial.solver.run(stack, objective, rows, progress, generator=generator, prior=prior)
-        trained = found.model if told is None else without_evidence(found.model)
-        parts = [None] * len(begun) if told is None else told.split(len(begun))
+        trained = found.model if evidence is None else without_evidence(found.model)
+        parts = [None] * len(begun) if evidence is None else evidence.split(len(begun))
         return [
             replace(each, model=trained[place], evidence=parts[place])
             for place, each in enumerate(begun)
         ]
 
-    def _told_by_holes(self, engine: Engine, folds: Folds) -> HoleEvidence | None:
+    def _evidence(self, engine: Engine, folds: Folds) -> HoleEvidence | None:
         """What discriminative training is not to learn from the rows of each trial."""
         if not engine.has_holes or self.generative or self.recipe.informative:
             return None
@@ -146,13 +146,13 @@ class Plan:
         return hole_evidence(engine.with_answers(y=kind), assignment, len(self.log_prior))
 
     def _beside(
-        self, model: AnyMixture, prior: SpreadPrior | None, told: HoleEvidence | None
+        self, model: AnyMixture, prior: SpreadPrior | None, evidence: HoleEvidence | None
     ) -> tuple[AnyMixture, SpreadPrior | None]:
         """What holes tell, in the units of log-joints that keep a margin."""
-        if told is None:
+        if evidence is None:
             return model, prior
         typical = Calibration.typical(self.term.margin if isinstance(self.term, LogMargin) else 0.0)
-        return with_evidence(model, prior, told.scaled(typical.temperature))
+        return with_evidence(model, prior, evidence.scaled(typical.temperature))
 
     def _begun(
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
@@ -202,8 +202,8 @@ class Plan:
             if self.unlabeled_weight and not by_em:
                 shown = self._shown_unlabeled(start.model, start.prior, few, progress)
                 start = replace(start, model=shown)
-        told = self._told_by_holes(engine, Folds.none(engine))
-        model, prior = self._beside(start.model, start.prior, told)
+        evidence = self._evidence(engine, Folds.none(engine))
+        model, prior = self._beside(start.model, start.prior, evidence)
         rows = self._for_solver(engine, generator)
         result = self.solver.run(
             model,
@@ -221,8 +221,8 @@ class Plan:
                 "Remedy: a loss that is finite wherever the class log-joints are.",
                 ConvergenceWarning,
             )
-        trained = result.model if told is None else without_evidence(result.model)
-        return replace(result, model=trained, prior=start.prior, evidence=told)
+        trained = result.model if evidence is None else without_evidence(result.model)
+        return replace(result, model=trained, prior=start.prior, evidence=evidence)
 
     def epoch(
         self,
