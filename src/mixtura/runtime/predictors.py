@@ -15,7 +15,7 @@ from mixtura.data.in_memory import as_table, with_missing_indicators
 from mixtura.data.matrix import Matrix
 from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError, check_share
 from mixtura.predictive import check_quantiles
-from mixtura.runtime import gaussians, mixed  # noqa: F401  what files may hold
+from mixtura.runtime import gaussians, mixed, sparse  # noqa: F401  what files may hold
 from mixtura.runtime.files import Arrays, class_name, named, unpack
 from mixtura.runtime.models import Fitted, HeldBack
 from mixtura.runtime.networks import Network, RegressionNetwork
