@@ -231,6 +231,21 @@ class Start:
         """The prior of a trial."""
         return None if self.priors is None else self.priors[trial]
 
+    def joined(
+        self, log_prior: Tensor, learn_prior: bool, times: int = 1
+    ) -> list[FitResult[Mixture]]:
+        """One mixture of all classes per trial, each class so many times, and how EM ended."""
+        return [
+            FitResult(
+                Mixture.join([each.model for each in results] * times, log_prior, learn_prior),
+                float("nan"),
+                max(each.n_iter for each in results),
+                all(each.converged for each in results),
+                self.prior(trial),
+            )
+            for trial, results in enumerate(self.results)
+        ]
+
 
 #: The mixtures of one class in all trials, and how EM ended.
 _Fits = list[FitResult[Mixture]]

@@ -160,17 +160,7 @@ class Plan:
         """EM on the labeled rows of every class, in every trial."""
         groups = Groups.by_class(engine, len(self.log_prior), folds)
         start = fit_groups(groups, self.counts, self.recipe, generator, progress)
-        log_prior = self.log_prior.to(engine.device)
-        return [
-            FitResult(
-                Mixture.join([each.model for each in results], log_prior, self.learn_prior),
-                float("nan"),
-                max(each.n_iter for each in results),
-                all(each.converged for each in results),
-                start.prior(trial),
-            )
-            for trial, results in enumerate(start.results)
-        ]
+        return start.joined(self.log_prior.to(engine.device), self.learn_prior)
 
     def objective(self, engine: Engine) -> Objective:
         """What is minimized over the rows."""

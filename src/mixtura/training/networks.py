@@ -318,20 +318,8 @@ class NetworkPlan:
         )
         start = fit_groups(groups, counts, self.recipe, generator, progress)
         even = torch.full((n_mixtures,), 1.0 / n_mixtures, dtype=torch.float64).log()
-        return [
-            FitResult(
-                Mixture.join(
-                    [each.model for each in results] * (n_mixtures // fitted),
-                    even.to(results[0].model.log_weight),
-                    learn_prior=True,
-                ),
-                float("nan"),
-                max(each.n_iter for each in results),
-                all(each.converged for each in results),
-                start.prior(trial),
-            )
-            for trial, results in enumerate(start.results)
-        ]
+        even = even.to(start.results[0][0].model.log_weight)
+        return start.joined(even, learn_prior=True, times=n_mixtures // fitted)
 
     def _components(self, engines: Sequence[Engine]) -> list[int] | None:
         """Components of each mixture, no more than its rows; None lets a criterion decide.
