@@ -12,7 +12,7 @@ from sklearn.datasets import make_blobs
 from mixtura.data.scaling import Scaling
 from mixtura.data.tables import Table
 from mixtura.densities import Diagonal, Full, LowRank, Student
-from mixtura.engines import Engine, PreparedEngine
+from mixtura.engines import ContrastEngine, Engine, PreparedEngine
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network, NetworkStack, RegressionNetwork
 from mixtura.models.stack import Assignment, MixtureStack
@@ -122,13 +122,16 @@ def test_derivatives_by_statistics_are_those_of_autograd(
 def test_small_problems_in_numpy_have_the_derivatives_of_autograd(
     name, objective, prior_rows, generator
 ):
-    """Away from the start too, of one mixture and of a stack of them."""
+    """Away from the start too, of one mixture and of a stack of them, also beside copies."""
     starts, engine, folds = problems(name, 3, generator, holes=False)
     engine.y.clamp_(min=0)
     stack, rows = stacked(starts, engine, folds)
     priors = [SpreadPrior(prior_rows, 2.0 * each.density.typical_spread) for each in starts]
     many = SpreadPrior.stacked(priors, sum(COUNTS))
-    for model, each, prior in ((starts[0], engine, priors[0]), (stack, rows, many)):
+    cases = [(starts[0], engine, priors[0]), (stack, rows, many)]
+    if "student" not in name:
+        cases += [(model, ContrastEngine(each, 2, 0.3), prior) for model, each, prior in cases]
+    for model, each, prior in cases:
         packed, given = Packed(model.free(), model.n_problems), prior if prior_rows else None
         point = packed.pack(model.free())
         point += 0.1 * np.random.default_rng(0).normal(size=point.shape)
@@ -145,7 +148,10 @@ def test_which_problems_are_not_small(generator, monkeypatch):
         (start,), engine, _ = problems(name, 1, generator, holes=False)
         assert small_function(start, Conditional(), engine, None) is None
     (start,), engine, _ = problems("full covariance", 1, generator)
-    assert small_function(start, Conditional(), engine, None) is None
+    for each in (engine, ContrastEngine(engine, 1, 0.3)):
+        assert small_function(start, Conditional(), each, None) is None
+    (start,), engine, _ = problems("student_full covariance", 1, generator, holes=False)
+    assert small_function(start, Conditional(), ContrastEngine(engine, 1, 0.3), None) is None
     (start,), engine, _ = problems("full covariance", 1, generator, holes=False)
     numbers = len(engine) * start.n_components * engine.n_features
     for most in (numbers, numbers - 1):

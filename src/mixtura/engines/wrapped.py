@@ -63,6 +63,10 @@ class ContrastEngine(Doubled[Batch]):
         super().__init__(inner)
         self._n_targets, self._share = n_targets, share
 
+    @property
+    def copies_lack(self) -> int | None:
+        return None if self._inner.may_marginalize else self._n_targets
+
     def batch(self, index: slice | Tensor) -> Batch:
         return beside_features(super().batch(index), self._n_targets, self._share)
 

@@ -1,7 +1,8 @@
 """Losses and gradients of small problems in NumPy: PyTorch's overhead would be most of the time.
 
-Of complete rows and Gaussians, or Student's t, of any kind that has explicit derivatives; the loss
-of class log-joints stays the objective's own. Arrays over rows have these last.
+Of rows that are complete, or lack their targets, and Gaussians, or Student's t, of any kind that
+has explicit derivatives; the loss of class log-joints stays the objective's own. Arrays over rows
+have these last.
 """
 
 from __future__ import annotations
@@ -209,6 +210,36 @@ class _Student:
         return self._scale.log_prior()
 
 
+class _Contrast:
+    """Gaussians of rows, and after these of copies that lack the last columns.
+
+    What they say of the first columns has the first of their own parameters.
+    """
+
+    def __init__(self, whole: _Gaussians, part: _Gaussians) -> None:
+        self._whole, self._part = whole, part
+
+    def log_prob(self, free: Arrays) -> np.ndarray:
+        size = self._part.x.shape[1]
+        first = {name: value[..., :size] for name, value in free.items()}
+        if "below" in first:
+            first["below"] = first["below"][:, :size]
+        return np.concatenate([self._whole.log_prob(free), self._part.log_prob(first)], 1)
+
+    def slope(self, occupancy: np.ndarray) -> Arrays:
+        count = len(self._whole.x)
+        found = self._whole.slope(occupancy[:, :count])
+        for name, value in self._part.slope(occupancy[:, count:]).items():
+            found[name][tuple(map(slice, value.shape))] += value
+        return found
+
+    def log_prior(self) -> np.ndarray:
+        return self._whole.log_prior()
+
+
+_Kind = _Gaussians | _Student | _Contrast
+
+
 def _gap(dof: np.ndarray) -> np.ndarray:
     return np.log(0.5 * dof) - psi(0.5 * dof)
 
@@ -236,15 +267,22 @@ def small_function(
 ) -> Function | None:
     """Mean losses (P,) and gradients (P, d) at points (P, d), of rows in memory.
 
-    None where rows are many, or have holes, or densities are of other kinds.
+    None where rows are many, or have holes of their own, or densities are of other kinds.
     """
-    few = len(engine) * model.row_cost(missing=False) <= _SMALL
+    few, lacking = len(engine) * model.row_cost(missing=False) <= _SMALL, engine.copies_lack
     here = engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
-    if not (few and here) or engine.may_marginalize:
+    if not (few and here) or lacking is None:
         return None
     batch = engine.all_rows()
-    kind = _kind(model.density, batch.x.numpy(), _Imagined(prior))
-    return None if kind is None else _Mixtures(model, objective, batch, kind)
+    x = batch.x.numpy()[: len(engine)]
+    kind: _Kind | None = _kind(model.density, x, _Imagined(prior))
+    if lacking:
+        part = _kind(model.density, x[:, :-lacking], _Imagined(None))
+        if not isinstance(kind, _Gaussians) or not isinstance(part, _Gaussians):
+            return None
+        kind = _Contrast(kind, part)
+    total = model.total_weight(engine.y, engine.weight).numpy()  # copies do not count
+    return None if kind is None else _Mixtures(model, objective, batch, kind, total)
 
 
 class _Mixtures:
@@ -255,7 +293,8 @@ class _Mixtures:
         model: Mixture | MixtureStack,
         objective: Objective,
         batch: Batch,
-        kind: _Gaussians | _Student,
+        kind: _Kind,
+        total: np.ndarray,
     ) -> None:
         self._kind, self._n_problems, self._shapes = kind, model.n_problems, list[_Named]()
         for name, value in model.free().items():
@@ -267,8 +306,7 @@ class _Mixtures:
         self._starts = np.cumsum(counts) - counts
         self._log_prior = model.log_prior.numpy().reshape(model.n_problems, -1)
         y, weight = (each.view(len(batch), -1).mT for each in model.asked(batch))  # (P, n)
-        self._weight = weight.numpy()
-        self._total = self._weight.sum(1)
+        self._weight, self._total = weight.numpy(), total
         self._loss_and_slope: _LossAndSlope = partial(_by_objective, objective, y.flatten())
         if isinstance(objective, Hybrid) and objective.likelihood.unlabeled_weight is None:
             own, term = (y[0].numpy(), np.arange(len(batch))), objective.discriminative
