@@ -1,10 +1,12 @@
 """What a regressor says of features: filled in, given some of them, and which one to measure."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import softmax
 
-from mixtura import MixtureRegressor
+from mixtura import MixtureRegressor, load, runtime
 from mixtura.densities import Full
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 from mixtura.solvers import EM, LBFGS
@@ -167,3 +169,29 @@ def test_rare_categories_have_no_leverage(seed):
     y = (X[:, 0] == 1) + rng.normal(size=400)
     model = MixtureRegressor(1, categorical_features=range(6), random_state=0)
     assert model.fit(X[:120], y[:120]).score(X[120:], y[120:]) > -0.05
+
+
+def test_numbers_far_outside_of_training_are_told_and_followed_no_farther(linear, tmp_path):
+    """Predictions are those three deviations beyond the range; densities still see the number."""
+    model, _, _ = linear
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3)) @ [[1.0, 0.8, 0.0], [0.0, 0.6, 0.0], [0.0, 0.0, 2.0]]
+    end = X.max(0) + 3.0 * X.std(0)
+    inside, beyond = np.array([[0.1, 0.2, end[2] - 1e-9]]), np.array([[0.1, 0.2, 1e6]])
+    model.save(path := tmp_path / "model.safetensors")
+    for each in (model, load(path), runtime.load(path)):
+        told = each.predict(inside)
+        with pytest.warns(DegenerateDataWarning, match=r"1e\+06 in row 0, column 2"):
+            np.testing.assert_allclose(each.predict(beyond), told, rtol=1e-6)
+        with pytest.warns(DegenerateDataWarning, match="far outside"):
+            interval = each.predict_interval(beyond)
+        np.testing.assert_allclose(interval, each.predict_interval(inside), rtol=1e-6)
+    with pytest.warns(DegenerateDataWarning, match="far outside"):
+        explained = model.explain(beyond)
+    np.testing.assert_allclose(explained.values.sum() + explained.base_values, told, rtol=1e-6)
+    with pytest.warns(DegenerateDataWarning, match="far outside"):
+        assert abs(model.sample(beyond, 50, random_state=0) - told).max() < 5.0
+    assert model.score_samples(beyond) < model.score_samples(inside) - 1e6
+    earlier = load(path)  # a file of a version that did not know how far to go
+    earlier.model_ = replace(earlier.model_, reach=np.zeros((2, 0)))
+    assert abs(earlier.predict(beyond)) > 1e5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass, replace
@@ -20,7 +21,12 @@ from torch import Tensor
 from mixtura.constants import FAR
 from mixtura.data.given import ArrayLike
 from mixtura.densities import Density
-from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
+from mixtura.exceptions import (
+    DegenerateDataWarning,
+    FileFormatError,
+    InvalidInputError,
+    UnsupportedError,
+)
 from mixtura.files import replacing
 from mixtura.models.fitted import Fitted
 from mixtura.models.network import Network
@@ -246,7 +252,8 @@ def _check_answer(estimator: object) -> None:
 def _first_answer(estimator: object, given: ArrayLike) -> np.ndarray:
     """The first answer; a model without a density or labels has none to some questions."""
     for name in (name for name in _QUESTIONS if hasattr(estimator, name)):
-        with suppress(UnsupportedError):
+        with suppress(UnsupportedError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DegenerateDataWarning)  # a row is far away
             return getattr(estimator, name)(given)
     raise ValueError("it answers nothing")
 

@@ -228,7 +228,8 @@ class TargetQuestion:
 
     def values(self, rows: Observations, subsets: Subsets) -> Tensor:
         assert isinstance(rows, Matrix)
-        engine = self.model.fitted.engine(self.model.whole(rows), self.device)
+        whole = self.model.whole if self.output == "log_density" else self.model.near
+        engine = self.model.fitted.engine(whole(rows), self.device)
         subsets = subsets.spread(self.model.indicators.column.tolist())
         said = [
             self._own_values(each, engine.under(each.scaling), subsets)

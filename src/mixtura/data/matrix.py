@@ -43,6 +43,12 @@ class Matrix:
         untold = None if self.untold is None else self.untold[index]
         return replace(self, values=self.values[index], untold=untold)
 
+    def within(self, reach: np.ndarray) -> Matrix:
+        """The rows with their first columns between two ends each (2, P)."""
+        count = reach.shape[1]
+        first = np.clip(self.values[:, :count], *reach)
+        return replace(self, values=np.column_stack([first, self.values[:, count:]]))
+
     def table(
         self,
         y: np.ndarray | None = None,

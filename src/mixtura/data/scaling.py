@@ -15,6 +15,8 @@ from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.exceptions import DegenerateDataWarning, warn
 
 _LARGEST = np.finfo(np.float64).max
+#: Deviations beyond the range of training up to which predictions follow a column.
+_BEYOND = 3.0
 #: Digits of a deviation to which values in the user's units are found again.
 _DIGITS = 12
 
@@ -92,7 +94,7 @@ class Scaling:
     ) -> Scaling:
         """Weighted mean and deviation of each column, ignoring NaN; safe for any magnitude."""
         location, mass = _weighted_nanmean(X, weight, lambda x: x)
-        low, high = _nan_range(X)
+        low, high = nan_range(X)
         half = np.maximum(high / 2 - location / 2, location / 2 - low / 2)  # a range may overflow
         unit = np.where(half > 0, half, 1.0)
         variance, _ = _weighted_nanmean(X, weight, lambda x: ((x / 2 - location / 2) / unit) ** 2)
@@ -127,6 +129,12 @@ class Scaling:
         if same and all(np.array_equal(*pair) for pair in pairs):
             return values if self.curves is None else self.curves.apply(values)
         return self.apply(before.invert(values))
+
+    def reach(self, X: np.ndarray | LazyRows) -> np.ndarray:
+        """(2, D) between which predictions follow columns: the range of rows, and some more."""
+        low, high = nan_range(X)
+        with np.errstate(over="ignore"):
+            return np.stack([low - _BEYOND * self.scale, high + _BEYOND * self.scale])
 
     def log_scale(self, x: np.ndarray) -> np.ndarray:
         """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it.
@@ -168,7 +176,7 @@ def _pooled(one: _Mean, other: _Mean) -> _Mean:
     return one[0] + (other[0] - one[0]) * share, mass
 
 
-def _nan_range(X: np.ndarray | LazyRows) -> tuple[np.ndarray, np.ndarray]:
+def nan_range(X: np.ndarray | LazyRows) -> tuple[np.ndarray, np.ndarray]:
     """Smallest and largest observed value of each column; zeros where there is none."""
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
     for _, chunk in chunks_of(X, SCAN_ROWS):

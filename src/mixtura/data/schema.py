@@ -309,6 +309,21 @@ class Schema:
                 raise InvalidInputError(f"{message}: put None in their place, or train with them.")
             warn(f"{message}; they count as missing.", DegenerateDataWarning)
 
+    def tell_far(self, values: np.ndarray, reach: np.ndarray, column: np.ndarray) -> None:
+        """Warn of numbers (n, P ...), of columns (P,), that lie beyond what answers follow (2, P)."""
+        low, high = reach
+        values = values[:, : len(low)]
+        found = np.argwhere((values < low) | (values > high))
+        if len(found):
+            row, place = found[0]
+            warn(
+                f"{len(found)} number(s) of X lie far outside of the training rows (the first: "
+                f"{values[row, place]:.6g} in row {row}, {_label(self.names, column[place])}); "
+                f"predictions are those for the nearest that they follow ({low[place]:.6g} to "
+                f"{high[place]:.6g} there). Remedy: correct them, or pass NaN if they are wrong.",
+                DegenerateDataWarning,
+            )
+
 
 # -- tables ------------------------------------------------------------------------------------
 

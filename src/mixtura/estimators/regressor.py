@@ -62,7 +62,8 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     targets. Given what is observed of a row, its targets are a mixture of Gaussians again, around
     linear functions of the features: means, deviations, quantiles, densities and draws are exact,
     and so are holes, which are integrated out. Categories enter as indicators, of which a missing
-    one is a hole; of a column with more than 21 all but the 20 most frequent count as one.
+    one is a hole; of a column with more than 21 all but the 20 most frequent count as one. Numbers
+    are followed up to three deviations beyond the training rows; a warning tells of farther ones.
 
     Parameters
     ----------
@@ -177,7 +178,8 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         with self._progress() as progress:
             compared = Comparison.of(plans, engine, spawn(generator), progress)
             fitted, result = compared.train(engine, spawn(generator), progress)
-        self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat)
+        reach = scaling.reach(whole.values)[:, : -y.shape[1]]
+        self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat, reach)
         self.choice_, self.history_ = compared.choice, progress.history
         cut_short = warn_if_cut_short(progress, len(engine), len(engine))
         self.n_iter_, self.converged_ = result.n_iter, result.converged and not cut_short
@@ -204,6 +206,9 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def _rows(self, X: ArrayLike) -> Matrix:
         return read_table(self, X, self._model.schema, self.unexpected, reset=False)
 
+    def _asked(self, X: ArrayLike) -> Matrix:
+        return self._model.told(self._rows(X))
+
     def _shaped(self, answers: np.ndarray, axis: int = 1) -> np.ndarray:
         """Answers of T targets along an axis, as targets were given."""
         return answers.take(0, axis) if self._model.flat else answers
@@ -212,7 +217,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The expected targets of each row, (n,) or (n, T), and their standard deviations."""
-        rows = self._rows(X)
+        rows = self._asked(X)
         if not return_std:
             return self._expected(rows)
         found = self._model.predictive(rows, self.device)
@@ -225,7 +230,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self, X: ArrayLike, quantiles: ArrayLike = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
         """(n, Q), or (n, T, Q), what a share `quantiles` (Q,) of the targets will not exceed."""
-        shares, rows = check_quantiles(quantiles), self._rows(X)
+        shares, rows = check_quantiles(quantiles), self._asked(X)
         return self._shaped(self._model.predictive(rows, self.device).quantiles(shares))
 
     def predict_interval(
@@ -253,7 +258,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         -------
         (n, 2), or (n, T, 2), lower and upper ends.
         """
-        rows, model = self._rows(X), self._model
+        rows, model = self._asked(X), self._model
         held_back = model.fitted.held_back if calibration is None else self._unseen(*calibration)
         known = check_held_back(held_back, coverage)
         return self._shaped(predict_interval(model, known, rows, coverage, self.device))
@@ -284,7 +289,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self, X: ArrayLike, n_samples: int = 1, *, random_state: RandomState = None
     ) -> np.ndarray:
         """(n_samples, n), or (n_samples, n, T), draws of the targets of each row."""
-        rows, generator = self._rows(X), self._generator(random_state)
+        rows, generator = self._asked(X), self._generator(random_state)
         found = self._model.draw(rows, check_count(n_samples), self.device, generator)
         return self._shaped(found, axis=2)
 
@@ -410,7 +415,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         -------
         As there; `values` are (n, P) for one target, and (n, P, T) for several.
         """
-        rows, output = self._rows(X), output or "mean"
+        rows, output = self._asked(X), output or "mean"
         if output not in NUMBERS:
             raise InvalidInputError(f"output={output!r}: output is one of {NUMBERS}.")
         question = TargetQuestion(self._model, output, self.device)
@@ -437,6 +442,5 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """R^2 of the rows that have a target; of several targets, the mean."""
-        rows = self._rows(X)
-        y, found = self._targets(rows, y), self._model.predictive(rows, self.device).expected()
-        return target_score(found, y, sample_weight)
+        found = self._model.predictive(rows := self._asked(X), self.device).expected()
+        return target_score(found, self._targets(rows, y), sample_weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -39,6 +39,7 @@ class Regression:
     indicators : the features as numbers.
     n_targets : how many targets there are.
     flat : whether they were given, and are to be answered, as (n,).
+    reach : (2, P) between which features, as numbers, predictions of targets follow them.
     """
 
     fitted: Fitted
@@ -46,6 +47,7 @@ class Regression:
     indicators: Indicators
     n_targets: int
     flat: bool
+    reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
 
     @property
     def n_columns(self) -> int:
@@ -67,9 +69,18 @@ class Regression:
         missing = np.full((len(rows), self.n_targets), np.nan)
         return Matrix(self.indicators.beside(rows.values, missing if y is None else y))
 
+    def near(self, rows: Matrix) -> Matrix:
+        """The same, targets unknown, with numbers no farther out than predictions follow them."""
+        return self.whole(rows).within(self.reach)
+
+    def told(self, rows: Matrix) -> Matrix:
+        """The rows; a warning says where numbers lie farther out."""
+        self.schema.tell_far(self.whole(rows).values, self.reach, self.indicators.column)
+        return rows
+
     def predictive(self, rows: Matrix, device: Device) -> Predictive:
         """The distributions of the targets given features."""
-        return predictive(self.fitted, self.whole(rows), self.n_targets, device)
+        return predictive(self.fitted, self.near(rows), self.n_targets, device)
 
     def log_density(self, rows: Matrix, y: np.ndarray | None, device: Device) -> np.ndarray:
         """(n,) log p(y | x) of what is known of y (n, T), or log p(x), in the user's units."""
@@ -101,7 +112,7 @@ class Regression:
         self, rows: Matrix, count: int, device: Device, generator: torch.Generator
     ) -> np.ndarray:
         """(count, n, T) draws of the targets given features."""
-        many = self.whole(rows).take(np.tile(np.arange(len(rows)), count))
+        many = self.near(rows).take(np.tile(np.arange(len(rows)), count))
         found = self._drawn(many, device, generator)[:, -self.n_targets :]
         return found.reshape(count, len(rows), self.n_targets)
 

@@ -283,6 +283,9 @@ class Regressor(Predictor):
     def _answer(self, rows: Matrix) -> np.ndarray:
         return self.regression.predicted(rows)
 
+    def _asked(self, X: ArrayLike) -> Matrix:
+        return self.regression.told(self._rows(X))
+
     def _shaped(self, answers: np.ndarray) -> np.ndarray:
         return answers[:, 0] if self.regression.flat else answers
 
@@ -290,7 +293,7 @@ class Regressor(Predictor):
         self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The expected targets of each row, and their standard deviations."""
-        rows = self._rows(X)
+        rows = self._asked(X)
         if not return_std:
             return self._answer(rows)
         found = self.regression.predictive(rows)
@@ -301,11 +304,11 @@ class Regressor(Predictor):
     ) -> np.ndarray:
         """(n, Q), or (n, T, Q), what a share `quantiles` (Q,) of the targets will not exceed."""
         shares = check_quantiles(quantiles)
-        return self._shaped(self.regression.predictive(self._rows(X)).quantiles(shares))
+        return self._shaped(self.regression.predictive(self._asked(X)).quantiles(shares))
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """(n, 2), or (n, T, 2), intervals, of which a share `coverage` hold the true number."""
-        rows, held_back = self._rows(X), _held_back(self.regression.fitted, coverage)
+        rows, held_back = self._asked(X), _held_back(self.regression.fitted, coverage)
         return self._shaped(self.regression.interval(rows, held_back, coverage))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class Regression:
     indicators: Indicators
     n_targets: int
     flat: bool
+    reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
 
     @property
     def n_columns(self) -> int:
@@ -36,10 +37,19 @@ class Regression:
         targets = np.full((len(rows), self.n_targets), np.nan)
         return Matrix(np.column_stack([self.indicators.apply(rows.values), targets]))
 
+    def _near(self, rows: Matrix) -> Matrix:
+        """The same, with numbers no farther out than predictions follow them."""
+        return self._whole(rows).within(self.reach)
+
+    def told(self, rows: Matrix) -> Matrix:
+        """The rows; a warning says where numbers lie farther out."""
+        self.schema.tell_far(self._whole(rows).values, self.reach, self.indicators.column)
+        return rows
+
     def predicted(self, rows: Matrix) -> np.ndarray:
         """(n,) or (n, T) expected targets: conditional means, averaged."""
         cost = max(each.mixture.row_cost for each, _ in _members(self.fitted))
-        found = self.fitted.run(self._whole(rows), self._predicted, cost)
+        found = self.fitted.run(self._near(rows), self._predicted, cost)
         return found[:, 0] if self.flat else found
 
     def _predicted(self, batch: Batch) -> np.ndarray:
@@ -52,7 +62,7 @@ class Regression:
 
     def predictive(self, rows: Matrix) -> Predictive:
         """The distributions of the targets given features."""
-        return self._predictive(self.fitted, self._whole(rows))
+        return self._predictive(self.fitted, self._near(rows))
 
     def _predictive(self, fitted: Fitted, whole: Matrix) -> Predictive:
         scaling, last = self.fitted.scaling, slice(-self.n_targets, None)
