@@ -327,6 +327,20 @@ def test_constant_columns_and_targets():
         model.fit(X, np.zeros(60))
 
 
+def test_a_shift_of_the_targets_is_one_of_the_predictions():
+    """By a number of few digits, it changes no rounding that training sees."""
+    X, y = draw(80)
+    made = [MixtureRegressor(2, density="full", **BRIEF) for _ in range(3)]
+    plain, *moved = (
+        each.fit(X, y.round() + shift).predict(X) - shift
+        for each, shift in zip(made, (0.0, 1e6, -(2.0**24)), strict=True)
+    )
+    for each in moved:
+        np.testing.assert_allclose(each, plain, atol=1e-7)
+    centers = [model.model_.fitted.scaling.location[-1] for model in made]
+    np.testing.assert_array_equal(np.diff(centers), np.diff([0.0, 1e6, -(2.0**24)]))
+
+
 def test_rows_without_targets_say_what_features_are_like():
     """With them, a hole is filled by what all rows say of it."""
     rng = np.random.default_rng(0)

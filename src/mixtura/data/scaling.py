@@ -17,6 +17,8 @@ from mixtura.exceptions import DegenerateDataWarning, warn
 _LARGEST = np.finfo(np.float64).max
 #: Deviations beyond the range of training up to which predictions follow a column.
 _BEYOND = 3.0
+#: Bits of half a range that rounded means have.
+_GRID = 26
 #: Digits of a deviation to which values in the user's units are found again.
 _DIGITS = 12
 
@@ -144,6 +146,17 @@ class Scaling:
         found = np.log(self.scale)
         found = found if self.curves is None else found - self.curves.log_slope(x)
         return found if self.atoms is None else np.where(self.atoms.held(x), 0.0, found)
+
+
+def rounded_mean(X: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """(D,) weighted means, NaN aside, as numbers of few digits.
+
+    Differences from them are exact where numbers have few digits, and do not change where all are
+    moved by another such number: rounding would decide between local optima.
+    """
+    (mean, _), (low, high) = _weighted_nanmean(X, weight, lambda x: x), nan_range(X)
+    grid = np.ldexp(1.0, np.frexp(high / 2 - low / 2)[1] - _GRID).clip(np.finfo(np.float64).tiny)
+    return np.where(high > low, np.round(mean / grid) * grid, low)
 
 
 def _without_nan(rows: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...]:

@@ -310,7 +310,7 @@ class Schema:
             warn(f"{message}; they count as missing.", DegenerateDataWarning)
 
     def tell_far(self, values: np.ndarray, reach: np.ndarray, column: np.ndarray) -> None:
-        """Warn of numbers (n, P ...), of columns (P,), that lie beyond what answers follow (2, P)."""
+        """Warn of numbers (n, P), of columns (P,), beyond the ends of what answers follow."""
         low, high = reach
         values = values[:, : len(low)]
         found = np.argwhere((values < low) | (values > high))

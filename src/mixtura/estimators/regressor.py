@@ -24,7 +24,7 @@ from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, Device, RandomState
 from mixtura.data.indicators import UNIT, Indicators
 from mixtura.data.matrix import Matrix
-from mixtura.data.scaling import Scaling
+from mixtura.data.scaling import Scaling, rounded_mean
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
@@ -171,7 +171,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         flat, y = y.ndim == 1, y.reshape(len(y), -1)
         indicators = Indicators.learn(rows.values, weight, schema.levels(rows.values.shape[1]))
         whole = Matrix(indicators.beside(rows.values, y))
-        scaling = self._scaled(whole.values, weight, indicators)
+        scaling = self._scaled(rows.values, y, weight, indicators)
         known = np.where(np.isnan(y).all(1), np.nan, 0.0)
         engine = training_engine(whole, known, weight, scaling, self.device)
         plans, generator = make_plans(self, engine, y.shape[1]), self._generator()
@@ -185,16 +185,18 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self.n_iter_, self.converged_ = result.n_iter, result.converged and not cut_short
         return self
 
-    def _scaled(self, values: ArrayLike, weight: np.ndarray, indicators: Indicators) -> Scaling:
+    def _scaled(
+        self, values: ArrayLike, y: np.ndarray, weight: np.ndarray, indicators: Indicators
+    ) -> Scaling:
         """Units of numbers, each of variance one, of indicators, and of the targets beside them."""
         names = np.asarray(getattr(self, "feature_names_in_", np.arange(self.n_features_in_)))
-        n_features = len(indicators.column)
-        targets = [f"target {place}" for place in range(values.shape[1] - n_features)]
+        targets = [f"target {place}" for place in range(y.shape[1])]
         names = np.append(names[indicators.column].astype(object), targets)
-        found = Scaling.measure(values, weight, names)
-        own = np.append(indicators.itself, np.ones(len(targets), bool))
-        units = np.where(np.arange(len(names)) < n_features, 1.0, _TARGET_UNITS)
-        return Scaling(found.location, np.where(own, found.scale, UNIT) / units)
+        center, count = rounded_mean(y, weight), len(indicators.column)
+        found = Scaling.measure(indicators.beside(values, y - center), weight, names)
+        scale = np.where(indicators.itself, found.scale[:count], UNIT)
+        scale = np.append(scale, found.scale[count:] / _TARGET_UNITS)
+        return Scaling(np.append(found.location[:count], center), scale)
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -217,11 +219,9 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The expected targets of each row, (n,) or (n, T), and their standard deviations."""
-        rows = self._asked(X)
-        if not return_std:
-            return self._expected(rows)
-        found = self._model.predictive(rows, self.device)
-        return self._shaped(found.expected()), self._shaped(found.std())
+        found = self._model.predictive(self._asked(X), self.device)
+        mean = self._shaped(found.expected())
+        return (mean, self._shaped(found.std())) if return_std else mean
 
     def _expected(self, rows: Matrix) -> np.ndarray:
         return self._shaped(self._model.predictive(rows, self.device).expected())
