@@ -175,11 +175,6 @@ class Engine(Generic[AnyBatch]):
         return self.may_have_missing or self.scaling.atoms is not None
 
     @property
-    def copies_lack(self) -> int | None:
-        """How many of the last columns all copies lack; None where anything else is lacking."""
-        return None if self.may_marginalize else 0
-
-    @property
     def total_weight(self) -> float:
         return float(self.weight.sum())
 

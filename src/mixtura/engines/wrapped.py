@@ -65,6 +65,7 @@ class ContrastEngine(Doubled[Batch]):
 
     @property
     def copies_lack(self) -> int | None:
+        """How many of the last columns copies lack; None where rows have holes of their own."""
         return None if self._inner.may_marginalize else self._n_targets
 
     def batch(self, index: slice | Tensor) -> Batch:

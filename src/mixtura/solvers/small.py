@@ -22,7 +22,7 @@ from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import DiagonalGaussian
 from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.student import LEAST, MOST, StudentT
-from mixtura.engines import Engine
+from mixtura.engines import ContrastEngine, Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Conditional, Hybrid, Margin, Objective
@@ -269,7 +269,7 @@ def small_function(
 
     None where rows are many, or have holes of their own, or densities are of other kinds.
     """
-    few, lacking = len(engine) * model.row_cost(missing=False) <= _SMALL, engine.copies_lack
+    few, lacking = len(engine) * model.row_cost(missing=False) <= _SMALL, _lacking(engine)
     here = engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
     if not (few and here) or lacking is None:
         return None
@@ -283,6 +283,13 @@ def small_function(
         kind = _Contrast(kind, part)
     total = model.total_weight(engine.y, engine.weight).numpy()  # copies do not count
     return None if kind is None else _Mixtures(model, objective, batch, kind, total)
+
+
+def _lacking(engine: Engine) -> int | None:
+    """How many of the last columns copies of the rows lack; None where more is missing."""
+    if isinstance(engine, ContrastEngine):
+        return engine.copies_lack
+    return None if engine.may_marginalize else 0
 
 
 class _Mixtures:
