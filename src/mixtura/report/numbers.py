@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.metrics import PredictionErrorDisplay, mean_absolute_error, r2_score
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import _safe_indexing
 
 from mixtura.data.given import ArrayLike, Loaded
 from mixtura.data.in_memory import as_table
-from mixtura.data.matrix import Matrix
 from mixtura.exceptions import (
     DegenerateDataWarning,
     InvalidInputError,
@@ -24,13 +23,12 @@ from mixtura.exceptions import (
 )
 from mixtura.models.regression import Regression
 from mixtura.plotting import ExplanationDisplay
-from mixtura.plotting.base import column_names
 from mixtura.plotting.holes import with_holes
 from mixtura.report.card import LIMITS, Card, holes, kept_rows
 from mixtura.report.html import Html, table
 from mixtura.report.page import Section, bar, paragraph, picture, scrolling
 from mixtura.report.quality import percent
-from mixtura.report.subject import in_time
+from mixtura.report.subject import Sample
 from mixtura.report.write import check_report, chosen, columns_table, dated, publish
 
 if TYPE_CHECKING:
@@ -45,57 +43,32 @@ _SHARES = (0.0, 0.3, 0.6)
 
 
 @dataclass(frozen=True)
-class _Numbers:
-    """A fitted regressor, and some rows whose targets y (n, T) are all known, in random order."""
+class _Numbers(Sample):
+    """A fitted regressor, and rows whose targets y (n, T) are all known."""
 
-    estimator: Loaded
-    X: ArrayLike
     y: np.ndarray
-    places: np.ndarray
-    n_given: int
-    max_time: float
-    seed: int
-
-    @cached_property
-    def rows(self) -> Matrix:
-        found = self.estimator._rows(self.X)
-        assert isinstance(found, Matrix)
-        return found
-
-    @property
-    def columns(self) -> list[str]:
-        return column_names(self.estimator.model_.schema, self.rows.values.shape[1])
 
     @cached_property
     def predicted(self) -> dict[float, np.ndarray]:
         """(m, T) of the first rows, by the share of entries that were taken away."""
-        holes = get_tags(self.estimator).input_tags.allow_nan
-        return {share: self._predicted(share) for share in (_SHARES if holes else _SHARES[:1])}
 
-    def holed(self, rows: np.ndarray, share: float) -> ArrayLike:
-        generator = np.random.default_rng([self.seed, int(rows[0])])
-        return with_holes(_safe_indexing(self.X, rows), share, generator)
+        def ask(X: ArrayLike) -> np.ndarray:
+            return self.estimator.predict(X).reshape(-1, self.y.shape[1])
 
-    def _predicted(self, share: float) -> np.ndarray:
-        def answer(rows: np.ndarray) -> np.ndarray:
-            return self.estimator.predict(self.holed(rows, share)).reshape(len(rows), -1)
-
-        return in_time(len(self.y), self.max_time / 12.0, answer)
+        shares = _SHARES if self.takes_holes else _SHARES[:1]
+        return {share: self.answers(share, ask) for share in shares}
 
     @cached_property
     def intervals(self) -> dict[float, np.ndarray]:
         """(m, T, 2) in the same way; empty where no rows were held back."""
+
+        def ask(X: ArrayLike) -> np.ndarray:
+            return self.estimator.predict_interval(X, _COVERAGE).reshape(-1, self.y.shape[1], 2)
+
         try:
-            return {share: self._interval(share) for share in self.predicted}
+            return {share: self.answers(share, ask, first=16) for share in self.predicted}
         except UnsupportedError:
             return {}
-
-    def _interval(self, share: float) -> np.ndarray:
-        def answer(rows: np.ndarray) -> np.ndarray:
-            found = self.estimator.predict_interval(self.holed(rows, share), _COVERAGE)
-            return found.reshape(len(rows), -1, 2)
-
-        return in_time(len(self.y), self.max_time / 12.0, answer, first=16)
 
 
 def write_numbers_report(
@@ -108,16 +81,14 @@ def write_numbers_report(
     seed: int = 0,
 ) -> None:
     """Write a report for targets (n, T), NaN where there is none; see the method of regressors."""
-    check_report(path)
-    if not max_time > 0.0:
-        raise InvalidInputError(f"max_time must be above zero, got {max_time!r}.")
+    check_report(path, max_time)
     known = np.flatnonzero(~np.isnan(y).any(1))
     if len(known) < 2:
         raise InvalidInputError("y has numbers in fewer than two rows: pass two at least.")
     places = np.random.default_rng(seed).permutation(known)[:_MOST_ROWS]
     some = _safe_indexing(as_table(X), places)
     with warning_once():
-        found = _Numbers(estimator, some, y[places], places, len(y), max_time, seed)
+        found = _Numbers(estimator, some, places, len(y), max_time, seed, y[places])
         publish(path, estimator, _lead(found), _sections(found), lambda: _card(found))
 
 
@@ -197,8 +168,8 @@ def _lines(found: _Numbers, share: float) -> Iterator[tuple[object, ...]]:
 def _features(found: _Numbers) -> Iterator[Html]:
     """Shapley values, and what one measurement alone would tell."""
     estimator = found.estimator
-    some = _safe_indexing(found.X, np.arange(min(_EXPLAINED, len(found.y))))
-    blank = with_holes(_safe_indexing(found.X, [0]), 1.0, np.random.default_rng(found.seed))
+    some = found.take(np.arange(min(_EXPLAINED, len(found.y))))
+    blank = with_holes(found.take(np.zeros(1, dtype=int)), 1.0, np.random.default_rng(found.seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DegenerateDataWarning)  # what time did not suffice for
         told = estimator.explain(some, max_time=found.max_time / 6.0)

@@ -55,36 +55,74 @@ def in_time(
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A fitted classifier, and some of the labeled rows that were given, in random order.
+class Sample:
+    """A fitted estimator, and some of the rows that were given, in random order.
 
     Attributes
     ----------
     X : n rows in the form that the user gave them.
-    labels : (n,) class indices.
     places : (n,) where the rows stand among those given.
-    n_given, n_unlabeled : how many rows were given, and how many of them without a label.
+    n_given : how many rows were given.
     max_time : seconds that the answers may take together, about.
     seed : of all that is random.
     """
 
     estimator: Loaded
-    model: Fitted
     X: ArrayLike
-    labels: np.ndarray
     places: np.ndarray
     n_given: int
-    n_unlabeled: int
     max_time: float
     seed: int
+
+    def take(self, rows: np.ndarray) -> ArrayLike:
+        """Some of the rows, in the form in which they were given."""
+        return _safe_indexing(self.X, rows)
+
+    @cached_property
+    def rows(self) -> Observations:
+        """The rows, checked."""
+        return self.estimator._rows(self.X)
+
+    @property
+    def columns(self) -> list[str]:
+        names = column_names(self.estimator.model_.schema, self.rows.values.shape[1])
+        return [_cut(name) for name in names]
+
+    @property
+    def takes_holes(self) -> bool:
+        return bool(get_tags(self.estimator).input_tags.allow_nan)
+
+    def answers(
+        self, share: float, ask: Callable[[ArrayLike], np.ndarray], first: int = 32
+    ) -> np.ndarray:
+        """What the first rows are answered, less a share of their entries, as time allows."""
+        generator = np.random.default_rng(self.seed)
+
+        def answer(rows: np.ndarray) -> np.ndarray:
+            return ask(with_holes(self.take(rows), share, generator))
+
+        return in_time(len(self.places), self.max_time / 12.0, answer, first)
+
+
+@dataclass(frozen=True)
+class Subject(Sample):
+    """A fitted classifier, and rows that have labels.
+
+    Attributes
+    ----------
+    labels : (n,) class indices.
+    n_unlabeled : how many rows were given without a label.
+    """
+
+    model: Fitted
+    labels: np.ndarray
+    n_unlabeled: int
 
     @classmethod
     def read(
         cls, estimator: Loaded, X: ArrayLike, y: ArrayLike, max_time: float, seed: int
     ) -> Subject:
         """Check everything before any work."""
-        if not max_time > 0.0:
-            raise InvalidInputError(f"max_time must be above zero, got {max_time!r}.")
         model = fitted_model(estimator)
         if model.classes is None or not len(model.classes):
             raise UnsupportedError("the model knows no classes: a report is about a classifier.")
@@ -105,30 +143,14 @@ class Subject:
         places = np.random.default_rng(seed).permutation(known)[:most]
         some = _safe_indexing(X, places)
         estimator._rows(some)  # an error where columns are not those of training
-        n_given = len(codes)
-        return cls(
-            *(estimator, model, some, codes[places], places),
-            *(n_given, n_given - len(known), max_time, seed),
-        )
-
-    def take(self, rows: np.ndarray) -> ArrayLike:
-        """Some of the rows, in the form in which they were given."""
-        return _safe_indexing(self.X, rows)
+        sample = estimator, some, places, len(codes), max_time, seed
+        return cls(*sample, model, codes[places], len(codes) - len(known))
 
     # -- what there is ---------------------------------------------------------------------------
 
     @property
     def classes(self) -> list[str]:
         return [_cut(name) for name in class_names(self.model.classes)]
-
-    @property
-    def columns(self) -> list[str]:
-        n_columns = len(self.model.scaling.location)
-        return [_cut(name) for name in column_names(self.model.schema, n_columns)]
-
-    @property
-    def takes_holes(self) -> bool:
-        return bool(get_tags(self.estimator).input_tags.allow_nan)
 
     @property
     def has_density(self) -> bool:
@@ -145,11 +167,6 @@ class Subject:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    @cached_property
-    def rows(self) -> Observations:
-        """The rows, checked."""
-        return self.estimator._rows(self.X)
-
     def engine(self) -> Engine:
         """The rows in the model's units."""
         return self.model.engine(self.rows, self.estimator.device)
@@ -158,15 +175,7 @@ class Subject:
     def proba(self) -> dict[float, np.ndarray]:
         """(m, C) probabilities of the first rows, by the share of entries that were taken away."""
         shares = SHARES if self.takes_holes else SHARES[:1]
-        return {share: self._proba(share) for share in shares}
-
-    def _proba(self, share: float) -> np.ndarray:
-        generator = np.random.default_rng(self.seed)
-
-        def answer(rows: np.ndarray) -> np.ndarray:
-            return self.estimator.predict_proba(with_holes(self.take(rows), share, generator))
-
-        return in_time(len(self.labels), self.max_time / 12.0, answer)
+        return {share: self.answers(share, self.estimator.predict_proba) for share in shares}
 
     @cached_property
     def nats(self) -> np.ndarray:

@@ -39,14 +39,16 @@ def write_report(
     seed: int = 0,
 ) -> None:
     """Write a report; see the method of classifiers."""
-    check_report(path)
+    check_report(path, max_time)
     with warning_once():
         subject = Subject.read(estimator, X, y, max_time, seed)
         publish(path, estimator, _lead(subject), _sections(subject), lambda: card(subject))
 
 
-def check_report(path: str | PathLike[str]) -> None:
+def check_report(path: str | PathLike[str], max_time: float) -> None:
     """An error where a report cannot be written."""
+    if not max_time > 0.0:
+        raise InvalidInputError(f"max_time must be above zero, got {max_time!r}.")
     check_place(Path(path))
     if Path(path).suffix.lower() not in (".html", ".htm", ".md"):
         raise InvalidInputError(
