@@ -51,7 +51,7 @@ def work(rank: int, count: int, given: str, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meet{count}", rank=rank, world_size=count)
     rows, stamps = Shard(share_of(given, rank, count)), list[float]()
-    model = MixtureDensity(COMPONENTS, density="full", random_state=0)
+    model = MixtureDensity(COMPONENTS, density="full", device="cpu", random_state=0)
     model.set_params(solver=EM(ITERATIONS, tol=0.0))
     model.set_params(callbacks=[lambda record: stamps.append(time.perf_counter())])
     warnings.simplefilter("ignore")

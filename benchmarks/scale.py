@@ -49,7 +49,7 @@ def per_iteration(X: object, y: object = None) -> tuple[float, float]:
     def note(record: object) -> None:
         stamps.append((time.perf_counter(), time.process_time()))
 
-    options = {"callbacks": [note], "random_state": 0}
+    options = {"callbacks": [note], "random_state": 0, "device": "cpu"}
     model = MixtureDensity(COMPONENTS, density="full", solver=EM(ITERATIONS, tol=0.0), **options)
     if y is not None:
         solver = LBFGS(ITERATIONS)

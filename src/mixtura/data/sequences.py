@@ -161,6 +161,7 @@ class SequenceTable(Table):
     """
 
     most_rows: ClassVar[dict[str, int]] = {"cpu": 262_144, "cuda": 4_194_304}
+    most_numbers: ClassVar[int] = 20_000_000
 
     def __init__(
         self,

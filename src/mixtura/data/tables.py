@@ -144,6 +144,9 @@ class Table:
 
     #: Most rows of a chunk, by device.
     most_rows: ClassVar[dict[str, int]] = {"cpu": 16_384, "cuda": 1_048_576}
+    #: Most numbers of a chunk of complete rows on a CPU. An array of 32 MiB or more goes back to
+    #: the system when it is done with, and the next one takes longer to get than to compute.
+    most_numbers: ClassVar[int] = 4_000_000
 
     def __init__(
         self,

@@ -89,6 +89,11 @@ class Engine(Generic[AnyBatch]):
         return self._inner.most_rows
 
     @property
+    def most_numbers(self) -> int:
+        """Numbers that a chunk of complete rows has on a CPU, at most."""
+        return self._inner.most_numbers
+
+    @property
     def n_here(self) -> int:
         """Rows that all chunks have together: all, or those of this process; copies included."""
         return self._inner.n_here
@@ -200,7 +205,10 @@ class Engine(Generic[AnyBatch]):
         """Rows per chunk, so that memory is bounded whatever the number of rows."""
         cost = max(1, model.row_cost(self.may_have_missing))
         kind = "cpu" if self.device.type == "cpu" else "cuda"
-        return max(1, min(self.most_rows[kind], _CHUNK_NUMBERS[kind] // cost))
+        room = _CHUNK_NUMBERS[kind]
+        if kind == "cpu" and not self.may_have_missing:
+            room = min(room, self.most_numbers)
+        return max(1, min(self.most_rows[kind], room // cost))
 
     def sum(self, function: Callable[[AnyBatch], Sums], model: HasRowCost) -> Sums:
         """The sum of what `function` gives for each chunk."""
@@ -347,6 +355,9 @@ class Engine(Generic[AnyBatch]):
         y, order = self.y.cpu(), self._order(generator)
         if y.is_floating_point():
             yield order[~y[order].isnan()]
+            return
+        if y.stride() == (0,) and self.classes:  # the one class of all rows
+            yield order
             return
         for label in self.classes:
             yield order[y[order] == label]
