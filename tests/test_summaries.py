@@ -104,8 +104,11 @@ def test_kernels_and_shares_are_those_of_plain_loops(dilation):
 
 def test_principal_components_are_uncorrelated_and_ordered():
     batch = engine_of(np.random.default_rng(0).normal(size=(30, 24, 2))).all_rows()
-    x, _ = Summary.learn(batch)(batch)
-    for channel in x.movedim(1, 0):
+    learned = Summary.learn(batch)
+    together = learned(batch)[0].chunk(len(learned.parts()), 2)
+    for part, x in zip(learned.parts(), together, strict=True):
+        assert_allclose(part(batch)[0], x, atol=1e-6)
+    for channel in torch.cat([x.movedim(1, 0) for x in together]):
         covariance = (channel - channel.mean(0)).T @ (channel - channel.mean(0)) / len(channel)
         variance = covariance.diagonal()
         assert (variance.diff() <= 1e-6 * variance[0]).all()
@@ -143,8 +146,8 @@ def test_covariances_are_those_within_classes(rng):
     y, weight = np.arange(40) % 2, rng.uniform(0.5, 2.0, 40)
     x = rng.normal(size=(40, 2, 2)) + y[:, None, None]
     seen = np.stack([np.ones(40, dtype=bool), np.arange(40) % 4 > 1], 1)
-    given = (torch.from_numpy(each) for each in (x, seen, y, weight, np.eye(4)))
-    model = _Rows(None, *given).fit(2)
+    given = [torch.from_numpy(each) for each in (x, seen, y, weight, np.zeros((0, 4)))]
+    model = _Rows([None], given[:1], *given[1:4], given[4:]).fit(2)
     off = [
         x[:, d] - np.stack([_mean(x[:, d], weight, seen[:, d] & (y == c)) for c in y])
         for d in (0, 1)
@@ -165,6 +168,18 @@ def _spread(off, weight):
     return off.T @ (off * weight[:, None]) / weight.sum()
 
 
+@pytest.mark.parametrize("better", [0, 1])
+def test_the_weight_is_the_one_that_predicts_sequences_left_out(better, rng):
+    """Of two equally good ones the usual weight is taken, which comes first."""
+    y, noise = np.arange(40) % 2, rng.normal(size=(40, 1, 3))
+    apart = noise + 1.5 * y[:, None, None]
+    x = [torch.from_numpy(each) for each in ((apart, noise), (noise, apart))[better]]
+    seen, weight = torch.ones(40, 1, dtype=torch.bool), torch.ones(40, dtype=torch.float64)
+    for given, expected in ((x, better), ([x[better]] * 2, 0)):
+        rows = _Rows([0, 1], given, seen, torch.from_numpy(y), weight, [torch.zeros(0, 3)] * 2)
+        assert rows.fit(2).summary == expected
+
+
 def test_failed_channels_are_integrated_out_and_lost_frames_make_doubts(data):
     X, y = data[:2]
     everyone = Folds(torch.zeros(len(X), dtype=torch.long), [NOTHING])
@@ -180,8 +195,8 @@ def test_failed_channels_are_integrated_out_and_lost_frames_make_doubts(data):
     for row, kept, lost in ((0, slice(size), 0.0), (1, slice(None), 0.0), (2, slice(None), 0.4)):
         covariance = (model.covariance + lost * model.noise)[kept, kept]
         log_density = [
-            multivariate_normal(mean.flatten()[kept], covariance).logpdf(x[row].flatten()[kept])
-            for mean in model.means
+            multivariate_normal(mean[kept], covariance).logpdf(x[row].flatten()[kept])
+            for mean in model.means.flatten(1) + lost * model.shift
         ]
         expected = np.array(log_density) + model.log_prior.numpy()
         assert_allclose(found[row].diff(), np.diff(expected), rtol=1e-6)
@@ -296,10 +311,10 @@ def test_little_time_leaves_summaries_out(data):
     assert model.representation_ == "states"
 
 
-def test_few_sequences_are_averaged_evenly(data):
+def test_of_few_sequences_summaries_have_most_of_the_say(data):
     with pytest.warns(DegenerateDataWarning, match="too few"):
         model = SequenceMixtureClassifier(**FAST).fit(data[0][:8], data[1][:8])
-    assert model.model_.blend.weights.tolist() == [0.5, 0.5]
+    assert model.model_.blend.weights.tolist() == [0.05, 0.95]
 
 
 # -- odd sequences ---------------------------------------------------------------------------------

@@ -25,13 +25,14 @@ class Summarized:
     """One Gaussian per class over summaries, of one covariance: not a density of frames.
 
     Channels with nothing observed are integrated out: that is what the model would be, had it been
-    fitted without them. Of channels that lack frames, summaries are less certain.
+    fitted without them. Of channels that lack frames, summaries are elsewhere and less certain.
 
     Attributes
     ----------
     means : (C, D, r).
     covariance : (D r, D r).
     noise : (D r, D r) what it grows by where channels lack all frames; in proportion, where some.
+    shift : (D r,) what means move by, likewise.
     log_prior : (C,).
     """
 
@@ -39,6 +40,7 @@ class Summarized:
     means: Tensor
     covariance: Tensor
     noise: Tensor
+    shift: Tensor
     log_prior: Tensor
 
     def row_cost(self, missing: bool) -> int:
@@ -47,7 +49,7 @@ class Summarized:
 
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Summarized:
         """Another device; always in double precision."""
-        tensors = (self.means, self.covariance, self.noise, self.log_prior)
+        tensors = (self.means, self.covariance, self.noise, self.shift, self.log_prior)
         return Summarized(self.summary.to(device), *(tensor.to(device) for tensor in tensors))
 
     def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
@@ -56,12 +58,12 @@ class Summarized:
         x, seen = self.summary(batch)
         lost = (batch.lost_frames() / _STEP).round() * _STEP
         found, x = self.log_prior.repeat(len(batch), 1), x.flatten(1)
-        means = self.means.flatten(1).T
         for share in lost.unique().tolist():
             rows = (lost == share).nonzero().flatten()
             patterns, place = seen[rows].unique(dim=0, return_inverse=True)
             parts = rows[place.argsort()].split(place.bincount().tolist())
             covariance = self.covariance if share == 0.0 else self.covariance + share * self.noise
+            means = (self.means.flatten(1) + share * self.shift).T
             for start in range(0, len(patterns), _PATTERNS):
                 some = slice(start, start + _PATTERNS)
                 each = _slopes(covariance, means, patterns[some])

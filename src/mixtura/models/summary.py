@@ -23,12 +23,13 @@ _KERNELS.scatter_(1, torch.tensor(list(combinations(range(_TAPS), 3))), 2.0)
 _SHARES, _DILATIONS = 4_000, 6
 #: Moments of a channel: so many at least and at most, and the share of sequences with no more
 #: frames than that.
-_SHORTEST, _LONGEST, _TYPICAL = 16, 512, 0.9
+_SHORTEST, _LONGEST, _TYPICAL = 16, 2_048, 0.9
 #: Halvings of a channel and of its differences, and the quantiles of each part.
 _HALVINGS, _QUANTILES = (5, 4), (0.1, 0.5, 0.9)
 _FREQUENCIES, _LAGS = 16, (1, 2, 3, 5, 8)
-#: Weights of shares, of other numbers, and of the length; deviations that a number is cut at.
-_WEIGHTS, _MOST = (1.0, 1.0, 0.3), 8.0
+#: Weights of other numbers beside shares, the usual one first, and that of the length; deviations
+#: that a number is cut at.
+_WEIGHTS, _LENGTH, _MOST = (0.35, 0.1, 1.0), 0.3, 8.0
 #: Relative deviations that are rounding errors.
 _ROUNDING = 1e-5
 #: Principal components of all channels together, and those that a channel gets at least.
@@ -68,7 +69,10 @@ class Summary:
 
     @classmethod
     def learn(cls, batch: SequenceBatch, levels: tuple[int, ...] = ()) -> Summary:
-        """What the sequences of a batch differ in."""
+        """What the sequences of a batch differ in, by each weight of the numbers beside shares.
+
+        The components of all weights stand side by side: `parts` takes them apart.
+        """
         batch = batch.with_indicators(levels)
         lengths = batch.packing.lengths.double()
         typical = int(lengths.quantile(_TYPICAL, interpolation="lower"))
@@ -82,11 +86,20 @@ class Summary:
         location, scale = _moments(numbers, seen)
         n_shares = count * len(_KERNELS) * len(dilations)
         sizes = torch.tensor([n_shares, numbers.shape[2] - n_shares - 1, 1])
-        weight = (torch.tensor(_WEIGHTS) / sizes.sqrt()).repeat_interleave(sizes).to(numbers)
-        shown = _standardized(numbers, location, scale) * seen[..., None] * weight
-        most = max(_FEWEST, _COMPONENTS // values.shape[1])
-        directions = _principal(shown.movedim(1, 0).double(), most).float() * weight[:, None]
-        return cls(length, dilations, thresholds, location, scale, directions, levels)
+        shown = _standardized(numbers, location, scale) * seen[..., None]
+        most, directions = max(_FEWEST, _COMPONENTS // values.shape[1]), []
+        for others in _WEIGHTS:
+            weight = torch.tensor([1.0, others, _LENGTH]) / sizes.sqrt()
+            weight = weight.repeat_interleave(sizes).to(numbers)
+            found = _principal((shown * weight).movedim(1, 0).double(), most)
+            directions.append(found.float() * weight[:, None])
+        side_by_side = torch.cat(directions, 2)
+        return cls(length, dilations, thresholds, location, scale, side_by_side, levels)
+
+    def parts(self) -> list[Summary]:
+        """One summary per weight, of what `learn` found."""
+        each = self.directions.chunk(len(_WEIGHTS), 2)
+        return [replace(self, directions=directions.contiguous()) for directions in each]
 
     @property
     def n_channels(self) -> int:
@@ -186,7 +199,9 @@ def _thresholds(values: Tensor, dilation: int, count: int) -> Tensor:
 def _shares_over(values: Tensor, dilation: int, levels: Tensor) -> Tensor:
     """(n, D, B 84) shares of the outputs of kernels over each of their levels (B, D, 84)."""
     outputs = _outputs(values, dilation)
-    return torch.cat([(outputs > level[..., None]).float().mean(3) for level in levels], 2)
+    over, every = torch.empty_like(outputs), values.new_ones(outputs.shape[3])
+    counts = [torch.gt(outputs, level[..., None], out=over) @ every for level in levels]
+    return torch.cat(counts, 2) / len(every)
 
 
 def _statistics(values: Tensor) -> Tensor:

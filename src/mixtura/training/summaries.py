@@ -21,8 +21,8 @@ _LOST = 0.3
 #: Ridges that are compared, in units of the total variance, and temperatures of their answers.
 _RIDGES = torch.logspace(-4, 1, 16, dtype=torch.float64)
 _TEMPERATURES = torch.logspace(-0.5, 3, 15, dtype=torch.float64)
-#: The ridge where no sequence can be left out.
-_USUAL = 1e-2
+#: The ridge where no sequence can be left out; nats that another weight of numbers has to gain.
+_USUAL, _CLEAR = 1e-2, 1e-3
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,20 @@ class SummaryPlan:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Summaries of labeled sequences.
+    """Summaries of labeled sequences, by several weights of their numbers.
 
     Attributes
     ----------
-    x : (n, D, r), and seen (n, D) which channels there are.
-    noise : (D r, D r) covariance of what lost frames change, by their share.
+    x : (n, D, r) of each weight, and seen (n, D) which channels there are.
+    lost : (m, D r) of each, what lost frames change in m sequences.
     """
 
-    summary: Summary
-    x: Tensor
+    summaries: list[Summary]
+    x: list[Tensor]
     seen: Tensor
     y: Tensor
     weight: Tensor
-    noise: Tensor
+    lost: list[Tensor]
 
     @classmethod
     def of(cls, engine: Engine, generator: torch.Generator) -> _Rows:
@@ -73,50 +73,62 @@ class _Rows:
         punched = PunchedEngine(some, _LOST, generator).all_rows()
         both, there = summary(punched)
         lost = (both[len(some) :] - both[: len(some)]) * there[len(some) :, :, None]
-        lost = lost[lost.flatten(1).any(1)].flatten(1)
-        noise = lost.T @ lost / (max(len(lost), 1) * _LOST)
+        lost = lost[lost.flatten(1).any(1)]
         parts = [summary(batch) for batch in engine.chunks(engine.most_rows["cpu"])]
         x, seen = (torch.cat(each) for each in zip(*parts, strict=True))
-        return cls(summary, x, seen, engine.y, engine.weight.double(), noise)
+        summaries = summary.parts()
+        apart, changes = ([*each.chunk(len(summaries), 2)] for each in (x, lost))
+        changes = [each.flatten(1) for each in changes]
+        return cls(summaries, apart, seen, engine.y, engine.weight.double(), changes)
 
     def only(self, mask: Tensor) -> _Rows:
         """Some of the sequences."""
-        x, seen, y, weight = (v[mask] for v in (self.x, self.seen, self.y, self.weight))
-        return _Rows(self.summary, x, seen, y, weight, self.noise)
+        seen, y, weight = (v[mask] for v in (self.seen, self.y, self.weight))
+        return _Rows(self.summaries, [x[mask] for x in self.x], seen, y, weight, self.lost)
 
     def fit(self, n_classes: int) -> Summarized:
-        """Moments of the classes, and the ridge that predicts sequences best that are left out.
+        """The weight of numbers, and the ridge, that predict sequences best that are left out."""
+        each = zip(self.summaries, self.x, self.lost, strict=True)
+        found = [self._fit(n_classes, *one) for one in each]
+        return min(found, key=lambda one: one[0] + _CLEAR * (one is not found[0]))[1]
+
+    def _fit(
+        self, n_classes: int, summary: Summary, x: Tensor, lost: Tensor
+    ) -> tuple[float, Summarized]:
+        """The loss of sequences that are left out, and the model by one weight of numbers.
 
         A channel that is missing counts as the mean of its class. Covariances of channels shrink
         by that; variances are scaled by how often there is something of them.
         """
         label, present = one_hot(self.y, n_classes).double(), self.weight[:, None] * self.seen
         mass, total = label.T @ present, present.sum(0).clamp_min(1e-300)
-        sums = torch.einsum("nc,nd,ndr->cdr", label, present, self.x)
+        sums = torch.einsum("nc,nd,ndr->cdr", label, present, x)
         overall = sums.sum(0) / total[:, None]
         means = (sums / mass.clamp_min(1e-300)[..., None]).where(mass[..., None] > 0.0, overall)
         share = self.weight / self.weight.sum()
         often = (total / self.weight.sum()).sqrt()[:, None]
-        off = ((self.x - means[self.y]) * self.seen[..., None] / often).flatten(1)
+        off = ((x - means[self.y]) * self.seen[..., None] / often).flatten(1)
         covariance = off.T @ (off * share[:, None])
         prior = (label.T @ share).clamp_min(1e-12).log()
-        variance = (self.x.square() * present[..., None]).sum((0, 2)) / total
+        variance = (x.square() * present[..., None]).sum((0, 2)) / total
         ridges = _RIDGES.to(share) * variance.sum().clamp_min(1e-6)
-        ridge = self._best_ridge(ridges, covariance, means, prior)
+        loss, ridge = self._best_ridge(x, ridges, covariance, means, prior)
         covariance = covariance + ridge * torch.eye(len(covariance)).to(covariance)
-        return Summarized(self.summary, means, covariance, self.noise, prior)
+        share_lost = max(len(lost), 1) * _LOST
+        noise, shift = lost.T @ lost / share_lost, lost.sum(0) / share_lost
+        return loss, Summarized(summary, means, covariance, noise, shift, prior)
 
     def _best_ridge(
-        self, ridges: Tensor, covariance: Tensor, means: Tensor, prior: Tensor
-    ) -> Tensor:
+        self, x: Tensor, ridges: Tensor, covariance: Tensor, means: Tensor, prior: Tensor
+    ) -> tuple[float, Tensor]:
         """By the log-loss of complete sequences, each judged by the moments of all others."""
         mass = torch.zeros_like(prior).index_add_(0, self.y, self.weight)[self.y]
         kept = self.seen.all(1) & (mass > self.weight)
         if not kept.any():
-            return _USUAL / _RIDGES[-1] * ridges[-1]
+            return 0.0, _USUAL / _RIDGES[-1] * ridges[-1]
         mass, weight, y = mass[kept], self.weight[kept], self.y[kept]
         spread, basis = torch.linalg.eigh(covariance)
-        x, means = self.x[kept].flatten(1) @ basis, means.flatten(1) @ basis
+        x, means = x[kept].flatten(1) @ basis, means.flatten(1) @ basis
         others = mass - weight
         share = (weight * mass / (others * self.weight.sum()))[:, None]
         losses = []
@@ -126,8 +138,9 @@ class _Rows:
             )
             scaled = (joint / _TEMPERATURES.to(joint)[:, None, None]).log_softmax(2)
             own = scaled.gather(2, y.expand(len(scaled), -1)[..., None])[..., 0]
-            losses.append(-(own @ weight).max())
-        return ridges[torch.stack(losses).argmin()]
+            losses.append(-(own @ weight).max() / weight.sum())
+        best = torch.stack(losses).min(0)
+        return float(best.values), ridges[best.indices]
 
 
 def _left_out(
