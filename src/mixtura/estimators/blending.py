@@ -40,6 +40,8 @@ _ITERATIONS, _GAIN, _LARGE, _TOGETHER = 40, 1e-4, 50_000, 1_000
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
 _PATTERNS = 128
 
+Trial = Contender[Plan, Trained]
+
 
 def curved(engine: Engine, kind: str) -> Scaling:
     """The affine units of rows, and on along curves that are learned from them.
@@ -97,67 +99,54 @@ def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
     return x.double().cpu().numpy(), batch.weight.double().cpu().numpy()
 
 
-@dataclass(frozen=True)
-class Mapped:
-    """A way to train in other units, and what its models make of held-out rows."""
-
-    way: Plan
-    scaling: Scaling
-    trial: Contender[Plan, Trained]
-
-    @classmethod
-    def tried(cls, decision: Decision, ways: Sequence[Plan]) -> list[Mapped]:
-        """Those that time allows to try on all rows that what was decided was tried on."""
-        tried = [cls._of(decision, way) for way in ways if decision.chooser.in_time()]
-        return [each for each in tried if each.trial.won]
-
-    @classmethod
-    def _of(cls, decision: Decision, way: Plan) -> Mapped:
-        scaling = curved(decision.every, way.marginals)
-        if way.marginals == INDICATORS:
-            way = by_one(way, len(scaling.location))
-        return cls(way, scaling, decision.chooser.under(scaling).try_out(way, "marginals"))
-
-    def decided(self, decision: Decision) -> Decision:
-        """To train this on all rows."""
-        plan = replace(self.way, solver=decision.plan.solver)
-        engine, held_out = decision.engine.under(self.scaling), self.trial.held_out()
-        return replace(decision, plan=plan, engine=engine, trial=self.trial, held_out=held_out)
-
-    def train(
-        self,
-        estimator: MixtureClassifier,
-        decision: Decision,
-        rows: Engine,
-        generator: torch.Generator,
-        progress: Progress,
-    ) -> Trained:
-        """A model of the rows, or of some, from one of the trial on, where there is one."""
-        way = replace(self.way, solver=decision.plan.solver)
-        plan, begin = from_trial(estimator, way, self.trial)
-        if estimator.solver == "auto" and begin is None:
-            plan, rows = plan.limited(_ITERATIONS, _GAIN), rows.sample(_LARGE, generator)
-            begin = self.trial.models[0] if self.trial.models else None
-        engine = rows.under(self.scaling)
-        return plan.train(engine, generator, progress.part(_TIME), previous=begin)
+def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:
+    """Ways in other units, those that time allows to try on all rows that were compared on."""
+    tried = [_tried(decision, way) for way in ways if decision.chooser.in_time()]
+    return [each for each in tried if each.won]
 
 
-def best_of(decision: Decision, others: Sequence[Mapped]) -> tuple[Decision, list[Mapped]]:
+def _tried(decision: Decision, way: Plan) -> Trial:
+    scaling = curved(decision.every, way.marginals)
+    if way.marginals == INDICATORS:
+        way = by_one(way, len(scaling.location))
+    return decision.chooser.under(scaling).try_out(way, "marginals")
+
+
+def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list[Trial]]:
     """What was decided, or the same in other units, if that surely predicts held-out labels better.
 
     The others stand beside it; where rows are very many, only those that are of another kind.
     """
-    beside = list[Mapped]()
+    beside = list[Trial]()
     for each in others:
-        held_out, best, way = each.trial.held_out(), decision.held_out, each.way
+        held_out, best, way = each.held_out(), decision.held_out, each.way
         same = way.marginals != INDICATORS and way.term == decision.plan.term
         if same and held_out is not None and best is not None and held_out.surely_beats(best):
-            decision = each.decided(decision)
+            plan = replace(way, solver=decision.plan.solver)
+            engine = decision.engine.under(each.scaling)
+            decision = replace(decision, plan=plan, engine=engine, trial=each, held_out=held_out)
         elif not same or decision.engine.total_weight <= _LARGE:
             beside.append(each)
         else:
-            each.trial.won = False
+            each.won = False
     return decision, beside
+
+
+def _trained(
+    trial: Trial,
+    estimator: MixtureClassifier,
+    decision: Decision,
+    rows: Engine,
+    generator: torch.Generator,
+    progress: Progress,
+) -> Trained:
+    """A model of the rows, or of some, from one of the trial on, where there is one."""
+    plan, begin = from_trial(estimator, replace(trial.way, solver=decision.plan.solver), trial)
+    if estimator.solver == "auto" and begin is None:
+        plan, rows = plan.limited(_ITERATIONS, _GAIN), rows.sample(_LARGE, generator)
+        begin = trial.models[0] if trial.models else None
+    engine = rows.under(trial.scaling)
+    return plan.train(engine, generator, progress.part(_TIME), previous=begin)
 
 
 @dataclass(frozen=True)
@@ -182,7 +171,7 @@ class Ensemble:
         cls,
         estimator: MixtureClassifier,
         decision: Decision,
-        others: Sequence[Mapped],
+        others: Sequence[Trial],
         first: Learned,
         generator: torch.Generator,
         progress: Progress,
@@ -193,11 +182,11 @@ class Ensemble:
         one was shown, and all are asked about those that it was not.
         """
         models = [
-            (decision.saw_all and each.trial.whole)
-            or each.train(estimator, decision, first.shown, spawn(generator), progress)
+            (decision.saw_all and each.whole)
+            or _trained(each, estimator, decision, first.shown, spawn(generator), progress)
             for each in others
         ]
-        answers = [decision.held_out, *(each.trial.held_out() for each in others)]
+        answers = [decision.held_out, *(each.held_out() for each in others)]
         if first.held_out is not None and not decision.saw_all:
             rows, same = first.held_out.subsample(MOST_COMPARED, generator), spawn(generator)
             units = [rows, *(rows.under(each.scaling) for each in others)]

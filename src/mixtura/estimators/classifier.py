@@ -20,7 +20,7 @@ from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS
-from mixtura.estimators.blending import Ensemble, Mapped, best_of, kinds_for
+from mixtura.estimators.blending import Ensemble, Trial, best_of, kinds_for, try_beside
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.deciding import calibrated, decide, train
@@ -320,10 +320,10 @@ class MixtureClassifier(DensityClassifier):
         generator = self._generator()
         with self._progress() as progress:
             decision = decide(self, rows, schema, spawn(generator), progress, stream=not beside)
-            ensemble, others = None, list[Mapped]()
+            ensemble, others = None, list[Trial]()
             if beside and self._maps(decision):
                 ways = ways_beside(self, decision, kinds_for(decision.every))
-                others = Mapped.tried(decision, ways)
+                others = try_beside(decision, ways)
                 if not decision.saw_all and decision.engine.total_weight > MOST_COMPARED:
                     decision, others = best_of(decision, others)
             own = spawn(generator) if others else generator
@@ -338,7 +338,7 @@ class MixtureClassifier(DensityClassifier):
         if ensemble is not None:
             self.model_ = ensemble.beside(self.model_, self.calibrate)
             self.marginals_ = (plan.marginals, *(each.way.marginals for each in others))
-        shown = held_back(decision, [each.trial for each in others])
+        shown = held_back(decision, others)
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
         self.model_ = replace(self.model_, held_back=shown)

@@ -42,7 +42,7 @@ from mixtura.parts import resolve
 from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome
 from mixtura.selection.chooser import MOST_COMPARED, Chooser
-from mixtura.selection.held_out import Losses
+from mixtura.selection.held_out import Losses, with_holes
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM, FitResult
 from mixtura.training.groups import Groups, Recipe, fit_groups
@@ -94,7 +94,7 @@ def _judged(model: _Model, held_out: Engine, generator: torch.Generator) -> Loss
         lacks = replace(seen, x=seen.lacks().double(), observed=None)
         return -(found + holes.log_prob(lacks)[:, 0])
 
-    return Losses.of(mixture, held_out, generator, losses)
+    return Losses.of(with_holes(held_out, generator, mixture), losses)
 
 
 @dataclass(eq=False, repr=False)

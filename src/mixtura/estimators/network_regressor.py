@@ -38,7 +38,7 @@ from mixtura.numerics import spawn
 from mixtura.progress import Callback, Progress
 from mixtura.report import write_numbers_report
 from mixtura.selection.chooser import MOST_COMPARED, Chooser
-from mixtura.selection.held_out import Losses
+from mixtura.selection.held_out import Losses, with_holes
 from mixtura.solvers import EM, LinkedEM
 from mixtura.solvers.linked import LinkedResult
 from mixtura.training.networks import NetworkPlan
@@ -297,4 +297,4 @@ def _squares(trained: LinkedResult, held_out: Engine, generator: torch.Generator
     def losses(batch: Batch) -> Tensor:
         return (moved.outputs(batch.for_prediction())[:, 1] - batch.y).square()
 
-    return Losses.of(moved, held_out, generator, losses)
+    return Losses.of(with_holes(held_out, generator, moved), losses)

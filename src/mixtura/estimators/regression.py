@@ -15,7 +15,7 @@ from mixtura.data.curves import Curves
 from mixtura.data.scaling import Scaling
 from mixtura.data.targets import with_punched_features
 from mixtura.densities import DENSITIES, Auto, Full, LowRank, Structure, Student
-from mixtura.engines import Engine, is_copy
+from mixtura.engines import Engine
 from mixtura.estimators.blending import curved
 from mixtura.estimators.rows import distinct_rows
 from mixtura.exceptions import UnsupportedError
@@ -56,6 +56,8 @@ _ROWS_PER_COMPONENT, _WIDE = 10, 60
 _FEWEST, _EVEN_ROWS, _LITTLE = 8, 4.0, 0.5
 #: Logs of densities are no smaller where models are weighed.
 _LEAST = -1e6
+
+_Trial = Contender[JointPlan, Trained]
 
 
 def make_plans(estimator: MixtureRegressor, engine: Engine, n_targets: int) -> list[JointPlan]:
@@ -112,23 +114,10 @@ def _judged(
     trained: Trained, held_out: Engine, generator: torch.Generator, *, n_targets: int
 ) -> Losses:
     """Minus the log densities of targets given features, whole and with holes."""
-    mixture, parts = trained.model.to(held_out.device), []
-    for batch in held_out.chunks(held_out.chunk_rows(mixture)):
-        both = with_punched_features(batch, HOLES, generator, n_targets)
-        with torch.no_grad():
-            losses = -log_conditional(mixture, both, n_targets).double()
-        tensors = both.weight.double(), is_copy(both), losses
-        parts.append(Losses(*(tensor.cpu().numpy() for tensor in tensors)))
-    return Losses.pool(parts)
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A plan, the units it is for, and what its models made of held-out rows."""
-
-    plan: JointPlan
-    scaling: Scaling
-    trial: Contender[JointPlan, Trained]
+    mixture = trained.model.to(held_out.device)
+    rows = held_out.chunks(held_out.chunk_rows(mixture))
+    both = (with_punched_features(batch, HOLES, generator, n_targets) for batch in rows)
+    return Losses.of(both, lambda batch: -log_conditional(mixture, batch, n_targets))
 
 
 @dataclass(frozen=True)
@@ -142,7 +131,7 @@ class Comparison:
     choice : what was compared, on how many rows, with which loss, and the weight of each.
     """
 
-    tried: Sequence[Tried]
+    tried: Sequence[_Trial]
     weights: np.ndarray
     held_back: HeldBack | None
     choice: list[dict[str, object]]
@@ -169,8 +158,8 @@ class Comparison:
         tried = []
         for plan in plans:
             scaling = _units(engine, plan.marginals, n_targets)
-            tried.append(Tried(plan, scaling, chooser.under(scaling).try_out(plan, "models")))
-        weights = _weights([each.trial for each in tried])
+            tried.append(chooser.under(scaling).try_out(plan, "models"))
+        weights = _weights(tried)
         choice = [
             {**row, "chosen": weight > 0.0, "weight": float(weight)}
             for row, weight in zip(chooser.table(), weights, strict=True)
@@ -179,8 +168,8 @@ class Comparison:
         kept = [tried[place] for place in order]
         if not math.isclose(some.total_weight, engine.total_weight):
             for each in kept:
-                each.trial.whole = None  # it is one of a sample of the rows
-        models = zip(*(each.trial.models for each in kept), strict=True)
+                each.whole = None  # it is one of a sample of the rows
+        models = zip(*(each.models for each in kept), strict=True)
         held_back = chooser.held_back([[each.model for each in fold] for fold in models])
         held_back = _with_targets(held_back, n_targets)
         return cls(kept, weights[order], held_back, choice)
@@ -193,9 +182,9 @@ class Comparison:
         for each in self.tried:
             if results and progress.stopped:
                 break
-            found = each.trial.whole if results else None
+            found = each.whole if results else None
             rows = engine.under(each.scaling)
-            results.append(found or each.plan.train(rows, spawn(generator), progress))
+            results.append(found or each.way.train(rows, spawn(generator), progress))
         count = len(results)
         first, *others = [
             Fitted(result.model.to("cpu", torch.float64), each.scaling)
@@ -211,7 +200,7 @@ class Comparison:
         return replace(first, held_back=held_back), results[0]
 
 
-def _weights(trials: Sequence[Contender[JointPlan, Trained]]) -> np.ndarray:
+def _weights(trials: Sequence[_Trial]) -> np.ndarray:
     """(M,) how much say models have; none where time did not allow to try them."""
     found = np.zeros(len(trials))
     told = [place for place, each in enumerate(trials) if each.won and each.parts]

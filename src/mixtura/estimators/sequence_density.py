@@ -39,7 +39,7 @@ from mixtura.parts import resolve
 from mixtura.progress import Callback, Progress
 from mixtura.selection.budget import Budget, Outcome
 from mixtura.selection.chooser import FEWEST, MOST_COMPARED, Chooser
-from mixtura.selection.held_out import Losses
+from mixtura.selection.held_out import Losses, with_holes
 from mixtura.selection.typical import typical_sequences, weighted_quantiles, without_each_fold
 from mixtura.solvers import EM
 from mixtura.training.chain_mixtures import ChainMixturePlan
@@ -56,7 +56,8 @@ _SHORTEST = 10
 
 def _judged(mixture: Mixture, held_out: Engine, generator: torch.Generator) -> Losses:
     """Minus the log density of sequences, whole and with holes."""
-    return Losses.of(mixture, held_out, generator, lambda batch: -log_density(mixture, batch))
+    batches = with_holes(held_out, generator, mixture)
+    return Losses.of(batches, lambda batch: -log_density(mixture, batch))
 
 
 @dataclass(eq=False, repr=False)

@@ -78,11 +78,12 @@ Judge = Callable[[AnyTrained, Engine, torch.Generator], HeldOut]
 class Contender(Generic[AnyWay, AnyTrained]):
     """A way to train, and what its models make of held-out rows, fold by fold, stage by stage.
 
-    `models` are those of the last stage, one per fold; `whole` is one of all rows, where it was
-    trained beside them.
+    `scaling` has the units of the rows; `models` are those of the last stage, one per fold; `whole`
+    is one of all rows, where it was trained beside them.
     """
 
     way: AnyWay
+    scaling: Scaling
     question: str = ""
     won: bool = False
     models: list[AnyTrained] = field(default_factory=list)
@@ -157,6 +158,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         fewest: int = FEWEST,
     ) -> None:
         self._engine, self._number = engine, torch.empty(0, dtype=torch.long)
+        self._scaling = Scaling.identity(0) if engine is None else engine.scaling
         if engine is not None and not too_few(engine, fewest):
             self._number = engine.fold_numbers(FOLDS, spawn(generator))
         self._sizes = torch.bincount(self._number[self._number >= 0]).tolist()
@@ -181,6 +183,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
     def under(self, scaling: Scaling) -> Self:
         """This chooser, with its rows in other units: same folds, same seeds, one table."""
         other = copy(self)
+        other._scaling = scaling
         other._engine = None if self._engine is None else self._engine.under(scaling)
         return other
 
@@ -285,7 +288,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         ]
 
     def _enter(self, way: AnyWay, question: str) -> Contender[AnyWay, AnyTrained]:
-        contender: Contender[AnyWay, AnyTrained] = Contender(way, question)
+        contender: Contender[AnyWay, AnyTrained] = Contender(way, self._scaling, question)
         self._entered.append(contender)
         return contender
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self
@@ -93,6 +93,17 @@ class HeldOut(ABC):
         return mean > max(error, 1e-9)
 
 
+def with_holes(
+    held_out: Engine[AnyBatch],
+    generator: torch.Generator,
+    model: HasRowCost,
+    chunk: int | None = None,
+) -> Iterator[AnyBatch]:
+    """Held-out rows, each beside a copy with holes; so many at a time, or as memory allows."""
+    engine = PunchedEngine(held_out, HOLES, generator)
+    return engine.chunks(chunk or engine.chunk_rows(model))
+
+
 @dataclass(frozen=True)
 class Losses(HeldOut):
     """Losses that need no calibration, (n,): squared errors, or minus log densities."""
@@ -100,16 +111,10 @@ class Losses(HeldOut):
     values: np.ndarray
 
     @classmethod
-    def of(
-        cls,
-        model: HasRowCost,
-        held_out: Engine[AnyBatch],
-        generator: torch.Generator,
-        losses: Callable[[AnyBatch], Tensor],
-    ) -> Losses:
-        """Losses (n,) of batches of held-out rows, whole and with holes."""
-        engine, parts = PunchedEngine(held_out, HOLES, generator), []
-        for batch in engine.chunks(engine.chunk_rows(model)):
+    def of(cls, batches: Iterable[AnyBatch], losses: Callable[[AnyBatch], Tensor]) -> Losses:
+        """Those (n,) of batches of rows that stand beside copies of themselves with holes."""
+        parts = []
+        for batch in batches:
             with torch.no_grad():
                 tensors = batch.weight.double(), is_copy(batch), losses(batch).double()
             parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
@@ -152,8 +157,8 @@ class Answers(HeldOut):
         in the same order, if that is the same. None leaves it to the memory that the model takes.
         """
         model = model.to(held_out.device)
-        engine, parts = PunchedEngine(held_out, HOLES, generator), []
-        for batch in engine.chunks(chunk or engine.chunk_rows(model)):
+        parts = []
+        for batch in with_holes(held_out, generator, model, chunk):
             joint = model.class_log_joint(batch.for_prediction()).double()
             by_holes = torch.zeros_like(joint)
             if evidence is not None:
