@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data import Scaling, Table
 from mixtura.data.journal import Sums
 from mixtura.data.lazy import SCAN_ROWS
 from mixtura.data.meter import counted
+from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import AnyBatch
+from mixtura.data.tables import Table
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
