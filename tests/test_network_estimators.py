@@ -320,6 +320,7 @@ def test_constant_target():
     [
         ([np.nan] * 4, "no row has a target"),
         (["a", "b", "c", "d"], "y must hold numbers"),
+        (["1", "2", "3", "4"], "y must hold numbers, and holds text"),
         ([1.0, np.inf, 2.0, 3.0], "infinity"),
         ([1.0, 2.0], "inconsistent numbers of samples"),
     ],

@@ -92,6 +92,13 @@ def test_text_stays_text_where_a_model_has_it_so(tmp_path):
     assert found.dropna().tolist() == ["1", "2"]
 
 
+def test_numbers_of_rows_are_no_column(tmp_path):
+    """What pandas writes beside the columns of a data frame whose rows were chosen or sorted."""
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0]}, index=[5, 3, 9])
+    frame.to_parquet(tmp_path / "a.parquet")
+    assert list(read_frame(tmp_path / "a.parquet").columns) == ["a"]
+
+
 def test_whole_numbers_are_classes_without_a_point():
     found = labels(pd.Series([1.0, None, 2.0]))
     assert list(map(repr, found)) == ["1", "None", "2"]

@@ -49,6 +49,8 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+#: What pandas names a column of the numbers that rows had: it is none of its data frames.
+INDEX = re.compile(r"__index_level_\d+__")
 _COMMA_NUMBER, _POINT_NUMBER = re.compile(r"-?\d+,\d+"), re.compile(r"-?\d+\.\d+")
 #: Numbers whose thousands are set apart, by the mark that does it.
 _GROUPED = {
@@ -242,7 +244,8 @@ def _read_arrow(path: Path, kind: str) -> pd.DataFrame:
 
     table = pq.read_table(path) if kind == "parquet" else _ipc_table(pa, path)
     _check_names(table.column_names, path.name)
-    return table.to_pandas(ignore_metadata=True)
+    kept = [name for name in table.column_names if not INDEX.fullmatch(name)]
+    return table.select(kept).to_pandas(ignore_metadata=True)
 
 
 def _ipc_table(pyarrow: pa, path: Path) -> pa.Table:

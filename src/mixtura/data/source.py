@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,6 +11,7 @@ from mixtura.data.columns import BOOLEANS, NUMBERS, TEXT, name_of_type
 from mixtura.data.given import ArrayLike
 from mixtura.data.lazy import files_named, is_path
 from mixtura.exceptions import FileFormatError, InvalidInputError
+from mixtura.files import INDEX
 
 try:
     import pyarrow as pa
@@ -23,8 +23,6 @@ except ImportError:
 
 #: Numbers that are read together.
 _BLOCK = 2**20
-#: What pandas names a column of the numbers that rows had.
-_INDEX = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class Reader:
         if len(found) < len(schema.names):
             raise InvalidInputError(f"{place} has several columns of one name.")
         if self._columns is None:  # pandas' numbers of rows are no column of its data frames
-            found = {name: kind for name, kind in found.items() if not _INDEX.fullmatch(name)}
+            found = {name: kind for name, kind in found.items() if not INDEX.fullmatch(name)}
         wanted = self._columns or list(self.types or found)
         for name in wanted:
             if name not in found:

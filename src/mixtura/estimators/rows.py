@@ -160,6 +160,9 @@ def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool
             f"y must hold numbers, and holds {given.dtype}: predict what is meant by it, such as "
             "days since a date, (y - y.min()) / numpy.timedelta64(1, 'D')."
         )
+    text = given.dtype == object and any(isinstance(each, str) for each in given.flat)
+    if text or given.dtype.kind in "US":
+        raise InvalidInputError("y must hold numbers, and holds text: turn it into numbers.")
     try:
         given = given.astype(np.float64)
     except (TypeError, ValueError) as error:
