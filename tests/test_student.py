@@ -14,7 +14,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.tables import Batch, Table
 from mixtura.densities import DENSITIES, Full, HiddenMarkov, Product, Student
 from mixtura.densities.base import Even
-from mixtura.densities.student import LEAST, MOST
+from mixtura.densities.student import LEAST_DOF, MOST_DOF
 from mixtura.engines import Engine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
@@ -137,7 +137,7 @@ def test_rows_far_out_in_single_precision(density):
 
 def test_many_degrees_of_freedom_are_a_gaussian(density, generator):
     """At the upper bound a t and its Gaussian are hardly told apart."""
-    near = replace(density, dof=torch.full_like(density.dof, MOST))
+    near = replace(density, dof=torch.full_like(density.dof, MOST_DOF))
     batch = make_batch(density, 20, generator, holes=True)
     weight = torch.rand(20, 3, dtype=torch.float64, generator=generator)
     squared = 2.0 * (near.log_prob(batch) - near.scale.log_prob(batch)).abs()
@@ -190,7 +190,7 @@ def slow_em_step(location, scale, dof, rows, weight):
     mean = first / mass
     scatter = second - mass * np.outer(mean, mean)
     total = weight.sum()
-    solved = brentq(lambda v: np.log(v / 2) - digamma(v / 2) - tail / total, LEAST, MOST)
+    solved = brentq(lambda v: np.log(v / 2) - digamma(v / 2) - tail / total, LEAST_DOF, MOST_DOF)
     return mean, scatter / total, solved
 
 
@@ -232,8 +232,8 @@ def test_em_never_goes_down(structure, holes, prior_rows):
         check_valid(found)
         losses = np.array([record["objective"] for record in progress.history])
         assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
-        assert (found.density.dof >= LEAST).all()
-        assert (found.density.dof <= MOST).all()
+        assert (found.density.dof >= LEAST_DOF).all()
+        assert (found.density.dof <= MOST_DOF).all()
 
 
 @pytest.mark.parametrize("scale", SCALES)

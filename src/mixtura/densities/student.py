@@ -31,7 +31,7 @@ from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import Gaussian
 
 #: Degrees of freedom: enough for a covariance to exist, and so many that a Gaussian is no better.
-LEAST, MOST = 2.1, 1000.0
+LEAST_DOF, MOST_DOF = 2.1, 1000.0
 #: Those that training starts with.
 _START = 10.0
 #: How near to the bounds their free parameter reaches, as a share of the range of their logarithm.
@@ -48,7 +48,7 @@ class StudentT(VectorDensity):
     Attributes
     ----------
     scale : K Gaussians, with the means and the scale matrices.
-    dof : (K,) degrees of freedom, from `LEAST` to `MOST`.
+    dof : (K,) degrees of freedom, from `LEAST_DOF` to `MOST_DOF`.
     """
 
     scale: Gaussian
@@ -113,13 +113,13 @@ class StudentT(VectorDensity):
         return {"raw_dof": self._dof_share.logit(), **_outward(self.scale.free())}
 
     def from_free(self, free: dict[str, Tensor]) -> Self:
-        dof = LEAST * (free["raw_dof"].sigmoid() * math.log(MOST / LEAST)).exp()
+        dof = LEAST_DOF * (free["raw_dof"].sigmoid() * math.log(MOST_DOF / LEAST_DOF)).exp()
         return replace(self, dof=dof, scale=self.scale.from_free(_inward(free)))
 
     @property
     def _dof_share(self) -> Tensor:
         """(K,) where the degrees of freedom lie between their bounds, in logs: from 0 to 1."""
-        share = (self.dof / LEAST).log() / math.log(MOST / LEAST)
+        share = (self.dof / LEAST_DOF).log() / math.log(MOST_DOF / LEAST_DOF)
         return share.clamp(_HAIR, 1.0 - _HAIR)
 
     # -- likelihood ------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class StudentT(VectorDensity):
     def slope(self, statistics: Statistics) -> dict[str, Tensor]:
         mass, share = statistics["mass"], self._dof_share
         by_dof = 0.5 * (mass * _gap(self.dof) - statistics["tail"])
-        rate = math.log(MOST / LEAST) * self.dof * share * (1.0 - share)
+        rate = math.log(MOST_DOF / LEAST_DOF) * self.dof * share * (1.0 - share)
         inner = self.scale.slope({**_inward(statistics), "rows": mass})
         return {"raw_dof": by_dof * rate, **_outward(inner)}
 
@@ -257,7 +257,7 @@ def _gap(dof: Tensor) -> Tensor:
 
 def _dof_of(gap: Tensor) -> Tensor:
     """The degrees of freedom with that gap, which falls as they rise; the nearer bound if none."""
-    low, high = torch.full_like(gap, math.log(LEAST)), torch.full_like(gap, math.log(MOST))
+    low, high = torch.full_like(gap, math.log(LEAST_DOF)), torch.full_like(gap, math.log(MOST_DOF))
     share = torch.arange(1, _SECTIONS, dtype=gap.dtype, device=gap.device) / _SECTIONS
     for _ in range(_ROUNDS):
         width = (high - low) / _SECTIONS
@@ -265,7 +265,7 @@ def _dof_of(gap: Tensor) -> Tensor:
         passed = (_gap(between.exp()) > gap[:, None]).sum(1)
         low = low + passed * width
         high = low + width
-    return high.exp().clamp(LEAST, MOST)
+    return high.exp().clamp(LEAST_DOF, MOST_DOF)
 
 
 def _outward(inner: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -155,14 +155,12 @@ class Ensemble:
 
     Attributes
     ----------
-    mixtures, scalings, calibrations : of the others, M each; None for the calibration of the first.
+    members : the others, their units, and their calibrations, None for that of the first.
     weights : (1 + M,) of all, that of the first one first.
     calibration : of the averages.
     """
 
-    mixtures: Sequence[Mixture]
-    scalings: Sequence[Scaling]
-    calibrations: Sequence[Calibration | None]
+    members: Sequence[tuple[Mixture, Scaling, Calibration | None]]
     weights: np.ndarray
     calibration: Calibration
 
@@ -201,17 +199,18 @@ class Ensemble:
             weights, average = blend_answers(known)
             calibration = average.calibration
             calibrations = [each.calibration for each in known[1:]]
-        mixtures = [each.model.to("cpu", torch.float64) for each in models]
-        scalings = [each.scaling for each in others]
-        return cls(mixtures, scalings, calibrations, weights, calibration)
+        members = [
+            (trained.model.to("cpu", torch.float64), each.scaling, own)
+            for trained, each, own in zip(models, others, calibrations, strict=True)
+        ]
+        return cls(members, weights, calibration)
 
     def beside(self, first: Fitted, calibrate: bool) -> Fitted:
         """The first model, and these beside it."""
         alike, own = replace(first, typical=None), first.calibration
-        each = zip(self.mixtures, self.scalings, self.calibrations, strict=True)
         members = [
             replace(alike, model=m, scaling=s, calibration=(calibrate and c) or own)
-            for m, s, c in each
+            for m, s, c in self.members
         ]
         calibration = self.calibration if calibrate else Calibration()
         return replace(first, blend=Blend(tuple(members), self.weights, calibration))

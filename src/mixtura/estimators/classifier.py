@@ -390,7 +390,7 @@ class MixtureClassifier(DensityClassifier):
         if solver.settles and not result.converged and not progress.stopped:
             warn(
                 f"{type(solver).__name__} stopped after max_iter={solver.max_iter} iterations "
-                "without settling; raise max_iter of the solver.",
+                f"without settling; raise it: solver={type(solver).__name__}(max_iter=...).",
                 ConvergenceWarning,
             )
 

@@ -21,7 +21,7 @@ from mixtura.densities import Density
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import DiagonalGaussian
 from mixtura.densities.low_rank_covariance import LowRankGaussian
-from mixtura.densities.student import LEAST, MOST, StudentT
+from mixtura.densities.student import LEAST_DOF, MOST_DOF, StudentT
 from mixtura.engines import ContrastEngine, Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
@@ -192,7 +192,7 @@ class _Student:
         size = self._scale.x.shape[1]
         squared, peak = self._scale.distances(_inward(free))
         self._share = expit(free["raw_dof"])[:, None]
-        self._dof = dof = LEAST * np.exp(self._share * np.log(MOST / LEAST))
+        self._dof = dof = LEAST_DOF * np.exp(self._share * np.log(MOST_DOF / LEAST_DOF))
         whole = 0.5 * (dof + size)
         self._weight = 2.0 * whole / (dof + squared)
         constant = gammaln(whole) - gammaln(0.5 * dof) - 0.5 * size * np.log(0.5 * dof)
@@ -202,7 +202,7 @@ class _Student:
         dof, rows = self._dof[:, 0], occupancy.sum(1)
         tail = self._weight - 1.0 - np.log(self._weight) + _gap(self._dof + self._scale.x.shape[1])
         by_dof = 0.5 * (rows * _gap(dof) - (occupancy * tail).sum(1))
-        rate = np.log(MOST / LEAST) * dof * (self._share * (1.0 - self._share))[:, 0]
+        rate = np.log(MOST_DOF / LEAST_DOF) * dof * (self._share * (1.0 - self._share))[:, 0]
         inner = self._scale.slope_of(occupancy * self._weight, rows)
         return {"raw_dof": by_dof * rate, **{f"scale.{name}": v for name, v in inner.items()}}
 
