@@ -205,10 +205,8 @@ class Auto(Structure):
     """Gaussians of a structure that is left open.
 
     Low rank (full for one or two features) is the first choice; where candidates are compared, the
-    others are a higher floor, a smaller rank, and variances alone; and, for `MixtureClassifier`,
-    `Student` where rows lie far out (see `mixtura.selection.tails`). With few labels, 100
-    at most, that classifier also compares `Full(0.3)` that all classes share, and takes it where
-    there are less than 20 or 3 per class; of more than 128 features it then takes `Diagonal(0.3)`.
+    others are a higher floor, a smaller rank, and variances alone. What `MixtureClassifier` adds to
+    them is in the guide (docs/guide/auto.md).
 
     Parameters
     ----------

@@ -59,12 +59,10 @@ class BoostedMixtureClassifier(DensityClassifier):
         features, on average, and "low_rank" where they have fewer.
     solver : "em", or an `EM`
         Of every stage.
-    prior_rows : float
-        Imagined rows per component, with the spread that the classes show on average, that keep
-        covariances sound where real rows are few; 0 is plain maximum likelihood.
-    standardize, class_weight, categorical_features, unexpected, missingness,
+    prior_rows, standardize, class_weight, categorical_features, unexpected, missingness,
     unlabeled, max_time, device, callbacks
-        As in `MixtureClassifier`; unlabeled rows are left out, with a warning.
+        As in `MixtureClassifier`; `prior_rows` is a number, and unlabeled rows are left out, with a
+        warning.
     random_state, verbose : as in scikit-learn.
 
     Attributes

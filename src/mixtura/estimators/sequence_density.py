@@ -83,10 +83,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
     solver : "em", or an `EM`
         "em" is `EM(max_iter=100, tol=1e-3, n_init=1)`, where `tol` is the gain in log-likelihood
         per frame.
-    prior_rows : float
-        Imagined frames per state, with the spread that states show on average, that keep
-        covariances sound where real frames are few; 0 is plain maximum likelihood.
-    channels_first, id_column, time_column, unexpected, categorical_features
+    prior_rows, channels_first, id_column, time_column, unexpected, categorical_features
         As in `SequenceMixtureClassifier`.
     max_time, standardize, device, callbacks
         As in `MixtureClassifier`.

@@ -78,9 +78,7 @@ class SparseBayes:
     tol : training ends when the evidence changes less, or by less than 0.01 %, and no weight dies,
         for a while.
     ceiling : a weight whose precision passes it dies; in units of the column's root mean square.
-    max_weights : weights to start from; where there could be more, every component starts from the
-        columns that explain its rows best: sixty at most, and thirty at least if that makes no
-        more than 600 in all.
+    max_weights : weights to start from, as of `SparseMixtureClassifier`.
     """
 
     max_iter: int = 200
