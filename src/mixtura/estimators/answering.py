@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -36,16 +37,16 @@ from mixtura.models.network import Network, RegressionNetwork
 _FAR_OFF = 100.0
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DensityEstimator(TransformerMixin, ModelEstimator):
     """Answers of an estimator whose fitted model, `model_`, has a density; subclasses train it.
 
     They read what a user passes by `_read`, which learns the columns where there is no schema yet.
     """
 
-    categorical_features: ArrayLike
-    unexpected: str
-    standardize: bool
-    choice_: list[dict[str, object]]
+    standardize: bool = True
+    categorical_features: ArrayLike = None
+    unexpected: str = "missing"
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

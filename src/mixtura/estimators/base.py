@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from numbers import Real
 from os import PathLike
@@ -58,18 +59,20 @@ def _size(X: ArrayLike) -> float:
 
 
 @storable
+@dataclass(kw_only=True, eq=False, repr=False)
 class Estimator(BaseEstimator):
     """What fitting is like for every estimator, and how it is stored."""
 
     _doc_link_module = "mixtura"
     _doc_link_template = _DOCS
 
-    callbacks: Iterable[Callback] | None
-    random_state: RandomState
-    verbose: int
-    max_time: float | None
+    max_time: float | None = None
+    device: Device = "auto"
+    callbacks: Iterable[Callback] | None = None
+    random_state: RandomState = None
+    verbose: int = 0
     #: Of the column that is predicted, where `mixtura fit` has read it.
-    target_name_: str | None
+    target_name_: str | None = field(init=False)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""
@@ -195,10 +198,9 @@ class Estimator(BaseEstimator):
 class ModelEstimator(Estimator):
     """An estimator whose answers are those of its fitted model, `model_`; subclasses train it."""
 
-    device: Device
-
     feature_names_in_: np.ndarray
     model_: Fitted
+    choice_: list[dict[str, object]]
     history_: list[Record]
 
     @abstractmethod

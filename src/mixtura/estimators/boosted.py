@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Self
@@ -12,7 +11,7 @@ import torch
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
+from mixtura.data.given import ArrayLike
 from mixtura.densities import DENSITIES, Auto, Full, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import FIT_CONSTRAINTS
@@ -23,7 +22,6 @@ from mixtura.estimators.rows import component_counts
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.parts import resolve
-from mixtura.progress import Callback
 from mixtura.selection.held_out import Answers
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM
@@ -112,17 +110,7 @@ class BoostedMixtureClassifier(DensityClassifier):
     density: str | Structure = "auto"
     solver: str | EM = "em"
     prior_rows: float = 1.0
-    class_weight: ClassWeight = None
-    max_time: float | None = None
-    standardize: bool = True
-    categorical_features: ArrayLike = None
-    unexpected: str = "missing"
     missingness: str = "auto"
-    unlabeled: object = "auto"
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from os import PathLike
@@ -14,7 +13,7 @@ from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
+from mixtura.data.given import ArrayLike, Numbers
 from mixtura.data.lazy import Openable, source_of
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
@@ -40,7 +39,7 @@ from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Objective
-from mixtura.progress import Callback, Progress
+from mixtura.progress import Progress
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.selection.chooser import MOST_COMPARED
 from mixtura.selection.typical import held_back_rows, typical_quantiles
@@ -210,21 +209,11 @@ class MixtureClassifier(DensityClassifier):
     init: str | EM = "em"
     holes: float = 0.0
     class_prior: Numbers | str = "empirical"
-    class_weight: ClassWeight = None
-    max_time: float | None = None
     prior_rows: float | str = "auto"
     marginals: str = "auto"
-    standardize: bool = True
     calibrate: bool = True
-    categorical_features: ArrayLike = None
-    unexpected: str = "missing"
     missingness: str = "auto"
     warm_start: bool = False
-    unlabeled: object = "auto"
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     @property
     def n_components_(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from os import PathLike
 
 import numpy as np
@@ -94,11 +95,12 @@ def prefer_unlabeled(
     return best, chooser
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ModelClassifier(ClassifierMixin, ModelEstimator):
     """Answers of a classifier whose model has class log-joints."""
 
-    unlabeled: object
-    class_weight: ClassWeight
+    unlabeled: object = "auto"
+    class_weight: ClassWeight = None
 
     @property
     def classes_(self) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral
@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from mixtura.answers.condition import Condition, Given, draw_by_chance
-from mixtura.data.given import ArrayLike, Device, RandomState
+from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.schema import Schema
 from mixtura.data.tables import Batch
 from mixtura.densities import DENSITIES, Auto, Diagonal, Full, HolePattern, LowRank, Structure
@@ -39,7 +39,7 @@ from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import Likelihood
 from mixtura.parts import resolve
-from mixtura.progress import Callback, Progress
+from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome
 from mixtura.selection.chooser import MOST_COMPARED, Chooser
 from mixtura.selection.held_out import Losses, with_holes
@@ -153,16 +153,8 @@ class MixtureDensity(Clustering):
     _: KW_ONLY
     density: str | Structure = "auto"
     solver: str | EM = "em"
-    max_time: float | None = None
-    standardize: bool = True
-    categorical_features: ArrayLike = None
-    unexpected: str = "missing"
     missingness: str = "auto"
     warm_start: bool = False
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

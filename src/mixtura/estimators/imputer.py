@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Self
@@ -13,7 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in, _num_samples, check_is_fitted
 
-from mixtura.data.given import ArrayLike, Device, Parameters, RandomState
+from mixtura.data.given import ArrayLike, Parameters
 from mixtura.data.in_memory import as_table, with_missing_indicators
 from mixtura.data.lazy import SCAN_ROWS, Opened, chunks_of, shared
 from mixtura.densities import DENSITIES, Structure
@@ -21,7 +20,6 @@ from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_weight, opened
 from mixtura.exceptions import InvalidInputError
-from mixtura.progress import Callback
 from mixtura.selection.held_out import mean_and_error
 
 #: Rows per entry of a covariance for which low rank is no question.
@@ -91,14 +89,9 @@ class MixtureImputer(TransformerMixin, Estimator):
     use_labels: bool = False
     density: str | Structure = "auto"
     prior_rows: float | str = "auto"
-    max_time: float | None = None
     categorical_features: ArrayLike = None
     unexpected: str = "missing"
     missingness: str = "ignore"
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

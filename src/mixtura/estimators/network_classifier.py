@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from mixtura.answers.condition import Condition, Given
-from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
+from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.data.labels import CodedLabels, labeled_mask, read_labels
 from mixtura.data.lazy import Opened
 from mixtura.data.schema import Schema
@@ -41,7 +41,7 @@ from mixtura.models.read_out import EMBEDDINGS
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 from mixtura.parts import resolve
-from mixtura.progress import Callback, Progress
+from mixtura.progress import Progress
 from mixtura.selection.chooser import Chooser, to_compare
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers import EM, LinkedEM
@@ -171,18 +171,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     solver: str | LinkedEM = "linked_em"
     init: str | EM = "em"
     prior_rows: float = 3.0
-    class_weight: ClassWeight = None
     calibrate: bool = True
-    max_time: float | None = None
-    standardize: bool = True
-    categorical_features: ArrayLike = None
-    unexpected: str = "missing"
     missingness: str = "auto"
-    unlabeled: object = "auto"
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:

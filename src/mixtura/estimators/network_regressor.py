@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from os import PathLike
@@ -17,7 +16,7 @@ from torch import Tensor
 from mixtura.answers.condition import Condition, Given
 from mixtura.answers.intervals import network_interval, network_means
 from mixtura.answers.next_feature import Cost, next_for_network, unit_costs
-from mixtura.data.given import ArrayLike, Device, Numbers, RandomState
+from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.data.tables import Batch
 from mixtura.densities import Structure
 from mixtura.engines import Engine
@@ -35,7 +34,7 @@ from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations
 from mixtura.models.held_back import HeldBack
 from mixtura.numerics import spawn
-from mixtura.progress import Callback, Progress
+from mixtura.progress import Progress
 from mixtura.report import write_numbers_report
 from mixtura.selection.chooser import MOST_COMPARED, Chooser
 from mixtura.selection.held_out import Losses, with_holes
@@ -103,15 +102,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
     solver: str | LinkedEM = "linked_em"
     init: str | EM = "em"
     prior_rows: float = 3.0
-    max_time: float | None = None
-    standardize: bool = True
-    categorical_features: ArrayLike = None
-    unexpected: str = "missing"
     missingness: str = "auto"
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     @property
     def target_location_(self) -> float:

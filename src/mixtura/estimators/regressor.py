@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from numbers import Integral, Real
@@ -21,7 +20,7 @@ from mixtura.answers.intervals import predict_interval
 from mixtura.answers.next_feature import Cost, next_for_targets, unit_costs
 from mixtura.answers.question import TargetQuestion
 from mixtura.data.curves import KINDS
-from mixtura.data.given import ArrayLike, Device, RandomState
+from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.indicators import UNIT, Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling, rounded_mean
@@ -45,7 +44,7 @@ from mixtura.models.held_back import HeldBack
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
 from mixtura.predictive import check_quantiles
-from mixtura.progress import Callback, Progress
+from mixtura.progress import Progress
 from mixtura.report import write_numbers_report
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.solvers import EM, LBFGS
@@ -126,13 +125,8 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     prior_rows: float | str = "auto"
     solver: str | LBFGS = "lbfgs"
     init: str | EM = "em"
-    max_time: float | None = None
     categorical_features: ArrayLike = None
     unexpected: str = "missing"
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

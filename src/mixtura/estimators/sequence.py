@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Self
@@ -13,7 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.answers.cells import Intervals
 from mixtura.answers.explain import Groups
-from mixtura.data.given import ArrayLike, ClassWeight, Device, RandomState
+from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import Structure
@@ -32,7 +31,6 @@ from mixtura.estimators.rows import Rows
 from mixtura.exceptions import NoDensityError, UnsupportedError
 from mixtura.models.fitted import Fitted
 from mixtura.objectives import Objective
-from mixtura.progress import Callback
 from mixtura.solvers import EM, Solver
 
 
@@ -170,20 +168,10 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     init: str | EM = "em"
     early_stopping: bool = True
     calibrate: bool = True
-    max_time: float | None = None
     prior_rows: float = 1.0
-    class_weight: ClassWeight = None
-    standardize: bool = True
     channels_first: bool = False
     id_column: str = "id"
     time_column: str | None = None
-    unexpected: str = "missing"
-    categorical_features: ArrayLike = None
-    unlabeled: object = "auto"
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     # -- reading ---------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Self
@@ -16,7 +15,7 @@ from mixtura.answers.cells import Intervals
 from mixtura.answers.explain import Groups
 from mixtura.answers.frames import Forecast, draw_futures, forecast, frame_scores, state_proba
 from mixtura.constants import SHARES
-from mixtura.data.given import ArrayLike, Device, RandomState
+from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
@@ -36,7 +35,7 @@ from mixtura.models.fitted import Fitted, log_density
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.parts import resolve
-from mixtura.progress import Callback, Progress
+from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, Outcome
 from mixtura.selection.chooser import FEWEST, MOST_COMPARED, Chooser
 from mixtura.selection.held_out import Losses, with_holes
@@ -122,17 +121,9 @@ class SequenceDensity(SequenceEstimator, Clustering):
     durations: int = 1
     solver: str | EM = "em"
     prior_rows: float = 1.0
-    max_time: float | None = None
-    standardize: bool = True
     channels_first: bool = False
     id_column: str = "id"
     time_column: str | None = None
-    unexpected: str = "missing"
-    categorical_features: ArrayLike = None
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     @property
     def n_states_(self) -> int:

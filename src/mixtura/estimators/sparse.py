@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from os import PathLike
@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names_in
 from torch import Tensor
 
-from mixtura.data.given import ArrayLike, ClassWeight, Device, Numbers, RandomState
+from mixtura.data.given import ArrayLike, Numbers
 from mixtura.data.in_memory import as_table
 from mixtura.data.lazy import Opened
 from mixtura.data.matrix import Matrix
@@ -34,7 +34,7 @@ from mixtura.models.columns import Kernel, Kernels, Products
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Layout
 from mixtura.models.sparse import SparseModel
-from mixtura.progress import Callback, Progress, Record
+from mixtura.progress import Progress, Record
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.selection.chooser import MOST_COMPARED
 from mixtura.training.sparse_bayes import SparseBayes, SparseFit
@@ -145,17 +145,10 @@ class SparseMixtureClassifier(ModelClassifier):
     moderate: bool = True
     n_init: int = 1
     max_iter: int = 200
-    max_time: float | None = None
     tol: float = 1e-2
     ceiling: float = 1e5
     max_weights: int = 200
-    class_weight: ClassWeight = None
     standardize: bool = True
-    unlabeled: object = "auto"
-    device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
-    random_state: RandomState = None
-    verbose: int = 0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
