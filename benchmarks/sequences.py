@@ -10,7 +10,8 @@ sequences 30 % of the frames are lost, or one of up to four channels fails in al
 these with each seed). Seconds are those of the processor for one fit (set
 OMP_NUM_THREADS=1). Rivals see frames interpolated along
 time, and channels that failed as the mean of training; MiniRocket and QUANT, which are aeon's
-(pip install aeon), also sequences of one length.
+(pip install aeon), also sequences of one length. Sets of `benchmarks.series_files` have one split,
+and are run where --sets names them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 from sklearn.model_selection import StratifiedShuffleSplit
 
 from benchmarks.series import GENERATED, draw
+from benchmarks.series_files import OPEN, read_open
 from mixtura import SequenceMixtureClassifier
 from mixtura.datasets import load_dataset, make_hmm_sequences
 from mixtura.papers.sequence._methods import Interpolate, NearestWarped, take, without_frames
@@ -52,7 +54,7 @@ FILES = {
     "ASL words": ("asl_words", 710, 178),
     "Auslan, ten signs": ("auslan", 350, 350),
 }
-SETS = (*FILES, "Four hidden Markov models", *GENERATED)
+SETS = (*FILES, "Four hidden Markov models", *GENERATED, *OPEN)
 LOST, CHANNELS, STATES = 0.3, 4, 6
 
 
@@ -60,6 +62,8 @@ def load(name: str, seed: int) -> Split:
     """Training sequences and labels, test sequences and labels."""
     if name in GENERATED:
         return draw(name, seed)
+    if name in OPEN:
+        return read_open(name)
     if name not in FILES:
         train, test = (make_hmm_sequences(n, random_state=2 * seed + n) for n in (100, 101))
         return train.data, train.target, test.data, test.target
@@ -274,7 +278,7 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--models", nargs="+", default=[*MODELS])
-    parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--sets", nargs="+", default=[n for n in SETS if n not in OPEN])
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     if given.what == "run":
