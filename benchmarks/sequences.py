@@ -10,8 +10,8 @@ sequences 30 % of the frames are lost, or one of up to four channels fails in al
 these with each seed). Seconds are those of the processor for one fit (set
 OMP_NUM_THREADS=1). Rivals see frames interpolated along
 time, and channels that failed as the mean of training; MiniRocket and QUANT, which are aeon's
-(pip install aeon), also sequences of one length. Sets of `benchmarks.series_files` have one split,
-and are run where --sets names them.
+(pip install aeon), also sequences of one length. Sets of `benchmarks.series_files` are
+run where --sets names them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def load(name: str, seed: int) -> Split:
     if name in GENERATED:
         return draw(name, seed)
     if name in OPEN:
-        return read_open(name)
+        split = X, y, X_test, y_test = read_open(name)
+        both = X + X_test, np.append(y, y_test)
+        return _drawn(*both, len(X), len(X_test), seed) if seed else split
     if name not in FILES:
         train, test = (make_hmm_sequences(n, random_state=2 * seed + n) for n in (100, 101))
         return train.data, train.target, test.data, test.target
@@ -79,10 +81,13 @@ def load(name: str, seed: int) -> Split:
     if rows.get("splits") and (seed == 0 or file == "asl_words"):
         train, test = rows.splits[0]
     else:
-        splitter = StratifiedShuffleSplit(
-            1, train_size=n_train, test_size=min(n_test, len(X) - n_train), random_state=seed
-        )
-        train, test = next(splitter.split(X, y))
+        return _drawn(X, y, n_train, min(n_test, len(X) - n_train), seed)
+    return take(X, train), y[train], take(X, test), y[test]
+
+
+def _drawn(X: Sequences, y: np.ndarray, n_train: int, n_test: int, seed: int) -> Split:
+    splitter = StratifiedShuffleSplit(1, train_size=n_train, test_size=n_test, random_state=seed)
+    train, test = next(splitter.split(y, y))
     return take(X, train), y[train], take(X, test), y[test]
 
 
