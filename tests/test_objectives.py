@@ -8,8 +8,9 @@ import torch
 from scipy.special import logsumexp, softmax
 from sklearn.exceptions import ConvergenceWarning
 
-from mixtura import MixtureClassifier
+from mixtura import MixtureClassifier, numerics
 from mixtura.models.mixture import Mixture
+from mixtura.numerics import exp_or_zero
 from mixtura.objectives import OBJECTIVES as OBJECTIVES_BY_NAME
 from mixtura.objectives import (
     Conditional,
@@ -246,6 +247,21 @@ def test_extreme_joints_stay_finite(name):
     losses, slope = objective.loss_and_slope(joint, torch.tensor([0, 0, 1]))
     assert losses.isfinite().all()
     assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_number_is_smaller_than_the_smallest_normal_one(dtype, rng):
+    """Such ones take a CPU a hundred times as long; what is left out is below all rounding."""
+    log = torch.from_numpy(-rng.exponential(300.0, size=(200, 7))).to(dtype)
+    log[:, 0] = 0.0
+    found, least = exp_or_zero(log.clone()), torch.finfo(dtype).tiny
+    assert ((found == 0) | (found >= least)).all()
+    assert (found == 0).any()
+    np.testing.assert_allclose(found, log.double().exp(), rtol=1e-6, atol=least**0.7)
+    total = numerics.logsumexp(log, 1)
+    eps = torch.finfo(dtype).eps
+    np.testing.assert_allclose(total, logsumexp(log.double().numpy(), axis=1), atol=4 * eps)
+    assert exp_or_zero(torch.tensor([np.nan, -np.inf])).isnan().tolist() == [True, False]
 
 
 def test_each_objective_has_a_margin_of_its_own():

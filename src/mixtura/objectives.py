@@ -19,7 +19,7 @@ from torch import Tensor
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
-from mixtura.numerics import Context, logsumexp
+from mixtura.numerics import Context, exp_or_zero, logsumexp
 from mixtura.parts import Part
 
 
@@ -61,7 +61,7 @@ class Objective(Part, ABC):
         class_log_joint = mixture.by_class(log_joint)
         losses, slope = self.loss_and_slope(class_log_joint, y)
         by_component = mixture.layout.by_component
-        within = (log_joint - by_component(class_log_joint)).exp_()
+        within = exp_or_zero(log_joint - by_component(class_log_joint))
         return losses * weight, within.mul_(by_component(slope.mul_(-weight[:, None])))
 
 
@@ -133,7 +133,7 @@ class Likelihood(Objective):
             rest = 1.0 - self.unlabeled_weight
             weight = torch.where(y >= 0, rest * weight, self.unlabeled_weight * weight)
         largest = log_joint.amax(1, keepdim=True)
-        share = (log_joint - largest).exp_()
+        share = exp_or_zero(log_joint - largest)
         total = share.sum(1, keepdim=True)
         return -(largest + total.log())[:, 0] * weight, share.mul_(weight[:, None] / total)
 

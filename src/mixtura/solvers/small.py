@@ -25,12 +25,14 @@ from mixtura.densities.student import LEAST_DOF, MOST_DOF, StudentT
 from mixtura.engines import ContrastEngine, Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
+from mixtura.numerics import lowest_log
 from mixtura.objectives import Conditional, Hybrid, Margin, Objective
 from mixtura.solvers.base import SpreadPrior
 from mixtura.solvers.gradients import Function
 
 #: Numbers held in memory for all rows, up to which overhead is what costs.
 _SMALL = 1_000_000
+_LOWEST = lowest_log(torch.float64)
 
 Arrays = dict[str, np.ndarray]
 #: A parameter: its name, its place in a problem's vector, the shape of all of it.
@@ -350,10 +352,17 @@ class _Mixtures:
         if len(self._starts) == len(self._owner):
             return values, 1.0
         largest = np.maximum.reduceat(values, self._starts, 1)
-        share = np.exp(values - largest[:, self._owner])
+        share = _exp_or_zero(values - largest[:, self._owner])
         total = np.add.reduceat(share, self._starts, 1)
         share /= total[:, self._owner]
         return largest + np.log(total), share
+
+
+def _exp_or_zero(log: np.ndarray) -> np.ndarray:
+    """As `numerics.exp_or_zero`."""
+    found = np.exp(np.maximum(log, _LOWEST))
+    found *= log > _LOWEST
+    return found
 
 
 def _by_objective(
@@ -374,7 +383,7 @@ def _by_margin(
     rivals = term.smoothness * joint
     rivals[:, *own] = -np.inf
     largest = rivals.max(1)
-    slope = np.exp(rivals - largest[:, None])
+    slope = _exp_or_zero(rivals - largest[:, None])
     total = slope.sum(1)
     short = term.margin - mine + (largest + np.log(total)) / term.smoothness
     rest = (1.0 - objective.tradeoff) * (short > 0.0)
@@ -388,7 +397,7 @@ def _by_conditional(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same of the likelihood and the conditional likelihood."""
     rest, largest = 1.0 - objective.tradeoff, joint.max(1)
-    slope = np.exp(joint - largest[:, None])
+    slope = _exp_or_zero(joint - largest[:, None])
     total = slope.sum(1)
     losses = rest * (largest + np.log(total)) - joint[:, *own]
     slope *= (rest / total)[:, None]
