@@ -10,12 +10,10 @@ from sklearn.preprocessing import OneHotEncoder
 
 from mixtura import MixtureNetworkRegressor, MixtureRegressor, load
 from mixtura.data.indicators import Indicators
-from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch, Table
+from mixtura.data.tables import Batch
 from mixtura.data.targets import beside_features, with_punched_features
 from mixtura.densities import Full, FullGaussian, LowRank
-from mixtura.engines import ContrastEngine, Engine
-from mixtura.estimators.regression import make_plans
+from mixtura.engines import ContrastEngine
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.models.regression import conditional, log_conditional
@@ -300,21 +298,6 @@ def test_what_was_compared_is_told(averaged):
     assert sum(row["weight"] for row in table) == pytest.approx(1.0)
     kept = sum(row["chosen"] for row in table)
     assert kept == 1 + len(averaged.model_.fitted.blend.members)
-
-
-@pytest.mark.parametrize(("n_columns", "counts"), [(3, {1, 4, 8}), (12, {1, 4}), (24, {1})])
-def test_full_components_need_rows_for_their_columns(n_columns, counts):
-    """Two per column, at least, or they cost much and tell little; low rank needs fewer."""
-    rows = np.random.default_rng(0).normal(size=(120, n_columns + 1))
-    engine = Engine(
-        Table(rows, scaling=Scaling.identity(n_columns + 1), device=torch.device("cpu"))
-    )
-    plans = make_plans(MixtureRegressor(), engine, 1)
-    full = {plan.count for plan in plans if isinstance(plan.recipe.structure, Full)}
-    assert full == counts
-    assert any(isinstance(plan.recipe.structure, LowRank) for plan in plans)
-    asked = make_plans(MixtureRegressor(5, density="full"), engine, 1)
-    assert {plan.count for plan in asked} == {5}
 
 
 def test_few_rows_and_wide_ones():

@@ -49,9 +49,8 @@ _MODELS: tuple[tuple[int, Structure, str], ...] = (
 )
 #: Share of the likelihood of whole rows where there are several components.
 _TRADEOFF = 0.5
-#: Distinct rows per component, at least, and per column of it where there are several full ones;
-#: columns beyond which these have low rank.
-_ROWS_PER_COMPONENT, _ROWS_PER_COLUMN, _WIDE = 10, 2, 60
+#: Distinct rows per component, at least; columns beyond which several covariances have low rank.
+_ROWS_PER_COMPONENT, _WIDE = 10, 60
 #: Iterations of EM, at most, that L-BFGS begins with.
 _START = 20
 #: With fewer rows none are held out. Rows of evidence for weights that are all the same; a model
@@ -77,12 +76,10 @@ def make_plans(estimator: MixtureRegressor, engine: Engine, n_targets: int) -> l
     most = distinct_rows(rows.x.cpu().numpy(), np.arange(len(rows)), MOST_COMPARED)
     ways = {}
     for own, structure, kind in _MODELS:
-        full = fixed is None and isinstance(structure, Full)
-        least = max(_ROWS_PER_COMPONENT, full * _ROWS_PER_COLUMN * engine.n_features)
         if engine.n_features > _WIDE and own > 1:
             structure = LowRank(3, 0.01)
         n_components = own if isinstance(count, str) else min(int(count), most)
-        if isinstance(count, str) and own > 1 and most < own * least:
+        if isinstance(count, str) and own > 1 and most < own * _ROWS_PER_COMPONENT:
             continue
         kind = kind if marginals == "auto" else marginals
         way = n_components, repr(fixed or structure), kind
