@@ -262,6 +262,7 @@ def test_no_number_is_smaller_than_the_smallest_normal_one(dtype, rng):
     eps = torch.finfo(dtype).eps
     np.testing.assert_allclose(total, logsumexp(log.double().numpy(), axis=1), atol=4 * eps)
     assert exp_or_zero(torch.tensor([np.nan, -np.inf])).isnan().tolist() == [True, False]
+    assert numerics.logsumexp(torch.full((1, 3), -np.inf, dtype=dtype), 1).isneginf().all()
 
 
 def test_each_objective_has_a_margin_of_its_own():

@@ -323,8 +323,9 @@ def test_constant_columns_and_targets():
     assert np.isfinite(model.predict(X)).all()
     model.fit(X, np.full(60, 7.0))
     np.testing.assert_allclose(model.predict(X), 7.0)
-    with pytest.warns(DegenerateDataWarning, match="target 0"):
-        model.fit(X, np.zeros(60))
+    for constant in (np.zeros(60), np.where(np.arange(60) % 2, 0.3, 0.1 + 0.2)):
+        with pytest.warns(DegenerateDataWarning, match="target 0"):
+            model.fit(X, constant)
 
 
 def test_a_shift_of_the_targets_is_one_of_the_predictions():

@@ -192,6 +192,12 @@ def test_numbers_far_outside_of_training_are_told_and_followed_no_farther(linear
     with pytest.warns(DegenerateDataWarning, match="far outside"):
         assert abs(model.sample(beyond, 50, random_state=0) - told).max() < 5.0
     assert model.score_samples(beyond) < model.score_samples(inside) - 1e6
+    judged = [model.score_samples(each, told) for each in (beyond, inside)]
+    np.testing.assert_allclose(*judged, rtol=1e-6)
+    asked, far = X[:40].copy(), X[:40].copy()
+    asked[::4, 2], far[::4, 2] = end[2] - 1e-9, 1e6
+    found = [model.predict_interval(inside, calibration=(each, X[:40, 0])) for each in (far, asked)]
+    np.testing.assert_allclose(*found, rtol=1e-6)
     earlier = load(path)  # a file of a version that did not know how far to go
     earlier.model_ = replace(earlier.model_, reach=np.zeros((2, 0)))
     assert abs(earlier.predict(beyond)) > 1e5

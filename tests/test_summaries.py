@@ -13,7 +13,7 @@ from mixtura.data.sequence_input import read_sequences
 from mixtura.datasets import make_hmm_sequences
 from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
-from mixtura.models.summarized import _slopes
+from mixtura.models.summarized import Summarized, _slopes
 from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _thresholds
 from mixtura.solvers import EM
 from mixtura.training.groups import NOTHING, Folds
@@ -178,6 +178,18 @@ def test_the_weight_is_the_one_that_predicts_sequences_left_out(better, rng):
     for given, expected in ((x, better), ([x[better]] * 2, 0)):
         rows = _Rows([0, 1], given, seen, torch.from_numpy(y), weight, [torch.zeros(0, 3)] * 2)
         assert rows.fit(2).summary == expected
+
+
+def test_lost_frames_move_means_and_add_noise(rng):
+    """By what summaries that lack frames differ from whole ones, per share that they lack."""
+    y, x = torch.arange(20) % 2, torch.from_numpy(rng.normal(size=(20, 1, 3)))
+    seen, weight = torch.ones(20, 1, dtype=torch.bool), torch.ones(20, dtype=torch.float64)
+    lost = torch.from_numpy(rng.normal(1.0, 2.0, size=(500, 3)))
+    model = _Rows([0], [x], seen, y, weight, [lost]).fit(2)
+    assert_allclose(model.shift, lost.numpy().mean(0) / 0.3)
+    assert_allclose(model.noise, (lost.T @ lost).numpy() / 500 / 0.3)
+    earlier = Summarized(0, model.means, model.covariance, model.noise, model.log_prior)
+    assert (earlier.means.flatten(1) + 0.3 * earlier.shift).equal(model.means.flatten(1))
 
 
 def test_failed_channels_are_integrated_out_and_lost_frames_make_doubts(data):

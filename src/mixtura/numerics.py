@@ -68,6 +68,8 @@ def exp_or_zero(log: Tensor) -> Tensor:
     there, take a CPU ten to a hundred times as long as others, and well separated components make
     many of them.
     """
+    if log.is_cuda:
+        return log.exp_()
     lowest = lowest_log(log.dtype)
     return torch.nn.functional.hardshrink(log.clamp_(min=lowest).exp_(), math.exp(lowest))
 
@@ -196,10 +198,12 @@ class _LogSumExp(torch.autograd.Function):
 
 
 def logsumexp(values: Tensor, dim: int) -> Tensor:
-    """log of the sum of exponentials; at least one value along `dim` must be finite."""
+    """log of the sum of exponentials; with gradients, a value along `dim` must be finite."""
     if torch.is_grad_enabled() and values.requires_grad:
         return _LogSumExp.apply(values, dim)
-    largest = values.amax(dim, keepdim=True)
+    if values.is_cuda:
+        return values.logsumexp(dim)
+    largest = values.amax(dim, keepdim=True).clamp_min(torch.finfo(values.dtype).min)
     return (largest + exp_or_zero(values - largest).sum(dim, keepdim=True).log()).squeeze(dim)
 
 

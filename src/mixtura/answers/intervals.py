@@ -28,7 +28,7 @@ def predict_interval(
     """(n, T, 2) lower and upper ends; infinite where held-back rows are too few."""
 
     def rarity(own: Fitted, whole: Matrix, y: np.ndarray) -> np.ndarray:
-        return predictive(own, whole, model.n_targets, device).rarity(y)
+        return predictive(own, whole.within(model.reach), model.n_targets, device).rarity(y)
 
     least = conformal_thresholds(model.fitted, model.whole(rows), held_back, rarity, coverage)
     return model.predictive(rows, device).interval(least)
@@ -38,7 +38,6 @@ def network_interval(
     model: Fitted, held_back: HeldBack, rows: Matrix, coverage: float, device: Device
 ) -> np.ndarray:
     """(n, 2) the same around what a network predicts."""
-
     return interval_around(model, rows, held_back, partial(network_means, device=device), coverage)
 
 

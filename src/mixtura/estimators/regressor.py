@@ -187,7 +187,9 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         targets = [f"target {place}" for place in range(y.shape[1])]
         names = np.append(names[indicators.column].astype(object), targets)
         center, count = rounded_mean(y, weight), len(indicators.column)
-        found = Scaling.measure(indicators.beside(values, y - center), weight, names)
+        rounding = 8.0 * np.finfo(np.float64).eps * np.abs(center)
+        off = np.where(np.abs(y - center) <= rounding, 0.0, y - center)
+        found = Scaling.measure(indicators.beside(values, off), weight, names)
         scale = np.where(indicators.itself, found.scale[:count], UNIT)
         scale = np.append(scale, found.scale[count:] / _TARGET_UNITS)
         return Scaling(np.append(found.location[:count], center), scale)
@@ -203,7 +205,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         return read_table(self, X, self._model.schema, self.unexpected, reset=False)
 
     def _asked(self, X: ArrayLike) -> Matrix:
-        return self._model.told(self._rows(X))
+        return self._model.checked(self._rows(X))
 
     def _shaped(self, answers: np.ndarray, axis: int = 1) -> np.ndarray:
         """Answers of T targets along an axis, as targets were given."""
@@ -409,7 +411,8 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         -------
         As there; `values` are (n, P) for one target, and (n, P, T) for several.
         """
-        rows, output = self._asked(X), output or "mean"
+        output = output or "mean"
+        rows = self._rows(X) if output == "log_density" else self._asked(X)
         if output not in NUMBERS:
             raise InvalidInputError(f"output={output!r}: output is one of {NUMBERS}.")
         question = TargetQuestion(self._model, output, self.device)

@@ -58,7 +58,8 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
         early_stopping=False,
     ),
 }
-#: Weights of states and summaries where no sequence can be held out: states are too sure then.
+#: Weights of states and summaries where no sequence was held out, for lack of them or of time:
+#: states are too sure then.
 _UNTRIED = np.array([0.05, 0.95])
 #: Frames of held-out sequences that models are asked of together.
 _FRAMES = 4_096
@@ -285,7 +286,7 @@ def _say(first: _Trial | None, beside: _Trial, or_one: bool) -> tuple[np.ndarray
     both = first.held_out(n_folds), beside.held_out(n_folds)
     told = [each for each in both if isinstance(each, Answers)]
     if not n_folds or len(told) < 2:
-        return _UNTRIED, Calibration()
+        return _UNTRIED.copy(), Calibration()
     weights, average = blend_answers(told)
     best = min(told, key=lambda each: each.loss)
     if or_one and best.loss <= average.loss:

@@ -160,9 +160,13 @@ def read_targets(estimator: object, X: Observations, y: ArrayLike, several: bool
             f"y must hold numbers, and holds {given.dtype}: predict what is meant by it, such as "
             "days since a date, (y - y.min()) / numpy.timedelta64(1, 'D')."
         )
-    text = given.dtype == object and any(isinstance(each, str) for each in given.flat)
-    if text or given.dtype.kind in "US":
-        raise InvalidInputError("y must hold numbers, and holds text: turn it into numbers.")
+    words = given if given.dtype.kind in "OUS" else np.empty(0)
+    text = [at for at, each in np.ndenumerate(words) if isinstance(each, str | bytes)]
+    if text:
+        raise InvalidInputError(
+            f"y must hold numbers, and holds text, first {given[text[0]]!r} in row {text[0][0]}: "
+            "turn it into numbers, with NaN where there is none."
+        )
     try:
         given = given.astype(np.float64)
     except (TypeError, ValueError) as error:

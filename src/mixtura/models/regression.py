@@ -73,7 +73,7 @@ class Regression:
         """The same, targets unknown, with numbers no farther out than predictions follow them."""
         return self.whole(rows).within(self.reach)
 
-    def told(self, rows: Matrix) -> Matrix:
+    def checked(self, rows: Matrix) -> Matrix:
         """The rows; a warning says where numbers lie farther out."""
         self.schema.tell_far(self.whole(rows).values, self.reach, self.indicators.column)
         return rows
@@ -84,9 +84,12 @@ class Regression:
 
     def log_density(self, rows: Matrix, y: np.ndarray | None, device: Device) -> np.ndarray:
         """(n,) log p(y | x) of what is known of y (n, T), or log p(x), in the user's units."""
-        found = self._log_densities(self.whole(rows, y), device)
-        if y is not None:
-            found = found - self._log_densities(self.whole(rows), device)
+        if y is None:
+            found = self._log_densities(self.whole(rows), device)
+        else:
+            beside = self.whole(rows, y).within(self.reach)
+            found = self._log_densities(beside, device)
+            found = found - self._log_densities(self.near(rows), device)
         return logsumexp(found + np.log(self.weights)[:, None], axis=0)
 
     def is_outside(self, rows: Matrix, device: Device) -> np.ndarray:

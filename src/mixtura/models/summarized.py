@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -32,16 +32,16 @@ class Summarized:
     means : (C, D, r).
     covariance : (D r, D r).
     noise : (D r, D r) what it grows by where channels lack all frames; in proportion, where some.
-    shift : (D r,) what means move by, likewise.
     log_prior : (C,).
+    shift : (D r,) what means move by where channels lack frames, as the covariance grows.
     """
 
     summary: Summary
     means: Tensor
     covariance: Tensor
     noise: Tensor
-    shift: Tensor
     log_prior: Tensor
+    shift: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
     def row_cost(self, missing: bool) -> int:
         """Numbers that a sequence of one frame takes."""
@@ -49,7 +49,7 @@ class Summarized:
 
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Summarized:
         """Another device; always in double precision."""
-        tensors = (self.means, self.covariance, self.noise, self.shift, self.log_prior)
+        tensors = (self.means, self.covariance, self.noise, self.log_prior, self.shift)
         return Summarized(self.summary.to(device), *(tensor.to(device) for tensor in tensors))
 
     def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:

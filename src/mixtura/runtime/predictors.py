@@ -284,7 +284,7 @@ class Regressor(Predictor):
         return self.regression.predicted(rows)
 
     def _asked(self, X: ArrayLike) -> Matrix:
-        return self.regression.told(self._rows(X))
+        return self.regression.checked(self._rows(X))
 
     def _shaped(self, answers: np.ndarray) -> np.ndarray:
         return answers[:, 0] if self.regression.flat else answers

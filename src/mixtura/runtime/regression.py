@@ -41,7 +41,7 @@ class Regression:
         """The same, with numbers no farther out than predictions follow them."""
         return self._whole(rows).within(self.reach)
 
-    def told(self, rows: Matrix) -> Matrix:
+    def checked(self, rows: Matrix) -> Matrix:
         """The rows; a warning says where numbers lie farther out."""
         self.schema.tell_far(self._whole(rows).values, self.reach, self.indicators.column)
         return rows
@@ -96,7 +96,7 @@ class Regression:
         """(n, T, 2) lower and upper ends; infinite where held-back rows are too few."""
 
         def rarity(own: Fitted, whole: Matrix, y: np.ndarray) -> np.ndarray:
-            return self._predictive(own, whole).rarity(y)
+            return self._predictive(own, whole.within(self.reach)).rarity(y)
 
         least = conformal_thresholds(self.fitted, self._whole(rows), held_back, rarity, coverage)
         return self.predictive(rows).interval(least)

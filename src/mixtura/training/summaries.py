@@ -116,7 +116,7 @@ class _Rows:
         covariance = covariance + ridge * torch.eye(len(covariance)).to(covariance)
         share_lost = max(len(lost), 1) * _LOST
         noise, shift = lost.T @ lost / share_lost, lost.sum(0) / share_lost
-        return loss, Summarized(summary, means, covariance, noise, shift, prior)
+        return loss, Summarized(summary, means, covariance, noise, prior, shift)
 
     def _best_ridge(
         self, x: Tensor, ridges: Tensor, covariance: Tensor, means: Tensor, prior: Tensor
