@@ -84,7 +84,8 @@ class MixtureClassifier(DensityClassifier):
     init : "em", or an `EM`
         Where another solver goes on, it starts from EM on the rows of each class: that is
         `EM(max_iter=100, tol=0.001 * D, n_init=1)` for D columns of numbers (ten at least), unless
-        another is given. Where EM is what solver="auto" chooses, it is the one given here.
+        another is given; no more than 10 iterations before the L-BFGS of solver="auto". Where EM is
+        what solver="auto" chooses, it is the one given here.
     holes : float in [0, 0.5]
         Show the objective every row twice, whole and with so large a share of random holes (on
         average; they are marginalized, as everywhere): good where features will be missing at

@@ -80,7 +80,8 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         Imagined rows per component with the covariance of all rows.
     solver : "lbfgs", or an `LBFGS`
     init : "em", or an `EM`
-        What training begins with; and ends with, if `tradeoff` is 1.
+        What training begins with, of no more than 20 iterations if it is left to us; and ends with,
+        if `tradeoff` is 1.
     max_time, categorical_features, unexpected, device, callbacks
         As in `MixtureClassifier`.
     random_state, verbose : as in scikit-learn.
