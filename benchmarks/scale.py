@@ -97,7 +97,7 @@ def main() -> None:
         target = sys.argv[4] if len(sys.argv) > 4 else None
         print(measure(Path(sys.argv[2]), int(sys.argv[3]), target), flush=True)
         return
-    print("| trained | rows | s | µs per row | CPU s | reading | beside memory | by CPU | MiB | peak |")
+    print("| trained | rows | s | µs per row | CPU s | reading | memory | by CPU | MiB | peak |")
     print("|---" * 10 + "|", flush=True)
     for n_rows in map(int, map(float, sys.argv[2:] or ("1e5", "1e6", "2e7"))):
         path = Path(sys.argv[1]) / f"{n_rows}.parquet"
