@@ -118,12 +118,13 @@ def test_fit_for_machines(asked, tmp_path):
 
 
 def test_columns_that_are_left_out(asked, tmp_path):
-    """By --drop and --id, and without a word dates; identifiers are hinted at."""
+    """By --drop and --id; dates and the index of pandas, with a word; identifiers are hinted at."""
     frame = table().assign(name=[f"f{n}" for n in range(60)], day="2024-01-31", number=range(60))
-    frame.to_csv("more.csv", index=False)
+    frame.to_csv("more.csv")
     options = ["more.csv", "--target", "flower", *PLAIN, "--out", tmp_path / "model.safetensors"]
     said = run("fit", *options, "--drop", "wild", "--id", "name").stderr
     assert "column 'day' holds dates" in said
+    assert "column 1, which has no name and counts the rows, is left out" in said
     assert "column 'number' is different in every row" in said
     assert "--drop number" in said
     assert "'name'" not in said

@@ -26,6 +26,9 @@ _DATE = re.compile(
 )
 #: Different numbers, as words, from which on a column with other words is not one of categories.
 _FEW = 20
+#: What the first column is called where a file has no name for it: pandas and R write numbers of
+#: rows there.
+_UNNAMED = "column 1"
 #: Rows from which on a column that is different in each is taken for one of identifiers.
 _MANY_ROWS = 20
 #: Different numbers of a target from which on it is not one of classes: fractions; whole numbers,
@@ -53,6 +56,12 @@ def usable(frame: pd.DataFrame, categorical: Collection[str] = ()) -> pd.DataFra
         if kind not in _USED:
             reason = _LEFT_OUT.get(kind, f"holds neither numbers nor categories ({kind}), and")
             warn(f"column {name!r} {reason} is left out.", AmbiguousDataWarning)
+            continue
+        if name == _UNNAMED and kind == "numbers" and (column.diff().iloc[1:] == 1).all():
+            warn(
+                f"{name}, which has no name and counts the rows, is left out. To keep it, name it.",
+                AmbiguousDataWarning,
+            )
             continue
         kept.append(name)
         if kind == "text":
