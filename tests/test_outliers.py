@@ -7,6 +7,7 @@ from scipy.stats import multivariate_normal
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
+import mixtura
 from mixtura import (
     BoostedMixtureClassifier,
     MixtureClassifier,
@@ -17,6 +18,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.tables import Table
 from mixtura.densities import LowRank
 from mixtura.engines import Engine
+from mixtura.exceptions import DegenerateDataWarning
 from mixtura.models.fitted import log_density
 from mixtura.models.mixture import Mixture
 from mixtura.progress import Progress
@@ -257,3 +259,44 @@ def test_the_prior_of_training_holds_for_scores(model, wine, monkeypatch):
     monkeypatch.setattr(typical, "typical_scores", noted)
     model.fit(*wine)
     assert [prior.rows for prior in priors] == [7]
+
+
+def test_numbers_far_outside_of_training_count_as_missing_for_classes(wine, tmp_path):
+    """As if mistyped: for probabilities, sets and reasons, while densities see them."""
+    X, y = wine
+    ends = np.stack([X.min(0) - 3.0 * X.std(0), X.max(0) + 3.0 * X.std(0)])
+    model = MixtureClassifier(1, density="full", random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.model_.reach, ends)
+    far, near, lacking = X[:6].copy(), X[:6].copy(), X[:6].copy()
+    far[2, 3], near[2, 3], lacking[2, 3] = 1e6, ends[1, 3] - 1e-9, np.nan
+    model.save(path := tmp_path / "model.safetensors")
+    expected = model.predict_proba(lacking)
+    assert abs(model.predict_proba(near) - expected).max() > 1e-6  # these are followed
+    for each in (model, mixtura.load(path), mixtura.runtime.load(path)):
+        with pytest.warns(DegenerateDataWarning, match=r"1e\+06 in row 2, column 3"):
+            np.testing.assert_allclose(each.predict_proba(far), expected, rtol=1e-9)
+        with pytest.warns(DegenerateDataWarning, match="count as missing"):
+            sets = each.predict_set(far, 0.8)
+        assert (sets == each.predict_set(lacking, 0.8)).all()
+    with pytest.warns(DegenerateDataWarning, match="far outside"):
+        reasons = model.explain(far[2:3], max_time=None).values
+    assert (reasons[0, 3] == 0.0).all()
+    assert model.is_outlier(far).tolist() == [False, False, True, False, False, False]
+    assert model.score_samples(far)[2] < -1e6
+    onnxruntime, onnx = pytest.importorskip("onnxruntime"), tmp_path / "model.onnx"
+    model.export(onnx)
+    found = onnxruntime.InferenceSession(onnx).run(["probabilities"], {"X": far})[0]
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_a_stream_reaches_as_far_as_all_its_rows(wine):
+    X, y = wine
+    model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+    model.partial_fit(X[::2], y[::2], classes=np.unique(y))
+    low = model.model_.reach[0]
+    moved = X[1::2] + 20.0 * X.std(0)
+    after = model.partial_fit(moved, y[1::2]).model_.reach
+    assert (after[0] == low).all()
+    assert (after[1] > moved.max(0)).all()
+    plain = MixtureClassifier(1, density="diag", standardize=False, random_state=0).fit(X, y)
+    assert np.isinf(plain.model_.reach).all()

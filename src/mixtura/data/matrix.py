@@ -49,6 +49,16 @@ class Matrix:
         first = np.clip(self.values[:, :count], *reach)
         return replace(self, values=np.column_stack([first, self.values[:, count:]]))
 
+    def without_far(self, reach: np.ndarray) -> Matrix:
+        """The rows with nothing known of numbers beyond two ends (2, D); (2, 0) are none."""
+        if not reach.size:
+            return self
+        far = (self.values < reach[0]) | (self.values > reach[1])
+        if not far.any():
+            return self
+        untold = far if self.untold is None else far | self.untold
+        return replace(self, values=np.where(far, np.nan, self.values), untold=untold)
+
     def table(
         self,
         y: np.ndarray | None = None,

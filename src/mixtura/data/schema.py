@@ -309,8 +309,10 @@ class Schema:
                 raise InvalidInputError(f"{message}: put None in their place, or train with them.")
             warn(f"{message}; they count as missing.", DegenerateDataWarning)
 
-    def tell_far(self, values: np.ndarray, reach: np.ndarray, column: np.ndarray) -> None:
-        """Warn of numbers (n, P), of columns (P,), beyond the ends of what answers follow."""
+    def tell_far(
+        self, values: np.ndarray, reach: np.ndarray, column: np.ndarray, then: str
+    ) -> None:
+        """Warn of numbers (n, P), of columns (P,), beyond two ends (2, P): what `then` happens."""
         low, high = reach
         values = values[:, : len(low)]
         found = np.argwhere((values < low) | (values > high))
@@ -319,8 +321,8 @@ class Schema:
             warn(
                 f"{len(found)} number(s) of X lie far outside of the training rows (the first: "
                 f"{values[row, place]:.6g} in row {row}, {_label(self.names, column[place])}); "
-                f"predictions are those for the nearest that they follow ({low[place]:.6g} to "
-                f"{high[place]:.6g} there). Remedy: correct them, or pass NaN if they are wrong.",
+                f"{then} ({low[place]:.6g} to {high[place]:.6g} is near there). Remedy: correct "
+                "them, or pass NaN if they are wrong.",
                 DegenerateDataWarning,
             )
 

@@ -341,5 +341,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
                 f"output={output!r} needs classes, and the model knows {len(known)}: use "
                 "output='log_density'."
             )
+        if output != OUTPUTS[-1]:
+            rows = model.checked(rows)
         question = ClassQuestion(model, output, self.device, Cells.of(intervals))
         return self._shapley(question, rows, method, groups, max_time, random_state)

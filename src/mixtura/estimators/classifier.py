@@ -35,7 +35,7 @@ from mixtura.estimators.rows import Rows
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.models.calibration import Calibration
-from mixtura.models.fitted import Fitted
+from mixtura.models.fitted import Fitted, Observations
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Objective
@@ -126,6 +126,8 @@ class MixtureClassifier(DensityClassifier):
         missing, with a warning (and tells nothing even where holes do), or, with "error", is
         refused, as are columns in another order. Columns that training did not have are refused,
         or, with "ignore", left aside with a warning. In a stream, an empty column may fill later.
+        Numbers more than three deviations beyond the range of training count as missing for class
+        probabilities, with a warning, whatever this is.
     missingness : "auto", "ignore" or "informative"
         Whether holes mean something. "ignore" marginalizes them, which is right where entries are
         missing at random; "informative" also models, for every component, how often it lacks each
@@ -331,7 +333,8 @@ class MixtureClassifier(DensityClassifier):
         shown = held_back(decision, others)
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
-        self.model_ = replace(self.model_, held_back=shown)
+        reach = self._reach(engine, rows.X, schema)
+        self.model_ = replace(self.model_, held_back=shown, reach=reach)
         self.choice_ = decision.choice
         self.__dict__.pop("drift_", None)  # of an earlier stream
         if not beside:
@@ -340,6 +343,12 @@ class MixtureClassifier(DensityClassifier):
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine), aside)
         self.class_count_ = class_counts(engine, self.class_prior_)
         return self
+
+    def _reach(self, engine: Engine, rows: Observations, schema: Schema) -> np.ndarray:
+        """(2, D) between which numbers have a say; categories always have one."""
+        found, count = engine.scaling.reach(rows.values), rows.values.shape[1]
+        everywhere = (schema.levels(count) > 0) | (not self.standardize)
+        return np.where(everywhere, np.array([[-np.inf], [np.inf]]), found)
 
     def _maps(self, decision: Decision) -> bool:
         """Whether other maps are to be tried."""
@@ -391,11 +400,14 @@ class MixtureClassifier(DensityClassifier):
             return self
         with self._progress() as progress:
             step = next_step(self, rows, memory, self._generator(), progress)
-        calibration, plan = self.model_.calibration, step.plan
+        calibration, plan, reach = self.model_.calibration, step.plan, self.model_.reach
         classes, typical = self.classes_, step.typical
         self._publish(
             step.result, plan, step.engine, schema, classes, calibration, progress, typical
         )
+        low, high = self._reach(step.engine, rows.X, schema)
+        reach = np.stack([np.fmin(reach[0], low), np.fmax(reach[1], high)])
+        self.model_ = replace(self.model_, reach=reach)
         self.unlabeled_weight_ = plan.unlabeled_weight if weight is None else weight
         self.class_count_ = step.class_count
         self.drift_ = [*getattr(self, "drift_", ()), step.drift]

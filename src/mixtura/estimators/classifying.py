@@ -124,7 +124,8 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """log p(class | x), (n, C); a row with nothing observed gets the class prior."""
         self._check_classes()
-        rows, fitted = self._rows(X), self._fitted
+        fitted = self._fitted
+        rows = fitted.checked(self._rows(X))
         if isinstance(rows, Matrix) and self._are_few(rows):
             twin = numpy_twin(fitted)
             if twin is not None:
@@ -267,7 +268,8 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         (n, C) bool, classes in the order of `classes_`.
         """
         self._check_classes()
-        rows, model = self._table(X), self._fitted
+        model = self._fitted
+        rows = model.checked(self._table(X))
         held_back = model.held_back if calibration is None else self._unseen(*calibration)
         known = check_held_back(held_back, coverage)
         return predict_set(model, known, rows, coverage, self.device)
@@ -297,14 +299,14 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         (of `random_state`) unless densities are Gaussian.
         """
         self._check_classes()
-        rows, generator = self._table(X), self._generator(random_state)
+        rows, generator = self._fitted.checked(self._table(X)), self._generator(random_state)
         costs = unit_costs(self.schema_, rows.values.shape[1], cost)
         with Progress((), self.verbose, max_time) as progress:
             return next_feature(self._fitted, rows, generator, self.device, progress) / costs
 
     def _unseen(self, X: ArrayLike, y: ArrayLike) -> HeldBack:
         """Rows that the model has not seen; those without a label are left out."""
-        values = self._rows(X).values
+        values = self._fitted.checked(self._rows(X)).values
         codes = self._codes(self._by_row(y, X), len(values))
         if codes is None or not (codes >= 0).any():
             raise InvalidInputError("calibration=(X, y) needs labels of rows.")

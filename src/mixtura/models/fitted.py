@@ -50,6 +50,7 @@ AnyModel = Mixture | Network | SparseModel | Summarized | Votes
 PerValue = tuple[float, float, float, float]
 #: Rows or sequences that have been read and checked.
 Observations = Matrix | Sequences
+AnyRows = TypeVar("AnyRows", bound=Observations)
 
 
 class Movable(HasRowCost, Protocol):
@@ -170,6 +171,7 @@ class Fitted:
     target : location and scale of the numbers that a network predicts.
     blend : models beside this one, whose class probabilities are averaged with its own.
     held_back : rows that prediction sets go by.
+    reach : (2, D) between which numbers have a say in class probabilities; (2, 0): everywhere.
     """
 
     model: AnyModel
@@ -183,6 +185,7 @@ class Fitted:
     blend: Blend | None = None
     held_back: HeldBack | None = None
     per_value: PerValue | None = None
+    reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or pickle has the fields alone, not the twin that is kept beside them."""
@@ -230,6 +233,14 @@ class Fitted:
         return working_type(given, part.n_features, getattr(part, "floor", promised))
 
     # -- classes -------------------------------------------------------------------------------
+
+    def checked(self, rows: AnyRows) -> AnyRows:
+        """The rows, nothing known of numbers far outside of training; a warning names the first."""
+        if not isinstance(rows, Matrix) or not self.reach.size:
+            return rows
+        then = "they count as missing for class probabilities"
+        self.schema.tell_far(rows.values, self.reach, np.arange(self.n_columns), then)
+        return rows.without_far(self.reach)  # type: ignore[return-value]  # a matrix too
 
     def class_log_joint(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(x, c) in the model's units, or log shares of votes."""

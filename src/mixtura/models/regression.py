@@ -75,7 +75,8 @@ class Regression:
 
     def checked(self, rows: Matrix) -> Matrix:
         """The rows; a warning says where numbers lie farther out."""
-        self.schema.tell_far(self.whole(rows).values, self.reach, self.indicators.column)
+        column, then = self.indicators.column, "predictions are those for the nearest"
+        self.schema.tell_far(self.whole(rows).values, self.reach, column, then)
         return rows
 
     def predictive(self, rows: Matrix, device: Device) -> Predictive:

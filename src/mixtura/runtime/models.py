@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -204,6 +204,7 @@ class Fitted:
     held_back: HeldBack | None = None
     per_value: tuple[float, float, float, float] | None = None
     without: tuple[tuple[Mixture, ...], ...] = ()
+    reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
 
     @property
     def n_columns(self) -> int:
@@ -243,6 +244,14 @@ class Fitted:
                 some = order[start : min(start + size, last)]
                 found.append(function(self._batch(rows.take(some))))
         return np.concatenate(found)[order.argsort()]
+
+    def checked(self, rows: Matrix) -> Matrix:
+        """The rows, nothing known of numbers far outside of training; a warning names the first."""
+        if not self.reach.size:
+            return rows
+        then = "they count as missing for class probabilities"
+        self.schema.tell_far(rows.values, self.reach, np.arange(self.n_columns), then)
+        return rows.without_far(self.reach)
 
     def log_proba(self, rows: Matrix) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the class prior."""

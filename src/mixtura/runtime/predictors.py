@@ -211,10 +211,10 @@ class Classifier(Filler):
     def _to_classify(self, X: ArrayLike) -> Matrix:
         if not len(self.classes_):
             raise NoLabelsError("the model was fitted without labels and knows no classes.")
-        return self._rows(X)
+        return self.fitted.checked(self._rows(X))
 
     def _unseen(self, X: ArrayLike, y: ArrayLike) -> HeldBack:
-        values, labels = self._rows(X).values, np.asarray(y)
+        values, labels = self.fitted.checked(self._rows(X)).values, np.asarray(y)
         strange = len(self.classes_)
         place = {-1: -1} | {label: at for at, label in enumerate(self.classes_.tolist())}
         given = labels.tolist()

@@ -43,7 +43,8 @@ class Regression:
 
     def checked(self, rows: Matrix) -> Matrix:
         """The rows; a warning says where numbers lie farther out."""
-        self.schema.tell_far(self._whole(rows).values, self.reach, self.indicators.column)
+        column, then = self.indicators.column, "predictions are those for the nearest"
+        self.schema.tell_far(self._whole(rows).values, self.reach, column, then)
         return rows
 
     def predicted(self, rows: Matrix) -> np.ndarray:

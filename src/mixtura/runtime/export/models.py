@@ -166,6 +166,9 @@ def probabilities(g: Graph, model: Fitted, values: str) -> str:
         strange = g("Or", strange, g("GreaterOrEqual", values, known))
         between = g("Not", g("Equal", values, g("Floor", values)))
         holes = g("Or", strange, g("And", between, levels > 0))
+    if model.reach.size:
+        low, high = model.reach
+        holes = g("Or", holes, g("Or", g("Less", values, low), g("Greater", values, high)))
     missing = g("ReduceMean", g.cast(holes), np.array([1]), keepdims=1)
     first = _own_proba(g, model, values, holes, missing)
     if model.blend is None:
