@@ -448,18 +448,21 @@ def test_autocast_leaves_the_head_in_single_precision(sparse):
 def test_data_parallel(tmp_path):
     """Gradients arrive through the wrapper, those of the divergence too."""
     head = make_head("full")
-    x, y = torch.randn(8, 4), torch.randint(3, (8,))
+    other, x, y = deepcopy(head), torch.randn(8, 4), torch.randint(3, (8,))
+
+    def learn(model, plain):
+        torch.manual_seed(1)
+        (cross_entropy(model(x), y) + 0.1 * plain.kl()).backward()
+
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1
     )
-    try:
-        wrapped = nn.parallel.DistributedDataParallel(deepcopy(head))
-        for model, plain in ((head, head), (wrapped, wrapped.module)):
-            torch.manual_seed(1)
-            (cross_entropy(model(x), y) + 0.1 * plain.kl()).backward()
+    try:  # no wrapper may outlive the group: it would wait for threads that wait for it
+        learn(nn.parallel.DistributedDataParallel(other), other)
     finally:
         torch.distributed.destroy_process_group()
-    for mine, theirs in zip(head.parameters(), wrapped.module.parameters(), strict=True):
+    learn(head, head)
+    for mine, theirs in zip(head.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
