@@ -1,5 +1,7 @@
 """Thresholds of `is_outlier`: those of rows that a model was not fitted to."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -298,5 +300,12 @@ def test_a_stream_reaches_as_far_as_all_its_rows(wine):
     after = model.partial_fit(moved, y[1::2]).model_.reach
     assert (after[0] == low).all()
     assert (after[1] > moved.max(0)).all()
+    model.model_ = replace(model.model_, reach=np.zeros((2, 0)))  # as in an earlier version's file
+    assert model.partial_fit(X, y).model_.reach.size == 0
+    weight = np.append(np.ones(len(X)), 0.0)  # a row of no weight is none
+    with_one = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)
+    with_one.fit(np.vstack([X, 1e3 * X[:1]]), np.append(y, y[0]), weight)
+    without = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0).fit(X, y)
+    np.testing.assert_array_equal(with_one.model_.reach, without.model_.reach)
     plain = MixtureClassifier(1, density="diag", standardize=False, random_state=0).fit(X, y)
     assert np.isinf(plain.model_.reach).all()

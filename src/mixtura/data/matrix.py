@@ -50,9 +50,7 @@ class Matrix:
         return replace(self, values=np.column_stack([first, self.values[:, count:]]))
 
     def without_far(self, reach: np.ndarray) -> Matrix:
-        """The rows with nothing known of numbers beyond two ends (2, D); (2, 0) are none."""
-        if not reach.size:
-            return self
+        """The rows with nothing known of numbers beyond two ends (2, D)."""
         far = (self.values < reach[0]) | (self.values > reach[1])
         if not far.any():
             return self

@@ -309,6 +309,17 @@ class Schema:
                 raise InvalidInputError(f"{message}: put None in their place, or train with them.")
             warn(f"{message}; they count as missing.", DegenerateDataWarning)
 
+    def without_far(self, rows: Matrix, reach: np.ndarray) -> Matrix:
+        """The rows, nothing known of numbers beyond two ends (2, D), of which a warning tells.
+
+        Ends (2, 0) are none.
+        """
+        if not reach.size:
+            return rows
+        then = "they count as missing for class probabilities"
+        self.tell_far(rows.values, reach, np.arange(reach.shape[1]), then)
+        return rows.without_far(reach)
+
     def tell_far(
         self, values: np.ndarray, reach: np.ndarray, column: np.ndarray, then: str
     ) -> None:

@@ -405,8 +405,9 @@ class MixtureClassifier(DensityClassifier):
         self._publish(
             step.result, plan, step.engine, schema, classes, calibration, progress, typical
         )
-        low, high = self._reach(step.engine, rows.X, schema)
-        reach = np.stack([np.fmin(reach[0], low), np.fmax(reach[1], high)])
+        if reach.size:  # of an earlier version's model it is not known
+            low, high = self._reach(step.engine, rows.X, schema)
+            reach = np.stack([np.fmin(reach[0], low), np.fmax(reach[1], high)])
         self.model_ = replace(self.model_, reach=reach)
         self.unlabeled_weight_ = plan.unlabeled_weight if weight is None else weight
         self.class_count_ = step.class_count

@@ -236,11 +236,9 @@ class Fitted:
 
     def checked(self, rows: AnyRows) -> AnyRows:
         """The rows, nothing known of numbers far outside of training; a warning names the first."""
-        if not isinstance(rows, Matrix) or not self.reach.size:
+        if not isinstance(rows, Matrix):
             return rows
-        then = "they count as missing for class probabilities"
-        self.schema.tell_far(rows.values, self.reach, np.arange(self.n_columns), then)
-        return rows.without_far(self.reach)  # type: ignore[return-value]  # a matrix too
+        return self.schema.without_far(rows, self.reach)  # type: ignore[return-value]  # as given
 
     def class_log_joint(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(x, c) in the model's units, or log shares of votes."""

@@ -247,11 +247,7 @@ class Fitted:
 
     def checked(self, rows: Matrix) -> Matrix:
         """The rows, nothing known of numbers far outside of training; a warning names the first."""
-        if not self.reach.size:
-            return rows
-        then = "they count as missing for class probabilities"
-        self.schema.tell_far(rows.values, self.reach, np.arange(self.n_columns), then)
-        return rows.without_far(self.reach)
+        return self.schema.without_far(rows, self.reach)
 
     def log_proba(self, rows: Matrix) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
