@@ -15,6 +15,7 @@ from mixtura import (
     MixtureClassifier,
     MixtureDensity,
     MixtureNetworkClassifier,
+    SequenceMixtureClassifier,
 )
 from mixtura.data.scaling import Scaling
 from mixtura.data.tables import Table
@@ -309,3 +310,25 @@ def test_a_stream_reaches_as_far_as_all_its_rows(wine):
     np.testing.assert_array_equal(with_one.model_.reach, without.model_.reach)
     plain = MixtureClassifier(1, density="diag", standardize=False, random_state=0).fit(X, y)
     assert np.isinf(plain.model_.reach).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "ml", "multiclass": "pairwise"}])
+def test_frames_far_outside_count_as_lost(options, tmp_path):
+    """As if the entry had been NaN, for class probabilities and explanations alone."""
+    rng, y = np.random.default_rng(0), np.arange(36) % 3
+    X = [rng.normal(label, size=(rng.integers(10, 20), 2)) for label in y]
+    model = SequenceMixtureClassifier(2, random_state=0, **options).fit(X, y)
+    far, lacking = ([frames.copy() for frames in X[:3]] for _ in range(2))
+    far[1][4, 1], lacking[1][4, 1] = 1e6, np.nan
+    model.save(tmp_path / "model")
+    for each in (model, mixtura.load(tmp_path / "model")):
+        with pytest.warns(DegenerateDataWarning, match=r"1e\+06 in frame 4 of sequence 1, column"):
+            found = each.predict_proba(far)
+        np.testing.assert_array_equal(found, each.predict_proba(lacking))
+    if options:
+        return
+    with pytest.warns(DegenerateDataWarning, match="count as missing"):
+        reasons = model.explain(far, max_time=None).values
+    np.testing.assert_array_equal(reasons, model.explain(lacking, max_time=None).values)
+    assert model.is_outlier(far).tolist() == [False, True, False]
+    assert model.score_samples(far)[1] < -1e6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from mixtura.data.journal import Journal
     from mixtura.data.scaling import Scaling
     from mixtura.data.tables import Table
+
+
+class Readings(Protocol):
+    """Rows of numbers, NaN where missing: those of tables, or frames of sequences."""
+
+    @property
+    def values(self) -> np.ndarray: ...
+    def where(self, row: int) -> str: ...
+    def without(self, far: np.ndarray) -> Self: ...
+
+
+AnyReadings = TypeVar("AnyReadings", bound=Readings)
 
 
 @dataclass(frozen=True)
@@ -49,11 +61,12 @@ class Matrix:
         first = np.clip(self.values[:, :count], *reach)
         return replace(self, values=np.column_stack([first, self.values[:, count:]]))
 
-    def without_far(self, reach: np.ndarray) -> Matrix:
-        """The rows with nothing known of numbers beyond two ends (2, D)."""
-        far = (self.values < reach[0]) | (self.values > reach[1])
-        if not far.any():
-            return self
+    def where(self, row: int) -> str:
+        """A row, in words."""
+        return f"row {row}"
+
+    def without(self, far: np.ndarray) -> Matrix:
+        """The rows with nothing known of some entries, a mask (n, D)."""
         untold = far if self.untold is None else far | self.untold
         return replace(self, values=np.where(far, np.nan, self.values), untold=untold)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 
@@ -33,7 +33,7 @@ from mixtura.data.in_memory import (
     type_names,
 )
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
-from mixtura.data.matrix import Matrix
+from mixtura.data.matrix import AnyReadings, Matrix
 from mixtura.exceptions import (
     AmbiguousDataWarning,
     DegenerateDataWarning,
@@ -309,7 +309,7 @@ class Schema:
                 raise InvalidInputError(f"{message}: put None in their place, or train with them.")
             warn(f"{message}; they count as missing.", DegenerateDataWarning)
 
-    def without_far(self, rows: Matrix, reach: np.ndarray) -> Matrix:
+    def without_far(self, rows: AnyReadings, reach: np.ndarray) -> AnyReadings:
         """The rows, nothing known of numbers beyond two ends (2, D), of which a warning tells.
 
         Ends (2, 0) are none.
@@ -317,11 +317,17 @@ class Schema:
         if not reach.size:
             return rows
         then = "they count as missing for class probabilities"
-        self.tell_far(rows.values, reach, np.arange(reach.shape[1]), then)
-        return rows.without_far(reach)
+        self.tell_far(rows.values, reach, np.arange(reach.shape[1]), then, rows.where)
+        far = (rows.values < reach[0]) | (rows.values > reach[1])
+        return rows.without(far) if far.any() else rows
 
     def tell_far(
-        self, values: np.ndarray, reach: np.ndarray, column: np.ndarray, then: str
+        self,
+        values: np.ndarray,
+        reach: np.ndarray,
+        column: np.ndarray,
+        then: str,
+        where: Callable[[int], str] = "row {}".format,
     ) -> None:
         """Warn of numbers (n, P), of columns (P,), beyond two ends (2, P): what `then` happens."""
         low, high = reach
@@ -329,9 +335,10 @@ class Schema:
         found = np.argwhere((values < low) | (values > high))
         if len(found):
             row, place = found[0]
+            first = f"{where(int(row))}, {_label(self.names, column[place])}"
             warn(
                 f"{len(found)} number(s) of X lie far outside of the training rows (the first: "
-                f"{values[row, place]:.6g} in row {row}, {_label(self.names, column[place])}); "
+                f"{values[row, place]:.6g} in {first}); "
                 f"{then} ({low[place]:.6g} to {high[place]:.6g} is near there). Remedy: correct "
                 "them, or pass NaN if they are wrong.",
                 DegenerateDataWarning,

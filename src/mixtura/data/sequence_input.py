@@ -127,6 +127,15 @@ class Sequences:
         """The same sequences with other frames, (F, D)."""
         return replace(self, frames=values)
 
+    def where(self, frame: int) -> str:
+        """A frame, in words."""
+        place = int(np.searchsorted(self.offsets, frame, side="right")) - 1
+        return f"frame {frame - self.offsets[place]} of sequence {place}"
+
+    def without(self, far: np.ndarray) -> Sequences:
+        """The same sequences with nothing known of some entries, a mask (F, D)."""
+        return self.with_values(np.where(far, np.nan, self.frames))
+
     @property
     def unpadded_form(self) -> Form:
         """The form of other sequences like these, of any length."""

@@ -35,7 +35,7 @@ from mixtura.estimators.rows import Rows
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
 from mixtura.exceptions import InvalidInputError, warn
 from mixtura.models.calibration import Calibration
-from mixtura.models.fitted import Fitted, Observations
+from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Objective
@@ -333,7 +333,7 @@ class MixtureClassifier(DensityClassifier):
         shown = held_back(decision, others)
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
-        reach = self._reach(engine, rows.X, schema)
+        reach = self._reach(engine.scaling, rows.X, schema)
         self.model_ = replace(self.model_, held_back=shown, reach=reach)
         self.choice_ = decision.choice
         self.__dict__.pop("drift_", None)  # of an earlier stream
@@ -343,12 +343,6 @@ class MixtureClassifier(DensityClassifier):
         self.converged_ &= not warn_if_cut_short(progress, outcome.n_rows, len(engine), aside)
         self.class_count_ = class_counts(engine, self.class_prior_)
         return self
-
-    def _reach(self, engine: Engine, rows: Observations, schema: Schema) -> np.ndarray:
-        """(2, D) between which numbers have a say; categories always have one."""
-        found, count = engine.scaling.reach(rows.values), rows.values.shape[1]
-        everywhere = (schema.levels(count) > 0) | (not self.standardize)
-        return np.where(everywhere, np.array([[-np.inf], [np.inf]]), found)
 
     def _maps(self, decision: Decision) -> bool:
         """Whether other maps are to be tried."""
@@ -406,7 +400,7 @@ class MixtureClassifier(DensityClassifier):
             step.result, plan, step.engine, schema, classes, calibration, progress, typical
         )
         if reach.size:  # of an earlier version's model it is not known
-            low, high = self._reach(step.engine, rows.X, schema)
+            low, high = self._reach(step.engine.scaling, rows.X, schema)
             reach = np.stack([np.fmin(reach[0], low), np.fmax(reach[1], high)])
         self.model_ = replace(self.model_, reach=reach)
         self.unlabeled_weight_ = plan.unlabeled_weight if weight is None else weight

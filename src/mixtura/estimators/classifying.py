@@ -17,6 +17,7 @@ from mixtura.answers.sets import predict_set
 from mixtura.data.given import ArrayLike, ClassWeight, RandomState
 from mixtura.data.labels import encode_labels
 from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.answering import DensityEstimator
@@ -29,6 +30,7 @@ from mixtura.exceptions import (
     NoLabelsError,
     warn,
 )
+from mixtura.models.fitted import Observations
 from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
@@ -198,6 +200,12 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         given, schema = self._read(X, schema)
         y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
         return read_rows(self, given, y, weight, known), schema
+
+    def _reach(self, scaling: Scaling, rows: Observations, schema: Schema) -> np.ndarray:
+        """(2, D) between which numbers have a say; categories always have one."""
+        found, count = scaling.reach(rows.values), rows.values.shape[1]
+        everywhere = (schema.levels(count) > 0) | (not self.standardize)
+        return np.where(everywhere, np.array([[-np.inf], [np.inf]]), found)
 
     @property
     def class_prior_(self) -> np.ndarray:

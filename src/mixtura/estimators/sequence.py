@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import Self
 
@@ -109,7 +109,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         row: `GroupKFold` by id keeps sequences whole, with one label per row; or make sequences of
         them by `mixtura.sequences.from_long`, which also puts time stamps on a grid.
     unexpected, categorical_features
-        As in `MixtureClassifier`, of the channels. Those that hold words, or the categories of a
+        As in `MixtureClassifier`, of the channels, whose numbers far beyond the frames of training
+        count as missing for class probabilities too. Those that hold words, or the categories of a
         data frame, are categorical by themselves.
     class_weight, max_time, standardize, unlabeled, device, callbacks
         As in `MixtureClassifier`; unlabeled sequences are left out, with a warning.
@@ -204,7 +205,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
         with self._progress() as progress:
             found = represent(self, engine, len(rows.classes), generator, progress)
-            self.model_ = found.fitted(scaling, schema, rows.classes, engine, progress)
+            model = found.fitted(scaling, schema, rows.classes, engine, progress)
+        self.model_ = replace(model, reach=self._reach(scaling, rows.X, schema))
         self.representation_, self.choice_ = found.representation, found.table
         if found.states is not None:
             plan, self.stage_weights_ = found.states.plan, np.array(found.states.grown.shares)
@@ -230,6 +232,9 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         )
         pairs = PairwiseClassifier(inner)
         pairs.fit(rows.X, rows.classes[rows.y], sample_weight=rows.weight)
+        reach = self._reach(self._scaled(rows.X, rows.weight, schema), rows.X, schema)
+        for each in pairs.estimators_:  # what one pair has not seen another has
+            each.model_ = replace(each.model_, reach=reach)
         self.pairwise_, self.pairwise_schema_ = pairs, schema
         return self
 

@@ -236,9 +236,7 @@ class Fitted:
 
     def checked(self, rows: AnyRows) -> AnyRows:
         """The rows, nothing known of numbers far outside of training; a warning names the first."""
-        if not isinstance(rows, Matrix):
-            return rows
-        return self.schema.without_far(rows, self.reach)  # type: ignore[return-value]  # as given
+        return self.schema.without_far(rows, self.reach)
 
     def class_log_joint(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(x, c) in the model's units, or log shares of votes."""
