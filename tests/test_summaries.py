@@ -1,5 +1,7 @@
 """Summaries of sequences, Gaussians over them, and how they stand beside hidden Markov models."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -377,3 +379,49 @@ def test_odd_sequences(name):
     assert np.isfinite(found).all()
     assert_allclose(found.sum(1), 1.0)
     assert model.score(X, y) > 0.8
+
+
+def test_summaries_unlike_training_have_less_of_a_say(both, summary, data):
+    """Cut off, a sequence is like none of training: states decide, and nobody is sure."""
+    X = data[2]
+    cut = [frames[:4] for frames in X]
+    with pytest.warns(DegenerateDataWarning, match="4 frames of sequence 0, in training 20 to 39"):
+        unsure = summary.predict_proba(cut)
+    with pytest.warns(DegenerateDataWarning, match="60 sequence"):
+        found = both.predict_log_proba(cut)
+    assert unsure.max() < 0.6 < summary.predict_proba(X).max(1).min()
+    assert_allclose(unsure.sum(1), 1.0)
+    model, member = both.model_, both.model_.blend.members[0]
+    engine = model.engine(read_sequences(cut), "cpu")
+    joint = member.class_log_joint(engine)
+    say = np.exp(joint).sum(1)
+    assert say.max() < 0.1
+    states = replace(model, blend=None).log_proba(engine)
+    average = np.exp(states) * model.blend.weights[0]
+    average += (
+        np.exp(member.calibration.log_proba(torch.from_numpy(joint)).numpy())
+        * (model.blend.weights[1])
+    )
+    final = model.blend.calibration.log_proba(torch.from_numpy(np.log(average))).exp().numpy()
+    expected = say[:, None] * final + (1.0 - say[:, None]) * np.exp(states)
+    assert_allclose(np.exp(found), expected, rtol=1e-9)
+
+
+def test_usual_distances_are_those_of_sequences_left_out(rng):
+    """By plain loops over sequences, means without each, channels that are there."""
+    x, y = rng.normal(size=(30, 3, 2)), np.arange(30) % 2
+    x += y[:, None, None]
+    seen = rng.random((30, 3)) < 0.8
+    x *= seen[..., None]
+    weight = torch.ones(30, dtype=torch.float64)
+    rows = _Rows([], [], torch.from_numpy(seen), torch.from_numpy(y), weight, [])
+    means = np.stack([[x[(y == c) & s, d].mean(0) for d, s in enumerate(seen.T)] for c in (0, 1)])
+    found = rows._usual(torch.from_numpy(x), torch.from_numpy(means)).numpy()
+    own, far = np.zeros((30, 3)), np.zeros(30)
+    for row in range(30):
+        squares = ((x[row] - means) ** 2).sum(2) * seen[row]
+        squares[y[row]] *= (15 / 14) ** 2
+        own[row], far[row] = squares[y[row]], squares.sum(1).min()
+    each = own.sum(0) / seen.sum(0)
+    share = np.quantile(far / np.maximum(seen @ each, 1e-300), 0.95)
+    assert_allclose(found, 2.0 * share * each)

@@ -112,8 +112,10 @@ class ClassQuestion:
         if blend is not None and isinstance(rows, Matrix):  # as in predictions
             rows = replace(rows, values=rows.values.astype(np.float64))
         found = self._own_values(rows, subsets)
-        if blend is None or self.output == "log_density":
+        if self.output == "log_density":
             return self._shown(found[0])
+        if blend is None:
+            return self._shown(self.model.settled(found[0]))
         others = [replace(self, model=each)._own_values(rows, subsets) for each in blend.members]
         every = torch.stack([found[0], *(own for own, _ in others)])
         return self._shown(blend.averaged(every.flatten(1, 2), found[1]).view_as(found[0]))

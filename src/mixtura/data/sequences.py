@@ -16,11 +16,27 @@ from torch.nn.functional import one_hot
 from mixtura.data.packing import Packing
 from mixtura.data.scaling import Scaling
 from mixtura.data.tables import Batch, Table, hashed, odd_factors
+from mixtura.exceptions import DegenerateDataWarning, warn
 
+#: How many times shorter or longer than in training sequences are that a warning tells of.
+_FAR = 2
 #: Channels of zeros and ones that a channel of codes becomes at most.
 _MOST_INDICATORS = 50
 #: Frames that are looked at together where all are looked through.
 _SCAN_FRAMES = 16_384
+
+
+def warn_of_lengths(lengths: np.ndarray, known: tuple[int, int]) -> None:
+    """Where sequences are far shorter or longer than the shortest and the longest of training."""
+    found = np.flatnonzero((_FAR * lengths < known[0]) | (lengths > _FAR * known[1]))
+    if known[1] and len(found):
+        warn(
+            f"{len(found)} sequence(s) of X are less than half as long as all training sequences, "
+            f"or more than twice as long (the first: {lengths[found[0]]} frames of sequence "
+            f"{found[0]}, in training {known[0]} to {known[1]}): their class probabilities are "
+            "guesses. Remedy: pass whole sequences, or train with such ones.",
+            DegenerateDataWarning,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from mixtura.answers.cells import Intervals
 from mixtura.answers.explain import Groups
 from mixtura.data.given import ArrayLike, RandomState
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import Structure
@@ -40,7 +41,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
 
     NaN means missing, in training and in prediction. Hidden Markov models integrate it out exactly:
     single values, whole frames, or a channel that drops out. Summaries are those of what is there,
-    and channels that drop out are integrated out exactly.
+    and channels that drop out are integrated out exactly. Of sequences that are unlike all of
+    training (cut off, say) summaries say little, and hidden Markov models decide.
 
     Parameters
     ----------
@@ -206,7 +208,7 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         with self._progress() as progress:
             found = represent(self, engine, len(rows.classes), generator, progress)
             model = found.fitted(scaling, schema, rows.classes, engine, progress)
-        self.model_ = replace(model, reach=self._reach(scaling, rows.X, schema))
+        self.model_ = self._limited(model, scaling, rows, schema)
         self.representation_, self.choice_ = found.representation, found.table
         if found.states is not None:
             plan, self.stage_weights_ = found.states.plan, np.array(found.states.grown.shares)
@@ -217,6 +219,12 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         assert isinstance(rows.X, Sequences)
         self.length_quantiles_, self.form_ = _length_quantiles(rows), rows.X.unpadded_form
         return self
+
+    def _limited(self, model: Fitted, scaling: Scaling, rows: Rows, schema: Schema) -> Fitted:
+        """The model, which knows how far numbers and lengths went in training."""
+        assert isinstance(rows.X, Sequences)
+        reach, lengths = self._reach(scaling, rows.X, schema), rows.X.lengths
+        return replace(model, reach=reach, lengths=(int(lengths.min()), int(lengths.max())))
 
     # -- pairs of classes ------------------------------------------------------------------
 
@@ -232,9 +240,9 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         )
         pairs = PairwiseClassifier(inner)
         pairs.fit(rows.X, rows.classes[rows.y], sample_weight=rows.weight)
-        reach = self._reach(self._scaled(rows.X, rows.weight, schema), rows.X, schema)
+        scaling = self._scaled(rows.X, rows.weight, schema)
         for each in pairs.estimators_:  # what one pair has not seen another has
-            each.model_ = replace(each.model_, reach=reach)
+            each.model_ = self._limited(each.model_, scaling, rows, schema)
         self.pairwise_, self.pairwise_schema_ = pairs, schema
         return self
 

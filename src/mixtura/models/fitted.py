@@ -20,7 +20,7 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
-from mixtura.data.sequences import AnyBatch, SequenceBatch
+from mixtura.data.sequences import AnyBatch, SequenceBatch, warn_of_lengths
 from mixtura.data.tables import UNLABELED, Batch, resolve_device
 from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.densities.product import numeric_part
@@ -140,8 +140,17 @@ class Blend:
         return self.averaged(torch.stack([first, *others]), missing)
 
     def averaged(self, log_proba: Tensor, missing: Tensor) -> Tensor:
-        """(n, C) log p(c | x) of rows that lack a share (n,), from what all say (1 + M, n, C)."""
-        found = self.calibration.log_proba(log_average(log_proba, self.weights), missing)
+        """(n, C) log p(c | x) of rows that lack a share (n,), from what all say (1 + M, n, C).
+
+        What another model does not say of a row, the first one does.
+        """
+        if not any(isinstance(each.model, Summarized) for each in self.members):
+            found = self.calibration.log_proba(log_average(log_proba, self.weights), missing)
+        else:
+            say = log_proba[1:].logsumexp(2, keepdim=True).amin(0).clamp_max(0.0)
+            average = log_average(log_proba.log_softmax(2), self.weights)
+            found = self.calibration.log_proba(average, missing) + say
+            found = torch.logaddexp(found, log_proba[0] + (-say.expm1()).log())
         return torch.where(missing[:, None] == 1.0, log_proba[0], found)
 
 
@@ -172,6 +181,7 @@ class Fitted:
     blend : models beside this one, whose class probabilities are averaged with its own.
     held_back : rows that prediction sets go by.
     reach : (2, D) between which numbers have a say in class probabilities; (2, 0): everywhere.
+    lengths : of the shortest and the longest training sequence; (0, 0) if not known.
     """
 
     model: AnyModel
@@ -186,6 +196,7 @@ class Fitted:
     held_back: HeldBack | None = None
     per_value: PerValue | None = None
     reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+    lengths: tuple[int, int] = (0, 0)
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or pickle has the fields alone, not the twin that is kept beside them."""
@@ -235,7 +246,12 @@ class Fitted:
     # -- classes -------------------------------------------------------------------------------
 
     def checked(self, rows: AnyRows) -> AnyRows:
-        """The rows, nothing known of numbers far outside of training; a warning names the first."""
+        """The rows, nothing known of numbers far outside of training; a warning names the first.
+
+        Another one tells of sequences that are far shorter or longer.
+        """
+        if isinstance(rows, Sequences):
+            warn_of_lengths(rows.lengths, self.lengths)
         return self.schema.without_far(rows, self.reach)
 
     def class_log_joint(self, engine: Engine) -> np.ndarray:
@@ -244,25 +260,38 @@ class Fitted:
 
     def log_proba(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
-        own = self._log_proba(engine)
-        return (own if self.blend is None else self.blend.log_proba(own, engine)).numpy()
+        own, blend = self._log_proba(engine), self.blend
+        return (self.settled(own) if blend is None else blend.log_proba(own, engine)).numpy()
 
     def _log_proba(self, engine: Engine) -> Tensor:
         """(n, C) what the model itself says."""
 
         def calibrated(model: AnyModel, batch: Batch) -> Tensor:
             joint = model.class_log_joint(batch).double()
-            if not engine.may_have_missing:
-                return self.calibration.log_proba(joint)
-            return self.calibrated(joint, batch.missing_share())
+            missing = batch.missing_share() if engine.may_have_missing else None
+            return self.calibrated(joint, missing)
 
         return run_over(self.model, engine, calibrated)
 
-    def calibrated(self, class_log_joint: Tensor, missing: Tensor) -> Tensor:
-        """(n, C) log p(c | x) of rows that lack a share (n,) of their features."""
-        found, blank = self.calibration.log_proba(class_log_joint, missing), missing == 1.0
-        found[blank] = class_log_joint[blank].log_softmax(1)
+    def calibrated(self, class_log_joint: Tensor, missing: Tensor | None) -> Tensor:
+        """(n, C) log p(c | x) of rows that lack a share (n,) of their features, or nothing.
+
+        Of summaries they add up to the share of a say that these have.
+        """
+        found = self.calibration.log_proba(class_log_joint, missing)
+        if missing is not None:
+            blank = missing == 1.0
+            found[blank] = class_log_joint[blank].log_softmax(1)
+        if isinstance(self.model, Summarized):
+            found = found + class_log_joint.logsumexp(1, keepdim=True)
         return found
+
+    def settled(self, log_proba: Tensor) -> Tensor:
+        """(..., C) log probabilities that add up to one: classes share what is not said."""
+        if not isinstance(self.model, Summarized):
+            return log_proba
+        unsaid = (-log_proba.logsumexp(-1, keepdim=True).clamp_max(0.0).expm1()).log()
+        return torch.logaddexp(log_proba, unsaid - math.log(log_proba.shape[-1]))
 
     def class_log_density(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(x | c), in the user's units."""

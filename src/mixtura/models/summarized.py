@@ -15,6 +15,8 @@ from mixtura.parts import storable
 
 #: Shares of frames that are lost count in multiples of this.
 _STEP = 0.2
+#: The power of squared distances beyond the usual ones by which a summary has less of a say.
+_FADE = 4.0
 #: Patterns of missing channels that are gone through together.
 _PATTERNS = 256
 
@@ -25,7 +27,8 @@ class Summarized:
     """One Gaussian per class over summaries, of one covariance: not a density of frames.
 
     Channels with nothing observed are integrated out: that is what the model would be, had it been
-    fitted without them. Of channels that lack frames, summaries are elsewhere and less certain.
+    fitted without them. Of channels that lack frames, summaries are elsewhere and less certain. The
+    farther from all classes a sequence is, beyond what is usual, the less is said of its class.
 
     Attributes
     ----------
@@ -34,6 +37,7 @@ class Summarized:
     noise : (D r, D r) what it grows by where channels lack all frames; in proportion, where some.
     log_prior : (C,).
     shift : (D r,) what means move by where channels lack frames, as the covariance grows.
+    usual : (D,) squared distances of channels from their class; few sequences are as far from all.
     """
 
     summary: Summary
@@ -42,6 +46,7 @@ class Summarized:
     noise: Tensor
     log_prior: Tensor
     shift: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+    usual: Tensor = field(default_factory=lambda: torch.full((1,), torch.inf, dtype=torch.float64))
 
     def row_cost(self, missing: bool) -> int:
         """Numbers that a sequence of one frame takes."""
@@ -49,31 +54,41 @@ class Summarized:
 
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Summarized:
         """Another device; always in double precision."""
-        tensors = (self.means, self.covariance, self.noise, self.log_prior, self.shift)
-        return Summarized(self.summary.to(device), *(tensor.to(device) for tensor in tensors))
+        tensors = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return Summarized(self.summary.to(device), **tensors)
 
     def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
-        """(n, C) log p(summary, c), but for what all classes have in common."""
+        """(n, C) log p(c | summary), plus the log of the share of a say that the summary has."""
         assert isinstance(batch, SequenceBatch)
         x, seen = self.summary(batch)
         lost = (batch.lost_frames() / _STEP).round() * _STEP
-        found, x = self.log_prior.repeat(len(batch), 1), x.flatten(1)
+        found, say = self.log_prior.repeat(len(batch), 1), torch.zeros_like(lost)
+        noise, flat = self.noise.diagonal().view(-1, x.shape[2]).sum(1), x.flatten(1)
         for share in lost.unique().tolist():
             rows = (lost == share).nonzero().flatten()
             patterns, place = seen[rows].unique(dim=0, return_inverse=True)
             parts = rows[place.argsort()].split(place.bincount().tolist())
             covariance = self.covariance if share == 0.0 else self.covariance + share * self.noise
             means = (self.means.flatten(1) + share * self.shift).T
+            far = distances(x[rows], seen[rows], means.T.view_as(self.means)).min(1).values
+            near = torch.where(seen[rows], self.usual + share * noise, 0.0).sum(1)
+            say[rows] = _FADE * (near / far).log().nan_to_num(0.0).clamp_max(0.0)
             for start in range(0, len(patterns), _PATTERNS):
                 some = slice(start, start + _PATTERNS)
                 each = _slopes(covariance, means, patterns[some])
                 for mine, slopes in zip(parts[some], each, strict=True):
-                    found[mine] += x[mine] @ slopes - 0.5 * (means * slopes).sum(0)
-        return found
+                    found[mine] += flat[mine] @ slopes - 0.5 * (means * slopes).sum(0)
+        return found.log_softmax(1) + say[:, None]
 
     def outputs(self, batch: Batch | SequenceBatch) -> Tensor:
         """What objectives look at."""
         return self.class_log_joint(batch)
+
+
+def distances(x: Tensor, seen: Tensor, means: Tensor) -> Tensor:
+    """(n, C) squares, over channels (n, D) that are there, of summaries (n, D, r) from means."""
+    square = x.square().sum((1, 2))[:, None] + seen.to(x) @ means.square().sum(2).T
+    return (square - 2.0 * x.flatten(1) @ means.flatten(1).T).clamp_min(0.0)
 
 
 def _slopes(covariance: Tensor, means: Tensor, patterns: Tensor) -> Tensor:

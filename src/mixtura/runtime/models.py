@@ -205,6 +205,7 @@ class Fitted:
     per_value: tuple[float, float, float, float] | None = None
     without: tuple[tuple[Mixture, ...], ...] = ()
     reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+    lengths: tuple[int, int] = (0, 0)
 
     @property
     def n_columns(self) -> int:

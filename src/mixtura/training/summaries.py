@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mixtura.engines import Engine, PunchedEngine
-from mixtura.models.summarized import Summarized
+from mixtura.models.summarized import Summarized, distances
 from mixtura.models.summary import Summary
 from mixtura.progress import Progress
 from mixtura.training.groups import Folds
@@ -21,6 +21,8 @@ _LOST = 0.3
 #: Ridges that are compared, in units of the total variance, and temperatures of their answers.
 _RIDGES = torch.logspace(-4, 1, 16, dtype=torch.float64)
 _TEMPERATURES = torch.logspace(-0.5, 3, 15, dtype=torch.float64)
+#: Distances from all classes are usual up to this multiple of what so many sequences keep.
+_USUALLY, _MOSTLY = 2.0, 0.95
 #: The ridge where no sequence can be left out; nats that another weight of numbers has to gain.
 _USUAL, _CLEAR = 1e-2, 1e-3
 
@@ -116,7 +118,23 @@ class _Rows:
         covariance = covariance + ridge * torch.eye(len(covariance)).to(covariance)
         share_lost = max(len(lost), 1) * _LOST
         noise, shift = lost.T @ lost / share_lost, lost.sum(0) / share_lost
-        return loss, Summarized(summary, means, covariance, noise, prior, shift)
+        usual = self._usual(x, means)
+        return loss, Summarized(summary, means, covariance, noise, prior, shift, usual)
+
+    def _usual(self, x: Tensor, means: Tensor) -> Tensor:
+        """(D,) squared distances of channels, such that few sequences left out are farther off."""
+        mass = self.weight.new_zeros(len(means)).index_add_(0, self.y, self.weight)[self.y]
+        kept = mass > self.weight
+        if not kept.any():
+            return torch.full_like(means[0, :, 0], torch.inf)
+        x, seen, y, weight = x[kept], self.seen[kept], self.y[kept], self.weight[kept]
+        growth = (mass[kept] / (mass[kept] - weight)).square()[:, None]
+        own = (x - means[y]).square().sum(2) * seen * growth
+        usual = (weight @ own) / (weight @ seen.to(own)).clamp_min(1e-300)
+        far = distances(x, seen, means)
+        far = far.scatter(1, y[:, None], own.sum(1, keepdim=True)).min(1).values
+        share = far / torch.where(seen, usual, 0.0).sum(1).clamp_min(1e-300)
+        return _USUALLY * share.quantile(_MOSTLY) * usual
 
     def _best_ridge(
         self, x: Tensor, ridges: Tensor, covariance: Tensor, means: Tensor, prior: Tensor
