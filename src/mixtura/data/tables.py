@@ -21,7 +21,7 @@ from mixtura.exceptions import InvalidInputError
 UNLABELED = -1
 #: Sums over fewer numbers are not worth to be written down.
 _WORTH = 2**20
-#: Numbers of a table with holes up to which chunks are kept, with what follows from their holes.
+#: Numbers of a table up to which chunks are kept, with what follows from them.
 _KEPT = 2**22
 
 Answer = TypeVar("Answer")
@@ -62,11 +62,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.x)
 
-    def once(self, function: Callable[[Tensor | None], Answer]) -> Answer:
-        """What follows from `observed`, kept as long as this batch is."""
-        if function not in self._kept:
-            self._kept[function] = function(self.observed)
-        return self._kept[function]  # type: ignore[return-value]
+    def once(self, key: object, function: Callable[[], Answer]) -> Answer:
+        """What follows from the rows, whatever the model, kept as long as this batch is."""
+        if key not in self._kept:
+            self._kept[key] = function()
+        return self._kept[key]  # type: ignore[return-value]
 
     def take(self, index: slice | Tensor) -> Batch:
         """The rows at `index` (slice, mask or indices)."""
@@ -287,7 +287,7 @@ class Table:
         else:
             starts = range(0, len(self), n_rows)
             parts = (self.batch(slice(start, start + n_rows)) for start in starts)
-        if self._observed is None or self._x.numel() > _KEPT:
+        if self._x.numel() > _KEPT:
             return parts
         self._chunks = {n_rows: list(parts)}
         return self._chunks[n_rows]

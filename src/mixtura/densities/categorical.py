@@ -98,8 +98,12 @@ class Categorical(Density[Batch]):
 
     def _indicators(self, batch: Batch) -> Tensor:
         """(n, S), one where a category is observed."""
-        blank = batch.x.new_zeros(len(batch), self.log_chance.shape[1] + 1)
-        return blank.scatter_(1, self._places(batch), 1.0)[:, :-1]
+
+        def found() -> Tensor:
+            blank = batch.x.new_zeros(len(batch), self.log_chance.shape[1] + 1)
+            return blank.scatter_(1, self._places(batch), 1.0)[:, :-1]
+
+        return batch.once(("indicators", self.levels), found)
 
     def log_prob(self, batch: Batch) -> Tensor:
         log_chance = self.log_chance.to(batch.x.dtype)

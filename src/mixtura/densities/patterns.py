@@ -34,16 +34,18 @@ _BITS = 52
 
 def by_holes(batch: Batch) -> list[tuple[Tensor | slice, Tensor, Holes | None]]:
     """Rows without holes, and rows with some: which they are, x, what is observed if not all."""
-    return [(rows, batch.x[rows], holes) for rows, holes in batch.once(_by_holes)]
+    return batch.once(by_holes, lambda: _by_holes(batch.x, batch.observed))
 
 
-def _by_holes(observed: Tensor | None) -> list[tuple[Tensor | slice, Holes | None]]:
+def _by_holes(
+    x: Tensor, observed: Tensor | None
+) -> list[tuple[Tensor | slice, Tensor, Holes | None]]:
     if observed is None or (whole := observed.all(1)).all():
-        return [(slice(None), None)]
+        return [(slice(None), x, None)]
     if not whole.any():
-        return [(slice(None), Holes(observed))]
+        return [(slice(None), x, Holes(observed))]
     full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
-    return [(full, None), (holes, Holes(observed[holes]))]
+    return [(full, x[full], None), (holes, x[holes], Holes(observed[holes]))]
 
 
 def in_order(parts: list[tuple[Tensor | slice, Tensor]], dim: int = 0) -> Tensor:

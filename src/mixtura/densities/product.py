@@ -102,13 +102,15 @@ class Product(Density[Batch]):
 
     def _views(self, batch: Batch) -> Iterator[Batch]:
         """What each part looks at."""
-        rows, codes = (batch, None) if self.atoms is None else without_atoms(batch, self.atoms)
+        rows, codes, atoms = batch, None, self.atoms
+        if atoms is not None:
+            rows, codes = batch.once(atoms, lambda: without_atoms(batch, atoms))
         for columns in self.columns:
             yield _view(rows, columns)
         if codes is not None:
             yield codes
         if self.informative:
-            yield hole_patterns(batch)
+            yield batch.once(hole_patterns, lambda: hole_patterns(batch))
 
     def _each(self, batch: Batch, function: Callable[[Density, Batch], Answer]) -> list[Answer]:
         return [
@@ -311,6 +313,10 @@ def _view(batch: Batch, columns: tuple[int, ...]) -> Batch:
     """The rows, of some columns."""
     if columns == tuple(range(batch.x.shape[1])):
         return batch
+    return batch.once(columns, lambda: _some_columns(batch, columns))
+
+
+def _some_columns(batch: Batch, columns: tuple[int, ...]) -> Batch:
     index = index_of(columns, batch.x.device)
     observed = None if batch.observed is None else batch.observed[:, index]
     if observed is not None and observed.all():
