@@ -24,7 +24,7 @@ SHARES = [0.1, 0.5, 0.9]
 @pytest.fixture(params=[False, True], ids=["as_few", "as_many"])
 def as_many(request, monkeypatch):
     """Few rows of few features go their own way, or that of many: one stack per side and size."""
-    monkeypatch.setattr(submatrices, "_WHOLE", 0 if request.param else 14)
+    monkeypatch.setattr(submatrices, "WHOLE", 0 if request.param else 14)
     if request.param:
         monkeypatch.setattr(patterns, "STACK", 1)
         monkeypatch.setattr(submatrices, "STACK", 1)

@@ -96,7 +96,12 @@ class Categorical(Density[Batch]):
             return places
         return torch.where(batch.observed, places, self.log_chance.shape[1])
 
-    def _indicators(self, batch: Batch) -> Tensor:
+    @property
+    def is_small(self) -> bool:
+        """Whether all categories together are few enough to have indicators."""
+        return self.log_chance.shape[1] <= _FEW
+
+    def indicators(self, batch: Batch) -> Tensor:
         """(n, S), one where a category is observed."""
 
         def found() -> Tensor:
@@ -107,8 +112,8 @@ class Categorical(Density[Batch]):
 
     def log_prob(self, batch: Batch) -> Tensor:
         log_chance = self.log_chance.to(batch.x.dtype)
-        if log_chance.shape[1] <= _FEW:
-            return self._indicators(batch) @ log_chance.mT
+        if self.is_small:
+            return self.indicators(batch) @ log_chance.mT
         missing = log_chance.new_zeros(1, self.n_components)
         return torch.cat([log_chance.mT, missing])[self._places(batch)].sum(1)
 
@@ -119,8 +124,8 @@ class Categorical(Density[Batch]):
     def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
         """Missing entries add nothing: columns are independent, so nothing tells them better."""
         slots = self.log_chance.shape[1]
-        if slots <= _FEW:
-            count = occupancy.mT @ self._indicators(batch)
+        if self.is_small:
+            count = occupancy.mT @ self.indicators(batch)
         else:
             places = self._places(batch)
             count = occupancy.new_zeros(slots + 1, self.n_components)

@@ -156,7 +156,7 @@ class Product(Density[Batch]):
         """Those of all parts, flat, side by side."""
         return torch.cat([part.spread.flatten(1) for part in self.parts], 1)
 
-    def _spreads(self, spread: Tensor) -> list[Tensor]:
+    def spreads(self, spread: Tensor) -> list[Tensor]:
         """A flat spread (..., P), as each part has it."""
         shapes = [part.spread.shape[1:] for part in self.parts]
         flat = spread.split([shape.numel() for shape in shapes], -1)
@@ -170,12 +170,12 @@ class Product(Density[Batch]):
         return found + [center] * (len(self.parts) - len(found))
 
     def spread_log_prob(self, reference: Tensor) -> Tensor:
-        pairs = zip(self.parts, self._spreads(reference), strict=True)
+        pairs = zip(self.parts, self.spreads(reference), strict=True)
         first, *rest = [part.spread_log_prob(spread) for part, spread in pairs]
         return sum(rest, first)
 
     def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
-        trios = zip(self.parts, self._spreads(reference), self._centers(center), strict=True)
+        trios = zip(self.parts, self.spreads(reference), self._centers(center), strict=True)
         inner = [part.spread_statistics(spread, where) for part, spread, where in trios]
         return {"mass": torch.ones_like(inner[0]["mass"]), **self._outward(inner)}
 
