@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from mixtura import MixtureClassifier, MixtureDensity
-from mixtura.data import sharded, tables
+from mixtura.data import sharded
 from mixtura.distributed import Shard
-from mixtura.engines import Engine
+from mixtura.engines import Engine, table
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.solvers import EBW, EM, LBFGS
 
@@ -73,7 +73,7 @@ def refusals(rank, X, y):
 def work(rank, folder, stop):
     """What one of two processes does: it holds the rows up to `stop`, or those from there on."""
     torch.set_num_threads(1)
-    sharded._FEW_ROWS, tables._WORTH = 20, 0
+    sharded._FEW_ROWS, table._WORTH = 20, 0
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
     X, y = make_rows()
     mine = slice(0, stop) if rank == 0 else slice(stop, None)

@@ -9,10 +9,10 @@ import torch
 from scipy.special import logsumexp
 
 from mixtura.data.scaling import Scaling
-from mixtura.data.sequences import SequenceBatch, SequenceTable
+from mixtura.data.sequences import SequenceBatch
 from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, chains
 from mixtura.densities.chains import LEAST, Packing
-from mixtura.engines import Engine
+from mixtura.engines import SequenceEngine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Likelihood, Margin
 from mixtura.progress import Progress
@@ -402,13 +402,13 @@ def test_one_forward_pass_is_alive_at_a_time(left_to_right, generator, monkeypat
     """Whatever the number of chunks, and none once all have been looked through."""
     density = make_chains("diag", generator, left_to_right=left_to_right)
     batch = make_sequences(density, [5] * 30, generator)
-    table = SequenceTable(
+    engine = SequenceEngine(
         batch.unpacked(batch.x).numpy(),
         np.full(30, 5),
         scaling=Scaling.identity(2),
         device=torch.device("cpu"),
     )
-    engine, passes, alive = Engine(table), [], []
+    passes, alive = [], []
 
     def watched(*chain):
         alive.append(sum(each() is not None for each in passes))
@@ -434,7 +434,7 @@ def test_tables_compute_in_double_precision(dtype, generator):
     frames[4, 1] = np.nan
     found, expected = (
         density.log_prob(
-            SequenceTable(
+            SequenceEngine(
                 part, np.array(LENGTHS), scaling=Scaling.identity(2), device=torch.device("cpu")
             ).batch(slice(None))
         )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch, Table
+from mixtura.data.tables import Batch
 from mixtura.densities import Full, StudentT, low_rank, patterns, submatrices
 from mixtura.engines import Engine
 from mixtura.objectives import Likelihood
@@ -168,7 +168,7 @@ def test_patterns_are_looked_for_once_in_a_fit(monkeypatch, generator):
     monkeypatch.setattr(patterns.PatternBlocks, "of", lambda seen: calls.append(1) or of(seen))
     x = torch.randn(60, 13, generator=generator).numpy().astype(float)
     x[torch.rand(60, 13, generator=generator).numpy() < 0.2] = np.nan
-    engine = Engine(Table(x, scaling=Scaling.identity(13), device=torch.device("cpu")))
+    engine = Engine(x, scaling=Scaling.identity(13), device=torch.device("cpu"))
     start = Recipe(Full(), EM()).start(engine, 1, generator)
     for rows in (engine, engine.take(np.arange(30))):
         calls.clear()

@@ -11,10 +11,9 @@ from sklearn.datasets import make_blobs
 
 from mixtura.data.atoms import Atoms
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.densities import Diagonal, Full, LowRank, Product, Student
 from mixtura.densities.hole_evidence import HoleEvidence
-from mixtura.engines import ContrastEngine, Engine, PreparedEngine, PunchedEngine
+from mixtura.engines import Contrast, Engine, Prepared, Punched
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network, NetworkStack, RegressionNetwork
 from mixtura.models.stack import Assignment, MixtureStack
@@ -145,7 +144,7 @@ def test_small_problems_in_numpy_have_the_derivatives_of_autograd(
     many = SpreadPrior.stacked(priors, sum(COUNTS))
     cases = [(starts[0], engine, priors[0]), (stack, rows, many)]
     if holes or ("covariance" in name and "student" not in name):
-        cases += [(model, ContrastEngine(each, 2, 0.3), prior) for model, each, prior in cases]
+        cases += [(model, each.seen(Contrast(2, 0.3)), prior) for model, each, prior in cases]
     if holes:
         size = 3 * len(COUNTS), engine.n_features
         drawn = (torch.randn(*size, dtype=torch.float64, generator=generator) for _ in range(2))
@@ -169,14 +168,14 @@ def test_which_problems_are_not_small(generator, monkeypatch):
         (start,), engine, _ = problems(name, 1, generator, holes=False)
         assert small_function(start, Conditional(), engine, None) is None
     (start,), engine, _ = problems("full covariance", 1, generator)
-    assert small_function(start, Conditional(), PunchedEngine(engine, 0.3, generator), None) is None
+    assert small_function(start, Conditional(), engine.seen(Punched(0.3, generator)), None) is None
     wide = make_mixture(
         make_density("full", "covariance", generator, n_features=13), COUNTS, generator
     )
     many = make_engine(wide, 60, generator, holes=True)
     assert small_function(wide, Conditional(), many, None) is None
     (start,), engine, _ = problems("student_full covariance", 1, generator, holes=False)
-    assert small_function(start, Conditional(), ContrastEngine(engine, 1, 0.3), None) is None
+    assert small_function(start, Conditional(), engine.seen(Contrast(1, 0.3)), None) is None
     (start,), engine, _ = problems("full covariance", 1, generator, holes=False)
     numbers = len(engine) * start.n_components * engine.n_features
     for most in (numbers, numbers - 1):
@@ -230,7 +229,7 @@ def networks(embedding, name, count, holes, generator, kind=Network):
 
 def prepared(model, engine):
     """The rows beside draws of what is missing."""
-    return PreparedEngine(engine, model.completed) if engine.may_have_missing else engine
+    return engine.seen(Prepared(model.completed)) if engine.may_have_missing else engine
 
 
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
@@ -403,7 +402,7 @@ def engine_of(X, y, levels=None):
     """Rows as they are."""
     scaling = Scaling.identity(X.shape[1])
     scaling = scaling if levels is None else scaling.sparing(np.array(levels))
-    return Engine(Table(X, y, scaling=scaling, device=CPU))
+    return Engine(X, y, scaling=scaling, device=CPU)
 
 
 #: Rows that are told by their only column; classes 0 to 2 and none, folds 0 to 2 and none.

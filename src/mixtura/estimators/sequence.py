@@ -17,6 +17,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import Structure
+from mixtura.engines import engine_of
 from mixtura.estimators.channels import (
     CHAIN_CONSTRAINTS,
     SequenceEstimator,
@@ -26,7 +27,7 @@ from mixtura.estimators.channels import (
 )
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.pairwise import PairwiseClassifier
-from mixtura.estimators.reading import check_count, training_engine
+from mixtura.estimators.reading import check_count
 from mixtura.estimators.representing import METHODS, REPRESENTATIONS, SOLVERS, represent
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import NoDensityError, UnsupportedError
@@ -204,7 +205,7 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
 
     def _fit_rows(self, rows: Rows, schema: Schema) -> Self:
         scaling, generator = self._scaled(rows.X, rows.weight, schema), self._generator()
-        engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
+        engine = engine_of(rows.X, rows.y, rows.weight, scaling, self.device)
         with self._progress() as progress:
             found = represent(self, engine, len(rows.classes), generator, progress)
             model = found.fitted(scaling, schema, rows.classes, engine, progress)

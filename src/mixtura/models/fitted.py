@@ -21,10 +21,10 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
 from mixtura.data.sequences import AnyBatch, SequenceBatch, warn_of_lengths
-from mixtura.data.tables import UNLABELED, Batch, resolve_device
+from mixtura.data.tables import UNLABELED, Batch
 from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.densities.product import numeric_part
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.engines.base import HasRowCost
 from mixtura.exceptions import InvalidInputError, NoDensityError
 from mixtura.models.calibration import Calibration
@@ -231,9 +231,8 @@ class Fitted:
     ) -> Engine:
         """Rows in the model's units, with class indices (n,) where they are known."""
         y = np.full(len(rows), UNLABELED) if y is None else y
-        place = resolve_device(device, rows.values.size)
         dtype = self._working_type(rows.values.dtype)
-        return Engine(rows.table(y, scaling=self.scaling, device=place, dtype=dtype))
+        return engine_of(rows, y, None, self.scaling, device, dtype)
 
     def _working_type(self, given: np.dtype) -> torch.dtype:
         # Values that a curve tells apart may be one number in float32 and in the first's units.

@@ -17,7 +17,7 @@ from torch import Tensor
 from mixtura.data.sequences import AnyBatch
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.densities.product import hole_patterns
-from mixtura.engines import Engine, PunchedEngine, is_copy
+from mixtura.engines import Engine, Punched, is_copy
 from mixtura.engines.base import HasRowCost
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel
@@ -100,7 +100,7 @@ def with_holes(
     chunk: int | None = None,
 ) -> Iterator[AnyBatch]:
     """Held-out rows, each beside a copy with holes; so many at a time, or as memory allows."""
-    engine = PunchedEngine(held_out, HOLES, generator)
+    engine = held_out.seen(Punched(HOLES, generator))
     return engine.chunks(chunk or engine.chunk_rows(model))
 
 

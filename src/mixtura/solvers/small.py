@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from mixtura.data.tables import Batch
-from mixtura.engines import ContrastEngine, Engine, PunchedEngine
+from mixtura.engines import Contrast, Engine, Punched
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.numerics import lowest_log
@@ -39,11 +39,13 @@ def small_function(
 
     None where rows are many, or copies have holes at random, or densities are of other kinds.
     """
-    lacking = engine.copies_lack if isinstance(engine, ContrastEngine) else None
+    lacking = None
+    if isinstance(engine.view, Contrast) and not engine.seen(None).may_marginalize:
+        lacking = engine.view.n_targets
     missing = engine.may_marginalize and lacking is None
     few = engine.n_here * model.row_cost(missing) <= _SMALL[missing]
     here = engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
-    if not (few and here) or isinstance(engine, PunchedEngine):
+    if not (few and here) or isinstance(engine.view, Punched):
         return None
     batch = engine.all_rows()
     if lacking is None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from mixtura.engines import Engine, PunchedEngine
+from mixtura.engines import Engine, Punched
 from mixtura.models.summarized import Summarized, distances
 from mixtura.models.summary import Summary
 from mixtura.progress import Progress
@@ -72,7 +72,7 @@ class _Rows:
     def of(cls, engine: Engine, generator: torch.Generator) -> _Rows:
         some = engine.subsample(_LEARNED, generator)
         summary = Summary.learn(some.all_rows(), engine.levels)
-        punched = PunchedEngine(some, _LOST, generator).all_rows()
+        punched = some.seen(Punched(_LOST, generator)).all_rows()
         both, there = summary(punched)
         lost = (both[len(some) :] - both[: len(some)]) * there[len(some) :, :, None]
         lost = lost[lost.flatten(1).any(1)]

@@ -1,0 +1,335 @@
+"""The one place where what a user passes becomes tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import ClassVar, Generic, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.data.journal import Journal, Sums
+from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, is_memory_mapped
+from mixtura.data.meter import spent_on, waited_for
+from mixtura.data.scaling import Scaling
+from mixtura.data.sequences import AnyBatch
+from mixtura.data.tables import Batch, hashed, index_of, odd_factors
+from mixtura.exceptions import InvalidInputError
+
+#: Sums over fewer numbers are not worth to be written down.
+_WORTH = 2**20
+#: Numbers of a table up to which chunks are kept, with what follows from them.
+_KEPT = 2**22
+
+
+class Table(Generic[AnyBatch]):
+    """Rows of a user's matrix as batches of tensors: what engines keep.
+
+    A matrix in memory is converted once and stays on the device. Lazy rows, or a memory-mapped
+    matrix, stay on disk, and each batch is read and converted when asked for; a part of few rows
+    comes into memory.
+
+    Attributes
+    ----------
+    y : (n,) class of each row, -1 where it has none; or its target, NaN where it has none.
+    weight : (n,) weights: positive, but for copies that count against others.
+    scaling : the map from the user's units into those of the rows.
+    single : whether the rows came in float32; they are in double precision all the same.
+    """
+
+    #: Most rows (or frames) of a chunk, by device.
+    most_rows: ClassVar[dict[str, int]] = {"cpu": 16_384, "cuda": 1_048_576}
+    #: Most numbers of a chunk of complete rows on a CPU. An array of 32 MiB or more goes back to
+    #: the system when it is done with, and the next one takes longer to get than to compute.
+    most_numbers: ClassVar[int] = 4_000_000
+
+    def __init__(
+        self,
+        X: np.ndarray | LazyRows,
+        y: np.ndarray | Tensor | None = None,
+        weight: np.ndarray | Tensor | None = None,
+        *,
+        scaling: Scaling,
+        device: torch.device,
+        dtype: torch.dtype = torch.float64,
+        untold: np.ndarray | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        self.scaling, self.device, self.dtype = scaling, device, dtype
+        self._journal = journal
+        self.single = getattr(X, "dtype", None) == np.float32
+        self._chunks: dict[int, list[AnyBatch]] = {}
+        self._lazy = _lazy_rows(X)
+        self.y = _column(0 if y is None else y, len(X), None, device)
+        self.weight = _column(1.0 if weight is None else weight, len(X), dtype, device)
+        self._absent: Tensor | None = None
+        if self._lazy is not None:
+            whole = not self.y.is_floating_point() and self.y.stride() != (0,)
+            self.y = self.y.int() if whole else self.y
+        else:
+            assert isinstance(X, np.ndarray)
+            self.y, self.weight = self.y.contiguous(), self.weight.contiguous()
+            self._x, self._observed = self._convert(X)
+            self._absent = None if untold is None else self._absence_codes(X, untold)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.scaling.location)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all batches of as many rows have tensors of the same shapes, on the device."""
+        return self._lazy is None
+
+    @property
+    def sizes(self) -> Tensor:
+        """(n,) how many densities of single frames the density of each row is made of."""
+        return torch.ones_like(self.weight)
+
+    @property
+    def _told_missing(self) -> bool | None:
+        """Whether an entry is missing; None where only a look at all rows would tell."""
+        return self._observed is not None if self._lazy is None else self._lazy.has_missing
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether an entry is missing; of a file, every part is looked at, if need be."""
+        told, lazy = self._told_missing, self._lazy
+        if told is not None or lazy is None:
+            return bool(told)
+        starts = range(0, len(lazy), SCAN_ROWS)
+        return any(np.isnan(lazy[start : start + SCAN_ROWS]).any() for start in starts)
+
+    @property
+    def _farthest(self) -> float:
+        """The largest value: squares and their sums stay finite."""
+        return float(torch.finfo(self.dtype).max ** 0.25)
+
+    def _convert(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        """Rows on the device, zero where an entry is missing; and which entries are not."""
+        step = len(X) if self.device.type == "cpu" else self.most_rows["cuda"]
+        parts = [self._converted(X[at : at + step]) for at in range(0, len(X), step or 1)]
+        if len(parts) == 1:
+            return parts[0]
+        x = torch.cat([x for x, _ in parts] or [self._in_units(X).to(self.dtype)])
+        if all(observed is None for _, observed in parts):
+            return x, None
+        return x, torch.cat([_whole(x) if seen is None else seen for x, seen in parts])
+
+    def _converted(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        x, farthest = self._in_units(X), self._farthest
+        if x.is_cuda and self._lazy is not None and self._lazy.has_missing is False:
+            return x.clamp_(-farthest, farthest).to(self.dtype), None  # without waiting for the GPU
+        low, high = (float(each) for each in x.aminmax())
+        if -farthest <= low and high <= farthest:  # no NaN
+            return x.to(self.dtype), None
+        missing = x.isnan()
+        x = x.clamp_(-farthest, farthest).to(self.dtype)
+        return (x.masked_fill(missing, 0.0), ~missing) if missing.any() else (x, None)
+
+    def _in_units(self, X: np.ndarray) -> Tensor:
+        """In the model's units, in float64 so that offsets do not eat the digits."""
+        if self.scaling.curves is not None or self.scaling.indicators is not None:
+            return torch.from_numpy(self.scaling.apply(X)).to(self.device)
+        units = self.scaling.location, self.scaling.scale
+        location, scale = (torch.from_numpy(each).to(self.device) for each in units)
+        rows = torch.from_numpy(_shareable(X)).to(self.device, non_blocking=True)
+        return rows.sub(location).div_(scale)
+
+    def _absence_codes(self, X: np.ndarray, untold: np.ndarray) -> Tensor:
+        """What the rows came without, where that is not known of all entries."""
+        codes = np.where(untold, -1, np.isnan(X)).astype(np.int8)
+        return torch.from_numpy(codes).to(self.device)
+
+    def _rows_at(self, index: slice | Tensor) -> AnyBatch:
+        """The rows at `index`."""
+        if self._lazy is None:
+            observed = None if self._observed is None else self._observed[index]
+            absent = None if self._absent is None else self._absent[index]
+            return self._batch(self._x[index], observed, index, absent)
+        with spent_on("read"):
+            rows = self._lazy[index if isinstance(index, slice) else index.cpu().numpy()]
+        return self._batch(*self._convert(rows), index)
+
+    def _batch(
+        self, x: Tensor, observed: Tensor | None, at: slice | Tensor, absent: Tensor | None = None
+    ) -> AnyBatch:
+        """Tensors of the rows at some places, with their labels and weights."""
+        y, weight = _as_index(self.y[at]), self.weight[at]
+        rows = Batch(x, observed, y, weight, absent, self.scaling.origin)
+        return rows  # type: ignore[return-value]  # sequences make batches of their own
+
+    def _rows_in_order(self, n_rows: int) -> Iterator[AnyBatch]:
+        """The rows at hand, `n_rows` at a time: all, or those of this process."""
+        if self._lazy is not None:
+            for at, rows in waited_for(self._lazy.chunks(n_rows)):
+                yield self._batch(*self._convert(rows), at)
+            return
+        yield from self._chunks.get(n_rows) or self._parts(n_rows)
+
+    def _parts(self, n_rows: int) -> Iterator[AnyBatch] | list[AnyBatch]:
+        """Chunks of rows in memory."""
+        starts = range(0, max(len(self), 1), n_rows)
+        parts = (self._rows_at(slice(start, start + n_rows)) for start in starts)
+        if self._x.numel() > _KEPT:
+            return parts
+        self._chunks = {n_rows: list(parts)}
+        return self._chunks[n_rows]
+
+    def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Positions of all rows in random order, `size` at a time."""
+        if self._lazy is not None:
+            yield from (index.to(self.device) for index in self._lazy.minibatches(size, generator))
+            return
+        order = torch.randperm(len(self), generator=generator).to(self.device)
+        yield from order.split(size)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Copies may get other rows."""
+        return {**vars(self), "_chunks": {}}
+
+    def take(self, index: np.ndarray) -> Self:
+        """The rows at the integer positions `index`."""
+        part = copy(self)
+        at = torch.as_tensor(index, device=self.device)
+        if self._lazy is not None and not self._lazy.comes_whole(index):
+            part.y, part.weight = _taken(self.y, at), _taken(self.weight, at)
+            part._lazy = self._lazy.view(index)
+            return part
+        part.y, part.weight = _as_index(self.y[at]), self.weight[at]
+        if self._lazy is None:
+            part._x = self._x[at]
+            part._observed = None if self._observed is None else self._observed[at]
+            part._absent = None if self._absent is None else self._absent[at]
+        else:
+            part._x, part._observed = self._convert(self._lazy[index])
+            if self._lazy.has_missing and part._observed is None:
+                part._observed = _whole(part._x)
+            part._lazy = None
+        return part
+
+    def row_keys(self) -> np.ndarray:
+        """(n,) numbers as good as random, the same for copies of a row (but for rounding)."""
+        factors = odd_factors(self.n_features)
+        keys = [
+            torch.from_numpy(hashed(batch, factors).view(np.int64))  # type: ignore[arg-type]
+            for batch in self._rows_in_order(SCAN_ROWS)
+        ]
+        return self.joined(keys).numpy().view(np.uint64)
+
+    def recorded(self, compute: Callable[[], Sums]) -> Sums:
+        """Sums that a journal has, or that are computed and written into it, if there is one."""
+        if self._journal is None or len(self) * self.n_features < _WORTH:
+            return compute()
+        return self._journal.next(compute, self.device)
+
+    def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
+        """Sums over all rows, from those that `function` gives for the rows at hand."""
+        if self._lazy is None:
+            return sums
+        return self._lazy.reduced(sums or function(self._nobody()))
+
+    def _nobody(self) -> AnyBatch:
+        """A row that counts for nothing."""
+        x = torch.zeros(1, self.n_features, dtype=self.dtype, device=self.device)
+        nothing = torch.zeros_like(self.weight[:1])
+        row = Batch(x, None, _as_index(torch.zeros_like(self.y[:1])), nothing)
+        return row  # type: ignore[return-value]  # sequences are in memory
+
+    def joined(self, parts: list[Tensor]) -> Tensor:
+        """What was found for each row, from that for the chunks at hand."""
+        if self._lazy is not None:
+            parts = [part for found in self._lazy.shared(parts) for part in found]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
+        """The same rows with other labels or weights, (n,)."""
+        part = copy(self)
+        part.y = self.y if y is None else y
+        part.weight = self.weight if weight is None else weight
+        return part
+
+    def under(self, scaling: Scaling) -> Self:
+        """The same rows in other units."""
+        part = copy(self)
+        part.scaling = scaling
+        if self._lazy is None:
+            values = scaling.moved(self._x.double().cpu().numpy(), self.scaling)
+            x = torch.from_numpy(values).clamp(-self._farthest, self._farthest).to(self._x)
+            if scaling.origin is not None:
+                index = index_of(scaling.origin, self.device)
+                part._observed, part._absent = (
+                    None if each is None else each[:, index]
+                    for each in (self._observed, self._absent)
+                )
+            part._x = x if part._observed is None else x.masked_fill(~part._observed, 0.0)
+        return part
+
+    def cast(self, dtype: torch.dtype) -> Self:
+        """The same rows in another floating type."""
+        if dtype == self.dtype:
+            return self
+        part = copy(self)
+        part.dtype, part.weight = dtype, self.weight.to(dtype)
+        if self._lazy is None:
+            part._x = self._x.to(dtype)
+        return part
+
+
+def _lazy_rows(X: np.ndarray | LazyRows) -> LazyRows | None:
+    """Rows that stay where they are; None for those in memory."""
+    if isinstance(X, LazyRows):
+        return X
+    return MappedRows(X) if is_memory_mapped(X) else None
+
+
+def _column(
+    given: np.ndarray | Tensor | float, n_rows: int, dtype: torch.dtype | None, device: torch.device
+) -> Tensor:
+    """(n,) a value per row; one that all rows have is kept once."""
+    if isinstance(given, np.ndarray) and not given.flags.writeable:
+        given = given[0].item() if n_rows and given.strides == (0,) else given.copy()
+    if isinstance(given, int | float):
+        return torch.full((), given, dtype=dtype, device=device).expand(n_rows)
+    return torch.as_tensor(given, dtype=dtype, device=device)
+
+
+def _shareable(X: np.ndarray) -> np.ndarray:
+    """The same numbers, as PyTorch can look at: a copy of what it cannot."""
+    dtype = np.float32 if X.dtype == np.float32 else np.float64
+    fit = X.dtype == dtype and X.flags.writeable and min(X.strides) >= 0
+    return X if fit else np.array(X, dtype)
+
+
+def _whole(x: Tensor) -> Tensor:
+    return torch.ones_like(x, dtype=torch.bool)
+
+
+def _taken(values: Tensor, at: Tensor) -> Tensor:
+    """The values at some places; what is kept once stays so."""
+    return values[:1].expand(len(at)) if values.stride() == (0,) else values[at]
+
+
+def _as_index(y: Tensor) -> Tensor:
+    """Labels that may be kept as small numbers, as places of classes; targets as they are."""
+    return y if y.is_floating_point() else y.long()
+
+
+def resolve_device(device: str | torch.device, size: int) -> torch.device:
+    """'auto' takes the GPU where there is one and the table is large enough to keep it busy."""
+    if device == "auto":
+        return torch.device("cuda" if size >= 1_000_000 and torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidInputError(
+            f"device={device!r} cannot be used here ({str(error).splitlines()[0]}); "
+            "use device='cpu' or 'auto'."
+        ) from error
+    return resolved
