@@ -14,11 +14,11 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from mixtura import engines
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, LowRankGaussian
 from mixtura.engines import Engine, SequenceEngine
-from mixtura.engines import engine_of
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Likelihood, Margin, beside_likelihood
 from mixtura.progress import Progress
@@ -49,7 +49,7 @@ def per_step(run: Run, repeats: int = 3) -> float:
 
 def engine_of(X: np.ndarray, y: np.ndarray | None = None, device: str = "cpu") -> Engine:
     """Rows as an estimator would hold them, in their own units."""
-    return engine_of(Matrix(X), y, np.ones(len(X)), Scaling.identity(X.shape[1]), device)
+    return engines.engine_of(Matrix(X), y, np.ones(len(X)), Scaling.identity(X.shape[1]), device)
 
 
 def em_step(side: str, kind: str, shape: tuple[int, int, int], dtype: str) -> float:

@@ -154,7 +154,7 @@ def test_a_process_that_dies_is_an_error_at_the_others_and_its_fit_goes_on(found
     """With another number of processes: here with one, from the checkpoint of two."""
     assert "rank 0 has lost the other processes" in found[0]["lost"]
     computed, summed = [], Engine._summed
-    monkeypatch.setattr(tables, "_WORTH", 0)
+    monkeypatch.setattr(table, "_WORTH", 0)
     monkeypatch.setattr(Engine, "_summed", lambda *a: computed.append(1) or summed(*a))
     X, y = make_rows()
     expected = parameters(make_model("em").fit(X, y))

@@ -16,9 +16,9 @@ from mixtura import (
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
 )
+from mixtura.data.batch import Batch
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import HolePattern
 from mixtura.densities.product import hole_patterns
 from mixtura.engines import engine_of

@@ -9,8 +9,8 @@ from memory import Largest
 from scipy.special import softmax
 
 import mixtura.densities.categorical as categorical
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import Categorical, Product
 from mixtura.engines import Engine, Punched
 from mixtura.exceptions import UnsupportedError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import Full, StudentT, low_rank, patterns, submatrices
 from mixtura.engines import Engine
 from mixtura.objectives import Likelihood

@@ -9,8 +9,8 @@ from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import OneHotEncoder
 
 from mixtura import MixtureNetworkRegressor, MixtureRegressor, load
+from mixtura.data.batch import Batch
 from mixtura.data.indicators import Indicators
-from mixtura.data.tables import Batch
 from mixtura.data.targets import beside_features, with_punched_features
 from mixtura.densities import Full, FullGaussian, LowRank
 from mixtura.engines import Contrast

@@ -10,8 +10,8 @@ from scipy.special import digamma
 from scipy.stats import t as student
 from students import make_student, reference_of
 
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import DENSITIES, Full, HiddenMarkov, Product, Student
 from mixtura.densities.base import Even
 from mixtura.densities.student import LEAST_DOF, MOST_DOF

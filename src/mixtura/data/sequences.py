@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from mixtura.data.batch import Batch
 from mixtura.data.packing import Packing
-from mixtura.data.tables import Batch
 from mixtura.exceptions import DegenerateDataWarning, warn
 
 #: How many times shorter or longer than in training sequences are that a warning tells of.

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities.base import Density, Statistics, rand
 
 #: Up to so many categories in all, a matrix product with indicators is faster than looking up.

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Setting
 from mixtura.data.sequences import SequenceBatch
-from mixtura.data.tables import Batch
 from mixtura.densities.base import Density, Statistics, inward, keep_valid, outward
 from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
 

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities.submatrices import STACK, Inverses, Submatrices, inverted
 from mixtura.numerics import Context
 

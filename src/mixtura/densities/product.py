@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mixtura.constants import SAME
 from mixtura.data.atoms import Atoms, Values
-from mixtura.data.tables import Batch, index_of
+from mixtura.data.batch import Batch, index_of
 from mixtura.densities.base import Density, Statistics, VectorDensity
 from mixtura.densities.categorical import Categorical
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch, hashed, odd_factors
 from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import SequenceBatch
-from mixtura.data.tables import Batch, hashed, odd_factors
 from mixtura.engines.base import Engine
 
 #: Frames that are looked at together where all are looked through.

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch, hashed, index_of, odd_factors
 from mixtura.data.journal import Journal, Sums
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, is_memory_mapped
 from mixtura.data.meter import spent_on, waited_for
 from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import AnyBatch
-from mixtura.data.tables import Batch, hashed, index_of, odd_factors
 from mixtura.exceptions import InvalidInputError
 
 #: Sums over fewer numbers are not worth to be written down.

@@ -8,8 +8,8 @@ from typing import ClassVar, Generic
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.sequences import AnyBatch, Batched
-from mixtura.data.tables import Batch
 from mixtura.data.targets import beside_features
 
 

@@ -18,9 +18,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from mixtura.answers.condition import Condition, Given, draw_by_chance
+from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.schema import Schema
-from mixtura.data.tables import Batch
 from mixtura.densities import DENSITIES, Auto, Diagonal, Full, HolePattern, LowRank, Structure
 from mixtura.engines import Engine, engine_of
 from mixtura.estimators.base import FIT_CONSTRAINTS

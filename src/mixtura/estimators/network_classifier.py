@@ -17,11 +17,11 @@ from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from mixtura.answers.condition import Condition, Given
+from mixtura.data.batch import UNLABELED, Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.data.labels import CodedLabels, labeled_mask, read_labels
 from mixtura.data.lazy import Opened
 from mixtura.data.schema import Schema
-from mixtura.data.tables import UNLABELED, Batch
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine, engine_of
 from mixtura.estimators.base import FIT_CONSTRAINTS

@@ -16,8 +16,8 @@ from torch import Tensor
 from mixtura.answers.condition import Condition, Given
 from mixtura.answers.intervals import network_interval, network_means
 from mixtura.answers.next_feature import Cost, next_for_network, unit_costs
+from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
-from mixtura.data.tables import Batch
 from mixtura.densities import Structure
 from mixtura.engines import Engine, engine_of
 from mixtura.estimators.network import NetworkEstimator, draw_rows

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mixtura.constants import SHARES
 from mixtura.data.atoms import Atoms
+from mixtura.data.batch import UNLABELED, Batch
 from mixtura.data.curves import Curves
 from mixtura.data.given import Device
 from mixtura.data.indicators import Indicators
@@ -21,7 +22,6 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
 from mixtura.data.sequences import AnyBatch, SequenceBatch, warn_of_lengths
-from mixtura.data.tables import UNLABELED, Batch
 from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.densities.product import numeric_part
 from mixtura.engines import Engine, engine_of

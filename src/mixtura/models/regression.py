@@ -12,11 +12,11 @@ from scipy.special import logsumexp, softmax
 from torch import Tensor
 
 from mixtura.constants import LOG_2PI
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
-from mixtura.data.tables import Batch
 from mixtura.data.targets import without_targets
 from mixtura.densities.gaussian import Gaussian
 from mixtura.exceptions import UnsupportedError

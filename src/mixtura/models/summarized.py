@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
 from mixtura.data.sequences import SequenceBatch
-from mixtura.data.tables import Batch
 from mixtura.models.summary import Summary
 from mixtura.parts import storable
 

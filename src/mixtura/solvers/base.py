@@ -11,8 +11,8 @@ import torch
 from sklearn.base import clone
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
-from mixtura.data.tables import Batch
 from mixtura.densities import Density, Statistics
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Engine

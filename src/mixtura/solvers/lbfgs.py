@@ -13,7 +13,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Statistics
 from mixtura.densities.base import add_statistics
 from mixtura.engines import Engine, Prepared

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.engines import Contrast, Engine, Punched
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack

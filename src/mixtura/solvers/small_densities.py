@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import expit, gammaln, psi
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Categorical, Density, Product
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import DiagonalGaussian

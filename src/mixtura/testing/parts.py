@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import (
     Density,
     DiagonalGaussian,

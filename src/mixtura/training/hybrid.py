@@ -11,8 +11,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.labels import class_masses
-from mixtura.data.tables import Batch
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Engine, Punched
 from mixtura.exceptions import warn

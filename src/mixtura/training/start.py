@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mixtura.data.atoms import Atoms
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import (
     Categorical,
     Density,

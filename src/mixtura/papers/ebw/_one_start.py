@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Parameters, Setting
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import Diagonal
 from mixtura.engines import Engine, resolve_device
 from mixtura.estimators import MixtureClassifier

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Parameters
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.engines import Engine, resolve_device
 from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid import _side_by_side as side_by_side

@@ -15,9 +15,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Parameters
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import FullGaussian, Gaussian
 from mixtura.engines import Engine, resolve_device
 from mixtura.models.mixture import Mixture
