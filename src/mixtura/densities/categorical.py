@@ -22,12 +22,13 @@ _MOST_RAISED = 0.5
 
 
 @lru_cache(maxsize=256)
-def _slots(levels: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """First slot of each column (d,), and the column of each slot (S,)."""
+def _slots(levels: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """First slot of each column (d,); the column of each slot (S,), and its number of slots."""
     with torch.inference_mode(False):  # whoever asks first, gradients may need them later
         size = torch.tensor(levels)
         column = torch.arange(len(levels)).repeat_interleave(size)
-        return (size.cumsum(0) - size).to(device), column.to(device)
+        parts = size.cumsum(0) - size, column, size.double()[column]
+        return tuple(part.to(device) for part in parts)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class Categorical(Density[Batch]):
         return self.log_chance.shape[0]
 
     @property
-    def _layout(self) -> tuple[Tensor, Tensor]:
+    def _layout(self) -> tuple[Tensor, Tensor, Tensor]:
         return _slots(self.levels, self.log_chance.device)
 
     def by_column(self, values: Tensor) -> tuple[Tensor, ...]:
@@ -154,7 +155,8 @@ class Categorical(Density[Batch]):
         }
 
     def center(self, statistics: Statistics) -> Tensor:
-        return self.location
+        """Of no matter: imagined rows have all categories."""
+        return self.log_chance.new_zeros(self.n_components, len(self.levels))
 
     def own_statistics(self) -> Statistics:
         return self.spread_statistics(self.spread, self.location)
@@ -169,9 +171,12 @@ class Categorical(Density[Batch]):
         unseen = self._total(count) <= tiny
         count = torch.where(unseen, self.spread, count)
         chance = count / self._total(count)
-        floor = (_MOST_RAISED / self._total(torch.ones_like(chance))).clamp_max(self.floor)
+        floor = (_MOST_RAISED / self._layout[2]).clamp_max(self.floor).to(chance)
+        low = None
         for _ in range(_ROUNDS):
-            low = chance <= floor
+            before, low = low, chance <= floor
+            if before is not None and torch.equal(before, low):
+                break
             spare = 1.0 - self._total(torch.where(low, floor, 0.0))
             high = torch.where(low, 0.0, chance)
             scaled = high * spare / self._total(high).clamp_min(tiny)

@@ -30,6 +30,8 @@ from mixtura.numerics import Context
 
 #: Columns whose pattern a float64 holds exactly, as the bits of one number.
 _BITS = 52
+#: Numbers of rows up to which those without holes go with the others: overhead is what costs.
+_FEW = 10_000
 
 
 def by_holes(batch: Batch) -> list[tuple[Tensor | slice, Tensor, Holes | None]]:
@@ -42,7 +44,7 @@ def _by_holes(
 ) -> list[tuple[Tensor | slice, Tensor, Holes | None]]:
     if observed is None or (whole := observed.all(1)).all():
         return [(slice(None), x, None)]
-    if not whole.any():
+    if not whole.any() or x.numel() <= _FEW:
         return [(slice(None), x, Holes(observed))]
     full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
     return [(full, x[full], None), (holes, x[holes], Holes(observed[holes]))]
