@@ -10,7 +10,8 @@ import pytest
 from sklearn.base import clone
 
 from mixtura import MixtureClassifier, MixtureDensity, load
-from mixtura.engines import Engine, table
+from mixtura.data import tables
+from mixtura.engines import Engine
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.solvers import EBW, EM, LBFGS, Adam
 
@@ -40,7 +41,7 @@ def rows():
 
 @pytest.fixture(autouse=True)
 def _all_is_recorded(monkeypatch):
-    monkeypatch.setattr(table, "_WORTH", 0)
+    monkeypatch.setattr(tables, "_WORTH", 0)
 
 
 @pytest.fixture

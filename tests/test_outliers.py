@@ -18,6 +18,7 @@ from mixtura import (
     SequenceMixtureClassifier,
 )
 from mixtura.data.scaling import Scaling
+from mixtura.data.tables import Table
 from mixtura.densities import LowRank
 from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning
@@ -145,7 +146,8 @@ def fitted_classes(X, y, weight=None):
 
 
 def plain_engine(X, y=None):
-    return Engine(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+    table = Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+    return Engine(table)
 
 
 def test_the_order_of_rows_does_not_matter(rng):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from mixtura.data.batch import Batch
+from mixtura.data.tables import Batch
 
 
 def without_targets(batch: Batch, n_targets: int) -> Batch:
