@@ -31,7 +31,7 @@ from benchmarks.classifiers import ABSENT, CLASSIFIERS, SPREADING
 from benchmarks.speed import origin
 from benchmarks.tables import MOST_ROWS, TABLES, load_table
 from mixtura import MixtureClassifier
-from mixtura.data.tables import UNLABELED
+from mixtura.data.batch import UNLABELED
 from mixtura.papers.tables import halves, hide_labels, punch_at_random
 
 OUTPUT = Path("defaults.jsonl")

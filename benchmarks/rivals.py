@@ -14,12 +14,11 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from mixtura import engines
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
-from mixtura.data.sequences import SequenceTable
 from mixtura.densities import DiagonalGaussian, FullGaussian, HiddenMarkov, LowRankGaussian
-from mixtura.engines import Engine
-from mixtura.estimators.reading import training_engine
+from mixtura.engines import Engine, SequenceEngine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Likelihood, Margin, beside_likelihood
 from mixtura.progress import Progress
@@ -50,7 +49,7 @@ def per_step(run: Run, repeats: int = 3) -> float:
 
 def engine_of(X: np.ndarray, y: np.ndarray | None = None, device: str = "cpu") -> Engine:
     """Rows as an estimator would hold them, in their own units."""
-    return training_engine(Matrix(X), y, np.ones(len(X)), Scaling.identity(X.shape[1]), device)
+    return engines.engine_of(Matrix(X), y, np.ones(len(X)), Scaling.identity(X.shape[1]), device)
 
 
 def em_step(side: str, kind: str, shape: tuple[int, int, int], dtype: str) -> float:
@@ -229,6 +228,6 @@ def baum_welch(side: str, shape: tuple[int, int, int], left_to_right: bool) -> f
         states, *map(torch.from_numpy, (first, moves)), left_to_right=left_to_right
     )
     scaling, device = Scaling.identity(CHANNELS), torch.device("cpu")
-    engine = Engine(SequenceTable(frames, lengths, scaling=scaling, device=device))
+    engine = SequenceEngine(frames, lengths, scaling=scaling, device=device)
     start = Mixture.single(chain)
     return per_step(lambda steps: EM(steps, tol=-1.0).run(start, Likelihood(), engine, Progress()))

@@ -18,7 +18,6 @@ import torch
 from mixtura import MixtureDensity
 from mixtura.data.lazy import LazyRows, MappedRows
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.densities import Statistics
 from mixtura.engines import Engine
 from mixtura.objectives import Likelihood
@@ -54,7 +53,7 @@ def main() -> None:
     units = {"scaling": Scaling.identity(FEATURES), "device": device}
 
     def one_pass(rows: np.ndarray | LazyRows, dtype: torch.dtype) -> tuple[float, Statistics]:
-        engine = Engine(Table(rows, **units, dtype=dtype))
+        engine = Engine(rows, **units, dtype=dtype)
         taken = fastest(lambda: engine.sum(step, mixture.density), device)
         return taken, engine.sum(step, mixture.density)
 

@@ -12,7 +12,6 @@ from sklearn.naive_bayes import GaussianNB
 
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, SequenceMixtureClassifier
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.datasets import make_lobes
 from mixtura.datasets.generators import LOBE_CENTERS
 from mixtura.densities import Auto, Diagonal, Full, LowRank
@@ -49,8 +48,7 @@ def lobes():
 def grown(lobes, discriminative, n_stages=2, **options):
     """The mixtures after each stage, and their shares; components are single Gaussians."""
     X, y, weight = lobes
-    table = Table(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
-    engine = Engine(table)
+    engine = Engine(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
 
     def begin(engine, generator):
         return Recipe(Full(FLOOR), EM()).start(engine, 1, generator)
@@ -447,8 +445,8 @@ def test_the_temperature_is_where_training_is_half_as_unsure_as_held_back_rows_a
     """
     X, y = rng.normal(size=(40, 12)), np.repeat([0, 1], 20)
     X[:, 0] += 1.5 * y
-    table = Table(X, y, scaling=Scaling.identity(12), device=torch.device("cpu"))
-    engine, found = Engine(table), {}
+    engine = Engine(X, y, scaling=Scaling.identity(12), device=torch.device("cpu"))
+    found = {}
     for floor in (1e3, 1e-3):
         recipe = Recipe(Full(floor), EM())
         learner = Learner(lambda rows, g, recipe=recipe: recipe.start(rows, 1, g), EM(), 2)

@@ -19,7 +19,6 @@ from mixtura import (
     progress,
 )
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.engines import Engine
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, warn_if_cut_short
@@ -43,18 +42,18 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     """What a fit takes for the time: as much of it passes as rows are read."""
-    read, ticking = Table.batch, Clock()
+    read, ticking = Engine._rows_at, Clock()
 
-    def batch(self, index):
+    def rows_at(self, index):
         found = read(self, index)
         ticking.now += SECONDS_PER_ROW * len(found)
         return found
 
-    def chunks(self, n_rows):
-        return (self.batch(slice(at, at + n_rows)) for at in range(0, len(self), n_rows))
+    def rows_in_order(self, n_rows):
+        return (self._rows_at(slice(at, at + n_rows)) for at in range(0, len(self), n_rows))
 
-    monkeypatch.setattr(Table, "batch", batch)
-    monkeypatch.setattr(Table, "chunks", chunks)
+    monkeypatch.setattr(Engine, "_rows_at", rows_at)
+    monkeypatch.setattr(Engine, "_rows_in_order", rows_in_order)
     monkeypatch.setattr(progress, "time", ticking)
     return ticking
 
@@ -174,7 +173,7 @@ def test_samples_grow_as_time_allows(clock):
     watch, trained = Progress(max_time=100.0), []
 
     rows = np.zeros((300_000, 1))
-    table = Table(rows, scaling=Scaling.identity(1), device=torch.device("cpu"))
+    engine = Engine(rows, scaling=Scaling.identity(1), device=torch.device("cpu"))
 
     def train(sample, generator, latest):
         trained.append((len(sample), latest))
@@ -183,7 +182,7 @@ def test_samples_grow_as_time_allows(clock):
         return len(sample)
 
     budget = Budget(watch, train, lambda model, rows: -model, torch.Generator())
-    found = budget.run(Engine(table))
+    found = budget.run(engine)
     assert trained == [(1000, None), (10_000, None), (44_500, None), (178_000, 44_500)]
     assert found.n_rows == 178_000
 
@@ -215,7 +214,7 @@ def test_what_was_not_compared_is_said(clock):
 def test_a_loss_that_is_no_number_never_wins():
     """Of several models the best one is kept."""
     watch = Progress(max_time=1e9)
-    table = Table(np.zeros((9000, 1)), scaling=Scaling.identity(1), device=torch.device("cpu"))
+    engine = Engine(np.zeros((9000, 1)), scaling=Scaling.identity(1), device=torch.device("cpu"))
     sizes = []
 
     def train(rows, generator, latest):
@@ -225,5 +224,5 @@ def test_a_loss_that_is_no_number_never_wins():
 
     losses = {1: float("nan"), 2: 1.0}
     budget = Budget(watch, train, lambda model, rows: losses[model], torch.Generator())
-    found = budget.run(Engine(table))
+    found = budget.run(engine)
     assert (sizes[0], found.model) == (1000, 2)

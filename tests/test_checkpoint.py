@@ -10,8 +10,7 @@ import pytest
 from sklearn.base import clone
 
 from mixtura import MixtureClassifier, MixtureDensity, load
-from mixtura.data import tables
-from mixtura.engines import Engine
+from mixtura.engines import Engine, table
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.solvers import EBW, EM, LBFGS, Adam
 
@@ -41,7 +40,7 @@ def rows():
 
 @pytest.fixture(autouse=True)
 def _all_is_recorded(monkeypatch):
-    monkeypatch.setattr(tables, "_WORTH", 0)
+    monkeypatch.setattr(table, "_WORTH", 0)
 
 
 @pytest.fixture

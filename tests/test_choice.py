@@ -18,9 +18,8 @@ from mixtura import (
     load,
 )
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.densities import DiagonalGaussian, Full, LowRank, LowRankGaussian
-from mixtura.engines import Engine, PunchedEngine
+from mixtura.engines import Engine, Punched
 from mixtura.models.calibration import Calibration
 from mixtura.progress import Progress
 from mixtura.selection.held_out import Answers
@@ -31,8 +30,7 @@ FIXED = {"density": "diag", "tradeoff": 0.5, "n_components": 1}
 
 
 def engine_of(X, y):
-    table = Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
-    return Engine(table)
+    return Engine(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
 
 
 # -- rows with holes ---------------------------------------------------------------------------
@@ -41,7 +39,7 @@ def engine_of(X, y):
 def test_every_row_stands_beside_a_copy_with_holes(iris, generator):
     """Whole rows first; copies lose the stated share; the two share the row's weight."""
     X, y = iris
-    engine = PunchedEngine(engine_of(X, y), 0.3, generator)
+    engine = engine_of(X, y).seen(Punched(0.3, generator))
     (batch,) = engine.chunks(10**6)
     n = len(X)
     assert len(batch) == 2 * n
@@ -56,7 +54,7 @@ def test_every_row_stands_beside_a_copy_with_holes(iris, generator):
 
 def test_passes_repeat_their_holes_and_minibatches_do_not(iris, generator):
     """A sum over all rows is one function of the model; minibatches see ever new holes."""
-    engine = PunchedEngine(engine_of(*iris), 0.3, generator)
+    engine = engine_of(*iris).seen(Punched(0.3, generator))
     first, second = (torch.cat([b.observed for b in engine.chunks(64)]) for _ in range(2))
     assert torch.equal(first, second)
     index = torch.arange(50)
@@ -66,7 +64,7 @@ def test_passes_repeat_their_holes_and_minibatches_do_not(iris, generator):
 def test_natural_holes_stay(holey_iris, generator):
     """What is missing already is missing in both copies."""
     X, y = holey_iris
-    (batch,) = PunchedEngine(engine_of(X, y), 0.2, generator).chunks(10**6)
+    (batch,) = engine_of(X, y).seen(Punched(0.2, generator)).chunks(10**6)
     missing = torch.from_numpy(np.isnan(X))
     assert not batch.observed[: len(X)][missing].any()
     assert not batch.observed[len(X) :][missing].any()
@@ -389,7 +387,7 @@ def test_engines_agree_where_nothing_is_punched(iris, generator):
     )
     sums = [
         engine.sum(lambda b: {"x": (b.x * b.weight[:, None]).sum(0)}, density)["x"]
-        for engine in (plain, PunchedEngine(plain, 0.0, generator))
+        for engine in (plain, plain.seen(Punched(0.0, generator)))
     ]
     torch.testing.assert_close(*sums)
 

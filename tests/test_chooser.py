@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.densities import Full
 from mixtura.engines import Engine
 from mixtura.progress import Progress
@@ -53,7 +52,7 @@ def numbered(n, n_classes=2, weight=None):
     """Rows that hold their numbers, in classes that take turns."""
     rows, y = np.arange(float(n))[:, None], np.arange(n) % n_classes
     options = {"scaling": Scaling.identity(1), "device": torch.device("cpu")}
-    return Engine(Table(rows, y, weight, **options))
+    return Engine(rows, y, weight, **options)
 
 
 def make_chooser(engine, n_ways=1, watch=None, **options):
@@ -194,7 +193,7 @@ def test_the_best_stage_is_that_of_all_folds_together(rng):
 def of_targets(n, known):
     y = np.where(np.arange(n) < known, 0.5, np.nan)
     options = {"scaling": Scaling.identity(1), "device": torch.device("cpu")}
-    return Engine(Table(np.arange(float(n))[:, None], y, **options))
+    return Engine(np.arange(float(n))[:, None], y, **options)
 
 
 @pytest.mark.parametrize(

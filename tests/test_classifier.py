@@ -20,7 +20,6 @@ from sklearn.preprocessing import StandardScaler
 from small import PLAIN
 
 from mixtura import MixtureClassifier
-from mixtura.data.tables import Table
 from mixtura.densities import Diagonal, Full, LowRank
 from mixtura.engines import Engine
 from mixtura.estimators.plan import spread_prior
@@ -150,8 +149,8 @@ def test_outliers_are_a_share_of_the_weight(iris, rng):
     X, y = iris
     weight = np.where(rng.random(150) < 0.1, 9.0, 1.0)
     model = MixtureClassifier(**PLAIN).fit(X, y, sample_weight=weight)
-    table = Table(X, y, weight, scaling=model.scaling_, device=torch.device("cpu"))
-    rows, prior = Engine(table).merged(150), spread_prior(model)
+    engine = Engine(X, y, weight, scaling=model.scaling_, device=torch.device("cpu"))
+    rows, prior = engine.merged(150), spread_prior(model)
     scores = held_out_scores(model.mixture_, rows, prior).numpy()
     for share in (0.25, 0.5, 0.75):
         threshold = np.interp(share, np.linspace(0.0, 1.0, 1001), model.score_quantiles_)

@@ -10,9 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from mixtura.data.labels import encode_labels, labeled_mask, read_labels
 from mixtura.data.lazy import is_memory_mapped
 from mixtura.data.scaling import Scaling
-from mixtura.data.sequences import SequenceTable
-from mixtura.data.tables import Table, resolve_device
-from mixtura.engines import Engine
+from mixtura.engines import Engine, SequenceEngine, resolve_device
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
 CPU = torch.device("cpu")
@@ -96,9 +94,9 @@ def test_batches_are_the_rows(mapped, rng, memory_mapped):
     """Whole, sliced, indexed, subset of a subset: values, masks, labels and weights agree."""
     X, y, weight = holes(rng.normal(size=(50, 3)), rng), rng.integers(3, size=50), rng.random(50)
     source = memory_mapped(X) if mapped else X
-    table = Table(source, y, weight, scaling=Scaling.identity(3), device=CPU)
-    assert len(table) == 50
-    assert table.n_features == 3
+    engine = Engine(source, y, weight, scaling=Scaling.identity(3), device=CPU)
+    assert len(engine) == 50
+    assert engine.n_features == 3
 
     def check(batch, index):
         missing = np.isnan(X[index])
@@ -107,23 +105,23 @@ def test_batches_are_the_rows(mapped, rng, memory_mapped):
         np.testing.assert_array_equal(batch.y, y[index])
         np.testing.assert_array_equal(batch.weight, weight[index])
 
-    check(table.batch(slice(None)), np.arange(50))
+    check(engine.batch(slice(None)), np.arange(50))
     order = rng.permutation(50)
-    check(table.batch(torch.from_numpy(order)), order)
-    part = table.take(order[:20])
+    check(engine.batch(torch.from_numpy(order)), order)
+    part = engine.take(order[:20])
     check(part.batch(slice(5, 15)), order[5:15])
     again = part.take(np.array([3, 1, 7]))
     check(again.batch(slice(None)), order[[3, 1, 7]])
-    check(Engine(table).labeled_as(1).all_rows(), np.flatnonzero(y == 1))
-    sizes = [len(batch) for batch in table.chunks(16)]
+    check(engine.labeled_as(1).all_rows(), np.flatnonzero(y == 1))
+    sizes = [len(batch) for batch in engine.chunks(16)]
     assert sizes == [16, 16, 16, 2]
 
 
 def test_complete_tables_have_no_mask(rng):
     """Nothing missing, nothing to carry."""
-    table = Table(rng.normal(size=(5, 2)), scaling=Scaling.identity(2), device=CPU)
-    assert table.batch(slice(None)).observed is None
-    assert not table.may_have_missing
+    engine = Engine(rng.normal(size=(5, 2)), scaling=Scaling.identity(2), device=CPU)
+    assert engine.batch(slice(None)).observed is None
+    assert not engine.may_have_missing
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["memory", "mapped"])
@@ -131,19 +129,19 @@ def test_casting(mapped, rng, memory_mapped):
     """Another floating type for rows and weights; the original stays."""
     X = rng.normal(size=(5, 2))
     source = memory_mapped(X) if mapped else X
-    table = Table(source, scaling=Scaling.identity(2), device=CPU)
-    single = table.cast(torch.float32)
+    engine = Engine(source, scaling=Scaling.identity(2), device=CPU)
+    single = engine.cast(torch.float32)
     assert single.batch(slice(None)).x.dtype == single.weight.dtype == torch.float32
-    assert table.batch(slice(None)).x.dtype == torch.float64
-    assert table.cast(torch.float64) is table
+    assert engine.batch(slice(None)).x.dtype == torch.float64
+    assert engine.cast(torch.float64) is engine
 
 
 def test_single_class(rng):
     """Labels become zero; the original stays."""
     y = rng.integers(3, size=20)
-    table = Table(rng.normal(size=(20, 2)), y, scaling=Scaling.identity(2), device=CPU)
-    assert not Engine(table).single_class().y.any()
-    np.testing.assert_array_equal(table.y, y)
+    engine = Engine(rng.normal(size=(20, 2)), y, scaling=Scaling.identity(2), device=CPU)
+    assert not engine.single_class().y.any()
+    np.testing.assert_array_equal(engine.y, y)
 
 
 @pytest.mark.parametrize("mapped", [False, True])
@@ -151,21 +149,21 @@ def test_values_per_row(mapped, rng, memory_mapped):
     """Entries that are there, in the weighted mean over rows; of sequences, in all their frames."""
     X, weight = holes(rng.normal(size=(300, 7)), rng, 0.6), rng.uniform(0.5, 2.0, 300)
     given = memory_mapped(X) if mapped else X
-    table = Table(given, weight=weight, scaling=Scaling.identity(7), device=CPU)
+    engine = Engine(given, weight=weight, scaling=Scaling.identity(7), device=CPU)
     expected = np.average((~np.isnan(X)).sum(1), weights=weight)
-    np.testing.assert_allclose(Engine(table).values_per_row, expected, 1e-12)
+    np.testing.assert_allclose(engine.values_per_row, expected, 1e-12)
     lengths = np.array([100, 150, 50])
-    whole = SequenceTable(X, lengths, scaling=Scaling.identity(7), device=CPU)
-    np.testing.assert_allclose(Engine(whole).values_per_row, (~np.isnan(X)).sum() / 3, 1e-12)
+    whole = SequenceEngine(X, lengths, scaling=Scaling.identity(7), device=CPU)
+    np.testing.assert_allclose(whole.values_per_row, (~np.isnan(X)).sum() / 3, 1e-12)
 
 
 def test_some_sequences_look_at_the_frames_of_all(rng):
     """In any order, and some of some; nothing is copied until they are looked through."""
     X, lengths = holes(rng.normal(size=(20, 2)), rng, 0.3), np.array([4, 1, 9, 6])
-    whole = SequenceTable(X, lengths, scaling=Scaling.identity(2), device=CPU)
+    whole = SequenceEngine(X, lengths, scaling=Scaling.identity(2), device=CPU)
     part = whole.take(np.array([3, 1, 0])).take(np.array([2, 0]))
     assert part._x is whole._x
-    expected = SequenceTable(
+    expected = SequenceEngine(
         np.vstack([X[:4], X[14:]]), lengths[[0, 3]], scaling=Scaling.identity(2), device=CPU
     )
     found, wanted = next(part.chunks(99)), next(expected.chunks(99))
@@ -178,9 +176,9 @@ def test_offsets_do_not_eat_the_digits(rng):
     """Float32 rows are centered in float64, and only then rounded."""
     X = (1e4 + rng.normal(size=(1000, 1))).astype(np.float32)
     scaling = Scaling.measure(X, np.ones(1000))
-    table = Table(X, scaling=scaling, device=CPU, dtype=torch.float32)
+    engine = Engine(X, scaling=scaling, device=CPU, dtype=torch.float32)
     expected = (X.astype(float) - X.astype(float).mean()) / X.astype(float).std()
-    np.testing.assert_allclose(table.batch(slice(None)).x, expected, 1e-5, 1e-5)
+    np.testing.assert_allclose(engine.batch(slice(None)).x, expected, 1e-5, 1e-5)
 
 
 def test_memory_maps_are_recognized(rng, memory_mapped):
@@ -196,7 +194,7 @@ def test_memory_maps_are_recognized(rng, memory_mapped):
 def test_taking_rows_of_a_batch(rng):
     """Every part follows, and another type keeps the mask."""
     X = holes(rng.normal(size=(10, 2)), rng, 0.5)
-    batch = Table(X, scaling=Scaling.identity(2), device=CPU).batch(slice(None))
+    batch = Engine(X, scaling=Scaling.identity(2), device=CPU).batch(slice(None))
     part = batch.take(slice(2, 5))
     assert len(part) == 3
     assert torch.equal(part.observed, batch.observed[2:5])

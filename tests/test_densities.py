@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import logistic
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import LowRankGaussian, LowRankPrecision, VectorDensity
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Likelihood

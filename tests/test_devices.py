@@ -15,7 +15,6 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.engines import Engine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
@@ -103,8 +102,8 @@ def problem(structure, device):
     labels = (torch.rand(60, generator=generator) < 0.4).long()
     x = truth.sample(labels, generator).numpy()
     x[torch.rand(x.shape, generator=generator).numpy() < 0.2] = np.nan
-    table = Table(x, labels.numpy(), scaling=Scaling.identity(4), device=device)
-    return start.to(device), Engine(table)
+    engine = Engine(x, labels.numpy(), scaling=Scaling.identity(4), device=device)
+    return start.to(device), engine
 
 
 def trained(solver, objective, structure, device, **named):

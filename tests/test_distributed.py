@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from mixtura import MixtureClassifier, MixtureDensity
-from mixtura.data import sharded, tables
+from mixtura.data import sharded
 from mixtura.distributed import Shard
-from mixtura.engines import Engine
+from mixtura.engines import Engine, table
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.solvers import EBW, EM, LBFGS
 
@@ -73,7 +73,7 @@ def refusals(rank, X, y):
 def work(rank, folder, stop):
     """What one of two processes does: it holds the rows up to `stop`, or those from there on."""
     torch.set_num_threads(1)
-    sharded._FEW_ROWS, tables._WORTH = 20, 0
+    sharded._FEW_ROWS, table._WORTH = 20, 0
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
     X, y = make_rows()
     mine = slice(0, stop) if rank == 0 else slice(stop, None)
@@ -154,7 +154,7 @@ def test_a_process_that_dies_is_an_error_at_the_others_and_its_fit_goes_on(found
     """With another number of processes: here with one, from the checkpoint of two."""
     assert "rank 0 has lost the other processes" in found[0]["lost"]
     computed, summed = [], Engine._summed
-    monkeypatch.setattr(tables, "_WORTH", 0)
+    monkeypatch.setattr(table, "_WORTH", 0)
     monkeypatch.setattr(Engine, "_summed", lambda *a: computed.append(1) or summed(*a))
     X, y = make_rows()
     expected = parameters(make_model("em").fit(X, y))

@@ -12,7 +12,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from mixtura import MixtureClassifier
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.datasets import make_spirals
 from mixtura.densities import DiagonalGaussian
 from mixtura.engines import Engine
@@ -176,7 +175,7 @@ def test_the_published_step(objective, rng):
     density = DiagonalGaussian(mean=mean.flatten(0, 1), variance=variance.flatten(0, 1), floor=1e-9)
     mixture = Mixture(density, log_alpha.flatten(), Layout([M] * C), log_rho)
     scaling = Scaling.identity(D)
-    engine = Engine(Table(X, y, weight, scaling=scaling, device=torch.device("cpu")))
+    engine = Engine(X, y, weight, scaling=scaling, device=torch.device("cpu"))
     ebw = EBW(factor=4.0, per_component=False)
     found = ebw.update(mixture, summed(ebw, mixture, objective, engine))
     margin = getattr(objective, "margin", None)
@@ -322,8 +321,8 @@ def spirals_start():
         6, density="diag", objective="likelihood", prior_rows=0, random_state=1
     ).fit(spirals.data, spirals.target)
     rows = spirals.data, spirals.target, np.ones(1000)
-    table = Table(*rows, scaling=model.scaling_, device=torch.device("cpu"))
-    return model.mixture_, Engine(table)
+    engine = Engine(*rows, scaling=model.scaling_, device=torch.device("cpu"))
+    return model.mixture_, engine
 
 
 @pytest.fixture(scope="module")

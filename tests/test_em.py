@@ -11,7 +11,6 @@ from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureClassifier
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.densities import Diagonal, DiagonalGaussian, Full, FullGaussian, LowRank
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
@@ -118,9 +117,9 @@ def test_agrees_with_sklearn(kind, n_iter, iris, rng):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         theirs.fit(X)
-    table = Table(X, scaling=Scaling.identity(4), device=torch.device("cpu"))
+    engine = Engine(X, scaling=Scaling.identity(4), device=torch.device("cpu"))
     start = our_mixture(kind, means, weights, variances)
-    ours = EM(n_iter, 0.0).run(start, Likelihood(), Engine(table), Progress()).model
+    ours = EM(n_iter, 0.0).run(start, Likelihood(), engine, Progress()).model
     covariances = theirs.covariances_
     if kind != "full":
         rows = covariances[:, None] * np.ones((1, 4)) if kind == "spherical" else covariances
@@ -135,13 +134,12 @@ def test_rows_in_single_precision_end_as_in_double(kind, rng, monkeypatch):
     """Also a component so narrow, and so far out, that float32 cannot tell its variances."""
     X = (rng.normal(size=(300, 3)) * [0.1, 0.5, 1.0]).astype(np.float32)
     X[:100] = 20.0 + 2e-3 * X[:100]
-    casts, cast = [], Table.cast
+    casts, cast = [], Engine.cast
     monkeypatch.setattr(em, "_WORTH", 0)
-    monkeypatch.setattr(Table, "cast", lambda table, to: casts.append(to) or cast(table, to))
+    monkeypatch.setattr(Engine, "cast", lambda table, to: casts.append(to) or cast(table, to))
     ends = []
     for rows in (X, X.astype(np.float64)):
-        table = Table(rows, scaling=Scaling.identity(3), device=torch.device("cpu"))
-        engine = Engine(table)
+        engine = Engine(rows, scaling=Scaling.identity(3), device=torch.device("cpu"))
         start = Recipe(kind, EM()).start(engine, 2, torch.Generator().manual_seed(0))
         ends.append(EM(50, 1e-9).run(start, Likelihood(), engine, Progress()).objective)
     assert casts == [torch.float32]
@@ -155,8 +153,7 @@ def test_factor_analysis_agrees_with_sklearn(wine):
 
     X = StandardScaler().fit_transform(wine[0])
     theirs = FactorAnalysis(2, tol=1e-10, max_iter=20_000, svd_method="lapack").fit(X).score(X)
-    table = Table(X, scaling=Scaling.identity(13), device=torch.device("cpu"))
-    engine = Engine(table)
+    engine = Engine(X, scaling=Scaling.identity(13), device=torch.device("cpu"))
     structure = LowRank(2, floor=1e-6)
     start = Recipe(structure, EM()).start(engine, 1, torch.Generator().manual_seed(0))
     result = EM(600, 1e-8).run(start, Likelihood(), engine, Progress())

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from mixtura.data import sequences
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
-from mixtura.engines import Engine, base
+from mixtura.engines import Engine, base, sequences
 from mixtura.testing import STRUCTURES, make_density, make_engine, make_mixture
 
 
 @pytest.fixture
 def tiny_chunks(monkeypatch):
     """Chunks of seven rows."""
-    monkeypatch.setattr(Table, "most_rows", {"cpu": 7, "cuda": 7})
+    monkeypatch.setattr(Engine, "most_rows", {"cpu": 7, "cuda": 7})
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def test_memory_of_a_chunk_is_bounded(structure, generator):
     small = make_density(*structure, generator, n_features=3)
     large = make_density(*structure, generator, n_components=10, n_features=40, rank=20)
     X = np.full((3, 40), np.nan)
-    holey = Engine(Table(X, scaling=Scaling.identity(40), device=torch.device("cpu")))
+    holey = Engine(X, scaling=Scaling.identity(40), device=torch.device("cpu"))
     rows = [holey.chunk_rows(density) for density in (small, large)]
     assert 1 <= rows[1] <= rows[0]
     assert rows[1] * large.row_cost(True) <= base._CHUNK_NUMBERS["cpu"]
@@ -91,10 +89,10 @@ def test_a_rare_class_is_not_lost_among_very_many_rows(monkeypatch):
     monkeypatch.setattr(base, "_SEARCHED", 100)
     y = np.repeat([0, 1], [2_000, 3])
     scaling = Scaling.identity(1)
-    table = Table(np.arange(2_003.0)[:, None], y, scaling=scaling, device=torch.device("cpu"))
-    merged = Engine(table).merged()
+    engine = Engine(np.arange(2_003.0)[:, None], y, scaling=scaling, device=torch.device("cpu"))
+    merged = engine.merged()
     assert torch.bincount(merged.y).tolist() == [100, 2]
-    assert Engine(table).merged(50).y.unique().tolist() == [0, 1]
+    assert engine.merged(50).y.unique().tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -112,14 +110,14 @@ def test_a_rare_class_is_not_lost_among_very_many_rows(monkeypatch):
 def test_rows_that_stand_for_several_come_in_parts(weight, parts):
     """So that folds can share them; nothing is added or lost."""
     x = np.arange(4.0)[:, None]
-    table = Table(
+    engine = Engine(
         x,
         np.array([0, 0, 0, 1]),
         np.array(weight, dtype=float),
         scaling=Scaling.identity(1),
         device=torch.device("cpu"),
     )
-    split = Engine(table).in_parts(4)
+    split = engine.in_parts(4)
     place = split.all_rows().x[:, 0].long()
     assert torch.bincount(place).tolist() == parts
     summed = torch.bincount(place, split.weight)
@@ -131,15 +129,15 @@ def test_copies_of_sequences_are_searched_for_some_frames_at_a_time(rng, monkeyp
     frames, lengths = rng.normal(size=(100_000, 10)), np.full(1_000, 100)
     frames[300:400] = frames[:100]
     frames[250, 3] = np.nan
-    table = sequences.SequenceTable(
+    engine = sequences.SequenceEngine(
         frames, lengths, scaling=Scaling.identity(10), device=torch.device("cpu")
     )
     tracemalloc.start()
-    keys = table.row_keys()
+    keys = engine.row_keys()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.2 * frames.nbytes
     assert keys[0] == keys[3]
     assert len(np.unique(keys)) == 999
     monkeypatch.setattr(sequences, "_SCAN_FRAMES", 7_919)
-    np.testing.assert_array_equal(table.row_keys(), keys)
+    np.testing.assert_array_equal(engine.row_keys(), keys)

@@ -17,7 +17,7 @@ from mixtura import (
     SequenceMixtureClassifier,
 )
 from mixtura.answers.subsets import Subsets, all_subsets, log_probs
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Density, DiagonalGaussian, FullGaussian, LowRank, Student
 from mixtura.exceptions import (
     DegenerateDataWarning,

@@ -12,9 +12,8 @@ from scipy.optimize import check_grad, minimize
 
 from mixtura import MixtureClassifier
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.densities import DiagonalGaussian, LowRank
-from mixtura.engines import Engine, PunchedEngine
+from mixtura.engines import Engine, Punched
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
@@ -113,8 +112,7 @@ def test_conditional_training_is_logistic_regression(rng):
     start = Mixture(
         density, torch.zeros(2).double(), layout, torch.full((2,), -math.log(2.0)).double()
     )
-    table = Table(X, y, scaling=Scaling.identity(2), device=torch.device("cpu"))
-    engine = Engine(table)
+    engine = Engine(X, y, scaling=Scaling.identity(2), device=torch.device("cpu"))
     result = LBFGS(300).run(start, Conditional(), engine, Progress())
     # Free variances make the logit quadratic, which contains the linear one.
     assert penalized_loss(result.model, Conditional(), engine) <= best + 1e-4
@@ -258,7 +256,7 @@ def test_minibatches_are_unbiased(name, size, generator):
 def test_punched_copies_share_the_weight_of_their_rows(generator):
     """With no holes in the copies, a minibatch says what it says without them."""
     start, engine = problem(("diag", "covariance"), generator)
-    punched, index = PunchedEngine(engine, 0.0, generator), torch.arange(7)
+    punched, index = engine.seen(Punched(0.0, generator)), torch.arange(7)
     plain, doubled = (
         losses_and_gradients(start, Conditional(), each, [index])[1] for each in (engine, punched)
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Categorical, HolePattern
 from mixtura.densities.base import add_statistics
 from mixtura.testing import check_frequencies, make_hole_pattern, slow_hole_counts, slow_hole_terms

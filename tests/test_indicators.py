@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 
 from mixtura import MixtureClassifier, load
 from mixtura.data.indicators import Indicators, quantile_knots
-from mixtura.engines import PunchedEngine
+from mixtura.engines import Punched
 from mixtura.solvers import LBFGS
 
 
@@ -133,7 +133,7 @@ def test_indicators_are_lost_together_and_count_as_one_column(fitted, pairs):
     engine = fitted.model_.engine(fitted._rows(pairs[0]), "cpu")
     scaling = fitted.model_.blend.members[-1].scaling
     plain, spread = (
-        PunchedEngine(each, 0.3, torch.Generator().manual_seed(1)).all_rows()
+        each.seen(Punched(0.3, torch.Generator().manual_seed(1))).all_rows()
         for each in (engine, engine.under(scaling))
     )
     assert torch.equal(plain.observed[:, list(scaling.origin)], spread.observed)

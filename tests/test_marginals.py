@@ -12,9 +12,9 @@ from sklearn.base import clone
 
 from mixtura import MixtureClassifier, load
 from mixtura.data.curves import KINDS, Curves
-from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.densities import Diagonal
+from mixtura.engines import Engine
 from mixtura.estimators import blending
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
@@ -354,8 +354,8 @@ def test_other_units_stay_finite():
     scaling = Scaling(np.zeros(1), np.ones(1))
     steep = Curves(np.array([[0.0, 1.0]]), np.array([[0.0, 1e30]]))
     X = np.array([[1.0], [1e9], [-1e9]])
-    table = Matrix(X).table(scaling=scaling, device=torch.device("cpu"), dtype=torch.float32)
-    x = table.under(replace(scaling, curves=steep)).batch(slice(3)).x
+    engine = Engine(X, scaling=scaling, device=torch.device("cpu"), dtype=torch.float32)
+    x = engine.under(replace(scaling, curves=steep)).batch(slice(3)).x
     assert torch.isfinite(x.square()).all()
 
 

@@ -16,12 +16,12 @@ from mixtura import (
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
 )
+from mixtura.data.batch import Batch
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import HolePattern
 from mixtura.densities.product import hole_patterns
-from mixtura.estimators.reading import training_engine
+from mixtura.engines import engine_of
 from mixtura.models.stack import Assignment
 from mixtura.selection.held_out import Losses
 from mixtura.solvers import EBW, EM, LBFGS, LinkedEM
@@ -127,7 +127,7 @@ def test_evidence_of_holes_against_a_loop():
     absent[:, 0] |= (y == 1) & (rng.random(40) < 0.5)
     x = np.where(absent, np.nan, rng.normal(size=(40, 3)))
     scaling = Scaling(np.zeros(3), np.ones(3))
-    engine = training_engine(Matrix(x), y, np.ones(40), scaling, "cpu")
+    engine = engine_of(Matrix(x), y, np.ones(40), scaling, "cpu")
     kinds = Assignment(torch.ones(1, 2, dtype=torch.bool), torch.arange(2))
     found = hole_evidence(engine, kinds, 2)
 
@@ -161,7 +161,7 @@ def test_weights_are_repetitions_to_evidence_of_holes():
     scaling = Scaling(np.zeros(4), np.ones(4))
     tables = (X, y, count * 1.0), (X[again], y[again], np.ones(len(again)))
     weighted, repeated = (
-        hole_evidence(training_engine(Matrix(x), label, weight, scaling, "cpu"), kinds, 2)
+        hole_evidence(engine_of(Matrix(x), label, weight, scaling, "cpu"), kinds, 2)
         for x, label, weight in tables
     )
     assert weighted.log_odds.abs().max() > 0.1

@@ -9,10 +9,10 @@ from memory import Largest
 from scipy.special import softmax
 
 import mixtura.densities.categorical as categorical
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch, Table
 from mixtura.densities import Categorical, Product
-from mixtura.engines import Engine, PunchedEngine
+from mixtura.engines import Engine, Punched
 from mixtura.exceptions import UnsupportedError
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
@@ -224,8 +224,8 @@ def problem(kind, generator, n=60, holes=True, unlabeled=False):
         X[:4] = np.nan
     weight = 0.5 + torch.rand(n, generator=generator).double().numpy()
     y = np.where(np.arange(n) % 3 == 0, -1, labels) if unlabeled else labels.numpy()
-    table = Table(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=CPU)
-    return start, Engine(table)
+    engine = Engine(X, y, weight, scaling=Scaling.identity(X.shape[1]), device=CPU)
+    return start, engine
 
 
 def slow_em_step(mixture, batch, rows=0.0, reference=None, unlabeled=None):
@@ -433,7 +433,7 @@ def test_gradients_improve(kind, name, rows, generator):
 def test_gradients_with_punched_holes(generator):
     """Holes that training punches are marginalized, and none that a row came with."""
     start, engine = problem(KINDS["informative"], generator)
-    punched = PunchedEngine(engine, 0.3, generator)
+    punched = engine.seen(Punched(0.3, generator))
     batch = next(punched.chunks(1000))
     assert torch.equal(batch.lacks(), engine.all_rows().lacks().repeat(2, 1))
     assert (batch.lacks() & batch.observed).sum() == 0

@@ -9,7 +9,7 @@ from scipy.special import softmax
 from sklearn.base import clone
 
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureDensity, load
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.models.fitted import typicality
 from mixtura.solvers import EM, LBFGS
 from mixtura.testing import check_frequencies, slow_fill, slow_log_prob

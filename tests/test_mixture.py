@@ -8,7 +8,7 @@ import torch
 from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.testing import STRUCTURES, dense_conditional, make_batch, make_density, make_mixture
 

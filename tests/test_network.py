@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.mixture import GaussianMixture
 
 from mixtura import MixtureNetworkClassifier
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Full
 from mixtura.engines import base
 from mixtura.models.fitted import run_over

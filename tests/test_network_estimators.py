@@ -10,7 +10,7 @@ from sklearn.datasets import load_diabetes, load_wine, make_blobs
 from sklearn.metrics import balanced_accuracy_score, r2_score
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor, load
-from mixtura.data import tables
+from mixtura.data import batch
 from mixtura.densities import categorical
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
 from mixtura.models.read_out import EMBEDDINGS
@@ -190,7 +190,7 @@ def test_predictions_in_inference_mode_do_not_spoil_later_fits(iris):
     settings = {"embedding": "posterior", "calibrate": False, "random_state": 0}
     settings["categorical_features"] = [4, 5, 6, 7]
     model = MixtureNetworkClassifier(2, **settings | brief(2, end_to_end=False)).fit(X, iris[1])
-    for cache in (categorical._slots, tables.index_of):
+    for cache in (categorical._slots, batch.index_of):
         cache.cache_clear()
     with torch.inference_mode():
         model.predict(X)

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mixtura import MixtureClassifier
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.datasets import make_ripley
 from mixtura.exceptions import InvalidInputError
 from mixtura.nn import FEATURES, MixtureHead, kl_weight

@@ -18,7 +18,6 @@ from mixtura import (
     SequenceMixtureClassifier,
 )
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.densities import LowRank
 from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning
@@ -146,8 +145,7 @@ def fitted_classes(X, y, weight=None):
 
 
 def plain_engine(X, y=None):
-    table = Table(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
-    return Engine(table)
+    return Engine(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
 
 
 def test_the_order_of_rows_does_not_matter(rng):

@@ -14,7 +14,6 @@ from sklearn.discriminant_analysis import (
 from sklearn.neighbors import kneighbors_graph
 
 from mixtura import MixtureClassifier, papers
-from mixtura.data.tables import Table
 from mixtura.datasets import load_dataset
 from mixtura.engines import Engine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin
@@ -225,9 +224,9 @@ def started():
         class_prior="uniform",
         random_state=0,
     ).fit(X, y)
-    table = Table(X, y, scaling=model.scaling_, device=torch.device("cpu"))
+    engine = Engine(X, y, scaling=model.scaling_, device=torch.device("cpu"))
     rows = np.arange(240)
-    return model.mixture_, Engine(table.take(rows[:160])), Engine(table.take(rows[160:]))
+    return model.mixture_, engine.take(rows[:160]), engine.take(rows[160:])
 
 
 @pytest.mark.parametrize("margin", [None, 3.0])

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from mixtura.data.tables import UNLABELED
+from mixtura.data.batch import UNLABELED
 from mixtura.papers import reproduce
 from mixtura.papers.network import table1
 from mixtura.papers.network.regression import RadialBasis

@@ -28,7 +28,8 @@ from mixtura import (
     PairwiseClassifier,
     SparseMixtureClassifier,
 )
-from mixtura.data import lazy, tables
+from mixtura.data import lazy
+from mixtura.engines import Engine
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
 from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
 
@@ -83,7 +84,7 @@ def files(frame, tmp_path_factory):
 def streaming(monkeypatch):
     """Less than a quarter of the rows comes into memory for good, and chunks are short."""
     monkeypatch.setattr(lazy, "_FEW", 250)
-    monkeypatch.setattr(tables.Table, "most_rows", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr(Engine, "most_rows", {"cpu": 64, "cuda": 64})
     monkeypatch.setattr(streamed, "_WINDOW", 400)
 
 

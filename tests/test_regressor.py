@@ -9,11 +9,11 @@ from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import OneHotEncoder
 
 from mixtura import MixtureNetworkRegressor, MixtureRegressor, load
+from mixtura.data.batch import Batch
 from mixtura.data.indicators import Indicators
-from mixtura.data.tables import Batch
 from mixtura.data.targets import beside_features, with_punched_features
 from mixtura.densities import Full, FullGaussian, LowRank
-from mixtura.engines import ContrastEngine
+from mixtura.engines import Contrast
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.models.regression import conditional, log_conditional
@@ -103,11 +103,11 @@ def test_the_tradeoff_is_per_observed_value(monkeypatch):
     """t log p(x, y) / V + (1 - t) log p(y | x) in rows of V values; the weights add up to one."""
     shares = []
 
-    def contrast(rows, n_targets, share):
+    def contrast(n_targets, share):
         shares.append(share)
-        return ContrastEngine(rows, n_targets, share)
+        return Contrast(n_targets, share)
 
-    monkeypatch.setattr("mixtura.training.joint.ContrastEngine", contrast)
+    monkeypatch.setattr("mixtura.training.joint.Contrast", contrast)
     X, y = draw(40, share=0.3)
     MixtureRegressor(2, density="diag", marginals="linear", tradeoff=0.3, **BRIEF).fit(X, y)
     n_values = 1.0 + (~np.isnan(X)).sum() / 40

@@ -13,7 +13,6 @@ from mixtura import (
     SequenceMixtureClassifier,
     load,
 )
-from mixtura.data.tables import Table
 from mixtura.densities import LowRank, LowRankGaussian, LowRankPrecision, Student
 from mixtura.engines import Engine
 from mixtura.exceptions import InvalidInputError, UnsupportedError
@@ -97,8 +96,8 @@ def test_a_classifier_is_ebw_from_the_start_of_em(solver, wine):
     start = MixtureClassifier(**BARE | {"objective": "likelihood"}, solver=EM(100, 0.01))
     start.fit(X, y)
     model = MixtureClassifier(solver=solver, **BARE).fit(X, y)
-    rows = Table(X, y, scaling=start.scaling_, device=torch.device("cpu"))
-    expected = solver.run(start.mixture_, Conditional(), Engine(rows), Progress()).model
+    rows = Engine(X, y, scaling=start.scaling_, device=torch.device("cpu"))
+    expected = solver.run(start.mixture_, Conditional(), rows, Progress()).model
     for name, value in expected.free().items():
         np.testing.assert_allclose(model.mixture_.free()[name], value, 1e-7, 1e-7)
     other = MixtureClassifier(solver=EBW(7), **BARE).fit(X, y)

@@ -9,10 +9,11 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
+from mixtura.data.atoms import Atoms
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
-from mixtura.densities import Diagonal, Full, LowRank, Student
-from mixtura.engines import ContrastEngine, Engine, PreparedEngine
+from mixtura.densities import Diagonal, Full, LowRank, Product, Student
+from mixtura.densities.hole_evidence import HoleEvidence
+from mixtura.engines import Contrast, Engine, Prepared, Punched
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network, NetworkStack, RegressionNetwork
 from mixtura.models.stack import Assignment, MixtureStack
@@ -22,7 +23,7 @@ from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior
 from mixtura.solvers.elastic_net import ElasticNet, NetworkPrior
 from mixtura.solvers.gradients import Packed
 from mixtura.solvers.lbfgs import explicit_sums, read_out_sums, traced_sums
-from mixtura.solvers.small import small_function
+from mixtura.solvers.small import _SMALL, small_function
 from mixtura.testing import (
     KINDS,
     make_categorical,
@@ -32,11 +33,22 @@ from mixtura.testing import (
     make_mixed,
     make_mixture,
 )
+from mixtura.training.evidence import with_evidence
 from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
 from mixtura.training.hybrid import Plan
 from mixtura.training.start import cluster
 
 COUNTS = [2, 1]
+
+
+def make_with_atoms(generator):
+    """Two values of the second column have chances."""
+    numbers = make_density("low_rank", "covariance", generator, n_features=4)
+    chances = make_categorical(generator, (3,), n_components=3)
+    atoms = Atoms((1,), ((0.5, -1.0),), ((0.5, -1.0),))
+    return Product(parts=(numbers, chances), columns=((0, 1, 2, 3),), atoms=atoms)
+
+
 OBJECTIVES = {
     "conditional": Conditional(),
     "hybrid": Hybrid(Likelihood(0.4), Margin(3.0), 0.5),
@@ -47,6 +59,7 @@ DENSITIES = {
     "categories": lambda g: make_categorical(g, (3, 2), n_components=3),
     "mixed": lambda g: make_mixed(g, "full", n_components=3),
     "mixed, informative": lambda g: make_mixed(g, "low_rank", n_components=3, informative=True),
+    "atoms": make_with_atoms,
     "hole pattern": lambda g: make_hole_pattern(g, 3, n_components=3),
 }
 IMPLICIT = {"low_rank precision"}
@@ -54,7 +67,7 @@ IMPLICIT = {"low_rank precision"}
 SMALL = {
     f"{kind} covariance"
     for kind in ("diag", "full", "low_rank", "student_diag", "student_full", "student_low_rank")
-}
+} | {"categories", "mixed", "atoms"}
 
 
 def problems(name, count, generator, holes=True):
@@ -119,18 +132,25 @@ def test_derivatives_by_statistics_are_those_of_autograd(
     [Conditional(), *(Hybrid(Likelihood(), e, 0.3) for e in (Margin(3.0), Conditional()))],
 )
 @pytest.mark.parametrize("name", sorted(SMALL))
+@pytest.mark.parametrize("holes", [False, True])
 def test_small_problems_in_numpy_have_the_derivatives_of_autograd(
-    name, objective, prior_rows, generator
+    holes, name, objective, prior_rows, generator
 ):
     """Away from the start too, of one mixture and of a stack of them, also beside copies."""
-    starts, engine, folds = problems(name, 3, generator, holes=False)
+    starts, engine, folds = problems(name, 3, generator, holes)
     engine.y.clamp_(min=0)
     stack, rows = stacked(starts, engine, folds)
     priors = [SpreadPrior(prior_rows, 2.0 * each.density.typical_spread) for each in starts]
     many = SpreadPrior.stacked(priors, sum(COUNTS))
     cases = [(starts[0], engine, priors[0]), (stack, rows, many)]
-    if "student" not in name:
-        cases += [(model, ContrastEngine(each, 2, 0.3), prior) for model, each, prior in cases]
+    if holes or ("covariance" in name and "student" not in name):
+        cases += [(model, each.seen(Contrast(2, 0.3)), prior) for model, each, prior in cases]
+    if holes:
+        size = 3 * len(COUNTS), engine.n_features
+        drawn = (torch.randn(*size, dtype=torch.float64, generator=generator) for _ in range(2))
+        evidence = HoleEvidence(base=next(drawn)[:, 0], log_odds=next(drawn))
+        told, beside = with_evidence(stack, many, evidence)
+        cases.append((told, rows, beside))
     for model, each, prior in cases:
         packed, given = Packed(model.free(), model.n_problems), prior if prior_rows else None
         point = packed.pack(model.free())
@@ -143,19 +163,23 @@ def test_small_problems_in_numpy_have_the_derivatives_of_autograd(
 
 
 def test_which_problems_are_not_small(generator, monkeypatch):
-    """Rows with holes, many rows, and densities of other kinds are PyTorch's."""
+    """Holes at random, many rows or columns, and densities of other kinds are PyTorch's."""
     for name in DENSITIES.keys() - SMALL - {"hole pattern"}:
         (start,), engine, _ = problems(name, 1, generator, holes=False)
         assert small_function(start, Conditional(), engine, None) is None
     (start,), engine, _ = problems("full covariance", 1, generator)
-    for each in (engine, ContrastEngine(engine, 1, 0.3)):
-        assert small_function(start, Conditional(), each, None) is None
+    assert small_function(start, Conditional(), engine.seen(Punched(0.3, generator)), None) is None
+    wide = make_mixture(
+        make_density("full", "covariance", generator, n_features=13), COUNTS, generator
+    )
+    many = make_engine(wide, 60, generator, holes=True)
+    assert small_function(wide, Conditional(), many, None) is None
     (start,), engine, _ = problems("student_full covariance", 1, generator, holes=False)
-    assert small_function(start, Conditional(), ContrastEngine(engine, 1, 0.3), None) is None
+    assert small_function(start, Conditional(), engine.seen(Contrast(1, 0.3)), None) is None
     (start,), engine, _ = problems("full covariance", 1, generator, holes=False)
     numbers = len(engine) * start.n_components * engine.n_features
     for most in (numbers, numbers - 1):
-        monkeypatch.setattr("mixtura.solvers.small._SMALL", most)
+        monkeypatch.setitem(_SMALL, False, most)
         assert (small_function(start, Conditional(), engine, None) is None) == (most < numbers)
 
 
@@ -205,7 +229,7 @@ def networks(embedding, name, count, holes, generator, kind=Network):
 
 def prepared(model, engine):
     """The rows beside draws of what is missing."""
-    return PreparedEngine(engine, model.completed) if engine.may_have_missing else engine
+    return engine.seen(Prepared(model.completed)) if engine.may_have_missing else engine
 
 
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
@@ -378,7 +402,7 @@ def engine_of(X, y, levels=None):
     """Rows as they are."""
     scaling = Scaling.identity(X.shape[1])
     scaling = scaling if levels is None else scaling.sparing(np.array(levels))
-    return Engine(Table(X, y, scaling=scaling, device=CPU))
+    return Engine(X, y, scaling=scaling, device=CPU)
 
 
 #: Rows that are told by their only column; classes 0 to 2 and none, folds 0 to 2 and none.

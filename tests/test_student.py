@@ -10,8 +10,8 @@ from scipy.special import digamma
 from scipy.stats import t as student
 from students import make_student, reference_of
 
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch, Table
 from mixtura.densities import DENSITIES, Full, HiddenMarkov, Product, Student
 from mixtura.densities.base import Even
 from mixtura.densities.student import LEAST_DOF, MOST_DOF
@@ -255,7 +255,7 @@ def test_em_at_the_floor_never_goes_down(scale, generator):
 def engine_of(X, y=None):
     """Rows in their own units."""
     y = np.zeros(len(X), dtype=int) if y is None else y
-    return Engine(Table(X, y, scaling=Scaling.identity(X.shape[1]), device=CPU))
+    return Engine(X, y, scaling=Scaling.identity(X.shape[1]), device=CPU)
 
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from mixtura.data.resampling import resample
 from mixtura.data.scaling import Scaling
 from mixtura.data.sequence_input import read_sequences
 from mixtura.datasets import make_hmm_sequences
-from mixtura.engines import Engine
+from mixtura.engines import engine_of
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
 from mixtura.models.summarized import Summarized, _slopes
 from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _thresholds
@@ -21,14 +21,13 @@ from mixtura.solvers import EM
 from mixtura.training.groups import NOTHING, Folds
 from mixtura.training.summaries import SummaryPlan, _left_out, _Rows
 
-ANY_LENGTH = torch.tensor([0.0, torch.inf]).double()
 FAST = {"init": EM(3), "n_states": 2, "random_state": 0}
 
 
-def engine_of(X, y=None):
+def sequence_engine(X, y=None):
     X = read_sequences(X)
     scaling = Scaling.identity(X.values.shape[1])
-    return Engine(X.table(y, scaling=scaling, device=torch.device("cpu")))
+    return engine_of(X, y, None, scaling, "cpu")
 
 
 def waves(rng, n, n_channels=2, lengths=(20, 40)):
@@ -67,7 +66,7 @@ def test_channels_are_interpolated_between_observed_frames_as_numpy_does():
     for frames in X[1:]:
         frames[rng.random(frames.shape) < 0.4] = np.nan
     X[2][:, 1] = np.nan
-    found, seen = resample(engine_of(X).all_rows(), 16)
+    found, seen = resample(sequence_engine(X).all_rows(), 16)
     wanted = (np.arange(16) + 0.5) / 16
     for number, frames in enumerate(X):
         moment = (np.arange(len(frames)) + 0.5) / len(frames)
@@ -82,7 +81,7 @@ def test_channels_are_interpolated_between_observed_frames_as_numpy_does():
 
 def test_complete_channels_of_the_wanted_length_stay_as_they_are():
     X = np.random.default_rng(0).normal(size=(4, 20, 2))
-    found, seen = resample(engine_of(X).all_rows(), 20)
+    found, seen = resample(sequence_engine(X).all_rows(), 20)
     assert_allclose(found.movedim(1, 2), X, atol=1e-12)
     assert seen.all()
 
@@ -106,7 +105,7 @@ def test_kernels_and_shares_are_those_of_plain_loops(dilation):
 
 
 def test_principal_components_are_uncorrelated_and_ordered():
-    batch = engine_of(np.random.default_rng(0).normal(size=(30, 24, 2))).all_rows()
+    batch = sequence_engine(np.random.default_rng(0).normal(size=(30, 24, 2))).all_rows()
     learned = Summary.learn(batch)
     together = learned(batch)[0].chunk(len(learned.parts()), 2)
     for part, x in zip(learned.parts(), together, strict=True):
@@ -150,7 +149,7 @@ def test_covariances_are_those_within_classes(rng):
     x = rng.normal(size=(40, 2, 2)) + y[:, None, None]
     seen = np.stack([np.ones(40, dtype=bool), np.arange(40) % 4 > 1], 1)
     given = [torch.from_numpy(each) for each in (x, seen, y, weight, np.zeros((0, 4)))]
-    model = _Rows([None], given[:1], *given[1:4], given[4:], ANY_LENGTH).fit(2)
+    model = _Rows([None], given[:1], *given[1:4], given[4:]).fit(2)
     off = [
         x[:, d] - np.stack([_mean(x[:, d], weight, seen[:, d] & (y == c)) for c in y])
         for d in (0, 1)
@@ -179,8 +178,7 @@ def test_the_weight_is_the_one_that_predicts_sequences_left_out(better, rng):
     x = [torch.from_numpy(each) for each in ((apart, noise), (noise, apart))[better]]
     seen, weight = torch.ones(40, 1, dtype=torch.bool), torch.ones(40, dtype=torch.float64)
     for given, expected in ((x, better), ([x[better]] * 2, 0)):
-        lost = [torch.zeros(0, 3)] * 2
-        rows = _Rows([0, 1], given, seen, torch.from_numpy(y), weight, lost, ANY_LENGTH)
+        rows = _Rows([0, 1], given, seen, torch.from_numpy(y), weight, [torch.zeros(0, 3)] * 2)
         assert rows.fit(2).summary == expected
 
 
@@ -189,7 +187,7 @@ def test_lost_frames_move_means_and_add_noise(rng):
     y, x = torch.arange(20) % 2, torch.from_numpy(rng.normal(size=(20, 1, 3)))
     seen, weight = torch.ones(20, 1, dtype=torch.bool), torch.ones(20, dtype=torch.float64)
     lost = torch.from_numpy(rng.normal(1.0, 2.0, size=(500, 3)))
-    model = _Rows([0], [x], seen, y, weight, [lost], ANY_LENGTH).fit(2)
+    model = _Rows([0], [x], seen, y, weight, [lost]).fit(2)
     assert_allclose(model.shift, lost.numpy().mean(0) / 0.3)
     assert_allclose(model.noise, (lost.T @ lost).numpy() / 500 / 0.3)
     earlier = Summarized(0, model.means, model.covariance, model.noise, model.log_prior)
@@ -199,12 +197,12 @@ def test_lost_frames_move_means_and_add_noise(rng):
 def test_failed_channels_are_integrated_out_and_lost_frames_make_doubts(data):
     X, y = data[:2]
     everyone = Folds(torch.zeros(len(X), dtype=torch.long), [NOTHING])
-    engine = engine_of(X, y)
+    engine = sequence_engine(X, y)
     (model,) = SummaryPlan(2).trials(engine, everyone, torch.Generator().manual_seed(0), None)
     X = [frames.copy() for frames in X]
     X[0][:, 1] = np.nan
     X[2][: round(0.4 * len(X[2]))] = np.nan
-    batch = engine_of(X).all_rows()
+    batch = sequence_engine(X).all_rows()
     x, seen = model.summary(batch)
     assert seen[0].tolist() == [True, False]
     size, found = model.summary.n_components, model.class_log_joint(batch)
@@ -235,7 +233,7 @@ def test_patterns_of_channels_share_their_elimination(share, rng):
 def test_weights_are_repetitions(data):
     X, y = data[0][:20], data[1][:20]
     plan, folds = SummaryPlan(2), Folds(torch.zeros(20, dtype=torch.long), [NOTHING])
-    engine = engine_of(X, y)
+    engine = sequence_engine(X, y)
     twice = engine.with_answers(weight=torch.full((20,), 2.0).double())
     made = [
         plan.trials(each, folds, torch.Generator().manual_seed(0), None)[0]
@@ -416,7 +414,7 @@ def test_usual_distances_are_those_of_sequences_left_out(rng):
     seen = rng.random((30, 3)) < 0.8
     x *= seen[..., None]
     weight = torch.ones(30, dtype=torch.float64)
-    rows = _Rows([], [], torch.from_numpy(seen), torch.from_numpy(y), weight, [], ANY_LENGTH)
+    rows = _Rows([], [], torch.from_numpy(seen), torch.from_numpy(y), weight, [])
     means = np.stack([[x[(y == c) & s, d].mean(0) for d, s in enumerate(seen.T)] for c in (0, 1)])
     found = rows._usual(torch.from_numpy(x), torch.from_numpy(means)).numpy()
     own, far = np.zeros((30, 3)), np.zeros(30)

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from mixtura import MixtureClassifier
-from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.densities import Student
 from mixtura.engines import Engine
@@ -39,8 +38,8 @@ def test_tails_of_classes(shape, rng):
     make, wanted = SHAPES[shape]
     y = np.arange(600) % 3
     X = make(rng, 600) + 50.0 * y[:, None]
-    table = Matrix(X).table(y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
-    assert has_heavy_tails(Engine(table)) is wanted
+    engine = Engine(X, y, scaling=Scaling.identity(X.shape[1]), device=torch.device("cpu"))
+    assert has_heavy_tails(engine) is wanted
 
 
 @pytest.fixture(scope="module")

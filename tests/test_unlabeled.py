@@ -9,7 +9,6 @@ from sklearn.datasets import load_wine
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, load
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table
 from mixtura.engines import Engine
 from mixtura.exceptions import AmbiguousDataWarning
 from mixtura.selection.held_out import Answers
@@ -242,8 +241,8 @@ def test_fewer_unlabeled_rows_weigh_as_much():
     y = np.where(np.arange(100) < 10, 0, -1)
     weight = np.linspace(1.0, 2.0, 100)
     scaling, device = Scaling.identity(1), torch.device("cpu")
-    table = Table(np.arange(100.0)[:, None], y, weight, scaling=scaling, device=device)
-    few = Engine(table).fewer_unlabeled(Engine(table), 20)
+    engine = Engine(np.arange(100.0)[:, None], y, weight, scaling=scaling, device=device)
+    few = engine.fewer_unlabeled(engine, 20)
     known = few.y >= 0
     assert (int(known.sum()), int((~known).sum())) == (10, 20)
     balance = float(few.weight[~known].sum() / few.weight[known].sum())

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, softplus
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Parameters, Setting
-from mixtura.data.tables import Batch
 from mixtura.densities import Density, DiagonalGaussian, FullGaussian, Gaussian
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.columns import Products

@@ -91,16 +91,21 @@ def log_det_lower(factor: Tensor) -> Tensor:
 
 
 def eliminated(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverses and log determinants of positive definite matrices (..., D, D), by Gauss-Jordan.
-
-    Each step goes through all matrices at once: of thousands of small ones, that takes half the
-    time of one factorization after another.
-    """
+    """Inverses and log determinants of positive definite matrices (..., D, D)."""
     size = matrix.shape[-1]
     work = matrix.reshape(-1, size**2).mT.clone(memory_format=torch.contiguous_format)
-    work = work.view(size, size, -1)
-    pivots = work.new_empty(size, work.shape[2])
-    for at in range(size):
+    log_det = invert_in_step(work.view(size, size, -1))
+    return work.mT.reshape(matrix.shape), log_det.view(matrix.shape[:-2])
+
+
+def invert_in_step(work: Tensor) -> Tensor:
+    """Log determinants (N,) of positive definite matrices (D, D, N), which become their inverses.
+
+    By Gauss-Jordan, each step of which goes through all matrices at once: of thousands of small
+    ones, that takes half the time of one factorization after another.
+    """
+    pivots = torch.empty_like(work[0])
+    for at in range(len(work)):
         column = work[:, at].clone()
         factor = torch.reciprocal(column[at], out=pivots[at])
         row = work[at] * factor
@@ -108,8 +113,7 @@ def eliminated(matrix: Tensor) -> tuple[Tensor, Tensor]:
         work[:, at] = column.mul_(-factor)
         work[at] = row
         work[at, at] = factor
-    inverse = work.flatten(0, 1).mT.reshape(matrix.shape)
-    return inverse, -pivots.log_().sum(0).view(matrix.shape[:-2])
+    return -pivots.log_().sum(0)
 
 
 def is_positive_definite(matrix: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.distributions import Normal
 from torch.distributions import StudentT as StandardT
 
 from mixtura.data.atoms import Atoms
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Categorical, Density, Gaussian, Product, StudentT
 from mixtura.densities.patterns import distinct_patterns
 from mixtura.densities.product import hole_patterns

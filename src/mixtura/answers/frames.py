@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, Device
 from mixtura.data.sequence_input import Sequences
 from mixtura.data.sequences import SequenceBatch
-from mixtura.data.tables import Batch
 from mixtura.densities import EmissionMixtures, HiddenMarkov
 from mixtura.densities.gaussian import Gaussian
 from mixtura.exceptions import UnsupportedError

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from mixtura.answers.cells import Cells
 from mixtura.answers.subsets import Subsets, log_probs, with_means
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
-from mixtura.data.tables import Batch
 from mixtura.densities import Categorical, Density, DiagonalGaussian, Gaussian, HolePattern, Product
 from mixtura.engines import Engine
 from mixtura.models.fitted import Fitted, Observations, log_density, log_scale_of, run_over

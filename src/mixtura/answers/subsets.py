@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import LOG_2PI
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Categorical, Density, DiagonalGaussian, Gaussian, HolePattern, Product
 from mixtura.densities.patterns import distinct_patterns
 

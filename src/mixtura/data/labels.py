@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.utils import column_or_1d
 
+from mixtura.data.batch import UNLABELED
 from mixtura.data.columns import BOOLEANS, is_missing, name_of_type, unmasked
 from mixtura.data.given import ArrayLike
-from mixtura.data.tables import UNLABELED
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
 #: Rows that are counted at a time.

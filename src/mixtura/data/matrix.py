@@ -10,11 +10,7 @@ import numpy as np
 from mixtura.data.lazy import LazyRows
 
 if TYPE_CHECKING:
-    import torch
-
     from mixtura.data.journal import Journal
-    from mixtura.data.scaling import Scaling
-    from mixtura.data.tables import Table
 
 
 class Readings(Protocol):
@@ -69,27 +65,3 @@ class Matrix:
         """The rows with nothing known of some entries, a mask (n, D)."""
         untold = far if self.untold is None else far | self.untold
         return replace(self, values=np.where(far, np.nan, self.values), untold=untold)
-
-    def table(
-        self,
-        y: np.ndarray | None = None,
-        weight: np.ndarray | None = None,
-        *,
-        scaling: Scaling,
-        device: torch.device,
-        dtype: torch.dtype | None = None,
-    ) -> Table:
-        """The rows as tensors (of double precision, unless told), with labels and weights (n,)."""
-        from mixtura.data.tables import Table  # loads PyTorch
-
-        options = {} if dtype is None else {"dtype": dtype}
-        return Table(
-            self.values,
-            y,
-            weight,
-            scaling=scaling,
-            device=device,
-            untold=self.untold,
-            journal=self.journal,
-            **options,
-        )

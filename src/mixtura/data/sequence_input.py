@@ -26,10 +26,8 @@ from mixtura.data.long_frames import (
     warn_of_gaps,
     warn_of_times,
 )
-from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Categories
 from mixtura.data.sequence_forms import Form, library_of, with_columns
-from mixtura.data.sequences import SequenceTable
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
 _ACCEPTED = (
@@ -110,18 +108,6 @@ class Sequences:
     def values(self) -> np.ndarray:
         """All frames, (F, D)."""
         return self.frames
-
-    def table(
-        self,
-        y: np.ndarray | None = None,
-        weight: np.ndarray | None = None,
-        *,
-        scaling: Scaling,
-        device: torch.device,
-        dtype: torch.dtype = torch.float64,
-    ) -> SequenceTable:
-        """The sequences as tensors, always in double precision, with labels and weights (n,)."""
-        return SequenceTable(self.frames, self.lengths, y, weight, scaling=scaling, device=device)
 
     def with_values(self, values: np.ndarray) -> Sequences:
         """The same sequences with other frames, (F, D)."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 
 
 def without_targets(batch: Batch, n_targets: int) -> Batch:

@@ -1,6 +1,6 @@
 """Densities: what components are (`Full`, `LowRank`, ...), and the stacks they are trained as."""
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities.base import (
     Density,
     Statistics,

@@ -12,9 +12,9 @@ from typing import ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device, Setting
 from mixtura.data.sequences import AnyBatch
-from mixtura.data.tables import Batch
 from mixtura.exceptions import UnsupportedError
 from mixtura.parts import storable
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities.base import Density, Statistics, rand
 
 #: Up to so many categories in all, a matrix product with indicators is faster than looking up.
@@ -22,12 +22,13 @@ _MOST_RAISED = 0.5
 
 
 @lru_cache(maxsize=256)
-def _slots(levels: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """First slot of each column (d,), and the column of each slot (S,)."""
+def _slots(levels: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """First slot of each column (d,); the column of each slot (S,), and its number of slots."""
     with torch.inference_mode(False):  # whoever asks first, gradients may need them later
         size = torch.tensor(levels)
         column = torch.arange(len(levels)).repeat_interleave(size)
-        return (size.cumsum(0) - size).to(device), column.to(device)
+        parts = size.cumsum(0) - size, column, size.double()[column]
+        return tuple(part.to(device) for part in parts)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class Categorical(Density[Batch]):
         return self.log_chance.shape[0]
 
     @property
-    def _layout(self) -> tuple[Tensor, Tensor]:
+    def _layout(self) -> tuple[Tensor, Tensor, Tensor]:
         return _slots(self.levels, self.log_chance.device)
 
     def by_column(self, values: Tensor) -> tuple[Tensor, ...]:
@@ -96,15 +97,24 @@ class Categorical(Density[Batch]):
             return places
         return torch.where(batch.observed, places, self.log_chance.shape[1])
 
-    def _indicators(self, batch: Batch) -> Tensor:
+    @property
+    def is_small(self) -> bool:
+        """Whether all categories together are few enough to have indicators."""
+        return self.log_chance.shape[1] <= _FEW
+
+    def indicators(self, batch: Batch) -> Tensor:
         """(n, S), one where a category is observed."""
-        blank = batch.x.new_zeros(len(batch), self.log_chance.shape[1] + 1)
-        return blank.scatter_(1, self._places(batch), 1.0)[:, :-1]
+
+        def found() -> Tensor:
+            blank = batch.x.new_zeros(len(batch), self.log_chance.shape[1] + 1)
+            return blank.scatter_(1, self._places(batch), 1.0)[:, :-1]
+
+        return batch.once(("indicators", self.levels), found)
 
     def log_prob(self, batch: Batch) -> Tensor:
         log_chance = self.log_chance.to(batch.x.dtype)
-        if log_chance.shape[1] <= _FEW:
-            return self._indicators(batch) @ log_chance.mT
+        if self.is_small:
+            return self.indicators(batch) @ log_chance.mT
         missing = log_chance.new_zeros(1, self.n_components)
         return torch.cat([log_chance.mT, missing])[self._places(batch)].sum(1)
 
@@ -115,8 +125,8 @@ class Categorical(Density[Batch]):
     def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
         """Missing entries add nothing: columns are independent, so nothing tells them better."""
         slots = self.log_chance.shape[1]
-        if slots <= _FEW:
-            count = occupancy.mT @ self._indicators(batch)
+        if self.is_small:
+            count = occupancy.mT @ self.indicators(batch)
         else:
             places = self._places(batch)
             count = occupancy.new_zeros(slots + 1, self.n_components)
@@ -145,7 +155,8 @@ class Categorical(Density[Batch]):
         }
 
     def center(self, statistics: Statistics) -> Tensor:
-        return self.location
+        """Of no matter: imagined rows have all categories."""
+        return self.log_chance.new_zeros(self.n_components, len(self.levels))
 
     def own_statistics(self) -> Statistics:
         return self.spread_statistics(self.spread, self.location)
@@ -160,9 +171,12 @@ class Categorical(Density[Batch]):
         unseen = self._total(count) <= tiny
         count = torch.where(unseen, self.spread, count)
         chance = count / self._total(count)
-        floor = (_MOST_RAISED / self._total(torch.ones_like(chance))).clamp_max(self.floor)
+        floor = (_MOST_RAISED / self._layout[2]).clamp_max(self.floor).to(chance)
+        low = None
         for _ in range(_ROUNDS):
-            low = chance <= floor
+            before, low = low, chance <= floor
+            if before is not None and torch.equal(before, low):
+                break
             spare = 1.0 - self._total(torch.where(low, floor, 0.0))
             high = torch.where(low, 0.0, chance)
             scaled = high * spare / self._total(high).clamp_min(tiny)

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities.base import Density, Statistics, inward, keep_valid, outward
 
 _INNER = "each."

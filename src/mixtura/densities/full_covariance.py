@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import LOG_2PI
+from mixtura.data.batch import Batch
 from mixtura.data.given import Setting
-from mixtura.data.tables import Batch
 from mixtura.densities.base import Statistics, own_products, randn
 from mixtura.densities.gaussian import (
     NEGLIGIBLE,

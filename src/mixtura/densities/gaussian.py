@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import LOG_2PI
+from mixtura.data.batch import Batch
 from mixtura.data.given import Setting
-from mixtura.data.tables import Batch
 from mixtura.densities.base import Statistics, VectorDensity, add_statistics, randn
 from mixtura.densities.patterns import Holes, by_holes, in_order
 from mixtura.numerics import above, above_inverse, above_slope

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities.gaussian import Gaussian
 from mixtura.densities.patterns import Holes, in_order
 from mixtura.densities.submatrices import of_equal_size

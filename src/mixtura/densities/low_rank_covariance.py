@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import LOG_2PI
+from mixtura.data.batch import Batch
 from mixtura.data.given import Setting
-from mixtura.data.tables import Batch
 from mixtura.densities.base import Statistics, own_products, randn
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import (
@@ -39,6 +39,8 @@ from mixtura.numerics import (
 
 #: Features, and numbers in all clusters, up to which covariances are factored as one stack.
 _FEW_FEATURES, _FEW_NUMBERS = 64, 2_000_000
+#: Numbers up to which all components count for all rows: to look for them would cost more.
+_FEW = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +204,16 @@ class LowRankGaussian(LowRankForm):
         share, around, hidden = occupancy.mT, scatter.mT, 1.0 - seen
         size = share.abs() + around.abs()
         matters = size > NEGLIGIBLE * size.max()
+        if size.numel() * self.rank**2 <= _FEW:
+            matters = torch.ones_like(matters)
         component, row = matters.nonzero(as_tuple=True)
         counts = matters.sum(1).tolist()
         covariance, latent = pairs(component, row)
 
         def sums(values: Tensor, table: Tensor) -> Tensor:
             """(K, L, C) values (L, A) times the rows (n, C) that they belong to."""
+            if len(row) == size.numel():
+                return values.view(-1, *size.shape).transpose(0, 1) @ table
             parts = zip(values.split(counts, 1), row.split(counts), strict=True)
             return torch.stack([part @ table[rows] for part, rows in parts])
 

@@ -24,26 +24,30 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities.submatrices import STACK, Inverses, Submatrices, inverted
 from mixtura.numerics import Context
 
 #: Columns whose pattern a float64 holds exactly, as the bits of one number.
 _BITS = 52
+#: Numbers of rows up to which those without holes go with the others: overhead is what costs.
+_FEW = 10_000
 
 
 def by_holes(batch: Batch) -> list[tuple[Tensor | slice, Tensor, Holes | None]]:
     """Rows without holes, and rows with some: which they are, x, what is observed if not all."""
-    return [(rows, batch.x[rows], holes) for rows, holes in batch.once(_by_holes)]
+    return batch.once(by_holes, lambda: _by_holes(batch.x, batch.observed))
 
 
-def _by_holes(observed: Tensor | None) -> list[tuple[Tensor | slice, Holes | None]]:
+def _by_holes(
+    x: Tensor, observed: Tensor | None
+) -> list[tuple[Tensor | slice, Tensor, Holes | None]]:
     if observed is None or (whole := observed.all(1)).all():
-        return [(slice(None), None)]
-    if not whole.any():
-        return [(slice(None), Holes(observed))]
+        return [(slice(None), x, None)]
+    if not whole.any() or x.numel() <= _FEW:
+        return [(slice(None), x, Holes(observed))]
     full, holes = whole.nonzero().flatten(), (~whole).nonzero().flatten()
-    return [(full, None), (holes, Holes(observed[holes]))]
+    return [(full, x[full], None), (holes, x[holes], Holes(observed[holes]))]
 
 
 def in_order(parts: list[tuple[Tensor | slice, Tensor]], dim: int = 0) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mixtura.constants import SAME
 from mixtura.data.atoms import Atoms, Values
-from mixtura.data.tables import Batch, index_of
+from mixtura.data.batch import Batch, index_of
 from mixtura.densities.base import Density, Statistics, VectorDensity
 from mixtura.densities.categorical import Categorical
 
@@ -102,13 +102,15 @@ class Product(Density[Batch]):
 
     def _views(self, batch: Batch) -> Iterator[Batch]:
         """What each part looks at."""
-        rows, codes = (batch, None) if self.atoms is None else without_atoms(batch, self.atoms)
+        rows, codes, atoms = batch, None, self.atoms
+        if atoms is not None:
+            rows, codes = batch.once(atoms, lambda: without_atoms(batch, atoms))
         for columns in self.columns:
             yield _view(rows, columns)
         if codes is not None:
             yield codes
         if self.informative:
-            yield hole_patterns(batch)
+            yield batch.once(hole_patterns, lambda: hole_patterns(batch))
 
     def _each(self, batch: Batch, function: Callable[[Density, Batch], Answer]) -> list[Answer]:
         return [
@@ -154,7 +156,7 @@ class Product(Density[Batch]):
         """Those of all parts, flat, side by side."""
         return torch.cat([part.spread.flatten(1) for part in self.parts], 1)
 
-    def _spreads(self, spread: Tensor) -> list[Tensor]:
+    def spreads(self, spread: Tensor) -> list[Tensor]:
         """A flat spread (..., P), as each part has it."""
         shapes = [part.spread.shape[1:] for part in self.parts]
         flat = spread.split([shape.numel() for shape in shapes], -1)
@@ -168,12 +170,12 @@ class Product(Density[Batch]):
         return found + [center] * (len(self.parts) - len(found))
 
     def spread_log_prob(self, reference: Tensor) -> Tensor:
-        pairs = zip(self.parts, self._spreads(reference), strict=True)
+        pairs = zip(self.parts, self.spreads(reference), strict=True)
         first, *rest = [part.spread_log_prob(spread) for part, spread in pairs]
         return sum(rest, first)
 
     def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
-        trios = zip(self.parts, self._spreads(reference), self._centers(center), strict=True)
+        trios = zip(self.parts, self.spreads(reference), self._centers(center), strict=True)
         inner = [part.spread_statistics(spread, where) for part, spread, where in trios]
         return {"mass": torch.ones_like(inner[0]["mass"]), **self._outward(inner)}
 
@@ -311,6 +313,10 @@ def _view(batch: Batch, columns: tuple[int, ...]) -> Batch:
     """The rows, of some columns."""
     if columns == tuple(range(batch.x.shape[1])):
         return batch
+    return batch.once(columns, lambda: _some_columns(batch, columns))
+
+
+def _some_columns(batch: Batch, columns: tuple[int, ...]) -> Batch:
     index = index_of(columns, batch.x.device)
     observed = None if batch.observed is None else batch.observed[:, index]
     if observed is not None and observed.all():

@@ -9,9 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.packing import Packing
 from mixtura.data.sequences import SequenceBatch
-from mixtura.data.tables import Batch
 from mixtura.densities.base import Density, Statistics
 from mixtura.densities.chains import Forward, forward
 from mixtura.densities.hmm import HiddenMarkov

@@ -24,8 +24,8 @@ import torch
 from scipy.special import gammaincinv
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Setting
-from mixtura.data.tables import Batch
 from mixtura.densities.base import Statistics, VectorDensity, rand
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import Gaussian

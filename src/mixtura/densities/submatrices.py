@@ -17,7 +17,7 @@ from mixtura.numerics import eliminated, log_det_lower, lower_inverse, stack_pro
 #: worth that of so many small matrices.
 _STEP, STACK = 2, 256
 #: Features up to which nothing is gained by taking submatrices out of matrices.
-_WHOLE = 12
+WHOLE = 12
 #: Sides up to which matrices are inverted in step, and how many are worth it, by their side.
 _SMALL, _MANY = 16, 64
 
@@ -56,7 +56,7 @@ class Submatrices:
         """Of so many matrices."""
         n_stacks = max(1, n_matrices * len(mask) // STACK)
         step = max(_STEP, math.ceil(int(mask.sum(1).max()) / n_stacks))
-        stacks = list(of_equal_size(mask, step)) if mask.shape[1] > _WHOLE else []
+        stacks = list(of_equal_size(mask, step)) if mask.shape[1] > WHOLE else []
         return cls(mask, step, stacks)
 
 
@@ -164,5 +164,5 @@ class _OfParts(Inverses):
 
 def inverted(matrix: Tensor, which: Submatrices, vectors: Tensor) -> Inverses:
     """Of submatrices of matrices (K, D, D), and times vectors (K, B, h, D)."""
-    kind = _OfWhole if matrix.shape[1] <= _WHOLE else _OfParts
+    kind = _OfWhole if matrix.shape[1] <= WHOLE else _OfParts
     return kind(matrix, which, vectors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from copy import copy
-from typing import Generic, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from torch import Tensor
 from mixtura.data.journal import Sums
 from mixtura.data.lazy import SCAN_ROWS
 from mixtura.data.meter import counted
-from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import AnyBatch
-from mixtura.data.tables import Table
+from mixtura.engines.table import Table
+from mixtura.engines.views import View
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
@@ -33,142 +33,54 @@ class HasRowCost(Protocol):
         """Numbers held in memory for one row."""
 
 
-class Engine(Generic[AnyBatch]):
+class Engine(Table[AnyBatch]):
     """Rows (or sequences), their labels and weights, and how to work through them.
 
-    They are those of a table, or of another engine: subclasses say how they are seen.
+    Sums, minibatches and chunks see the rows as its `view` shows them: as they are, if it is None.
     """
 
-    def __init__(self, inner: Table | Engine[AnyBatch]) -> None:
-        self._inner: Engine[AnyBatch] = inner  # type: ignore[assignment]  # a table answers alike
+    view: View[AnyBatch] | None = None
 
-    def _around(self, inner: Engine[AnyBatch]) -> Self:
+    def seen(self, view: View[AnyBatch] | None) -> Self:
+        """The same rows, as a view shows them; as they are, for None."""
         other = copy(self)
-        other._inner = inner
+        vars(other).update(vars(self), view=view)  # what is kept of the rows, too
         return other
 
-    # -- what tables say -----------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, object]:
+        """Copies may get other rows, which their view has not seen."""
+        return {**super().__getstate__(), "view": copy(self.view)}
 
     @property
-    def y(self) -> Tensor:
-        """(n,) class of each row, -1 where it has none; or its target, NaN where it has none."""
-        return self._inner.y
-
-    @property
-    def weight(self) -> Tensor:
-        """(n,) weights: positive, but for copies that count against others."""
-        return self._inner.weight
-
-    @property
-    def scaling(self) -> Scaling:
-        """The map from the user's units into those of the rows."""
-        return self._inner.scaling
-
-    @property
-    def sizes(self) -> Tensor:
-        """(n,) how many densities of single frames the density of each row is made of."""
-        return self._inner.sizes
-
-    @property
-    def single(self) -> bool:
-        """Whether the rows came in float32; they are in double precision all the same."""
-        return self._inner.single
+    def doubled(self) -> bool:
+        """Whether every row stands beside a copy of itself."""
+        return self.view is not None and self.view.doubles
 
     @property
     def may_have_missing(self) -> bool:
         """Whether an entry may be missing."""
-        return self._inner.may_have_missing
-
-    @property
-    def has_holes(self) -> bool:
-        """Whether an entry is missing: all rows are looked at, if need be."""
-        return self._inner.has_holes
-
-    @property
-    def most_rows(self) -> dict[str, int]:
-        """Rows (or frames) that a chunk has at most, by device: "cpu" or "cuda"."""
-        return self._inner.most_rows
-
-    @property
-    def most_numbers(self) -> int:
-        """Numbers that a chunk of complete rows has on a CPU, at most."""
-        return self._inner.most_numbers
+        return self.doubled or self._told_missing is not False
 
     @property
     def n_here(self) -> int:
         """Rows that all chunks have together: all, or those of this process; copies included."""
-        return self._inner.n_here
-
-    @property
-    def uniform(self) -> bool:
-        """Whether all batches of as many rows have tensors of the same shapes, on the device."""
-        return self._inner.uniform
+        count = len(self) if self._lazy is None else self._lazy.n_here
+        return 2 * count if self.doubled else count
 
     def batch(self, index: slice | Tensor) -> AnyBatch:
         """The rows at `index`, to learn from."""
-        return self._inner.batch(index)
+        rows = self._rows_at(index)
+        return rows if self.view is None else self.view.batch(rows)
 
     def chunks(self, n_rows: int) -> Iterator[AnyBatch]:
         """The rows at hand in order, `n_rows` at a time: all, or those of this process."""
-        return self._inner.chunks(n_rows)
-
-    def recorded(self, compute: Callable[[], Sums]) -> Sums:
-        """Sums that a journal has, or that are computed and written into it, if there is one."""
-        return self._inner.recorded(compute)
-
-    def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
-        """Sums over all rows, from those that `function` gives for the rows at hand."""
-        return self._inner.reduced(sums, function)
-
-    def joined(self, parts: list[Tensor]) -> Tensor:
-        """What was found for each row, from that for the chunks at hand."""
-        return self._inner.joined(parts)
-
-    def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """All rows in an order that is random, `size` at a time."""
-        return self._inner.minibatch_indices(size, generator)
-
-    def row_keys(self) -> np.ndarray:
-        """(n,) numbers as good as random, the same for copies of a row."""
-        return self._inner.row_keys()
-
-    def take(self, index: np.ndarray) -> Self:
-        """The rows at the integer positions `index`."""
-        return self._around(self._inner.take(index))
-
-    def with_answers(self, y: Tensor | None = None, weight: Tensor | None = None) -> Self:
-        """The same rows with other labels or weights, (n,)."""
-        return self._around(self._inner.with_answers(y, weight))
-
-    def under(self, scaling: Scaling) -> Self:
-        """The same rows in other units."""
-        return self._around(self._inner.under(scaling))
-
-    def cast(self, dtype: torch.dtype) -> Self:
-        """The same rows in another floating type."""
-        return self._around(self._inner.cast(dtype))
-
-    # -- what follows --------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    @property
-    def device(self) -> torch.device:
-        return self.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.weight.dtype
+        rows = self._rows_in_order(max(1, n_rows // 2) if self.doubled else n_rows)
+        return rows if self.view is None else self.view.chunks(rows)
 
     @property
     def levels(self) -> tuple[int, ...]:
         """(D,) number of categories of each column, 0 for numbers."""
         return tuple(self.scaling.levels.tolist())
-
-    @property
-    def n_features(self) -> int:
-        return len(self.levels)
 
     @property
     def n_numbers(self) -> int:
@@ -187,12 +99,10 @@ class Engine(Generic[AnyBatch]):
     @property
     def values_per_row(self) -> float:
         """Observed values of a row, copies aside, in all frames: the mean by weight, at least 1."""
-        if isinstance(self._inner, Engine):
-            return self._inner.values_per_row
         values = self.sizes.double() * self.n_features
-        if self.may_have_missing:
-            missing = self.joined([batch.missing_share() for batch in self.chunks(SCAN_ROWS)])
-            values = values * (1.0 - missing)
+        if self._told_missing is not False:
+            parts = [batch.missing_share() for batch in self._rows_in_order(SCAN_ROWS)]
+            values = values * (1.0 - self.joined(parts))
         weight = self.weight.double()
         return max(float(weight @ values / weight.sum()), 1.0)
 

@@ -13,11 +13,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.data.given import ArrayLike
 from mixtura.densities import DENSITIES, Auto, Full, Structure
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.growing import fit_best
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, opened, training_engine
+from mixtura.estimators.reading import TABLE_CONSTRAINTS, opened
 from mixtura.estimators.rows import component_counts
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
@@ -128,7 +128,7 @@ class BoostedMixtureClassifier(DensityClassifier):
             counts = component_counts(self.n_components, rows)
             assert counts is not None  # only "auto" leaves them open
             scaling = self._scaled(rows.X, rows.weight, schema)
-            engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
+            engine = engine_of(rows.X, rows.y, rows.weight, scaling, self.device)
             structure, em = self._structure(engine, n_classes), resolve(self.solver, {"em": EM})
             asks = self.missingness == "auto" and engine.has_holes
             kinds = [False, True] if asks else [self.missingness == "informative"]

@@ -10,11 +10,11 @@ from os import PathLike
 
 import numpy as np
 
+from mixtura.data.batch import odd_factors
 from mixtura.data.journal import Journal
 from mixtura.data.lazy import LazyRows, chunks_of, shared
 from mixtura.data.matrix import Matrix
 from mixtura.data.sharded import OWN, ShardedRows
-from mixtura.data.tables import odd_factors
 from mixtura.estimators.answering import DensityEstimator
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import Observations

@@ -9,7 +9,7 @@ import torch
 
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.estimators.blending import curved
 from mixtura.estimators.classifying import EVEN, prefer_unlabeled
 from mixtura.estimators.plan import (
@@ -22,7 +22,6 @@ from mixtura.estimators.plan import (
     resized,
     resumed,
 )
-from mixtura.estimators.reading import training_engine
 from mixtura.estimators.rows import Rows, component_counts
 from mixtura.models.calibration import Calibration
 from mixtura.models.mixture import Mixture
@@ -100,7 +99,7 @@ def _engine(
     """The rows to learn from, in known units or in those that suit them."""
     scaling = estimator.scaling_ if estimator._resumes else scaling
     known = scaling or estimator._scaled(rows.X, rows.weight, schema)
-    engine = training_engine(rows.X, rows.y, rows.weight, known, estimator.device)
+    engine = engine_of(rows.X, rows.y, rows.weight, known, estimator.device)
     if scaling is None and estimator.marginals not in ("auto", "linear"):
         engine = engine.under(curved(engine, estimator.marginals))
     return engine

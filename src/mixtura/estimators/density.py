@@ -18,11 +18,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from mixtura.answers.condition import Condition, Given, draw_by_chance
+from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.schema import Schema
-from mixtura.data.tables import Batch
 from mixtura.densities import DENSITIES, Auto, Diagonal, Full, HolePattern, LowRank, Structure
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.clustering import Clustering, Fit, affordable, minus_log_likelihood
@@ -31,7 +31,6 @@ from mixtura.estimators.reading import (
     check_count,
     check_weight,
     opened,
-    training_engine,
 )
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Fitted, Observations, log_density
@@ -195,7 +194,7 @@ class MixtureDensity(Clustering):
     def _fit_rows(self, rows: Observations, weight: np.ndarray, schema: Schema) -> Self:
         previous = self._previous(schema) if self.warm_start else None
         scaling = self.scaling_ if previous else self._scaled(rows, weight, schema)
-        engine = training_engine(rows, None, weight, scaling, self.device)
+        engine = engine_of(rows, None, weight, scaling, self.device)
         with self._progress() as progress:
             outcome = self._train(engine, previous, progress)
         mixture = outcome.model.model

@@ -18,8 +18,8 @@ from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, Fittable, Setting
-from mixtura.data.tables import Batch
 from mixtura.estimators.answering import DensityEstimator
 from mixtura.estimators.base import Estimator
 from mixtura.exceptions import UnsupportedError

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from mixtura.data.batch import UNLABELED, Batch
 from mixtura.data.given import ArrayLike
 from mixtura.data.schema import Schema
-from mixtura.data.tables import UNLABELED, Batch
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.answering import DensityEstimator

@@ -17,13 +17,13 @@ from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from mixtura.answers.condition import Condition, Given
+from mixtura.data.batch import UNLABELED, Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.data.labels import CodedLabels, labeled_mask, read_labels
 from mixtura.data.lazy import Opened
 from mixtura.data.schema import Schema
-from mixtura.data.tables import UNLABELED, Batch
 from mixtura.densities import DENSITIES, Structure
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.network import NetworkEstimator, draw_rows
@@ -32,7 +32,6 @@ from mixtura.estimators.reading import (
     check_count,
     check_weight,
     opened,
-    training_engine,
 )
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
@@ -258,7 +257,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             known = rows.classes if len(rows.classes) else np.zeros(1)
             counts = read_counts(self.n_components, known)
         scaling = self._scaled(rows.X, rows.weight, schema)
-        engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
+        engine = engine_of(rows.X, rows.y, rows.weight, scaling, self.device)
         given = self.unlabeled_weight
         if given == 0.0 and not len(rows.classes):
             raise InvalidInputError(

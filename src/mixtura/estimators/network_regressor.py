@@ -16,10 +16,10 @@ from torch import Tensor
 from mixtura.answers.condition import Condition, Given
 from mixtura.answers.intervals import network_interval, network_means
 from mixtura.answers.next_feature import Cost, next_for_network, unit_costs
+from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
-from mixtura.data.tables import Batch
 from mixtura.densities import Structure
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.estimators.network import NetworkEstimator, draw_rows
 from mixtura.estimators.network_classifier import MixtureNetworkClassifier
 from mixtura.estimators.reading import (
@@ -27,7 +27,6 @@ from mixtura.estimators.reading import (
     check_count,
     check_weight,
     opened,
-    training_engine,
 )
 from mixtura.estimators.rows import check_held_back, read_targets, target_score
 from mixtura.exceptions import InvalidInputError
@@ -132,7 +131,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
             if (weight == 0).any():
                 rows, y, weight = rows.take(weight > 0), y[weight > 0], weight[weight > 0]
             scaling, generator = self._scaled(rows, weight, schema), self._generator()
-            engine = training_engine(rows, y, weight, scaling, self.device)
+            engine = engine_of(rows, y, weight, scaling, self.device)
             counts = None if self.n_components == "auto" else np.array([self.n_components])
             plans = self._plans(engine, 0, counts, None, 0.0, 0.5)
             with self._progress() as progress:

@@ -14,18 +14,14 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from mixtura.data.given import ArrayLike, Device, Parameters
+from mixtura.data.given import ArrayLike, Parameters
 from mixtura.data.in_memory import as_table
 from mixtura.data.labels import CodedLabels
 from mixtura.data.lazy import Openable, Opened, source_of
 from mixtura.data.matrix import Matrix
-from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sharded import Shard
-from mixtura.data.tables import resolve_device
-from mixtura.engines import Engine
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
-from mixtura.models.fitted import Observations
 
 #: What a matrix of numbers must be like.
 _NUMBERS: Parameters = {
@@ -112,14 +108,6 @@ def learn_table(
     schema = Schema.learn(as_table(X), categorical_features)
     rows = read_table(estimator, X, schema, unexpected, reset=True)
     return rows, schema.with_empty(rows.values)
-
-
-def training_engine(
-    rows: Observations, y: np.ndarray | None, weight: np.ndarray, scaling: Scaling, device: Device
-) -> Engine:
-    """Rows to learn from, in the model's units."""
-    place = resolve_device(device, rows.values.size)
-    return Engine(rows.table(y, weight, scaling=scaling, device=place))
 
 
 def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:

@@ -26,6 +26,7 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling, rounded_mean
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
+from mixtura.engines import engine_of
 from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
 from mixtura.estimators.conditioned import ConditionedRegressor
 from mixtura.estimators.reading import (
@@ -35,7 +36,6 @@ from mixtura.estimators.reading import (
     learn_table,
     opened,
     read_table,
-    training_engine,
 )
 from mixtura.estimators.regression import Comparison, make_plans
 from mixtura.estimators.rows import check_held_back, read_targets, target_score
@@ -168,7 +168,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         whole = Matrix(indicators.beside(rows.values, y))
         scaling = self._scaled(rows.values, y, weight, indicators)
         known = np.where(np.isnan(y).all(1), np.nan, 0.0)
-        engine = training_engine(whole, known, weight, scaling, self.device)
+        engine = engine_of(whole, known, weight, scaling, self.device)
         plans, generator = make_plans(self, engine, y.shape[1]), self._generator()
         with self._progress() as progress:
             compared = Comparison.of(plans, engine, spawn(generator), progress)

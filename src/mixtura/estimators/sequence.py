@@ -17,6 +17,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import Structure
+from mixtura.engines import engine_of
 from mixtura.estimators.channels import (
     CHAIN_CONSTRAINTS,
     SequenceEstimator,
@@ -26,7 +27,7 @@ from mixtura.estimators.channels import (
 )
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.pairwise import PairwiseClassifier
-from mixtura.estimators.reading import check_count, training_engine
+from mixtura.estimators.reading import check_count
 from mixtura.estimators.representing import METHODS, REPRESENTATIONS, SOLVERS, represent
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import NoDensityError, UnsupportedError
@@ -97,9 +98,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         Choose on held-out sequences how many stages there are, or how far discriminative training
         goes.
     calibrate : bool
-        Make probabilities honest by what models say of held-out sequences, whole and with holes,
-        and take it for possible that a frame is a glitch, which any state may emit; the density is
-        left alone.
+        Make probabilities honest by what models say of held-out sequences, whole and with holes;
+        the density is left alone.
     prior_rows : float
         Imagined frames per state, with the spread that states show on average, that keep
         covariances sound where real frames are few; 0 is plain maximum likelihood.
@@ -205,7 +205,7 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
 
     def _fit_rows(self, rows: Rows, schema: Schema) -> Self:
         scaling, generator = self._scaled(rows.X, rows.weight, schema), self._generator()
-        engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
+        engine = engine_of(rows.X, rows.y, rows.weight, scaling, self.device)
         with self._progress() as progress:
             found = represent(self, engine, len(rows.classes), generator, progress)
             model = found.fitted(scaling, schema, rows.classes, engine, progress)
@@ -222,11 +222,10 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         return self
 
     def _limited(self, model: Fitted, scaling: Scaling, rows: Rows, schema: Schema) -> Fitted:
-        """The model, which knows how far numbers and lengths went in training, and glitches."""
+        """The model, which knows how far numbers and lengths went in training."""
         assert isinstance(rows.X, Sequences)
         reach, lengths = self._reach(scaling, rows.X, schema), rows.X.lengths
-        span = int(lengths.min()), int(lengths.max())
-        return replace(model, reach=reach, lengths=span, bounded=self.calibrate)
+        return replace(model, reach=reach, lengths=(int(lengths.min()), int(lengths.max())))
 
     # -- pairs of classes ------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import DENSITIES, Structure
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.estimators.channels import (
     CHAIN_CONSTRAINTS,
     SequenceEstimator,
@@ -29,7 +29,7 @@ from mixtura.estimators.channels import (
     lengths_to_draw,
 )
 from mixtura.estimators.clustering import Clustering, Fit, affordable, minus_log_likelihood
-from mixtura.estimators.reading import check_count, check_weight, training_engine
+from mixtura.estimators.reading import check_count, check_weight
 from mixtura.exceptions import check_share
 from mixtura.models.fitted import Fitted, log_density
 from mixtura.models.mixture import Mixture
@@ -151,7 +151,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
 
     def _fit_rows(self, rows: Sequences, weight: np.ndarray, schema: Schema) -> Self:
         scaling, generator = self._scaled(rows, weight, schema), self._generator()
-        engine = training_engine(rows, None, weight, scaling, self.device)
+        engine = engine_of(rows, None, weight, scaling, self.device)
         with self._progress() as progress:
             plan = self._choose(rows, weight, scaling, spawn(generator), progress)
             outcome = _train(plan, engine, spawn(generator), progress)
@@ -193,7 +193,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
         some = None
         if open_count or open_states:
             most = int(np.clip(_MOST_FRAMES / rows.lengths.mean(), FEWEST, MOST_COMPARED))
-            engine = training_engine(rows, None, weight, scaling, self.device)
+            engine = engine_of(rows, None, weight, scaling, self.device)
             some = engine.merged().sample(most, spawn(generator))
         brief = replace(plan, em=plan.em.limited(_ITERATIONS))
         chooser = Chooser[ChainMixturePlan, Mixture](

@@ -24,10 +24,10 @@ from mixtura.data.lazy import Opened
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.estimators.base import FIT_CONSTRAINTS
 from mixtura.estimators.classifying import ModelClassifier
-from mixtura.estimators.reading import learn_table, opened, read_table, training_engine
+from mixtura.estimators.reading import learn_table, opened, read_table
 from mixtura.estimators.rows import Rows, component_counts, read_rows
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.columns import Kernel, Kernels, Products
@@ -272,7 +272,7 @@ class SparseMixtureClassifier(ModelClassifier):
         form, params = self._form(*values.shape), self._kernel_params(values.shape[1])
         scaling = Scaling.measure(values, rows.weight, getattr(self, "feature_names_in_", None))
         scaling = scaling if self.standardize else Scaling.identity(values.shape[1])
-        engine = training_engine(rows.X, rows.y, rows.weight, scaling, self.device)
+        engine = engine_of(rows.X, rows.y, rows.weight, scaling, self.device)
         generator = self._generator()
         with self._progress() as progress:
             basis = self._basis(form, params, engine, generator)

@@ -10,10 +10,9 @@ import torch
 
 from mixtura.data.labels import labeled_mask
 from mixtura.densities import DENSITIES, Auto
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.estimators.classifying import STREAMED, warn_of_rows_set_aside
 from mixtura.estimators.plan import make_plans, resumed, spread_prior
-from mixtura.estimators.reading import training_engine
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import run_over, typicality
@@ -97,7 +96,7 @@ def next_step(
     """
     plan = _stream_plan(estimator, rows)
     scaling, device = estimator.scaling_, estimator.device
-    engine = training_engine(rows.X, rows.y, rows.weight, scaling, device)
+    engine = engine_of(rows.X, rows.y, rows.weight, scaling, device)
     _refuse_far(rows.X.values, engine, estimator.schema_.names)
     mixture = replace(estimator.mixture_, learn_prior=plan.learn_prior).to(engine.device)
     count, prior = estimator.class_count_, spread_prior(estimator)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mixtura.constants import SHARES
 from mixtura.data.atoms import Atoms
+from mixtura.data.batch import UNLABELED, Batch
 from mixtura.data.curves import Curves
 from mixtura.data.given import Device
 from mixtura.data.indicators import Indicators
@@ -21,10 +22,9 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
 from mixtura.data.sequences import AnyBatch, SequenceBatch, warn_of_lengths
-from mixtura.data.tables import UNLABELED, Batch, resolve_device
 from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.densities.product import numeric_part
-from mixtura.engines import Engine
+from mixtura.engines import Engine, engine_of
 from mixtura.engines.base import HasRowCost
 from mixtura.exceptions import InvalidInputError, NoDensityError
 from mixtura.models.calibration import Calibration
@@ -182,7 +182,6 @@ class Fitted:
     held_back : rows that prediction sets go by.
     reach : (2, D) between which numbers have a say in class probabilities; (2, 0): everywhere.
     lengths : of the shortest and the longest training sequence; (0, 0) if not known.
-    bounded : whether what single frames tell of classes is.
     """
 
     model: AnyModel
@@ -198,7 +197,6 @@ class Fitted:
     per_value: PerValue | None = None
     reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     lengths: tuple[int, int] = (0, 0)
-    bounded: bool = False
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or pickle has the fields alone, not the twin that is kept beside them."""
@@ -233,9 +231,8 @@ class Fitted:
     ) -> Engine:
         """Rows in the model's units, with class indices (n,) where they are known."""
         y = np.full(len(rows), UNLABELED) if y is None else y
-        place = resolve_device(device, rows.values.size)
         dtype = self._working_type(rows.values.dtype)
-        return Engine(rows.table(y, scaling=self.scaling, device=place, dtype=dtype))
+        return engine_of(rows, y, None, self.scaling, device, dtype)
 
     def _working_type(self, given: np.dtype) -> torch.dtype:
         # Values that a curve tells apart may be one number in float32 and in the first's units.
@@ -257,11 +254,8 @@ class Fitted:
         return self.schema.without_far(rows, self.reach)
 
     def class_log_joint(self, engine: Engine) -> np.ndarray:
-        """(n, C) log p(x, c) in the model's units, or log shares of votes; as bounded as asked."""
-        return run_over(self.model, engine, self._class_log_joint).numpy()
-
-    def _class_log_joint(self, model: AnyModel, batch: Batch) -> Tensor:
-        return model.class_log_joint(batch.for_prediction() if self.bounded else batch)
+        """(n, C) log p(x, c) in the model's units, or log shares of votes."""
+        return run_over(self.model, engine, lambda m, b: m.class_log_joint(b)).numpy()
 
     def log_proba(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
@@ -272,7 +266,7 @@ class Fitted:
         """(n, C) what the model itself says."""
 
         def calibrated(model: AnyModel, batch: Batch) -> Tensor:
-            joint = self._class_log_joint(model, batch).double()
+            joint = model.class_log_joint(batch).double()
             missing = batch.missing_share() if engine.may_have_missing else None
             return self.calibrated(joint, missing)
 

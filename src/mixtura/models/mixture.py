@@ -11,9 +11,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
 from mixtura.data.sequences import SequenceBatch
-from mixtura.data.tables import Batch
 from mixtura.densities import Density, Statistics
 from mixtura.numerics import logsumexp
 from mixtura.parts import storable

@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Product
 from mixtura.densities.base import Even
 from mixtura.models.mixture import Mixture

@@ -10,8 +10,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
-from mixtura.data.tables import Batch
 from mixtura.densities import Density
 from mixtura.models.mixture import Mixture, Weighted
 from mixtura.models.stack import MixtureStack

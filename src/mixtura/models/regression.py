@@ -12,13 +12,14 @@ from scipy.special import logsumexp, softmax
 from torch import Tensor
 
 from mixtura.constants import LOG_2PI
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
-from mixtura.data.tables import Batch
 from mixtura.data.targets import without_targets
 from mixtura.densities.gaussian import Gaussian
+from mixtura.densities.patterns import distinct_patterns
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Mixture
@@ -233,11 +234,16 @@ def conditional(mixture: Mixture, batch: Batch, n_targets: int) -> Tensor:
         )
     assert known.observed is not None
     share = mixture.log_joint(known).log_softmax(1)
-    mean, without = part.expected(known)[..., -n_targets:], part.distances(known)[1]
-    log_deviation = []
-    for place in range(-n_targets, 0):
-        observed = known.observed.clone()
-        observed[:, place] = True
-        beside = part.distances(Batch(known.x, observed, known.y, known.weight))[1]
-        log_deviation.append(without - beside - 0.5 * LOG_2PI)
+    mean = part.expected(known)[..., -n_targets:]
+    patterns, place = distinct_patterns(known.observed)  # deviations depend on nothing else
+
+    def peak(observed: Tensor) -> Tensor:
+        blank, none = known.x[: len(observed)], known.weight[: len(observed)]
+        return part.distances(Batch(blank, observed, known.y[: len(observed)], none))[1]
+
+    without, log_deviation = peak(patterns), []
+    for target in range(-n_targets, 0):
+        observed = patterns.clone()
+        observed[:, target] = True
+        log_deviation.append((without - peak(observed) - 0.5 * LOG_2PI)[place])
     return torch.cat([share[..., None], mean, torch.stack(log_deviation, 2)], 2)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import FARTHEST_COLUMN
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
-from mixtura.data.tables import Batch
 from mixtura.models.columns import Kernels, Products
 from mixtura.models.mixture import Layout
 from mixtura.parts import storable

@@ -9,8 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
-from mixtura.data.tables import Batch
 from mixtura.densities import Density
 from mixtura.densities.base import keep_valid
 from mixtura.models.mixture import Layout, Mixture, Weighted

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import SILENCE
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
-from mixtura.data.tables import Batch
 from mixtura.models.mixture import Mixture
 from mixtura.parts import storable
 

@@ -14,8 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.utils import Bunch
 
+from mixtura.data.batch import UNLABELED
 from mixtura.data.given import Classifier, Predictor
-from mixtura.data.tables import UNLABELED
 from mixtura.datasets import load_dataset
 from mixtura.exceptions import DegenerateDataWarning
 

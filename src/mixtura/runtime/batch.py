@@ -8,6 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
+#: Rows among which it is worth to look for shared holes; how many are to share them on average.
+_MANY, _SHARED = 64, 4
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -33,6 +36,17 @@ class Batch:
     def moments(self) -> np.ndarray:
         """(n, 3 D) squares, values and presences."""
         return np.concatenate([self.x * self.x, self.x, self.seen], 1)
+
+    @cached_property
+    def patterns(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """What is seen (P, D), and which of it each row has (n,): None where few rows share it."""
+        if len(self) >= _MANY:
+            bits = np.ascontiguousarray(np.packbits(self.seen, axis=1))
+            words = bits.view(f"V{bits.shape[1]}").ravel()
+            _, first, place = np.unique(words, return_index=True, return_inverse=True)
+            if _SHARED * len(first) <= len(self):
+                return self.seen[first], place
+        return self.seen, None
 
     def take(self, index: np.ndarray) -> Batch:
         parts = (None if each is None else each[index] for each in (self.observed, self.absent))

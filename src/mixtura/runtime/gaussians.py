@@ -2,7 +2,7 @@
 
 Their formulas stand there. What differs is how rows with holes are computed: what is missing stands
 in an identity, and one Cholesky factorization per row and component, bordered by the row itself,
-gives its squared distance and the log determinant.
+gives its squared distance and the log determinant. Rows that share their holes share inverses.
 """
 
 from __future__ import annotations
@@ -35,6 +35,30 @@ def _bordered(matrix: np.ndarray, vector: np.ndarray) -> tuple[np.ndarray, np.nd
     return (half * half).sum(-1), 2.0 * np.log(pivots).sum(-1)
 
 
+def _quadratic(
+    matrix: np.ndarray, vector: np.ndarray, place: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same (n, K), of v (n, K, d) and A (P, K, d, d), those of each row by its place (n,)."""
+    if place is None:
+        return _bordered(matrix, vector)
+    half = np.linalg.inv(np.linalg.cholesky(matrix))
+    log_det = -2.0 * np.log(half.diagonal(0, 2, 3)).sum(2)
+    return (_times(half, vector, place) ** 2).sum(2), log_det[place]
+
+
+def _times(matrix: np.ndarray, vector: np.ndarray, place: np.ndarray | None) -> np.ndarray:
+    """(n, K, d) matrices (P, K, d, d) times the vectors (n, K, d) of the rows that have them."""
+    if place is None:
+        return (matrix @ vector[..., None])[..., 0]
+    order = place.argsort(kind="stable")
+    edges = np.searchsorted(place[order], np.arange(len(matrix) + 1))
+    stacks, found = vector[order].transpose(1, 2, 0), np.empty_like(vector)
+    for number, each in enumerate(matrix):
+        mine = slice(edges[number], edges[number + 1])
+        found[order[mine]] = (each @ stacks[..., mine]).transpose(2, 0, 1)
+    return found
+
+
 @dataclass(frozen=True)
 class Gaussian(ABC):
     """What all forms of covariances share; a form writes `distances` and `regress`."""
@@ -56,11 +80,16 @@ class Gaussian(ABC):
 
     @abstractmethod
     def regress(
-        self, away: np.ndarray, seen: np.ndarray, component: np.ndarray | slice
+        self,
+        away: np.ndarray,
+        seen: np.ndarray,
+        component: np.ndarray | slice,
+        place: np.ndarray | None = None,
     ) -> np.ndarray:
         """Expected deviations (..., D) of whole rows, given those (zero elsewhere) that are seen.
 
-        Leading dimensions end with those that `component` has.
+        Leading dimensions end with those that `component` has. Rows that share what is seen have it
+        at their `place` (n,).
         """
 
     def log_prob(self, batch: Batch) -> np.ndarray:
@@ -69,9 +98,9 @@ class Gaussian(ABC):
 
     def expected(self, batch: Batch) -> np.ndarray:
         """(n, K, D) conditional means, where rows have holes."""
-        seen = batch.seen[:, None]
-        away = np.where(seen, batch.x[:, None] - self.mean, 0.0)
-        return self.mean + self.regress(away, seen, slice(None))
+        away = np.where(batch.seen[:, None], batch.x[:, None] - self.mean, 0.0)
+        patterns, place = batch.patterns
+        return self.mean + self.regress(away, patterns[:, None], slice(None), place)
 
     def fill(self, batch: Batch, share: np.ndarray) -> np.ndarray:
         filled = np.einsum("nk,nkd->nd", share, self.expected(batch))
@@ -100,7 +129,11 @@ class DiagonalGaussian(Gaussian):
         return values @ table, values[:, -len(log_variance) :] @ log_variance
 
     def regress(
-        self, away: np.ndarray, seen: np.ndarray, component: np.ndarray | slice
+        self,
+        away: np.ndarray,
+        seen: np.ndarray,
+        component: np.ndarray | slice,
+        place: np.ndarray | None = None,
     ) -> np.ndarray:
         return np.zeros_like(away)
 
@@ -131,9 +164,9 @@ class FullGaussian(Gaussian):
             weight, offset, log_det = self._whitening
             white = (batch.x @ weight + offset).reshape(len(batch), *self.mean.shape)
             return (white * white).sum(2), np.broadcast_to(log_det, white.shape[:2])
-        seen = batch.observed[:, None]
+        seen, (patterns, place) = batch.observed[:, None], batch.patterns
         away = (batch.x[:, None] - self.mean) * seen
-        squared, log_det = _bordered(self._masked(seen, slice(None)), away)
+        squared, log_det = _quadratic(self._masked(patterns[:, None], slice(None)), away, place)
         return squared, log_det + LOG_2PI * seen.sum(2)
 
     def _masked(self, seen: np.ndarray, component: np.ndarray | slice) -> np.ndarray:
@@ -142,10 +175,16 @@ class FullGaussian(Gaussian):
         return np.where(both, self.covariance[component], np.eye(seen.shape[-1]))
 
     def regress(
-        self, away: np.ndarray, seen: np.ndarray, component: np.ndarray | slice
+        self,
+        away: np.ndarray,
+        seen: np.ndarray,
+        component: np.ndarray | slice,
+        place: np.ndarray | None = None,
     ) -> np.ndarray:
-        solved = np.linalg.solve(self._masked(seen, component), away[..., None])
-        return (self.covariance[component] @ solved)[..., 0]
+        masked, covariance = self._masked(seen, component), self.covariance[component]
+        if place is None:
+            return (covariance @ np.linalg.solve(masked, away[..., None]))[..., 0]
+        return _times(np.linalg.solve(masked, covariance).swapaxes(-1, -2), away, place)
 
 
 @dataclass(frozen=True)
@@ -199,7 +238,8 @@ class LowRankForm(Gaussian):
             half, log_gram = self._whole
             inner = ((half @ latent[..., None]) ** 2).sum((2, 3))
         else:
-            inner, log_gram = _bordered(self._gram(batch.observed), latent)
+            patterns, place = batch.patterns
+            inner, log_gram = _quadratic(self._gram(patterns), latent, place)
         squares, log_det = values @ by_square, values[:, -len(log_scale) :] @ log_scale + log_gram
         if self.of_covariance:
             return squares - inner, log_det
@@ -218,14 +258,20 @@ class LowRankForm(Gaussian):
         return _bordered(every, np.zeros(every.shape[:2]))[1]
 
     def regress(
-        self, away: np.ndarray, seen: np.ndarray, component: np.ndarray | slice
+        self,
+        away: np.ndarray,
+        seen: np.ndarray,
+        component: np.ndarray | slice,
+        place: np.ndarray | None = None,
     ) -> np.ndarray:
         scaled, loading = self._scaled[component], self.loading[component]
         side = (seen if self.of_covariance else ~seen)[..., None]
         gram = loading.swapaxes(-1, -2) @ (scaled * side) + np.eye(loading.shape[-1])
         projection, response = (scaled, loading) if self.of_covariance else (loading, -scaled)
         latent = projection.swapaxes(-1, -2) @ away[..., None]
-        return (response @ np.linalg.solve(gram, latent))[..., 0]
+        if place is None:
+            return (response @ np.linalg.solve(gram, latent))[..., 0]
+        return (response @ _times(np.linalg.inv(gram), latent[..., 0], place)[..., None])[..., 0]
 
 
 @kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -83,13 +83,15 @@ class Regression:
         part, observed = mixture.density, batch.observed
         if not isinstance(part, Gaussian) or observed is None:
             raise ValueError("its targets are known, or not Gaussian")
-        share, without = log_softmax(mixture.log_joint(batch)), part.distances(batch)[1]
-        log_deviation = []
-        for place in range(-self.n_targets, 0):
-            also = observed.copy()
-            also[:, place] = True
-            beside = part.distances(replace(batch, observed=also))[1]
-            log_deviation.append(0.5 * (beside - without - LOG_2PI))
+        share, (patterns, place) = log_softmax(mixture.log_joint(batch)), batch.patterns
+        blank, log_deviation = np.zeros(patterns.shape), []  # they depend on what is seen alone
+        without = part.distances(Batch(blank, patterns))[1]
+        for target in range(-self.n_targets, 0):
+            also = patterns.copy()
+            also[:, target] = True
+            beside = part.distances(Batch(blank, also))[1]
+            found = 0.5 * (beside - without - LOG_2PI)
+            log_deviation.append(found if place is None else found[place])
         mean = part.expected(batch)[..., -self.n_targets :]
         return np.concatenate([share[..., None], mean, np.stack(log_deviation, 2)], 2)
 

@@ -29,8 +29,7 @@ def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:
         ]
     )
     weights = blend_weights(-np.stack([each.losses() for each in answers]), first.weight)
-    joint = log_average(log_proba, weights).numpy()
-    average = replace(first, class_log_joint=joint, frames=np.ones(1))
+    average = replace(first, class_log_joint=log_average(log_proba, weights).numpy())
     return weights, average
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from mixtura.data.sequences import AnyBatch
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.densities.product import hole_patterns
-from mixtura.engines import Engine, PunchedEngine, is_copy
+from mixtura.engines import Engine, Punched, is_copy
 from mixtura.engines.base import HasRowCost
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel
@@ -100,7 +100,7 @@ def with_holes(
     chunk: int | None = None,
 ) -> Iterator[AnyBatch]:
     """Held-out rows, each beside a copy with holes; so many at a time, or as memory allows."""
-    engine = PunchedEngine(held_out, HOLES, generator)
+    engine = held_out.seen(Punched(HOLES, generator))
     return engine.chunks(chunk or engine.chunk_rows(model))
 
 
@@ -135,15 +135,12 @@ class Answers(HeldOut):
     y : (n,) labels.
     evidence : (n, C) what the entries that rows lack tell of the classes, where training counted on
         that: the model alone does not say it.
-    frames : (m,) numbers of frames of rows that are sequences. These depend on each other, so that
-        log-joints are expected to be too large by the square root.
     """
 
     class_log_joint: np.ndarray
     missing: np.ndarray
     y: np.ndarray
     evidence: np.ndarray
-    frames: np.ndarray = field(default_factory=lambda: np.ones(1))
 
     @classmethod
     def of(
@@ -167,8 +164,7 @@ class Answers(HeldOut):
             if evidence is not None:
                 by_holes = evidence.to(joint.device).log_prob(hole_patterns(batch))
             known = batch.weight.double(), is_copy(batch)
-            frames = joint.new_full((len(batch),), len(batch.x) / len(batch))
-            tensors = (*known, joint, batch.missing_share(), batch.y, by_holes, frames)
+            tensors = (*known, joint, batch.missing_share(), batch.y, by_holes)
             parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
         return cls.pool(parts)
 
@@ -237,7 +233,7 @@ class Answers(HeldOut):
         share = 0.5 * len(self) / float(self.weight.sum()) * self.weight
         by_log = share * (1.0 - doubt) * own / found
         by_log = by_log * (logits[rows, self.y] - (chance * logits).sum(1))
-        off = (point[:2] - [0.5 * np.log(self.frames.mean()), 1.0]) / _PRIOR_WIDTHS
+        off = (point[:2] - [0.0, 1.0]) / _PRIOR_WIDTHS
         loss = share @ -np.log(found) + 0.5 * off @ off - _PRIOR_DOUBT * np.log(doubt)
         by_doubt = share @ ((own - 1.0 / joint.shape[1]) / found) - _PRIOR_DOUBT / doubt
         slope = [by_log @ reach, log_temperature * (by_log @ (reach * log_seen))]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mixtura.constants import SHARES
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
 from mixtura.data.matrix import Matrix
-from mixtura.data.tables import Batch
 from mixtura.densities import Statistics
 from mixtura.densities.base import add_statistics, scale_statistics
 from mixtura.engines import Engine

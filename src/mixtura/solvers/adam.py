@@ -12,9 +12,9 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.journal import Sums
 from mixtura.data.meter import counted
-from mixtura.data.tables import Batch
 from mixtura.engines import Engine
 from mixtura.numerics import one_thread
 from mixtura.objectives import Objective

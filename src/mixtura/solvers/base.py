@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -11,8 +11,8 @@ import torch
 from sklearn.base import clone
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Device
-from mixtura.data.tables import Batch
 from mixtura.densities import Density, Statistics
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Engine
@@ -52,6 +52,10 @@ class SpreadPrior:
             return None
         every = torch.stack([prior.reference for prior in known])
         return cls(known[0].rows, every.repeat_interleave(n_components, 0))
+
+    def split(self, spreads: Callable[[Tensor], list[Tensor]]) -> list[SpreadPrior]:
+        """Those of the parts of a product, which has their spreads side by side."""
+        return [SpreadPrior(self.rows, each) for each in spreads(self.reference)]
 
     def only(self, mask: Tensor) -> SpreadPrior:
         """That of some problems (P,) of a stack."""

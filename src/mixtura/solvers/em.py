@@ -14,7 +14,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Density, Statistics
 from mixtura.densities.base import add_statistics, keep_valid, scale_statistics
 from mixtura.engines import Engine

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.engines import Engine
 from mixtura.objectives import Objective
 from mixtura.progress import Record

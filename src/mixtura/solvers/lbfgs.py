@@ -13,10 +13,10 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Statistics
 from mixtura.densities.base import add_statistics
-from mixtura.engines import Engine, PreparedEngine
+from mixtura.engines import Engine, Prepared
 from mixtura.models.mixture import Mixture
 from mixtura.models.read_out import Completed, ReadOut
 from mixtura.models.stack import MixtureStack
@@ -101,7 +101,7 @@ class LBFGS(Solver):
             isinstance(model, ReadOut)
             and model.explicit
             and isinstance(prior, NetworkPrior)
-            and (isinstance(engine, PreparedEngine) or not engine.may_have_missing)
+            and (isinstance(engine.view, Prepared) or not engine.may_have_missing)
         ):
             sums = partial(read_out_sums, model, objective=objective, engine=engine, prior=prior)
         function = small or packed.mean(sums, model.total_weight(engine.y, engine.weight))

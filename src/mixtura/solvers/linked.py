@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Density, Statistics, VectorDensity
 from mixtura.densities.base import keep_valid
 from mixtura.densities.product import numeric_part, with_numeric_part

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mixtura.data.packing import Packing
 from mixtura.data.scaling import Scaling
-from mixtura.data.sequences import SequenceBatch, SequenceTable
+from mixtura.data.sequences import SequenceBatch
 from mixtura.densities import Density, HiddenMarkov, VectorDensity
-from mixtura.engines import Engine
+from mixtura.engines import Engine, SequenceEngine
 from mixtura.models.mixture import Mixture
 from mixtura.testing.densities import check_moments, same_where_observed
 from mixtura.testing.parts import CPU, DRAWS, EXACT, make_density, rand, randn
@@ -90,9 +90,8 @@ def make_sequence_engine(
         frames[rand(generator, *frames.shape).numpy() < 0.2] = np.nan
     weight = 0.5 + rand(generator, len(count)).numpy()
     scaling = Scaling.identity(frames.shape[1])
-    return Engine(
-        SequenceTable(frames, count.numpy(), labels.numpy(), weight, scaling=scaling, device=CPU)
-    )
+    answers = labels.numpy(), weight
+    return SequenceEngine(frames, count.numpy(), *answers, scaling=scaling, device=CPU)
 
 
 _LENGTHS = [4, 2, 1, 5, 3]

@@ -16,7 +16,7 @@ import torch
 from scipy.stats import ks_2samp
 from torch import Tensor
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Density, Gaussian, VectorDensity
 from mixtura.densities.base import add_statistics, scale_statistics
 from mixtura.exceptions import InvalidInputError, UnsupportedError

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import Categorical, Density, HolePattern, Product, VectorDensity
 from mixtura.models.mixture import Mixture
 from mixtura.testing.densities import (

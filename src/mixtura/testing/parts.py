@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch, Table
 from mixtura.densities import (
     Density,
     DiagonalGaussian,
@@ -102,7 +102,7 @@ def make_engine(
         X[rand(generator, *X.shape).numpy() < 0.2] = np.nan
     weight = 0.5 + rand(generator, n).numpy()
     scaling = Scaling.identity(X.shape[1])
-    return Engine(Table(X, labels.numpy(), weight, scaling=scaling, device=CPU))
+    return Engine(X, labels.numpy(), weight, scaling=scaling, device=CPU)
 
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.stats import multivariate_normal
 
-from mixtura.data.tables import Batch
+from mixtura.data.batch import Batch
 from mixtura.densities import VectorDensity
 
 #: component, rows (n, d), which d of the D features they hold (D,) -> log densities (n,).

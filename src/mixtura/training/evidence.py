@@ -25,8 +25,8 @@ from mixtura.solvers import SpreadPrior
 
 #: Rows that are counted, at most; imagined rows per class, which lack what rows do on average.
 _MOST_ROWS, _IMAGINED = 20_000, 2.0
-#: Powers of the evidence that are compared.
-_POWERS = [step / 20 for step in range(21)]
+#: Steps from none of the evidence to all of it, between which powers of it are compared.
+_STEPS = 20
 
 AnyMixture = TypeVar("AnyMixture", Mixture, MixtureStack)
 
@@ -60,11 +60,15 @@ def _evidence(absent: Tensor, own: Tensor, weight: Tensor) -> HoleEvidence:
     log_joint = (base + absent @ log_odds.mT).scatter(1, label[:, None], alone[:, None])
     prior = (count + 1.0).log()
 
-    def gain(power: float) -> float:
-        chance = (prior + power * log_joint).log_softmax(1)
+    def gain(step: int) -> float:
+        chance = (prior + step / _STEPS * log_joint).log_softmax(1)
         return float(chance.gather(1, label[:, None])[:, 0] @ weight)
 
-    return HoleEvidence(base=base, log_odds=log_odds).scaled(max(_POWERS, key=gain))
+    low, high = 0, _STEPS  # it is concave
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if gain(middle) < gain(middle + 1) else (low, middle)
+    return HoleEvidence(base=base, log_odds=log_odds).scaled(low / _STEPS)
 
 
 def _log_odds(lacks: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

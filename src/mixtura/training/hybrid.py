@@ -11,10 +11,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.labels import class_masses
-from mixtura.data.tables import Batch
 from mixtura.densities.hole_evidence import HoleEvidence
-from mixtura.engines import Engine, PunchedEngine
+from mixtura.engines import Engine, Punched
 from mixtura.exceptions import warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.mixture import Mixture
@@ -253,7 +253,7 @@ class Plan:
         """The rows as the solver is to see them."""
         engine = engine.cast(self.dtype) if self.solver.single_precision else engine
         if self.holes and not self.generative:
-            return PunchedEngine(engine, self.holes, generator)
+            return engine.seen(Punched(self.holes, generator))
         return engine
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mixtura.engines import ContrastEngine, Engine
+from mixtura.engines import Contrast, Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Likelihood, likelihood_share
@@ -71,7 +71,7 @@ class JointPlan:
         stack = MixtureStack.of([each.model for each in begun], assignment)
         prior = SpreadPrior.stacked([each.prior for each in begun], stack.layout.n_components)
         share = likelihood_share(self.tradeoff, rows.values_per_row)
-        contrasted = ContrastEngine(rows, self.n_targets, share)
+        contrasted = rows.seen(Contrast(self.n_targets, share))
         found = self.solver.run(
             stack, Likelihood(), contrasted, progress, generator=generator, prior=prior
         )

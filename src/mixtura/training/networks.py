@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from mixtura.engines import Engine, PreparedEngine
+from mixtura.engines import Engine, Prepared
 from mixtura.exceptions import DegenerateDataWarning, warn
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import RELATIVE, Network, NetworkStack, RegressionNetwork
@@ -229,7 +229,7 @@ class NetworkPlan:
                 break
             rows = engine
             if engine.may_have_missing and isinstance(solver, LBFGS):
-                rows = PreparedEngine(engine, model.completed)
+                rows = engine.seen(Prepared(model.completed))
             result = solver.run(model, objective, rows, progress, generator=generator, prior=prior)
             model = result.model
         return model

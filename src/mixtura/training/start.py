@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mixtura.data.atoms import Atoms
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch
 from mixtura.densities import (
     Categorical,
     Density,
@@ -121,21 +121,18 @@ def _as_numbers(batch: Batch, levels: tuple[int, ...]) -> Tensor:
     Two different categories are as far apart as two draws of a number are on average. Columns with
     very many categories say little about which rows are alike, and are left out.
     """
-    columns, observed = [], []
-    seen = torch.ones_like(batch.x, dtype=torch.bool) if batch.observed is None else batch.observed
-    for i, level in enumerate(levels):
-        if level <= _MOST_INDICATORS:
-            codes = batch.x[:, i]
-            many = level > 0
-            columns.append(
-                torch.nn.functional.one_hot(codes.long(), level).to(codes)
-                if many
-                else codes[:, None]
-            )
-            observed.append(seen[:, i, None].expand_as(columns[-1]))
-    if not columns:
+    width = torch.tensor([max(level, 1) if level <= _MOST_INDICATORS else 0 for level in levels])
+    if not width.any():
         return batch.x.new_zeros(len(batch), 1)
-    return _fill_with_means(torch.cat(columns, 1), torch.cat(observed, 1), batch.weight, batch.y)
+    size, device = torch.tensor(levels), batch.x.device
+    first, kept = width.cumsum(0) - width, width > 0
+    numbers, coded = ((kept & mask).nonzero().flatten() for mask in (size == 0, size > 0))
+    x = batch.x.new_zeros(len(batch), int(width.sum()))
+    x[:, first[numbers].to(device)] = batch.x[:, numbers.to(device)]
+    codes = batch.x[:, coded.to(device)].long()
+    x.scatter_(1, codes + first[coded].to(device), 1.0)
+    origin, seen = torch.arange(len(levels)).repeat_interleave(width).to(device), batch.observed
+    return _fill_with_means(x, None if seen is None else seen[:, origin], batch.weight, batch.y)
 
 
 def _fill_with_means(x: Tensor, observed: Tensor | None, weight: Tensor, kind: Tensor) -> Tensor:

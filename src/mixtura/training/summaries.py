@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from mixtura.engines import Engine, PunchedEngine
+from mixtura.engines import Engine, Punched
 from mixtura.models.summarized import Summarized, distances
 from mixtura.models.summary import Summary
 from mixtura.progress import Progress
@@ -59,7 +59,6 @@ class _Rows:
     ----------
     x : (n, D, r) of each weight, and seen (n, D) which channels there are.
     lost : (m, D r) of each, what lost frames change in m sequences.
-    lengths : (2,) of the shortest and the longest of all sequences.
     """
 
     summaries: list[Summary]
@@ -68,13 +67,12 @@ class _Rows:
     y: Tensor
     weight: Tensor
     lost: list[Tensor]
-    lengths: Tensor
 
     @classmethod
     def of(cls, engine: Engine, generator: torch.Generator) -> _Rows:
         some = engine.subsample(_LEARNED, generator)
         summary = Summary.learn(some.all_rows(), engine.levels)
-        punched = PunchedEngine(some, _LOST, generator).all_rows()
+        punched = some.seen(Punched(_LOST, generator)).all_rows()
         both, there = summary(punched)
         lost = (both[len(some) :] - both[: len(some)]) * there[len(some) :, :, None]
         lost = lost[lost.flatten(1).any(1)]
@@ -83,14 +81,12 @@ class _Rows:
         summaries = summary.parts()
         apart, changes = ([*each.chunk(len(summaries), 2)] for each in (x, lost))
         changes = [each.flatten(1) for each in changes]
-        lengths = torch.stack([*engine.sizes.double().aminmax()])
-        return cls(summaries, apart, seen, engine.y, engine.weight.double(), changes, lengths)
+        return cls(summaries, apart, seen, engine.y, engine.weight.double(), changes)
 
     def only(self, mask: Tensor) -> _Rows:
         """Some of the sequences."""
         seen, y, weight = (v[mask] for v in (self.seen, self.y, self.weight))
-        x = [x[mask] for x in self.x]
-        return _Rows(self.summaries, x, seen, y, weight, self.lost, self.lengths)
+        return _Rows(self.summaries, [x[mask] for x in self.x], seen, y, weight, self.lost)
 
     def fit(self, n_classes: int) -> Summarized:
         """The weight of numbers, and the ridge, that predict sequences best that are left out."""
@@ -123,8 +119,7 @@ class _Rows:
         share_lost = max(len(lost), 1) * _LOST
         noise, shift = lost.T @ lost / share_lost, lost.sum(0) / share_lost
         usual = self._usual(x, means)
-        lengths = self.lengths
-        return loss, Summarized(summary, means, covariance, noise, prior, shift, usual, lengths)
+        return loss, Summarized(summary, means, covariance, noise, prior, shift, usual)
 
     def _usual(self, x: Tensor, means: Tensor) -> Tensor:
         """(D,) squared distances of channels, such that few sequences left out are farther off."""

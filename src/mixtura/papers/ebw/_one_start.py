@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Parameters, Setting
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table, resolve_device
 from mixtura.densities import Diagonal
-from mixtura.engines import Engine
+from mixtura.engines import Engine, resolve_device
 from mixtura.estimators import MixtureClassifier
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Objective
@@ -72,13 +72,13 @@ class OneStart:
             **(defaults | settings),
         ).fit(X, y)
         device = resolve_device(report.device, X.size)
-        table = Table(X, y, np.ones(len(X)), scaling=model.scaling_, device=device)
-        return cls(model.mixture_.to(device), Engine(table), model.scaling_)
+        engine = Engine[Batch](X, y, np.ones(len(X)), scaling=model.scaling_, device=device)
+        return cls(model.mixture_.to(device), engine, model.scaling_)
 
     def rows(self, X: np.ndarray, y: np.ndarray) -> Engine:
         """Further rows in the units of the model, NaN where missing."""
         device = self.engine.device
-        return Engine(Table(X, y, np.ones(len(X)), scaling=self.scaling, device=device))
+        return Engine(X, y, np.ones(len(X)), scaling=self.scaling, device=device)
 
     def train(
         self,

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Parameters
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Batch, Table, resolve_device
-from mixtura.engines import Engine
+from mixtura.engines import Engine, resolve_device
 from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid import _side_by_side as side_by_side
 from mixtura.papers.hybrid._side_by_side import Outcome, Trial
@@ -67,8 +67,8 @@ class Prepared(NamedTuple):
     ) -> Prepared:
         """Training, validation and test rows, in single precision."""
         device = resolve_device(report.device, parts[0][0].size)
-        table = partial(Table, scaling=scaling, device=device, dtype=torch.float32)
-        train, held_out, test = (Engine[Batch](table(X, y.astype(np.int64) + 1)) for X, y in parts)
+        made = partial(Engine[Batch], scaling=scaling, device=device, dtype=torch.float32)
+        train, held_out, test = (made(X, y.astype(np.int64) + 1) for X, y in parts)
         return cls(starts, train, held_out, test, batch_size, report.quick)
 
     def epochs(self, number: int) -> int:

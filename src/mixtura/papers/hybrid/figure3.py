@@ -15,11 +15,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from mixtura.data.batch import Batch
 from mixtura.data.given import Parameters
 from mixtura.data.scaling import Scaling
-from mixtura.data.tables import Table, resolve_device
 from mixtura.densities import FullGaussian, Gaussian
-from mixtura.engines import Engine
+from mixtura.engines import Engine, resolve_device
 from mixtura.models.mixture import Mixture
 from mixtura.papers.hybrid._training import error_rate
 from mixtura.papers.hybrid.figure1 import train_hybrid
@@ -137,11 +137,11 @@ def _mixture_to_time(report: Report, images: Images, rank: str) -> Mixture:
 def _score(mixture: Mixture, X: np.ndarray, device: torch.device) -> float:
     """Seconds to score rows that lie on the device already."""
     scaling = Scaling.identity(X.shape[1])
-    table = Table(X, scaling=scaling, device=device, dtype=torch.float32)
+    engine = Engine[Batch](X, scaling=scaling, device=device, dtype=torch.float32)
     moved = mixture.to(device)
-    Engine(table.take(np.arange(1))).concat(moved.class_log_joint, moved.density)
+    engine.take(np.arange(1)).concat(moved.class_log_joint, moved.density)
     began = time.perf_counter()
-    Engine(table).concat(moved.class_log_joint, moved.density)
+    engine.concat(moved.class_log_joint, moved.density)
     return time.perf_counter() - began
 
 

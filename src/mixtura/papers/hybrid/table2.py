@@ -21,9 +21,10 @@ from scipy.sparse import csr_array, diags_array
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from mixtura.data.batch import UNLABELED
 from mixtura.data.given import Parameters
-from mixtura.data.tables import UNLABELED, resolve_device
 from mixtura.densities import Full, LowRank
+from mixtura.engines import resolve_device
 from mixtura.models.mixture import Mixture
 from mixtura.papers.cells import Cell, grid
 from mixtura.papers.hybrid._prepared import Prepared

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from mixtura.data.given import Parameters
-from mixtura.data.tables import resolve_device
+from mixtura.engines import resolve_device
 from mixtura.nn import MixtureHead
 from mixtura.papers.cells import grid
 from mixtura.papers.images import load_images

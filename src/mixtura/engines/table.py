@@ -4,145 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Generic, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.batch import Batch, hashed, index_of, odd_factors
 from mixtura.data.journal import Journal, Sums
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, is_memory_mapped
 from mixtura.data.meter import spent_on, waited_for
 from mixtura.data.scaling import Scaling
+from mixtura.data.sequences import AnyBatch
 from mixtura.exceptions import InvalidInputError
 
-UNLABELED = -1
 #: Sums over fewer numbers are not worth to be written down.
 _WORTH = 2**20
-#: Numbers of a table with holes up to which chunks are kept, with what follows from their holes.
+#: Numbers of a table up to which chunks are kept, with what follows from them.
 _KEPT = 2**22
 
-Answer = TypeVar("Answer")
 
-
-@lru_cache(maxsize=256)
-def index_of(columns: tuple[int, ...], device: torch.device) -> Tensor:
-    """(d,) the columns, as a tensor on a device."""
-    with torch.inference_mode(False):  # whoever asks first, gradients may need it later
-        return torch.tensor(columns, dtype=torch.long, device=device)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows ready for a model, in the model's units.
-
-    Attributes
-    ----------
-    x : (n, D), zero where a feature is missing.
-    observed : (n, D) bool, or None when nothing is missing.
-    y : (n,) class index, -1 for unlabeled rows.
-    weight : (n,) non-negative weights.
-    absent : (n, D) what the rows came without: 1 for absent, 0 for present, -1 for no telling.
-        None: all that is not observed is absent. Holes that are punched into a row are none of its
-        own.
-    origin : (D,) the user's column that each comes from, where several may come from one: its
-        indicators are missing together. None: each is a column of the user's.
-    """
-
-    x: Tensor
-    observed: Tensor | None
-    y: Tensor
-    weight: Tensor
-    absent: Tensor | None = None
-    origin: tuple[int, ...] | None = None
-    _kept: dict[object, object] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def once(self, function: Callable[[Tensor | None], Answer]) -> Answer:
-        """What follows from `observed`, kept as long as this batch is."""
-        if function not in self._kept:
-            self._kept[function] = function(self.observed)
-        return self._kept[function]  # type: ignore[return-value]
-
-    def take(self, index: slice | Tensor) -> Batch:
-        """The rows at `index` (slice, mask or indices)."""
-        observed = None if self.observed is None else self.observed[index]
-        absent = None if self.absent is None else self.absent[index]
-        y, weight = self.y[index], self.weight[index]
-        return Batch(self.x[index], observed, y, weight, absent, self.origin)
-
-    def to(self, dtype: torch.dtype) -> Batch:
-        """The same rows in another floating type."""
-        return replace(self, x=self.x.to(dtype), weight=self.weight.to(dtype))
-
-    def lacks(self) -> Tensor:
-        """(n, D) what the rows came without, as in `absent`."""
-        if self.absent is not None:
-            return self.absent
-        if self.observed is None:
-            return torch.zeros_like(self.x, dtype=torch.int8)
-        return (~self.observed).to(torch.int8)
-
-    def unpacked(self, values: Tensor) -> Tensor:
-        """Values by row, in the order in which the rows were given: as they are."""
-        return values
-
-    def for_prediction(self) -> Batch:
-        """The rows as at prediction, where a hole that was punched is absent like any other."""
-        if self.absent is None or self.observed is None:
-            return self
-        absent = torch.where(self.absent < 0, self.absent, (~self.observed).to(self.absent))
-        return replace(self, absent=absent)
-
-    def missing_share(self) -> Tensor:
-        """(n,) share of the user's columns that each row lacks."""
-        if self.observed is None:
-            return self.weight.new_zeros(len(self), dtype=torch.float64)
-        return (~self.by_column(self.observed)).double().mean(1)
-
-    def by_column(self, values: Tensor) -> Tensor:
-        """(n, C) of each of the user's columns, what all that come from it have in (n, D)."""
-        return values if self.origin is None else values[:, _firsts(self.origin, values.device)]
-
-    def sum_observed(self, values: Tensor) -> Tensor:
-        """(n,) sums of values, (D,) or (n, D), over the observed features of each row."""
-        if self.observed is None:
-            return values.sum(-1).expand(len(self))
-        return (self.observed * values).sum(1)
-
-    def with_punched(self, share: float, generator: torch.Generator) -> Batch:
-        """The rows and, beside each, a copy with random holes; the two share its weight.
-
-        Every copy loses a share of its features of its own, `share` on average.
-        """
-        rate = 2.0 * share * torch.rand(len(self), 1, generator=generator)
-        width = self.x.shape[1] if self.origin is None else 1 + max(self.origin)
-        kept = (torch.rand(len(self), width, generator=generator) >= rate).to(self.x.device)
-        kept = kept if self.origin is None else kept[:, index_of(self.origin, kept.device)]
-        whole = torch.ones_like(kept) if self.observed is None else self.observed
-        return Batch(
-            torch.cat([self.x, self.x * kept]),
-            torch.cat([whole, whole & kept]),
-            self.y.repeat(2),
-            self.weight.repeat(2) / 2.0,
-            self.lacks().repeat(2, 1),
-            self.origin,
-        )
-
-
-class Table:
-    """Rows of a user's matrix as batches of tensors.
+class Table(Generic[AnyBatch]):
+    """Rows of a user's matrix as batches of tensors: what engines keep.
 
     A matrix in memory is converted once and stays on the device. Lazy rows, or a memory-mapped
     matrix, stay on disk, and each batch is read and converted when asked for; a part of few rows
     comes into memory.
+
+    Attributes
+    ----------
+    y : (n,) class of each row, -1 where it has none; or its target, NaN where it has none.
+    weight : (n,) weights: positive, but for copies that count against others.
+    scaling : the map from the user's units into those of the rows.
+    single : whether the rows came in float32; they are in double precision all the same.
     """
 
-    #: Most rows of a chunk, by device.
+    #: Most rows (or frames) of a chunk, by device.
     most_rows: ClassVar[dict[str, int]] = {"cpu": 16_384, "cuda": 1_048_576}
     #: Most numbers of a chunk of complete rows on a CPU. An array of 32 MiB or more goes back to
     #: the system when it is done with, and the next one takes longer to get than to compute.
@@ -163,7 +60,7 @@ class Table:
         self.scaling, self.device, self.dtype = scaling, device, dtype
         self._journal = journal
         self.single = getattr(X, "dtype", None) == np.float32
-        self._chunks: dict[int, list[Batch]] = {}
+        self._chunks: dict[int, list[AnyBatch]] = {}
         self._lazy = _lazy_rows(X)
         self.y = _column(0 if y is None else y, len(X), None, device)
         self.weight = _column(1.0 if weight is None else weight, len(X), dtype, device)
@@ -185,13 +82,8 @@ class Table:
         return len(self.scaling.location)
 
     @property
-    def n_here(self) -> int:
-        """Rows at hand: all, or those of this process."""
-        return len(self) if self._lazy is None else self._lazy.n_here
-
-    @property
     def uniform(self) -> bool:
-        """Whether all batches of as many rows have tensors of the same shapes."""
+        """Whether all batches of as many rows have tensors of the same shapes, on the device."""
         return self._lazy is None
 
     @property
@@ -200,17 +92,16 @@ class Table:
         return torch.ones_like(self.weight)
 
     @property
-    def may_have_missing(self) -> bool:
-        if self._lazy is None:
-            return self._observed is not None
-        return self._lazy.has_missing is not False
+    def _told_missing(self) -> bool | None:
+        """Whether an entry is missing; None where only a look at all rows would tell."""
+        return self._observed is not None if self._lazy is None else self._lazy.has_missing
 
     @property
     def has_holes(self) -> bool:
-        """Whether an entry is missing; of a file, every part is looked at."""
-        lazy = self._lazy
-        if lazy is None or lazy.has_missing is not None:
-            return self.may_have_missing
+        """Whether an entry is missing; of a file, every part is looked at, if need be."""
+        told, lazy = self._told_missing, self._lazy
+        if told is not None or lazy is None:
+            return bool(told)
         starts = range(0, len(lazy), SCAN_ROWS)
         return any(np.isnan(lazy[start : start + SCAN_ROWS]).any() for start in starts)
 
@@ -255,39 +146,37 @@ class Table:
         codes = np.where(untold, -1, np.isnan(X)).astype(np.int8)
         return torch.from_numpy(codes).to(self.device)
 
-    def batch(self, index: slice | Tensor) -> Batch:
+    def _rows_at(self, index: slice | Tensor) -> AnyBatch:
         """The rows at `index`."""
         if self._lazy is None:
             observed = None if self._observed is None else self._observed[index]
             absent = None if self._absent is None else self._absent[index]
-            y, weight = self.y[index], self.weight[index]
-            return Batch(self._x[index], observed, y, weight, absent, self.scaling.origin)
+            return self._batch(self._x[index], observed, index, absent)
         with spent_on("read"):
             rows = self._lazy[index if isinstance(index, slice) else index.cpu().numpy()]
-        return self._batch(rows, index)
+        return self._batch(*self._convert(rows), index)
 
-    def _batch(self, rows: np.ndarray, index: slice | Tensor) -> Batch:
-        """Lazy rows that have been read from the places `index`."""
-        y, weight = _as_index(self.y[index]), self.weight[index]
-        return Batch(*self._convert(rows), y, weight, origin=self.scaling.origin)
+    def _batch(
+        self, x: Tensor, observed: Tensor | None, at: slice | Tensor, absent: Tensor | None = None
+    ) -> AnyBatch:
+        """Tensors of the rows at some places, with their labels and weights."""
+        y, weight = _as_index(self.y[at]), self.weight[at]
+        rows = Batch(x, observed, y, weight, absent, self.scaling.origin)
+        return rows  # type: ignore[return-value]  # sequences make batches of their own
 
-    def chunks(self, n_rows: int) -> Iterator[Batch]:
-        """All rows in order, `n_rows` at a time."""
+    def _rows_in_order(self, n_rows: int) -> Iterator[AnyBatch]:
+        """The rows at hand, `n_rows` at a time: all, or those of this process."""
         if self._lazy is not None:
             for at, rows in waited_for(self._lazy.chunks(n_rows)):
-                yield self._batch(rows, at)
+                yield self._batch(*self._convert(rows), at)
             return
         yield from self._chunks.get(n_rows) or self._parts(n_rows)
 
-    def _parts(self, n_rows: int) -> Iterator[Batch] | list[Batch]:
+    def _parts(self, n_rows: int) -> Iterator[AnyBatch] | list[AnyBatch]:
         """Chunks of rows in memory."""
-        if len(self) <= n_rows:
-            rows = self._x, self._observed, self.y, self.weight, self._absent
-            parts = iter([Batch(*rows, self.scaling.origin)])
-        else:
-            starts = range(0, len(self), n_rows)
-            parts = (self.batch(slice(start, start + n_rows)) for start in starts)
-        if self._observed is None or self._x.numel() > _KEPT:
+        starts = range(0, max(len(self), 1), n_rows)
+        parts = (self._rows_at(slice(start, start + n_rows)) for start in starts)
+        if self._x.numel() > _KEPT:
             return parts
         self._chunks = {n_rows: list(parts)}
         return self._chunks[n_rows]
@@ -305,7 +194,7 @@ class Table:
         return {**vars(self), "_chunks": {}}
 
     def take(self, index: np.ndarray) -> Self:
-        """A table of the rows at the integer positions `index`."""
+        """The rows at the integer positions `index`."""
         part = copy(self)
         at = torch.as_tensor(index, device=self.device)
         if self._lazy is not None and not self._lazy.comes_whole(index):
@@ -327,8 +216,11 @@ class Table:
     def row_keys(self) -> np.ndarray:
         """(n,) numbers as good as random, the same for copies of a row (but for rounding)."""
         factors = odd_factors(self.n_features)
-        keys = [hashed(batch, factors).view(np.int64) for batch in self.chunks(SCAN_ROWS)]
-        return self.joined([torch.from_numpy(each) for each in keys]).numpy().view(np.uint64)
+        keys = [
+            torch.from_numpy(hashed(batch, factors).view(np.int64))  # type: ignore[arg-type]
+            for batch in self._rows_in_order(SCAN_ROWS)
+        ]
+        return self.joined(keys).numpy().view(np.uint64)
 
     def recorded(self, compute: Callable[[], Sums]) -> Sums:
         """Sums that a journal has, or that are computed and written into it, if there is one."""
@@ -336,17 +228,18 @@ class Table:
             return compute()
         return self._journal.next(compute, self.device)
 
-    def reduced(self, sums: Sums, function: Callable[[Batch], Sums]) -> Sums:
+    def reduced(self, sums: Sums, function: Callable[[AnyBatch], Sums]) -> Sums:
         """Sums over all rows, from those that `function` gives for the rows at hand."""
         if self._lazy is None:
             return sums
         return self._lazy.reduced(sums or function(self._nobody()))
 
-    def _nobody(self) -> Batch:
+    def _nobody(self) -> AnyBatch:
         """A row that counts for nothing."""
         x = torch.zeros(1, self.n_features, dtype=self.dtype, device=self.device)
         nothing = torch.zeros_like(self.weight[:1])
-        return Batch(x, None, _as_index(torch.zeros_like(self.y[:1])), nothing)
+        row = Batch(x, None, _as_index(torch.zeros_like(self.y[:1])), nothing)
+        return row  # type: ignore[return-value]  # sequences are in memory
 
     def joined(self, parts: list[Tensor]) -> Tensor:
         """What was found for each row, from that for the chunks at hand."""
@@ -425,28 +318,6 @@ def _taken(values: Tensor, at: Tensor) -> Tensor:
 def _as_index(y: Tensor) -> Tensor:
     """Labels that may be kept as small numbers, as places of classes; targets as they are."""
     return y if y.is_floating_point() else y.long()
-
-
-@lru_cache(maxsize=256)
-def _firsts(origin: tuple[int, ...], device: torch.device) -> Tensor:
-    """(C,) of each of the user's columns, the first that comes from it."""
-    return index_of(tuple(origin.index(column) for column in sorted(set(origin))), device)
-
-
-def odd_factors(count: int) -> np.ndarray:
-    """Random odd numbers, always the same ones."""
-    return 2 * np.random.default_rng(0).integers(2**63, size=count, dtype=np.uint64) + 1
-
-
-def hashed(batch: Batch, factors: np.ndarray) -> np.ndarray:
-    """Hashes of rows by odd factors (D,): sums of products of bits, modulo 2 ** 64.
-
-    The last bits do not count: weights and copies may move the units of rows by rounding.
-    """
-    bits = batch.x.double().cpu().contiguous().numpy().view(np.uint64)
-    bits = (bits + np.uint64(1 << 23)) >> np.uint64(24)
-    bits = bits + batch.lacks().cpu().numpy().astype(np.uint64)
-    return ((bits ^ (bits >> np.uint64(20))) * factors).sum(1)
 
 
 def resolve_device(device: str | torch.device, size: int) -> torch.device:
