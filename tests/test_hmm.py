@@ -1,12 +1,14 @@
 """Hidden Markov models against hmmlearn, sums over all paths, finite differences and draws."""
 
 from functools import partial
+from itertools import pairwise, product
 from weakref import ref
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
+from scipy.stats import norm
 
 from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import SequenceBatch
@@ -479,3 +481,34 @@ def test_mixtures_of_chains(generator):
         np.testing.assert_allclose(filled[seen], batch.x[seen], 1e-12)
     single = Mixture.single(mixture.density)
     assert single.n_components == 3
+
+
+def test_bounded_frames_are_mixed_with_the_likeliest_of_all_states():
+    """By the sum over all paths, with emissions that scipy gives and a glitch in the middle."""
+    rng = np.random.default_rng(0)
+    frames = rng.normal(size=(4, 2))
+    frames[2] = 30.0
+    means = np.array([[[0.0, 0.0], [1.0, 1.0]], [[3.0, -1.0], [5.0, 5.0]]])
+    start, moves = np.array([0.3, 0.7]), np.array([[0.8, 0.2], [0.4, 0.6]])
+    tensors = [torch.from_numpy(value).log().expand(2, *value.shape) for value in (start, moves)]
+    flat, unit = torch.from_numpy(means.reshape(4, 2)), torch.ones(4, 2).double()
+    emission = DiagonalGaussian(mean=flat, variance=unit, floor=1e-9)
+    model = HiddenMarkov(emission=emission, log_start=tensors[0], log_transition=tensors[1])
+    one = torch.ones(1)
+    x = torch.from_numpy(frames)
+    batch = SequenceBatch.of(x, None, torch.tensor([4]), one.long(), one.double())
+    log_emission = norm.logpdf(frames[:, None, None], means).sum(-1)
+    for each, bounded in ((batch, False), (batch.for_prediction(), True)):
+        shown = log_emission
+        if bounded:
+            shown = np.maximum(shown, shown.max((1, 2), keepdims=True) - 10.0)
+        paths = [
+            [
+                np.log(start[path[0]])
+                + sum(np.log(moves[i, j]) for i, j in pairwise(path))
+                + sum(shown[t, k, state] for t, state in enumerate(path))
+                for path in product(range(2), repeat=4)
+            ]
+            for k in range(2)
+        ]
+        np.testing.assert_allclose(model.log_prob(each)[0], logsumexp(paths, 1), rtol=1e-12)

@@ -21,6 +21,7 @@ from mixtura.solvers import EM
 from mixtura.training.groups import NOTHING, Folds
 from mixtura.training.summaries import SummaryPlan, _left_out, _Rows
 
+ANY_LENGTH = torch.tensor([0.0, torch.inf]).double()
 FAST = {"init": EM(3), "n_states": 2, "random_state": 0}
 
 
@@ -149,7 +150,7 @@ def test_covariances_are_those_within_classes(rng):
     x = rng.normal(size=(40, 2, 2)) + y[:, None, None]
     seen = np.stack([np.ones(40, dtype=bool), np.arange(40) % 4 > 1], 1)
     given = [torch.from_numpy(each) for each in (x, seen, y, weight, np.zeros((0, 4)))]
-    model = _Rows([None], given[:1], *given[1:4], given[4:]).fit(2)
+    model = _Rows([None], given[:1], *given[1:4], given[4:], ANY_LENGTH).fit(2)
     off = [
         x[:, d] - np.stack([_mean(x[:, d], weight, seen[:, d] & (y == c)) for c in y])
         for d in (0, 1)
@@ -178,7 +179,8 @@ def test_the_weight_is_the_one_that_predicts_sequences_left_out(better, rng):
     x = [torch.from_numpy(each) for each in ((apart, noise), (noise, apart))[better]]
     seen, weight = torch.ones(40, 1, dtype=torch.bool), torch.ones(40, dtype=torch.float64)
     for given, expected in ((x, better), ([x[better]] * 2, 0)):
-        rows = _Rows([0, 1], given, seen, torch.from_numpy(y), weight, [torch.zeros(0, 3)] * 2)
+        lost = [torch.zeros(0, 3)] * 2
+        rows = _Rows([0, 1], given, seen, torch.from_numpy(y), weight, lost, ANY_LENGTH)
         assert rows.fit(2).summary == expected
 
 
@@ -187,7 +189,7 @@ def test_lost_frames_move_means_and_add_noise(rng):
     y, x = torch.arange(20) % 2, torch.from_numpy(rng.normal(size=(20, 1, 3)))
     seen, weight = torch.ones(20, 1, dtype=torch.bool), torch.ones(20, dtype=torch.float64)
     lost = torch.from_numpy(rng.normal(1.0, 2.0, size=(500, 3)))
-    model = _Rows([0], [x], seen, y, weight, [lost]).fit(2)
+    model = _Rows([0], [x], seen, y, weight, [lost], ANY_LENGTH).fit(2)
     assert_allclose(model.shift, lost.numpy().mean(0) / 0.3)
     assert_allclose(model.noise, (lost.T @ lost).numpy() / 500 / 0.3)
     earlier = Summarized(0, model.means, model.covariance, model.noise, model.log_prior)
@@ -414,7 +416,7 @@ def test_usual_distances_are_those_of_sequences_left_out(rng):
     seen = rng.random((30, 3)) < 0.8
     x *= seen[..., None]
     weight = torch.ones(30, dtype=torch.float64)
-    rows = _Rows([], [], torch.from_numpy(seen), torch.from_numpy(y), weight, [])
+    rows = _Rows([], [], torch.from_numpy(seen), torch.from_numpy(y), weight, [], ANY_LENGTH)
     means = np.stack([[x[(y == c) & s, d].mean(0) for d, s in enumerate(seen.T)] for c in (0, 1)])
     found = rows._usual(torch.from_numpy(x), torch.from_numpy(means)).numpy()
     own, far = np.zeros((30, 3)), np.zeros(30)

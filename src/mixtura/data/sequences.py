@@ -44,6 +44,7 @@ class SequenceBatch:
     weight : (n,) non-negative weights.
     kept : what a density wants to find again when it sees the same batch; it goes with the batch.
     lasting : the same of what follows from the sequences alone; it stays as long as they do.
+    bounded : whether a single frame may not tell for or against a class without limit.
     """
 
     frames: Batch
@@ -52,6 +53,7 @@ class SequenceBatch:
     weight: Tensor
     kept: dict[str, Any] = field(default_factory=dict)
     lasting: dict[object, Any] = field(default_factory=dict)
+    bounded: bool = False
 
     def __len__(self) -> int:
         return len(self.y)
@@ -75,8 +77,8 @@ class SequenceBatch:
         return values[self.packing.place]
 
     def for_prediction(self) -> SequenceBatch:
-        """The sequences as at prediction: as they are, since no density looks at their holes."""
-        return self
+        """The sequences as at prediction, where a frame may be a glitch."""
+        return replace(self, bounded=True, kept={})
 
     def with_indicators(self, levels: tuple[int, ...]) -> SequenceBatch:
         """The sequences, with one channel of zeros and ones per category of a channel of codes.

@@ -18,6 +18,8 @@ from mixtura.densities.base import Density, Statistics, inward, keep_valid, outw
 from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
 
 _INNER = "emission."
+#: Log of the chance that a frame is a glitch, which any state may emit.
+_RARELY = -10.0
 #: Chances of staying that durations begin with.
 _STAY = 0.05, 0.95
 
@@ -147,8 +149,10 @@ class HiddenMarkov(Density[SequenceBatch]):
     # -- likelihood ----------------------------------------------------------------------------
 
     def _log_emission(self, batch: SequenceBatch) -> Tensor:
-        """(K, F, S D)."""
+        """(K, F, S D); bounded, any state may also emit, rarely, what the likeliest of all does."""
         flat = self.emission.log_prob(batch.frames)
+        if batch.bounded:
+            flat = flat.maximum(flat.amax(1, keepdim=True) + _RARELY)
         found = flat.unflatten(1, self.log_start.shape).transpose(0, 1)
         return found if self.log_duration is None else found.repeat_interleave(self.n_phases, 2)
 

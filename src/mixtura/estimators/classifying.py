@@ -335,7 +335,7 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         """
         if len(self.classes_) == 1:
             raise InvalidInputError("a margin needs two classes; the model was fitted on one.")
-        class_log_joint = self._fitted.class_log_joint(self._to_classify(X))
+        class_log_joint = self._fitted.class_log_joint_in_units(self._to_classify(X))
         labels = self._codes(self._by_row(y, X), len(class_log_joint))
         if labels is None or (labels < 0).any():
             raise InvalidInputError("log_margin needs a label for every row.")

@@ -98,8 +98,9 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         Choose on held-out sequences how many stages there are, or how far discriminative training
         goes.
     calibrate : bool
-        Make probabilities honest by what models say of held-out sequences, whole and with holes;
-        the density is left alone.
+        Make probabilities honest by what models say of held-out sequences, whole and with holes,
+        and take it for possible that a frame is a glitch, which any state may emit; the density is
+        left alone.
     prior_rows : float
         Imagined frames per state, with the spread that states show on average, that keep
         covariances sound where real frames are few; 0 is plain maximum likelihood.
@@ -222,10 +223,11 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         return self
 
     def _limited(self, model: Fitted, scaling: Scaling, rows: Rows, schema: Schema) -> Fitted:
-        """The model, which knows how far numbers and lengths went in training."""
+        """The model, which knows how far numbers and lengths went in training, and glitches."""
         assert isinstance(rows.X, Sequences)
         reach, lengths = self._reach(scaling, rows.X, schema), rows.X.lengths
-        return replace(model, reach=reach, lengths=(int(lengths.min()), int(lengths.max())))
+        span = int(lengths.min()), int(lengths.max())
+        return replace(model, reach=reach, lengths=span, bounded=self.calibrate)
 
     # -- pairs of classes ------------------------------------------------------------------
 

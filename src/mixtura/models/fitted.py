@@ -182,6 +182,7 @@ class Fitted:
     held_back : rows that prediction sets go by.
     reach : (2, D) between which numbers have a say in class probabilities; (2, 0): everywhere.
     lengths : of the shortest and the longest training sequence; (0, 0) if not known.
+    bounded : whether what single frames tell of classes is.
     """
 
     model: AnyModel
@@ -197,6 +198,7 @@ class Fitted:
     per_value: PerValue | None = None
     reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     lengths: tuple[int, int] = (0, 0)
+    bounded: bool = False
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or pickle has the fields alone, not the twin that is kept beside them."""
@@ -254,8 +256,11 @@ class Fitted:
         return self.schema.without_far(rows, self.reach)
 
     def class_log_joint(self, engine: Engine) -> np.ndarray:
-        """(n, C) log p(x, c) in the model's units, or log shares of votes."""
-        return run_over(self.model, engine, lambda m, b: m.class_log_joint(b)).numpy()
+        """(n, C) log p(x, c) in the model's units, or log shares of votes; as bounded as asked."""
+        return run_over(self.model, engine, self._class_log_joint).numpy()
+
+    def _class_log_joint(self, model: AnyModel, batch: Batch) -> Tensor:
+        return model.class_log_joint(batch.for_prediction() if self.bounded else batch)
 
     def log_proba(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
@@ -266,7 +271,7 @@ class Fitted:
         """(n, C) what the model itself says."""
 
         def calibrated(model: AnyModel, batch: Batch) -> Tensor:
-            joint = model.class_log_joint(batch).double()
+            joint = self._class_log_joint(model, batch).double()
             missing = batch.missing_share() if engine.may_have_missing else None
             return self.calibrated(joint, missing)
 

@@ -38,6 +38,7 @@ class Summarized:
     log_prior : (C,).
     shift : (D r,) what means move by where channels lack frames, as the covariance grows.
     usual : (D,) squared distances of channels from their class; few sequences are as far from all.
+    lengths : (2,) of the shortest and the longest training sequence.
     """
 
     summary: Summary
@@ -47,6 +48,7 @@ class Summarized:
     log_prior: Tensor
     shift: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     usual: Tensor = field(default_factory=lambda: torch.full((1,), torch.inf, dtype=torch.float64))
+    lengths: Tensor = field(default_factory=lambda: torch.tensor([0.0, torch.inf]).double())
 
     def row_cost(self, missing: bool) -> int:
         """Numbers that a sequence of one frame takes."""
@@ -63,6 +65,8 @@ class Summarized:
         x, seen = self.summary(batch)
         lost = (batch.lost_frames() / _STEP).round() * _STEP
         found, say = self.log_prior.repeat(len(batch), 1), torch.zeros_like(lost)
+        frames = batch.packing.lengths.to(x)
+        alike = (frames / self.lengths[0]).minimum(self.lengths[1] / frames).clamp_max(1.0).sqrt()
         noise, flat = self.noise.diagonal().view(-1, x.shape[2]).sum(1), x.flatten(1)
         for share in lost.unique().tolist():
             rows = (lost == share).nonzero().flatten()
@@ -71,7 +75,7 @@ class Summarized:
             covariance = self.covariance if share == 0.0 else self.covariance + share * self.noise
             means = (self.means.flatten(1) + share * self.shift).T
             far = distances(x[rows], seen[rows], means.T.view_as(self.means)).min(1).values
-            near = torch.where(seen[rows], self.usual + share * noise, 0.0).sum(1)
+            near = torch.where(seen[rows], self.usual + share * noise, 0.0).sum(1) * alike[rows]
             say[rows] = _FADE * (near / far).log().nan_to_num(0.0).clamp_max(0.0)
             for start in range(0, len(patterns), _PATTERNS):
                 some = slice(start, start + _PATTERNS)

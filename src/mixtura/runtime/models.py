@@ -206,6 +206,7 @@ class Fitted:
     without: tuple[tuple[Mixture, ...], ...] = ()
     reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     lengths: tuple[int, int] = (0, 0)
+    bounded: bool = False
 
     @property
     def n_columns(self) -> int:

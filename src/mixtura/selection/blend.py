@@ -29,7 +29,8 @@ def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:
         ]
     )
     weights = blend_weights(-np.stack([each.losses() for each in answers]), first.weight)
-    average = replace(first, class_log_joint=log_average(log_proba, weights).numpy())
+    joint = log_average(log_proba, weights).numpy()
+    average = replace(first, class_log_joint=joint, frames=np.ones(1))
     return weights, average
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Self
 
@@ -135,12 +135,15 @@ class Answers(HeldOut):
     y : (n,) labels.
     evidence : (n, C) what the entries that rows lack tell of the classes, where training counted on
         that: the model alone does not say it.
+    frames : (m,) numbers of frames of rows that are sequences. These depend on each other, so that
+        log-joints are expected to be too large by the square root.
     """
 
     class_log_joint: np.ndarray
     missing: np.ndarray
     y: np.ndarray
     evidence: np.ndarray
+    frames: np.ndarray = field(default_factory=lambda: np.ones(1))
 
     @classmethod
     def of(
@@ -164,7 +167,8 @@ class Answers(HeldOut):
             if evidence is not None:
                 by_holes = evidence.to(joint.device).log_prob(hole_patterns(batch))
             known = batch.weight.double(), is_copy(batch)
-            tensors = (*known, joint, batch.missing_share(), batch.y, by_holes)
+            frames = joint.new_full((len(batch),), len(batch.x) / len(batch))
+            tensors = (*known, joint, batch.missing_share(), batch.y, by_holes, frames)
             parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
         return cls.pool(parts)
 
@@ -233,7 +237,7 @@ class Answers(HeldOut):
         share = 0.5 * len(self) / float(self.weight.sum()) * self.weight
         by_log = share * (1.0 - doubt) * own / found
         by_log = by_log * (logits[rows, self.y] - (chance * logits).sum(1))
-        off = (point[:2] - [0.0, 1.0]) / _PRIOR_WIDTHS
+        off = (point[:2] - [0.5 * np.log(self.frames.mean()), 1.0]) / _PRIOR_WIDTHS
         loss = share @ -np.log(found) + 0.5 * off @ off - _PRIOR_DOUBT * np.log(doubt)
         by_doubt = share @ ((own - 1.0 / joint.shape[1]) / found) - _PRIOR_DOUBT / doubt
         slope = [by_log @ reach, log_temperature * (by_log @ (reach * log_seen))]

@@ -59,6 +59,7 @@ class _Rows:
     ----------
     x : (n, D, r) of each weight, and seen (n, D) which channels there are.
     lost : (m, D r) of each, what lost frames change in m sequences.
+    lengths : (2,) of the shortest and the longest of all sequences.
     """
 
     summaries: list[Summary]
@@ -67,6 +68,7 @@ class _Rows:
     y: Tensor
     weight: Tensor
     lost: list[Tensor]
+    lengths: Tensor
 
     @classmethod
     def of(cls, engine: Engine, generator: torch.Generator) -> _Rows:
@@ -81,12 +83,14 @@ class _Rows:
         summaries = summary.parts()
         apart, changes = ([*each.chunk(len(summaries), 2)] for each in (x, lost))
         changes = [each.flatten(1) for each in changes]
-        return cls(summaries, apart, seen, engine.y, engine.weight.double(), changes)
+        lengths = torch.stack([*engine.sizes.double().aminmax()])
+        return cls(summaries, apart, seen, engine.y, engine.weight.double(), changes, lengths)
 
     def only(self, mask: Tensor) -> _Rows:
         """Some of the sequences."""
         seen, y, weight = (v[mask] for v in (self.seen, self.y, self.weight))
-        return _Rows(self.summaries, [x[mask] for x in self.x], seen, y, weight, self.lost)
+        x = [x[mask] for x in self.x]
+        return _Rows(self.summaries, x, seen, y, weight, self.lost, self.lengths)
 
     def fit(self, n_classes: int) -> Summarized:
         """The weight of numbers, and the ridge, that predict sequences best that are left out."""
@@ -119,7 +123,8 @@ class _Rows:
         share_lost = max(len(lost), 1) * _LOST
         noise, shift = lost.T @ lost / share_lost, lost.sum(0) / share_lost
         usual = self._usual(x, means)
-        return loss, Summarized(summary, means, covariance, noise, prior, shift, usual)
+        lengths = self.lengths
+        return loss, Summarized(summary, means, covariance, noise, prior, shift, usual, lengths)
 
     def _usual(self, x: Tensor, means: Tensor) -> Tensor:
         """(D,) squared distances of channels, such that few sequences left out are farther off."""
