@@ -22,6 +22,7 @@ from mixtura.numerics import anew, spawn
 from mixtura.progress import Progress
 from mixtura.selection.blend import blend_answers
 from mixtura.selection.chooser import MOST_COMPARED, Contender
+from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
 from mixtura.training.hybrid import Plan, Trained
 
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 #: Rows that curves are learned from, at most; share of the time left that one model may take.
 _CURVE_ROWS, _TIME = 20_000, 0.2
-#: How many indicators there may be, and knots of a column of numbers.
-_MOST_COLUMNS, _KNOTS = 300, 8
+#: How many indicators there may be, and knots of a column of numbers, as far as these allow.
+_MOST_COLUMNS, _KNOTS = 300, range(8, 3, -1)
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, the
 #: gain that ends them, and rows that each looks at, at most; and rows that models are asked about
 #: together, so that all see the same holes.
@@ -48,11 +49,10 @@ def curved(engine: Engine, kind: str) -> Scaling:
 
     With "+atoms", values that many rows share are left to probabilities.
     """
-    values, weight = _values(engine)
+    values, _, weight = _values(engine)
     if kind == INDICATORS:
         own, values = engine.scaling, engine.scaling.invert(values)
-        columns, most = np.flatnonzero(own.levels == 0), _n_knots(engine)
-        knots = {int(c): quantile_knots(values[:, c], weight, most) for c in columns if most}
+        knots = _knots(engine, values, weight)
         return own.with_indicators(Indicators.learn(values, weight, own.levels, knots))
     kind, atoms, _ = kind.partition(SUFFIX)
     levels, scaling = engine.scaling.levels, engine.scaling
@@ -70,7 +70,7 @@ def kinds_for(engine: Engine) -> list[str]:
     Within a component, categories are independent of all else, and numbers go together along lines;
     as indicators, neither is so.
     """
-    values, weight = _values(engine)
+    values, _, weight = _values(engine)
     levels = engine.scaling.levels
     shared = shared_values(values, weight, levels)
     atoms = shared and n_patterns(values, shared) <= _PATTERNS
@@ -80,10 +80,29 @@ def kinds_for(engine: Engine) -> list[str]:
     return [*kinds, INDICATORS] if some else kinds
 
 
+def _knots(engine: Engine, values: np.ndarray, weight: np.ndarray) -> dict[int, np.ndarray]:
+    """The knots of columns of numbers (n, D): all values of codes, as far as there is room."""
+    most = _n_knots(engine)
+    if not most:
+        return {}
+    numbers = np.flatnonzero(engine.scaling.levels == 0).tolist()
+    knots = {c: quantile_knots(values[:, c], weight, most) for c in numbers}
+    room = _MOST_COLUMNS - _n_indicators(engine, most)
+    rows, y, counts = _values(engine.merged(_CURVE_ROWS))
+    gains = {c: gain_of_values(rows[:, c], y, counts) for c in numbers}
+    for column in sorted(filter(gains.get, gains), key=gains.__getitem__, reverse=True):
+        every = quantile_knots(values[:, column], weight, len(values))
+        if len(every) - most <= room:
+            knots[column], room = every, room - len(every) + most
+    return knots
+
+
 def _n_knots(engine: Engine) -> int:
     """Knots per column of numbers: none where rows or columns are many, which would take long."""
-    few = len(engine) <= _LARGE and _n_indicators(engine, _KNOTS) <= _MOST_COLUMNS
-    return _KNOTS if few and engine.n_numbers else 0
+    if len(engine) > _LARGE or not engine.n_numbers:
+        return 0
+    fitting = (n for n in _KNOTS if _n_indicators(engine, n) <= _MOST_COLUMNS)
+    return next(fitting, 0)
 
 
 def _n_indicators(engine: Engine, n_knots: int) -> int:
@@ -91,12 +110,12 @@ def _n_indicators(engine: Engine, n_knots: int) -> int:
     return sum(max(each - 1, 1) for each in (level or n_knots for level in engine.levels))
 
 
-def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
-    """(n, D) a copy of the rows, or of some, NaN where missing; their weights (n,)."""
+def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(n, D) a copy of the rows, or of some, NaN where missing; their labels and weights (n,)."""
     step = -(-len(engine) // _CURVE_ROWS)
     batch = engine.take(np.arange(0, len(engine), step)).all_rows()
     x = batch.x if batch.observed is None else batch.x.where(batch.observed, torch.nan)
-    return x.double().cpu().numpy(), batch.weight.double().cpu().numpy()
+    return x.double().cpu().numpy(), batch.y.cpu().numpy(), batch.weight.double().cpu().numpy()
 
 
 def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:
