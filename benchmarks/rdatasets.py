@@ -1,11 +1,11 @@
-"""Tables of the R packages, as the repository vincentarelbundock/Rdatasets keeps them, as ARFF files.
+"""Tables of R packages as ARFF files: those that github.com/vincentarelbundock/Rdatasets keeps.
 
     python -m benchmarks.rdatasets FOLDER_OF_CSV FOLDER_OF_ARFF
 
 The class of a table is its last column of words that has two to eight kinds, each of twelve rows or
-more; tables have 120 to 50,000 rows (3,000 of them are drawn), four to 60 columns, and sizes that no
-other has. Identifiers, and columns that count the rows, are left out. A forest must do better than
-the most frequent class by 15 % of its errors, and must not be always right.
+more; tables have 120 to 50,000 rows (3,000 of them are drawn), four to 60 columns, and a size that
+no other has. Identifiers, and columns that count the rows, are left out. A forest must make 15 %
+fewer errors than the most frequent class, and must not be always right.
 """
 
 from __future__ import annotations
