@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multivariate_normal
+from scipy.stats import logistic, multivariate_normal
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
@@ -330,3 +330,32 @@ def test_frames_far_outside_count_as_lost(options, tmp_path):
     np.testing.assert_array_equal(reasons, model.explain(lacking, max_time=None).values)
     assert model.is_outlier(far).tolist() == [False, True, False]
     assert model.score_samples(far)[1] < -1e6
+
+
+def test_tails_of_few_scores_are_exponential():
+    """Of exponential tails shares are as promised, below the least score too; weights repeat."""
+    rng, flagged = np.random.default_rng(0), []
+    for _ in range(400):
+        found = typical.tail_quantiles(rng.logistic(size=40), np.ones(40))
+        flagged.append([logistic.cdf(found[place]) for place in (5, 10, 50, 100, 500)])
+        assert (np.diff(found) >= 0.0).all()
+    shares = np.array([0.005, 0.01, 0.05, 0.1, 0.5])
+    np.testing.assert_allclose(np.mean(flagged, 0), shares, rtol=0.2, atol=0.005)
+    values, weight = rng.normal(size=2000), np.ones(2000)
+    plain = np.quantile(values, np.linspace(0, 1, 1001), method="weibull")
+    found = typical.tail_quantiles(values, weight)
+    np.testing.assert_allclose(found[6:], plain[6:], atol=1e-12)
+
+
+def test_sequences_are_judged_by_models_that_have_not_seen_them():
+    """Of few sequences and many states, about the promised share of new ones is an outlier."""
+    shares = []
+    for seed in range(3):
+        rng, y = np.random.default_rng(seed), np.arange(40) % 2
+        X = [rng.normal(label, size=(12, 2)) for label in y]
+        new = [rng.normal(label, size=(12, 2)) for label in np.arange(400) % 2]
+        model = SequenceMixtureClassifier(8, method="ml", init=EM(20), random_state=0).fit(X, y)
+        shares.append([model.is_outlier(new, share).mean() for share in (0.01, 0.1)])
+    one, ten = np.mean(shares, 0)
+    assert one < 0.03
+    assert 0.03 < ten < 0.15

@@ -238,6 +238,8 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         flagged where nothing has changed. Where densities have no closed-form updates they count as
         they are, and more is flagged; so they do where `max_time` leaves no time for more.
 
+        Sequences that choices were made on count by models that were fitted without them.
+
         Rows and sequences with holes are judged in their favor: the holes are filled by their
         conditional means. Sequences go by log densities per value, in deviations for their length.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -29,12 +30,16 @@ AnyGrowth = TypeVar("AnyGrowth", bound=Growth)
 
 @dataclass(frozen=True)
 class Choice(Generic[AnyGrowth]):
-    """A chosen way, its model of all rows, its calibration, and what was compared."""
+    """A chosen way, its model of all rows, its calibration, and what was compared.
+
+    `unseen` tells models of other rows, and the rows that were held out from each.
+    """
 
     plan: AnyGrowth
     grown: Grown
     calibration: Calibration
     table: list[dict[str, object]]
+    unseen: Callable[[], Sequence[tuple[object, Engine]]]
 
 
 def fit_best(
@@ -61,7 +66,7 @@ def fit_best(
     n_stages = best.stage() + 1 if best.parts and every_stage else None
     grown = train_in_time(best.way, n_stages, engine, generator, progress)
     calibration = calibrated_by(best.held_out(), different) if calibrate else Calibration()
-    return Choice(best.way, grown, calibration, chooser.table())
+    return Choice(best.way, grown, calibration, chooser.table(), partial(chooser.unseen, best))
 
 
 def train_in_time(

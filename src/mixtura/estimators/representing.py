@@ -133,7 +133,8 @@ class Represented:
         typical, per_value = None, None
         if isinstance(chain, Mixture):
             prior = chain.log_prior.exp().numpy()
-            typical, per_value = typical_sequences(chain, engine, progress)
+            told = [(m, rows) for m, rows in self.states.unseen() if isinstance(m, Mixture)]
+            typical, per_value = typical_sequences(chain, engine, progress, told)
         own = self.states.calibration
         found = Fitted(chain, scaling, schema, classes, prior, own, typical, per_value=per_value)
         return found if self.summaries is None else self.summaries.beside(found)
@@ -263,7 +264,7 @@ def _beside_summaries(
         n_stages = first.stage() + 1 if first.parts and first.way.every_stage else None
         grown = train_in_time(first.way, n_stages, engine, spawn(generator), progress)
         own = calibrated_by(first.held_out(), some) if calibrate else Calibration()
-        states = Choice(first.way, grown, own, [])
+        states = Choice(first.way, grown, own, [], partial(chooser.unseen, first))
         if chooser.cut_short and not beside.won:
             return Represented(states, None, chooser.table())
     model = beside.whole if len(some) == n_different else None

@@ -180,6 +180,17 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         number = self._number.where(self._number < len(models), -1)
         return HeldBack.of(self._engine, number, models)
 
+    def unseen(self, contender: Contender[AnyWay, AnyTrained]) -> list[tuple[AnyTrained, Engine]]:
+        """The models of a contender, each with the rows that were held out from it.
+
+        None where models come in stages: the last need not be the best.
+        """
+        engine = self._engine
+        if engine is None or any(len(part) > 1 for part in contender.parts):
+            return []
+        parts = enumerate(contender.models)
+        return [(model, engine.split(self._number == fold)[1]) for fold, model in parts]
+
     def under(self, scaling: Scaling) -> Self:
         """This chooser, with its rows in other units: same folds, same seeds, one table."""
         other = copy(self)

@@ -29,6 +29,8 @@ _FOLDS, _FEW_FOLDS = 10, 4
 _LOST = 1e-6
 #: So many different rows are scored at most, and so many where time is short.
 _MOST, _FEW = 3_000, 500
+#: Least values that tell of a tail: so many at most, or one in so many.
+_TAIL = 10
 #: Rounds of least squares, the least variance of scores per value, and that of a normal value.
 _ROUNDS, _LEAST, _OWN = 3, 1e-12, 0.5
 #: What held-out scores cost, in passes of plain ones; and the share of a limit of time that they
@@ -45,14 +47,42 @@ def typical_quantiles(
 
 
 def typical_sequences(
-    mixture: Mixture, engine: Engine, progress: Progress
+    mixture: Mixture,
+    engine: Engine,
+    progress: Progress,
+    held_out: Sequence[tuple[Mixture, Engine]] = (),
 ) -> tuple[np.ndarray, PerValue]:
-    """The same of sequences, in deviations, so that short ones count as long ones do; and these."""
-    found, rows = typical_scores(mixture, engine, None, progress)
-    counted = rows.concat(lambda batch: batch.n_values(), mixture)
-    scores, count, weight = (x.double().cpu().numpy() for x in (found, counted, rows.weight))
+    """The same of sequences, in deviations, so that short ones count as long ones do; and these.
+
+    Those that were held out from models like the mixture go by what these make of them.
+    """
+    judged = [(run_over(each, rows, typicality), rows) for each, rows in held_out]
+    judged = judged or [typical_scores(mixture, engine, None, progress)]
+    parts = [
+        (found, rows.concat(lambda batch: batch.n_values(), mixture), rows.weight)
+        for found, rows in judged
+    ]
+    columns = (torch.cat(each).double().cpu().numpy() for each in zip(*parts, strict=True))
+    scores, count, weight = columns
     per_value = _per_value(scores, count, weight)
-    return weighted_quantiles(in_deviations(scores, count, per_value), weight), per_value
+    return tail_quantiles(in_deviations(scores, count, per_value), weight), per_value
+
+
+def tail_quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """(1001,) quantiles, at `SHARES`, of what few values are draws of.
+
+    Below the least of them, and a few more, the tail is an exponential one, whose scale is as
+    uncertain as they leave it.
+    """
+    order = np.argsort(values)
+    values, share = values[order], np.cumsum(weight[order]) / weight.sum()
+    share *= len(values) / (len(values) + 1.0)
+    last = min(_TAIL, max(2, len(values) // _TAIL), len(values)) - 1
+    found, rare = np.interp(SHARES, share, values), np.searchsorted(SHARES, share[last])
+    rarer = share[last] / np.maximum(SHARES[:rare], 0.5 * SHARES[1])
+    excess = (values[last] - values[:last]).sum()
+    found[:rare] = values[last] - excess * (rarer ** (1.0 / max(last, 1)) - 1.0)
+    return found
 
 
 def _per_value(scores: np.ndarray, count: np.ndarray, weight: np.ndarray) -> PerValue:
