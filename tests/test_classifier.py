@@ -328,7 +328,8 @@ def test_none_marks_unlabeled_rows_in_object_arrays(labels, iris):
         labels = [str(label) for label in labels]
     named = np.array([labels[c] for c in y], dtype=object)
     named[::2] = None
-    model = MixtureClassifier(1, objective="likelihood").fit(X, named)
+    settings = {"density": "diag", "objective": "likelihood", "unlabeled_weight": 0.5}
+    model = MixtureClassifier(1, **settings).fit(X, named)
     assert sorted(model.classes_.tolist()) == sorted(labels)
     assert np.mean(model.predict(X) == np.array([labels[c] for c in y], dtype=object)) > 0.9
 
@@ -496,7 +497,7 @@ def test_data_frames(package, holey_iris):
     """The same model, feature names kept, and not one warning about them."""
     X, y = holey_iris
     named = pytest.importorskip(package).DataFrame({f"f{i}": X[:, i] for i in range(4)})
-    settings = {"objective": "likelihood", "missingness": "ignore", "random_state": 0}
+    settings = {"density": "diag", "objective": "likelihood", "missingness": "ignore"}
     plain = MixtureClassifier(1, **settings).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -55,9 +55,9 @@ def test_never_goes_down(structure, unlabeled, holes, prior_rows):
         prior = SpreadPrior(prior_rows, 0.5 * start.density.spread[0]) if prior_rows else None
         progress = Progress()
         objective = Likelihood(0.4 if unlabeled else None)
-        EM(15, -1.0).run(start, objective, engine, progress, prior=prior)
+        EM(10, -1.0).run(start, objective, engine, progress, prior=prior)
         losses = np.array([record["objective"] for record in progress.history])
-        assert len(losses) == 15
+        assert len(losses) == 10
         assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
 
 
@@ -179,7 +179,7 @@ def test_an_m_step_by_gradients_never_goes_down(holes, prior_rows, generator):
     start, engine = problem(("low_rank", "precision"), generator, holes=holes)
     prior = SpreadPrior(prior_rows, 0.5 * start.density.spread[0]) if prior_rows else None
     progress = Progress()
-    found = EM(25, -1.0).run(start, Likelihood(), engine, progress, prior=prior)
+    found = EM(12, -1.0).run(start, Likelihood(), engine, progress, prior=prior)
     check_valid(found.model)
     losses = np.array([record["objective"] for record in progress.history])
     assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()

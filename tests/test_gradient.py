@@ -31,7 +31,7 @@ from mixtura.testing import (
 )
 
 COUNTS = [2, 1]
-SOLVERS = {"adam": Adam(4, batch_size=16, schedule="constant"), "lbfgs": LBFGS(8)}
+SOLVERS = {"adam": Adam(3, batch_size=16, schedule="constant"), "lbfgs": LBFGS(5)}
 OBJECTIVES = {
     "likelihood": Likelihood(),
     "conditional": Conditional(),

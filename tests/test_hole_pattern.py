@@ -129,7 +129,7 @@ def test_em_climbs_to_the_likeliest(density, rng):
     rows = batch_of(PATTERNS, rng.random(PATTERNS.shape) < 0.8)
     weight = torch.from_numpy(rng.random((len(PATTERNS), 2)))
     heights = []
-    for _ in range(600):
+    for _ in range(300):
         heights.append(float((weight * density.log_prob(rows)).sum()))
         density = density.maximize(density.statistics(rows, weight))[0]
     assert (np.diff(heights) > -1e-12).all()

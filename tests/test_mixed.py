@@ -344,9 +344,9 @@ def test_em_never_goes_down(structure, informative, rows):
         start, engine = problem({**kind, "informative": informative}, generator)
         prior = SpreadPrior(rows, start.density.typical_spread) if rows else None
         progress = Progress()
-        result = EM(15, -1.0).run(start, Likelihood(), engine, progress, prior=prior)
+        result = EM(10, -1.0).run(start, Likelihood(), engine, progress, prior=prior)
         losses = np.array([record["objective"] for record in progress.history])
-        assert len(losses) == 15
+        assert len(losses) == 10
         assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
         assert losses[-1] < losses[0] - 1e-3
         check_mixed_valid(result.model)
@@ -388,7 +388,7 @@ def run_twice(solver, objective, start, engine, prior=None):
 def test_ebw_improves(kind, name, generator):
     """A tenth of a discriminative loss is gone in a few iterations."""
     start, engine = problem(KINDS[kind], generator)
-    gain, before = run_twice(EBW(12), OBJECTIVES[name], start, engine)
+    gain, before = run_twice(EBW(8), OBJECTIVES[name], start, engine)
     assert gain > (0.1 * before if name != "hybrid" else 1e-3)
 
 
@@ -425,7 +425,7 @@ def test_gradients_improve(kind, name, rows, generator):
     """L-BFGS and Adam bring their loss down, with and without a prior."""
     start, engine = problem(KINDS[kind], generator)
     prior = SpreadPrior(rows, start.density.typical_spread) if rows else None
-    for solver in (LBFGS(8), Adam(8, batch_size=20, learning_rate=0.03, schedule="constant")):
+    for solver in (LBFGS(5), Adam(5, batch_size=20, learning_rate=0.03, schedule="constant")):
         gain, before = run_twice(solver, OBJECTIVES[name], start, engine, prior)
         assert gain > 0.02 * abs(before)
 

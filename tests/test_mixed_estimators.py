@@ -63,7 +63,7 @@ def test_every_objective_and_solver_learns(objective, solver, missingness):
     """From text, truth values and numbers with holes, on rows it has not seen."""
     settings = QUICK | {"objective": objective, "missingness": missingness}
     made = MixtureClassifier(
-        2, solver=SOLVERS[solver](8), calibrate=False, random_state=0, **settings
+        2, solver=SOLVERS[solver](5), calibrate=False, random_state=0, **settings
     ).fit(FRAME, Y)
     assert made.score(FRESH, FRESH_Y) > 0.75
     assert made.missingness_ == missingness

@@ -112,9 +112,9 @@ def test_one_class(iris):
 
 
 @pytest.mark.parametrize("embedding", sorted(EMBEDDINGS))
-def test_saved_networks_answer_the_same(embedding, iris, tmp_path):
+def test_saved_networks_answer_the_same(embedding, flowers, tmp_path):
     """To the bit, for every embedding."""
-    X, y = iris
+    X, y = flowers
     model = MixtureNetworkClassifier(
         2, embedding=embedding, calibrate=False, random_state=0, **brief(5)
     ).fit(X, y)

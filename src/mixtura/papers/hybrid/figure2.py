@@ -23,7 +23,7 @@ _DRAWS = 10
 
 def run(report: Report) -> None:
     """One model per panel: its digits, and how well it explains new ones."""
-    images = load(report, "mnist", quick_rows=1000)
+    images = load(report, "mnist", quick_rows=600)
     panels = {}
     for name, tradeoff in _models().items():
         if report.wants(name):

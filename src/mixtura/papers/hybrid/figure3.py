@@ -45,7 +45,7 @@ _PAPER = {("25", 0.1): 500.0, ("full", 0.1): 6600.0}
 
 def run(report: Report) -> None:
     """Errors of one model per trade-off, then times of one model per rank."""
-    images = load(report, "mnist", quick_rows=1000)
+    images = load(report, "mnist", quick_rows=600)
     for tradeoff in TRADEOFFS:
         if report.wants(f"error/{tradeoff}"):
             _show_errors(report, images, tradeoff)

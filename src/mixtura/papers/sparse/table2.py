@@ -96,9 +96,9 @@ _QUICK_PARTS = ("mnist 10-d",)
 _QUICK_LAYERS = DRAWN
 _QUICK: Parameters = {
     "body": partial(digit_body, depth=4),
-    "n_train": 800,
-    "n_test": 500,
-    "epochs": 7,
+    "n_train": 600,
+    "n_test": 400,
+    "epochs": 6,
     "batch_size": 25,
     "rate": 1e-2,
 }
