@@ -165,17 +165,21 @@ class LowRankGaussian(LowRankForm):
         """
         patterns, place = holes.distinct
         some = x[: len(patterns)]  # B does not depend on numbers
-        grams = [(rows, gram) for rows, gram, *_ in self._sums(some, patterns)]
-        gram, seen = in_order(grams).transpose(0, 1), holes.observed.to(x.dtype)  # (K, P, R, R)
-        projected = self._projected(x, seen).transpose(0, 1)  # (R, K, n)
+        sums = list(self._sums(some, patterns))
+        gram, projected, squares = (
+            in_order([(rows, found[part]) for rows, *found in sums]) for part in range(3)
+        )
+        gram, seen = gram.transpose(0, 1), holes.observed.to(x.dtype)  # (K, P, R, R)
         if isinstance(place, slice):
-            inner, log_det = quadratic_log_det(gram, projected.permute(1, 2, 0)[..., None])
-            inner, covariance = inner[..., 0], gram
+            inner, log_det = quadratic_log_det(gram, projected.transpose(0, 1))
+            inner, covariance, projected = inner[..., 0], gram, projected[..., 0].permute(2, 1, 0)
         else:
+            projected = self._projected(x, seen).transpose(0, 1)  # (R, K, n)
+            squares = self._weighted_distance(x, seen)
             parts = factored(gram)
             covariance, log_det = parts.inverse.permute(2, 3, 0, 1), parts.log_det[:, place]
             inner = (projected * (covariance[..., place] * projected).sum(1)).sum(0)
-        squared = self._weighted_distance(x, seen) - inner.mT
+        squared = squares - inner.mT
         found = side_by_side(holes, squared, self._log_det_masked(seen, log_det.mT))
 
         def pairs(component: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
