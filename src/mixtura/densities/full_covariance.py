@@ -33,6 +33,9 @@ from mixtura.numerics import (
     lower_inverse,
 )
 
+#: Products of a component up to which those of all rows cost less than to look for its own.
+_FEW = 300_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class FullGaussian(Gaussian):
@@ -221,13 +224,14 @@ def _triangle_bands(size: int) -> list[tuple[int, int]]:
 def _weighted_second_moments(x: Tensor, occupancy: Tensor) -> Tensor:
     """sum_n w_nk x_n x_n^T for every component, (K, D, D).
 
-    Where most rows belong to few components, each component sums its own rows only: what is left
-    out is below the rounding of the sum. Otherwise the lower half is computed for all at once.
+    Where most of many rows belong to few components, each component sums its own rows only: what is
+    left out is below the rounding of the sum. Otherwise the lower half is computed for all at once.
     """
     size, n_components = x.shape[1], occupancy.shape[1]
     moments = x.new_zeros(n_components, size, size)
     active = occupancy.abs() > NEGLIGIBLE * occupancy.abs().max()
-    if x.device.type == "cpu" and active.sum() < 0.5 * active.numel():
+    many = x.device.type == "cpu" and x.numel() * size > _FEW
+    if many and active.sum() < 0.5 * active.numel():
         for component, mine in enumerate(active.mT):
             rows, share = x[mine], occupancy[mine, component, None]
             torch.mm((rows * share).mT, rows, out=moments[component])
