@@ -15,6 +15,8 @@ from mixtura.densities.base import Density, Statistics, rand
 
 #: Up to so many categories in all, a matrix product with indicators is faster than looking up.
 _FEW = 512
+#: Indicators of a batch that are kept with it, at most: a table may have many batches.
+_KEPT = 2**17
 #: Rounds of raising small chances to the floor: raising some lowers others.
 _ROUNDS = 3
 #: Share of a column's chances that floors may take.
@@ -109,7 +111,8 @@ class Categorical(Density[Batch]):
             blank = batch.x.new_zeros(len(batch), self.log_chance.shape[1] + 1)
             return blank.scatter_(1, self._places(batch), 1.0)[:, :-1]
 
-        return batch.once(("indicators", self.levels), found)
+        few = len(batch) * self.log_chance.shape[1] <= _KEPT
+        return batch.once(("indicators", self.levels), found) if few else found()
 
     def log_prob(self, batch: Batch) -> Tensor:
         log_chance = self.log_chance.to(batch.x.dtype)
