@@ -16,7 +16,7 @@ from sklearn.utils import Bunch
 from mixtura import MixtureNetworkClassifier
 from mixtura.data.given import Setting
 from mixtura.datasets import load_dataset
-from mixtura.papers.boundary import Height, contour, scatter
+from mixtura.papers.boundary import draw_boundary, scatter
 from mixtura.papers.report import Panel, Report
 from mixtura.papers.tables import fit
 from mixtura.solvers import LinkedEM
@@ -133,14 +133,10 @@ def _show_gaussians(report: Report) -> None:
             for label, panel in enumerate(line):
                 scatter(panel, rows.data, rows.target)
                 draw_ellipses(panel, model, label, color="black")
-                contour(panel, rows.data, _right(model), colors="tab:green")
+                draw_boundary(panel, rows.data, model, "tab:green")
                 panel.set_title(f"class {label}, link {link:g}: {accuracy:.1f} %")
 
 
 def _lower_weight(model: MixtureNetworkClassifier) -> float:
     """Weight, in the first class's mixture, of the component that the read-out uses least."""
     return float(model.weights_[np.abs(model.coef_[:3]).argmin()])
-
-
-def _right(model: MixtureNetworkClassifier) -> Height:
-    return lambda x: model.predict_proba(x)[:, 1]

@@ -18,7 +18,7 @@ from sklearn.utils import Bunch
 from mixtura import MixtureClassifier, SparseMixtureClassifier
 from mixtura.data.given import Classifier, Parameters
 from mixtura.datasets import make_ripley
-from mixtura.papers.boundary import Height, contour, scatter
+from mixtura.papers.boundary import Height, contour, draw_boundary, scatter
 from mixtura.papers.report import Panel, Report
 from mixtura.progress import Record
 
@@ -61,7 +61,7 @@ def _weights(model: object) -> int | None:
 
 def _draw(panel: Panel, model: Classifier, rows: Bunch, title: str) -> None:
     scatter(panel, rows.data, rows.target)
-    contour(panel, rows.data, lambda x: model.predict_proba(x)[:, 1], colors="black")
+    draw_boundary(panel, rows.data, model, "black")
     panel.set_title(title)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mixtura import SparseMixtureClassifier
 from mixtura.datasets import make_checkerboard
-from mixtura.papers.boundary import Height, contour, scatter
+from mixtura.papers.boundary import draw_boundary, scatter
 from mixtura.papers.report import Report
 
 COMPONENTS = (2, 4, 6, 8, 10, 12, 14, 16, 18, 20)
@@ -81,10 +81,6 @@ def _draw_boundaries(report: Report, models: dict[int, SparseMixtureClassifier])
         panels = figure.subplots(1, len(models), sharex=True, sharey=True, squeeze=False)[0]
         for panel, (count, model) in zip(panels, models.items(), strict=True):
             scatter(panel, rows.data, rows.target)
-            contour(panel, rows.data, _second_class(model), colors="black")
+            draw_boundary(panel, rows.data, model, "black")
             panel.scatter(*model.relevance_vectors_.T, s=40, facecolors="none", edgecolors="black")
             panel.set_title(f"{count} components per class at first")
-
-
-def _second_class(model: SparseMixtureClassifier) -> Height:
-    return lambda x: model.predict_proba(x)[:, 1]
