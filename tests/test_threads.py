@@ -55,5 +55,35 @@ def test_other_threads_keep_theirs():
     assert found[0] == found[1]
 
 
+def test_products_of_small_fits_run_on_one_thread(rng):
+    """Of several at once, too, however they come and go: the last takes the limit back."""
+    if not blas_threads():
+        pytest.skip("NumPy has no library that counts threads per process")
+    first, second = one_thread(1), one_thread(1)
+    with ThreadpoolController().limit(limits=2, user_api="blas"):
+        first.__enter__()
+        second.__enter__()
+        assert blas_threads() == {1}
+        first.__exit__(None, None, None)
+        assert blas_threads() == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == {2}
+        with pytest.raises(ValueError, match="on the way"), one_thread(1):
+            raise ValueError("on the way")
+        assert blas_threads() == {2}
+        seen = []
+        model = MixtureClassifier(callbacks=[lambda _: seen.append(blas_threads())])
+        model.fit(rng.normal(size=(40, 2)), np.arange(40) % 2)
+        assert seen
+        assert all(each == {1} for each in seen)
+        assert blas_threads() == {2}
+
+
 def threads():
     return torch.get_num_threads()
+
+
+def blas_threads():
+    """How many threads libraries have that count them per process."""
+    pools = ThreadpoolController().select(threading_layer="pthreads").info()
+    return {pool["num_threads"] for pool in pools}

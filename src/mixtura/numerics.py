@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -260,9 +261,37 @@ def tri_pack_index(size: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
 _FEW = 500_000
 
 
-@lru_cache(maxsize=1)
-def _thread_pools() -> ThreadpoolController:
-    return ThreadpoolController()
+@lru_cache
+def _thread_pools(**kind: str) -> ThreadpoolController:
+    """Libraries of a kind; of all others a limit would be taken back, too."""
+    return ThreadpoolController().select(**kind)
+
+
+class _OneBlasThread:
+    """One thread per product or factorization, while anyone asks for it.
+
+    NumPy's and SciPy's libraries count threads per process, so that all share one limit: the first
+    who comes sets it, and the last who goes takes it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._limit = Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                pools = _thread_pools(threading_layer="pthreads")
+                self._limit.enter_context(pools.limit(limits=1))
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._limit.close()
+
+
+_one_blas_thread = _OneBlasThread()
 
 
 @contextmanager
@@ -270,12 +299,13 @@ def one_thread(size: float) -> Iterator[None]:
     """Work on so many numbers on one thread, if they are few: sharing it out would cost more.
 
     OpenMP counts threads for each thread that calls it, so that all else in the process keeps its
-    own number.
+    own number. OpenBLAS, which NumPy and SciPy bring, does not: until small work is done, other
+    threads of the process have one thread there, too.
     """
     if size > _FEW:
         yield
         return
-    with _thread_pools().limit(limits=1, user_api="openmp"):
+    with _thread_pools(user_api="openmp").limit(limits=1), _one_blas_thread:
         yield
 
 

@@ -21,6 +21,7 @@ from mixtura.engines import Engine, Punched, is_copy
 from mixtura.engines.base import HasRowCost
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel
+from mixtura.numerics import one_thread
 
 _LARGEST_DOUBT = 0.5
 #: Of the log temperature, the fade, and the log odds of doubt against the largest one.
@@ -215,7 +216,9 @@ class Answers(HeldOut):
         """The calibration under which the labels are most probable, a little prior included."""
         starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0, 4.0)]
         start = min(starts, key=lambda point: self._loss_and_slope(point)[0])
-        found = minimize(self._loss_and_slope, start, jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+        how = {"jac": True, "method": "L-BFGS-B", "bounds": _BOUNDS}
+        with one_thread(self.class_log_joint.size):
+            found = minimize(self._loss_and_slope, start, **how)
         log_temperature, fade, odds = found.x
         return Calibration(
             temperature=float(np.exp(log_temperature)),
