@@ -501,7 +501,7 @@ def test_bounded_frames_are_mixed_with_the_likeliest_of_all_states():
     for each, bounded in ((batch, False), (batch.for_prediction(), True)):
         shown = log_emission
         if bounded:
-            shown = np.maximum(shown, shown.max((1, 2), keepdims=True) - 10.0)
+            shown = np.maximum(shown, shown.max((1, 2), keepdims=True) - 20.0)
         paths = [
             [
                 np.log(start[path[0]])

@@ -19,7 +19,7 @@ from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward
 
 _INNER = "emission."
 #: Log of the chance that a frame is a glitch, which any state may emit.
-_RARELY = -10.0
+_RARELY = -20.0
 #: Chances of staying that durations begin with.
 _STAY = 0.05, 0.95
 
