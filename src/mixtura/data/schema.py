@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from mixtura.data.columns import (
     distinct,
     kept,
     kind_of,
-    kind_of_type,
     read_column,
     restored,
 )
@@ -34,6 +32,7 @@ from mixtura.data.in_memory import (
 )
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.data.matrix import AnyReadings, Matrix
+from mixtura.data.names import are_text, check_names, chosen_columns, column_label, some_of
 from mixtura.exceptions import (
     AmbiguousDataWarning,
     DegenerateDataWarning,
@@ -44,7 +43,6 @@ from mixtura.exceptions import (
 _MANY_CATEGORIES = 1_000
 #: Different numbers of a column of text from which on they may have been meant as numbers.
 _MANY_NUMBERS = 20
-_SHOWN = 5
 #: Tables of more rows are checked by scikit-learn, in little memory.
 _SOME_ROWS = 1_000
 
@@ -83,7 +81,7 @@ class Schema:
         observed: dict[int, int] = {}
         for place, type_name in enumerate(types):
             if place in chosen or type_name not in NUMBERS:
-                label = _label(names, place)
+                label = column_label(names, place)
                 kind, values = read_column(column_of(table, place), label)
                 by_type = type_name in TEXT | BOOLEANS or kind in ("text", "booleans")
                 if place in chosen or by_type:
@@ -117,8 +115,8 @@ class Schema:
         for place, categories in enumerate(self.categories or ()):
             if kind_of(categories) == "text":
                 raise InvalidInputError(
-                    f"{_label(self.names, place)} holds text, and this model takes numbers alone: "
-                    "MixtureClassifier and others take categories, or turn them into numbers."
+                    f"{column_label(self.names, place)} holds text, and this model takes numbers "
+                    "alone: MixtureClassifier and others take categories, or turn them into numbers."
                 )
         return Schema(self.names)
 
@@ -255,7 +253,7 @@ class Schema:
         Text is matched with text alone: the numbers of a frame without names are none.
         """
         names = names_of(X)
-        alike = self.names and names and _are_text(names) == _are_text(self.names)
+        alike = self.names and names and are_text(names) == are_text(self.names)
         return names if alike else None
 
     def _places(self, names: tuple[object, ...] | None, width: int) -> list[int | None]:
@@ -271,12 +269,12 @@ class Schema:
         unseen = []
         for at, place in enumerate(places):
             if place is not None:
-                label = _label(self.names, at)
+                label = column_label(self.names, at)
                 categories = self._known(at)
                 kind, values = read_column(column_of(table, place), label)
                 check_kind(kind, kind_of(categories), label)
                 matrix[:, at], untold[:, at], strange = codes_of(kind, values, categories, label)
-                unseen += [f"{label}: {_some(strange)}"] if strange else []
+                unseen += [f"{label}: {some_of(strange)}"] if strange else []
         self.tell_unseen(unseen, unexpected)
         return Matrix(matrix, untold if untold.any() else None)
 
@@ -287,7 +285,7 @@ class Schema:
 
         `values` (n,) are the codes of other categories, or numbers where `own` is None.
         """
-        known, label = self._known(at), _label(self.names, at)
+        known, label = self._known(at), column_label(self.names, at)
         if np.isnan(values).all():
             return values, []
         kind = kind_of(own)
@@ -298,7 +296,7 @@ class Schema:
             given = own.tolist() if kind == "text" else own
             place, _, strange = codes_of(kind, given, known, label)
             codes = np.append(place, np.nan)[np.nan_to_num(values, nan=len(own)).astype(int)]
-        return codes, [f"{label}: {_some(strange)}"] if strange else []
+        return codes, [f"{label}: {some_of(strange)}"] if strange else []
 
     def tell_unseen(self, unseen: list[str], unexpected: str) -> None:
         """Warn of what training did not have, which counts as missing; or refuse it."""
@@ -335,7 +333,7 @@ class Schema:
         found = np.argwhere((values < low) | (values > high))
         if len(found):
             row, place = found[0]
-            first = f"{where(int(row))}, {_label(self.names, column[place])}"
+            first = f"{where(int(row))}, {column_label(self.names, column[place])}"
             warn(
                 f"{len(found)} number(s) of X lie far outside of the training rows (the first: "
                 f"{values[row, place]:.6g} in {first}); "
@@ -345,92 +343,11 @@ class Schema:
             )
 
 
-# -- tables ------------------------------------------------------------------------------------
-
-
-def check_names(given: Sequence[object], known: Sequence[object], unexpected: str) -> None:
-    """Refuse or warn about columns that training did not have, and about those that are lacking.
-
-    Refusals are in scikit-learn's words.
-    """
-    strange = sorted(set(given) - set(known), key=str)
-    absent = sorted(set(known) - set(given), key=str)
-    refused = strange and unexpected != "ignore"
-    if refused or (unexpected == "error" and list(given) != list(known)):
-        message = "The feature names should match those that were passed during fit.\n"
-        message += _listed("Feature names unseen at fit time:", strange)
-        message += _listed("Feature names seen at fit time, yet now missing:", absent)
-        if not strange and not absent:
-            message += "Feature names must be in the same order as they were in fit.\n"
-        if unexpected == "missing":
-            message += "unexpected='ignore' leaves columns aside that were not there at fit time.\n"
-        raise InvalidInputError(message)
-    if len(absent) == len(known):
-        raise InvalidInputError(f"X has no column of the training rows ({_some(known)}).")
-    if strange:
-        warn(
-            f"X has {len(strange)} column(s) that the training rows do not ({_some(strange)}); "
-            "they are ignored. Remedy: leave them out.",
-            DegenerateDataWarning,
-        )
-    if absent:
-        warn(
-            f"X lacks {len(absent)} column(s) of the training rows ({_some(absent)}); they count "
-            "as missing. Remedy: pass them all, or train without these.",
-            DegenerateDataWarning,
-        )
-
-
-def _are_text(names: Sequence[object]) -> bool:
-    return all(isinstance(name, str) for name in names)
-
-
-def _label(names: tuple[object, ...] | None, place: int) -> str:
-    return f"column {names[place]!r}" if names else f"column {place}"
-
-
-def _listed(title: str, names: Sequence[object]) -> str:
-    shown = [*names[:_SHOWN], "..."] if len(names) > _SHOWN else names
-    return "\n- ".join([title, *map(str, shown)]) + "\n" if names else ""
-
-
-def _some(values: Sequence[object]) -> str:
-    return ", ".join(map(repr, values[:_SHOWN])) + (", ..." if len(values) > _SHOWN else "")
-
-
-def chosen_columns(given: ArrayLike, names: tuple[object, ...] | None, width: int) -> set[int]:
-    """Positions of the columns that the user calls categorical."""
-    if given is None or (isinstance(given, str) and given == "from_dtype"):
-        return set()
-    listed = np.iterable(given) and not isinstance(given, str | bytes)
-    entries: list[ArrayLike] = list(given) if listed else [given]
-    kinds = {kind_of_type(type(entry)) for entry in entries}
-    where: dict[object, int] = {place: place for place in range(width)}
-    problem = ""
-    if kinds == {"booleans"} and listed:
-        problem = "" if len(entries) == width else "is a mask of another length"
-        entries = np.flatnonzero(entries).tolist()
-    elif kinds == {"text"} and listed:
-        where = {name: place for place, name in enumerate(names or ())}
-    elif not listed or not all(isinstance(entry, Integral) for entry in entries) or len(kinds) > 1:
-        problem, entries = "is not understood", []
-    strange = [entry for entry in entries if entry not in where]
-    if strange and not problem:
-        problem = f"asks for what is not there ({_some(strange)})"
-    if problem or len(set(entries)) < len(entries):
-        raise InvalidInputError(
-            f"categorical_features={given!r} {problem or 'asks for a column twice'}: X has {width} "
-            f"columns{f', named {_some(names)}' if names else ' without names'}; pass None, "
-            "'from_dtype', or a list, of positions, of names of columns, or of a bool for each."
-        )
-    return {where[entry] for entry in entries}
-
-
 def _warn_about_identifiers(
     names: tuple[object, ...] | None, categories: Sequence[ArrayLike], observed: dict[int, int]
 ) -> None:
     found = [
-        f"{_label(names, place)}: {len(categories[place])} in {n_observed} rows"
+        f"{column_label(names, place)}: {len(categories[place])} in {n_observed} rows"
         for place, n_observed in observed.items()
         if len(categories[place]) > max(_MANY_CATEGORIES, n_observed / 2)
     ]
@@ -444,7 +361,7 @@ def _warn_about_identifiers(
 
 def _warn_about_numbers(names: tuple[object, ...] | None, categories: Sequence[ArrayLike]) -> None:
     found = [
-        _label(names, place)
+        column_label(names, place)
         for place, known in enumerate(categories)
         if kind_of(known) == "text" and len(known) > _MANY_NUMBERS and all(map(_is_number, known))
     ]

@@ -18,7 +18,8 @@ from mixtura.data.columns import check_kind, codes_of, distinct, kind_of
 from mixtura.data.given import ArrayLike
 from mixtura.data.labels import CodedLabels
 from mixtura.data.lazy import LazyRows, Openable, Opened
-from mixtura.data.schema import Schema, chosen_columns
+from mixtura.data.names import chosen_columns
+from mixtura.data.schema import Schema
 from mixtura.data.source import Reader, kind_of_arrow
 from mixtura.exceptions import InvalidInputError
 

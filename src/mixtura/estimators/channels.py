@@ -15,9 +15,10 @@ from torch import Tensor
 from mixtura.answers.frames import decoded
 from mixtura.data.columns import distinct
 from mixtura.data.given import ArrayLike
+from mixtura.data.names import check_names, chosen_columns
 from mixtura.data.packing import Packing
 from mixtura.data.scaling import Scaling
-from mixtura.data.schema import Schema, check_names, chosen_columns
+from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, read_sequences
 from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.answering import DensityEstimator
