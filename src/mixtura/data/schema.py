@@ -116,7 +116,7 @@ class Schema:
             if kind_of(categories) == "text":
                 raise InvalidInputError(
                     f"{column_label(self.names, place)} holds text, and this model takes numbers "
-                    "alone: MixtureClassifier and others take categories, or turn them into numbers."
+                    "alone: MixtureClassifier and others take categories, or turn it into numbers."
                 )
         return Schema(self.names)
 
