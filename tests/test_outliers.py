@@ -86,7 +86,7 @@ TABLES = {
     "digits": (lambda seed: every_other_pixel(*load_digits(return_X_y=True)), 0.5, 2),
 }
 MODELS = {
-    "density, full": lambda: MixtureDensity(density="full", random_state=0),
+    "density": lambda: MixtureDensity(random_state=0),
     "density, low rank": lambda: MixtureDensity(2, density="low_rank", random_state=0),
     "likelihood": lambda: MixtureClassifier(
         1, density="full", objective="likelihood", random_state=0
