@@ -10,6 +10,7 @@ fewer errors than the most frequent class, and must not be always right.
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 from pathlib import Path
@@ -21,6 +22,14 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 IDENTIFIERS = ("rownames", "unnamed: 0", "id", "subject", "x")
 BYTES, ROWS, COLUMNS, KINDS = (3_000, 3_000_000), (120, 50_000), (4, 60), (2, 8)
+#: Tables that had been used here, their relatives, field trials of position alone, repetitions.
+LEFT_OUT = re.compile(
+    r"Pima|biopsy|brca|titanic|penguins|peng$|uniformity|spam7|sdtm|_national_forecast|"
+    r"seat_forecast|state_forecast|wday|US_births|Births|hpc_cv|epa2021|besag|samplonomy|gapminder|"
+    r"email_test|complete_old|OASIS_cross|HELPmiss|plm.Crime|vcd.Baseball|HSAUR.epil|MASS.epil|"
+    r"tidyr|quartets|cleveland.soil|waynick",
+    re.IGNORECASE,
+)
 FEWEST, MOST_ROWS, MOST_KINDS, TRIED = 12, 3_000, 20, 1_500
 
 
@@ -60,7 +69,8 @@ def read(path: Path) -> tuple[pd.DataFrame, pd.Series] | None:
 def has_signal(X: pd.DataFrame, y: pd.Series) -> bool:
     """Whether a forest finds some, and not all is told."""
     codes = X.apply(lambda c: c.astype(str).factorize()[0] if is_words(c) else c.fillna(c.median()))
-    forest, folds = RandomForestClassifier(40, random_state=0), StratifiedKFold(3, shuffle=True)
+    forest = RandomForestClassifier(40, random_state=0)
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
     right = cross_val_score(forest, codes.iloc[:TRIED], y.iloc[:TRIED], cv=folds).mean()
     frequent = y.value_counts(normalize=True).max()
     return 0.005 < 1.0 - right < 0.85 * (1.0 - frequent)
@@ -84,6 +94,15 @@ def _kinds(words: pd.Series) -> str:
 
 def _quoted(word: object) -> str:
     return "'" + re.sub(r"[\\'\n,%]+", " ", str(word)).strip() + "'"
+
+
+def seen_first(folder: Path) -> tuple[list[str], list[str]]:
+    """The 104 tables that were looked at, no more than six of a package, and the others."""
+    names = [n for n in sorted(p.stem for p in folder.glob("*.arff")) if not LEFT_OUT.search(n)]
+    random.Random(17).shuffle(names)
+    packages = [name.partition(".")[0] for name in names]
+    few = [name for i, name in enumerate(names) if packages[:i].count(packages[i]) < 6]
+    return sorted(few[:104]), sorted(set(names) - set(few[:104]))
 
 
 def main(source: Path, folder: Path) -> None:

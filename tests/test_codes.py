@@ -38,6 +38,16 @@ def test_gain_is_that_of_rows_left_out_in_turn(plots):
     assert gain_of_values(X[:, 0], y, np.ones(600)) == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_what_weights_sum_to_does_not_matter(scale, plots, rng):
+    X, y = plots
+    y = np.where(rng.random(600) < 0.2, rng.integers(3, size=600), y)
+    weight = rng.integers(1, 4, size=600).astype(float)
+    found = gain_of_values(X[:, 0], y, weight)
+    assert found > 0.02
+    assert gain_of_values(X[:, 0], y, scale * weight) == pytest.approx(found, rel=1e-9)
+
+
 def test_rows_without_number_or_label_do_not_count(plots, rng):
     X, y = plots
     number, label = X[:, 0].copy(), y.copy()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from mixtura.selection.held_out import mean_and_error
+from mixtura.selection.held_out import WORTH, mean_and_error
 
 #: Groups of a column's numbers that its values are compared with.
 _GROUPS = 16
-#: Rows per value, on average and at least: two of them may be copies.
+#: How many rows have the same value, in the mean, at least: two of them may be copies.
 _ROWS = 2.5
-#: By how many standard errors, and nats per row, values must tell more than groups.
-_CLEAR, _WORTH = 3.0, 0.02
+#: By how many standard errors values must tell more than groups: of many columns some look so.
+_CLEAR = 3.0
 
 
 def gain_of_values(values: np.ndarray, y: np.ndarray, weight: np.ndarray) -> float:
@@ -23,13 +23,14 @@ def gain_of_values(values: np.ndarray, y: np.ndarray, weight: np.ndarray) -> flo
     """
     known = ~np.isnan(values) & (y >= 0) & (weight > 0.0)
     values, y, weight = values[known], y[known], weight[known]
+    weight = weight / weight.mean() if len(weight) else weight  # whatever weights sum to
     found, code = np.unique(values, return_inverse=True)
     if len(values) <= _ROWS * len(found):
         return 0.0
     edges = np.quantile(values, np.arange(1, _GROUPS) / _GROUPS)
     group = np.searchsorted(edges, values, side="right")
     mean, error = mean_and_error(_losses(group, y, weight) - _losses(code, y, weight), weight)
-    return mean if mean > max(_CLEAR * error, _WORTH) else 0.0
+    return mean if mean > max(_CLEAR * error, WORTH) else 0.0
 
 
 def _losses(code: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:

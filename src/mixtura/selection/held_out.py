@@ -34,7 +34,7 @@ _PRIOR_WIDTHS, _PRIOR_DOUBT = np.array([3.0, 0.5]), 0.5
 HOLES = 0.3
 #: A gain is clear if it is more than so many standard errors, and so many nats per row. Holes at
 #: random pass either in a few of a hundred comparisons, and both hardly ever.
-_CLEAR, _WORTH = 2.0, 0.02
+_CLEAR, WORTH = 2.0, 0.02
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class HeldOut(ABC):
         if not np.isfinite(gain).all():
             return False
         mean, error = mean_and_error(gain[~punched], weight[~punched])
-        return mean > max(_CLEAR * error, _WORTH) and float(weight[punched] @ gain[punched]) >= 0.0
+        return mean > max(_CLEAR * error, WORTH) and float(weight[punched] @ gain[punched]) >= 0.0
 
     def surely_beats(self, other: HeldOut) -> bool:
         """Whether losses (and errors) fall by more than their standard error over rows.
