@@ -10,6 +10,7 @@ from sklearn.datasets import load_iris, load_wine
 
 import mixtura
 from mixtura import progress
+from mixtura.densities import full_covariance, low_rank_covariance, patterns
 
 torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it gives
 
@@ -24,6 +25,13 @@ def generator():
 def rng():
     """A fresh stream of random numbers, NumPy's."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Small tables go the way of large ones."""
+    for module in (full_covariance, low_rank_covariance, patterns):
+        monkeypatch.setattr(module, "_FEW", 0)
 
 
 class Clock:

@@ -31,10 +31,10 @@ CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 COUNTS = [2, 1]
 
 
-def problem(structure, generator, holes, unlabeled=False):
+def problem(structure, generator, holes, unlabeled=False, counts=COUNTS):
     """A start, and rows that it does not fit yet."""
     truth, start = (
-        make_mixture(make_density(*structure, generator, n_features=4), COUNTS, generator)
+        make_mixture(make_density(*structure, generator, n_features=4), counts, generator)
         for _ in range(2)
     )
     engine = make_engine(truth, 120, generator, holes=holes)
@@ -59,6 +59,19 @@ def test_never_goes_down(structure, unlabeled, holes, prior_rows):
         losses = np.array([record["objective"] for record in progress.history])
         assert len(losses) == 10
         assert (np.diff(losses) <= 1e-9 * np.abs(losses[1:])).all()
+
+
+@pytest.mark.parametrize("structure", [("full", "covariance"), ("low_rank", "covariance")])
+def test_large_tables_take_the_same_steps(structure, request):
+    """There, components look for their own rows, and rows without holes stand apart."""
+    losses = []
+    for _ in range(2):
+        start, engine = problem(structure, torch.Generator().manual_seed(0), True, counts=[1, 1, 1])
+        progress = Progress()
+        EM(10, -1.0).run(start, Likelihood(), engine, progress)
+        losses.append([record["objective"] for record in progress.history])
+        request.getfixturevalue("large")
+    np.testing.assert_allclose(*losses, 1e-10)
 
 
 @pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)

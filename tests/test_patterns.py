@@ -26,6 +26,7 @@ def as_many(request, monkeypatch):
     """Few rows of few features go their own way, or that of many: one stack per side and size."""
     monkeypatch.setattr(submatrices, "WHOLE", 0 if request.param else 14)
     if request.param:
+        request.getfixturevalue("large")
         monkeypatch.setattr(patterns, "STACK", 1)
         monkeypatch.setattr(submatrices, "STACK", 1)
         monkeypatch.setattr(submatrices, "_MANY", 0)
@@ -75,11 +76,12 @@ def test_no_large_table_is_kept(density, monkeypatch, generator):
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("negligible", [False, True])
 def test_statistics_are_those_of_dense_matrices(density, share, negligible, generator):
-    """Also where what is missing scatters by itself, and where a component hardly matters."""
+    """Also where what is missing scatters by itself, and where components hardly matter."""
     batch = with_holes(density, share, generator)
     occupancy, scatter = torch.randn(2, 40, 2, dtype=torch.float64, generator=generator)
     if negligible:
         occupancy[:25, 0] = scatter[:25, 0] = 1e-25
+        occupancy[20:, 1] = scatter[20:, 1] = 1e-25
     found = density.statistics(batch, occupancy, scatter=scatter)
     mean, covariance = dense_conditional(density, batch)
     outer = np.einsum("nk,nki,nkj->kij", occupancy, mean, mean)

@@ -22,7 +22,7 @@ class View(Generic[AnyBatch]):
     """Rows as they are; subclasses say how they are seen, by batch and in passes over all rows."""
 
     #: Whether every row stands beside a copy of itself that lacks something.
-    doubles: ClassVar[bool] = True
+    doubles: ClassVar[bool] = False
 
     def batch(self, rows: AnyBatch) -> AnyBatch:
         """A batch of rows, to learn from."""
@@ -39,6 +39,8 @@ class Punched(View[AnyBatch]):
     Minibatches draw fresh holes; passes over all rows always have the same ones, so that a sum
     stays one function of the model.
     """
+
+    doubles = True
 
     def __init__(self, share: float, generator: torch.Generator) -> None:
         self._share, self._generator = share, generator
@@ -59,6 +61,8 @@ class Contrast(View[Batch]):
     the features.
     """
 
+    doubles = True
+
     def __init__(self, n_targets: int, share: float) -> None:
         self.n_targets, self.share = n_targets, share
 
@@ -68,8 +72,6 @@ class Contrast(View[Batch]):
 
 class Prepared(View[Batch]):
     """Passes over all rows see chunks as `prepare` makes them, once: those of the first pass."""
-
-    doubles = False
 
     def __init__(self, prepare: Callable[[Batch], Batch]) -> None:
         self._prepare = prepare

@@ -96,7 +96,7 @@ class _Mixtures:
             prior = free["log_prior"].reshape(prior.shape)
             prior = prior - np.logaddexp.reduce(prior, 1, keepdims=True)
         log_joint = self._kind.log_prob(free).reshape(*weight.shape, -1)
-        log_joint += (weight + prior[:, self._owner])[..., None]
+        log_joint = log_joint + (weight + prior[:, self._owner])[..., None]
         by_class, within = self._summed(log_joint)
         losses, slope = self._loss_and_slope(by_class)
         loss = (losses * self._weight).sum(1)
