@@ -483,7 +483,7 @@ def test_mixtures_of_chains(generator):
     assert single.n_components == 3
 
 
-def test_bounded_frames_are_mixed_with_the_likeliest_of_all_states():
+def test_bounded_frames_have_a_share_of_their_largest_density_in_any_state():
     """By the sum over all paths, with emissions that scipy gives and a glitch in the middle."""
     rng = np.random.default_rng(0)
     frames = rng.normal(size=(4, 2))

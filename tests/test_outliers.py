@@ -333,7 +333,7 @@ def test_frames_far_outside_count_as_lost(options, tmp_path):
 
 
 def test_tails_of_few_scores_are_exponential():
-    """Of exponential tails shares are as promised, below the least score too; weights repeat."""
+    """Of exponential tails shares are as promised, below the least score too."""
     rng, flagged = np.random.default_rng(0), []
     for _ in range(400):
         found = typical.tail_quantiles(rng.logistic(size=40), np.ones(40))

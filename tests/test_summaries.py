@@ -1,5 +1,6 @@
 """Summaries of sequences, Gaussians over them, and how they stand beside hidden Markov models."""
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -427,3 +428,39 @@ def test_usual_distances_are_those_of_sequences_left_out(rng):
     each = own.sum(0) / seen.sum(0)
     share = np.quantile(far / np.maximum(seen @ each, 1e-300), 0.95)
     assert_allclose(found, 2.0 * share * each)
+
+
+@pytest.mark.parametrize("representation", ["summary", "both"])
+@pytest.mark.filterwarnings("ignore::mixtura.exceptions.DegenerateDataWarning")
+def test_channels_that_do_not_vary_within_classes_have_answers(representation):
+    """Where such a channel is all there is: noise of 1e-9 silences no summary."""
+    rng, y = np.random.default_rng(0), np.arange(40) % 2
+    slopes = (2.0 * y[:, None] - 1.0) * np.linspace(0, 1, 30)
+    X = np.stack([rng.normal(size=(40, 30)).cumsum(1), slopes], 2)
+    new = X * [np.nan, 1.0]
+    options = FAST if representation == "both" else {"random_state": 0}
+    model = SequenceMixtureClassifier(representation=representation, **options).fit(X, y)
+    sure = model.predict_proba(new)
+    assert (sure.argmax(1) == y).all()
+    for noise in (1e-9, -1e-9, 1e-9 * rng.normal(size=new.shape)):
+        assert_allclose(model.predict_proba(new + noise), sure, atol=0.01)
+    for other in (new[:, :10], new + np.sin(np.arange(30.0))[:, None]):
+        found = model.predict_proba(other)
+        assert_allclose(found.sum(1), 1.0)
+        if representation == "summary":
+            assert found.max() < 0.6
+
+
+def test_the_farthest_summaries_have_finite_answers(summary, data):
+    """Even where nothing at all is usual."""
+    model = replace(summary.model_.model, usual=torch.zeros(2).double())
+    joint = model.class_log_joint(summary.model_.engine(read_sequences(data[2]), "cpu").all_rows())
+    assert_allclose(joint.logsumexp(1), -100.0)
+
+
+def test_pickles_that_lack_later_fields_answer(summary, data):
+    """As if every distance and every length were usual."""
+    old = copy(summary.model_.model)
+    del vars(old)["usual"], vars(old)["lengths"]
+    batch = summary.model_.engine(read_sequences(data[2]), "cpu").all_rows()
+    assert_allclose(old.to("cpu").class_log_joint(batch).logsumexp(1), 0.0, atol=1e-12)

@@ -18,8 +18,8 @@ from mixtura.densities.base import Density, Statistics, inward, keep_valid, outw
 from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
 
 _INNER = "emission."
-#: Log of the chance that a frame is a glitch, which any state may emit.
-_RARELY = -20.0
+#: Log of the least share of its largest density that a frame, maybe a glitch, has in any state.
+_AT_LEAST = -20.0
 #: Chances of staying that durations begin with.
 _STAY = 0.05, 0.95
 
@@ -149,10 +149,10 @@ class HiddenMarkov(Density[SequenceBatch]):
     # -- likelihood ----------------------------------------------------------------------------
 
     def _log_emission(self, batch: SequenceBatch) -> Tensor:
-        """(K, F, S D); bounded, any state may also emit, rarely, what the likeliest of all does."""
+        """(K, F, S D); bounded, at least a share of what the likeliest state of all gives."""
         flat = self.emission.log_prob(batch.frames)
         if batch.bounded:
-            flat = flat.maximum(flat.amax(1, keepdim=True) + _RARELY)
+            flat = flat.maximum(flat.amax(1, keepdim=True) + _AT_LEAST)
         found = flat.unflatten(1, self.log_start.shape).transpose(0, 1)
         return found if self.log_duration is None else found.repeat_interleave(self.n_phases, 2)
 

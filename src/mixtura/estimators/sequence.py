@@ -99,8 +99,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         goes.
     calibrate : bool
         Make probabilities honest by what models say of held-out sequences, whole and with holes,
-        and take it for possible that a frame is a glitch, which any state may emit; the density is
-        left alone.
+        and take it for possible that a frame is a glitch, which counts for no class without limit;
+        the density is left alone.
     prior_rows : float
         Imagined frames per state, with the spread that states show on average, that keep
         covariances sound where real frames are few; 0 is plain maximum likelihood.

@@ -17,6 +17,8 @@ from mixtura.parts import storable
 _STEP = 0.2
 #: The power of squared distances beyond the usual ones by which a summary has less of a say.
 _FADE = 4.0
+#: Log of the least share of a say: that of the farthest summaries is finite.
+_LEAST = -100.0
 #: Patterns of missing channels that are gone through together.
 _PATTERNS = 256
 
@@ -46,9 +48,9 @@ class Summarized:
     covariance: Tensor
     noise: Tensor
     log_prior: Tensor
-    shift: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
-    usual: Tensor = field(default_factory=lambda: torch.full((1,), torch.inf, dtype=torch.float64))
-    lengths: Tensor = field(default_factory=lambda: torch.tensor([0.0, torch.inf]).double())
+    shift: Tensor = field(default=torch.zeros(1, dtype=torch.float64))
+    usual: Tensor = field(default=torch.full((1,), torch.inf, dtype=torch.float64))
+    lengths: Tensor = field(default=torch.tensor([0.0, torch.inf]).double())
 
     def row_cost(self, missing: bool) -> int:
         """Numbers that a sequence of one frame takes."""
@@ -76,7 +78,7 @@ class Summarized:
             means = (self.means.flatten(1) + share * self.shift).T
             far = distances(x[rows], seen[rows], means.T.view_as(self.means)).min(1).values
             near = torch.where(seen[rows], self.usual + share * noise, 0.0).sum(1) * alike[rows]
-            say[rows] = _FADE * (near / far).log().nan_to_num(0.0).clamp_max(0.0)
+            say[rows] = (_FADE * (near / far).log().nan_to_num(0.0)).clamp(_LEAST, 0.0)
             for start in range(0, len(patterns), _PATTERNS):
                 some = slice(start, start + _PATTERNS)
                 each = _slopes(covariance, means, patterns[some])

@@ -189,7 +189,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         if engine is None or any(len(part) > 1 for part in contender.parts):
             return []
         parts = enumerate(contender.models)
-        return [(model, engine.split(self._number == fold)[1]) for fold, model in parts]
+        return [(model, engine.only(self._number == fold)) for fold, model in parts]
 
     def under(self, scaling: Scaling) -> Self:
         """This chooser, with its rows in other units: same folds, same seeds, one table."""

@@ -122,7 +122,7 @@ class _Rows:
         covariance = covariance + ridge * torch.eye(len(covariance)).to(covariance)
         share_lost = max(len(lost), 1) * _LOST
         noise, shift = lost.T @ lost / share_lost, lost.sum(0) / share_lost
-        usual = self._usual(x, means)
+        usual = self._usual(x, means).clamp_min(ridges[0] * x.shape[2])  # as the least ridge has it
         lengths = self.lengths
         return loss, Summarized(summary, means, covariance, noise, prior, shift, usual, lengths)
 
