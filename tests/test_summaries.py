@@ -18,6 +18,7 @@ from mixtura.engines import engine_of
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
 from mixtura.models.summarized import Summarized, _slopes
 from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _thresholds
+from mixtura.selection.held_out import Answers
 from mixtura.solvers import EM
 from mixtura.training.groups import NOTHING, Folds
 from mixtura.training.summaries import SummaryPlan, _left_out, _Rows
@@ -456,6 +457,14 @@ def test_the_farthest_summaries_have_finite_answers(summary, data):
     model = replace(summary.model_.model, usual=torch.zeros(2).double())
     joint = model.class_log_joint(summary.model_.engine(read_sequences(data[2]), "cpu").all_rows())
     assert_allclose(joint.logsumexp(1), -100.0)
+
+
+def test_log_joints_of_summaries_are_no_sums_over_frames(both, data):
+    """Their temperature is not expected to be the root of the number of frames."""
+    engine = sequence_engine(*data[:2])
+    models = both.model_.model, both.model_.blend.members[0].model
+    said = [Answers.of(each, engine, torch.Generator()) for each in models]
+    assert [each.frames.max() > 1.0 for each in said] == [True, False]
 
 
 def test_pickles_that_lack_later_fields_answer(summary, data):

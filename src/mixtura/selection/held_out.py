@@ -21,6 +21,7 @@ from mixtura.engines import Engine, Punched, is_copy
 from mixtura.engines.base import HasRowCost
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel
+from mixtura.models.summarized import Summarized
 from mixtura.numerics import one_thread
 
 _LARGEST_DOUBT = 0.5
@@ -136,8 +137,8 @@ class Answers(HeldOut):
     y : (n,) labels.
     evidence : (n, C) what the entries that rows lack tell of the classes, where training counted on
         that: the model alone does not say it.
-    frames : (m,) numbers of frames of rows that are sequences. These depend on each other, so that
-        log-joints are expected to be too large by the square root.
+    frames : (m,) numbers of frames of rows that are sequences, where log-joints are sums over them.
+        They depend on each other, so that sums are expected to be too large by the square root.
     """
 
     class_log_joint: np.ndarray
@@ -168,7 +169,8 @@ class Answers(HeldOut):
             if evidence is not None:
                 by_holes = evidence.to(joint.device).log_prob(hole_patterns(batch))
             known = batch.weight.double(), is_copy(batch)
-            frames = joint.new_full((len(batch),), len(batch.x) / len(batch))
+            terms = 1.0 if isinstance(model, Summarized) else len(batch.x) / len(batch)
+            frames = joint.new_full((len(batch),), terms)
             tensors = (*known, joint, batch.missing_share(), batch.y, by_holes, frames)
             parts.append(cls(*(tensor.cpu().numpy() for tensor in tensors)))
         return cls.pool(parts)
