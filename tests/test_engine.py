@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from mixtura import MixtureClassifier
 from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine, base, sequences
 from mixtura.testing import STRUCTURES, make_density, make_engine, make_mixture
@@ -108,20 +109,29 @@ def test_a_rare_class_is_not_lost_among_very_many_rows(monkeypatch):
     ],
 )
 def test_rows_that_stand_for_several_come_in_parts(weight, parts):
-    """So that folds can share them; nothing is added or lost."""
-    x = np.arange(4.0)[:, None]
-    engine = Engine(
-        x,
-        np.array([0, 0, 0, 1]),
-        np.array(weight, dtype=float),
-        scaling=Scaling.identity(1),
-        device=torch.device("cpu"),
-    )
-    split = engine.in_parts(4)
-    place = split.all_rows().x[:, 0].long()
-    assert torch.bincount(place).tolist() == parts
-    summed = torch.bincount(place, split.weight)
-    np.testing.assert_allclose(summed, weight)
+    """Where other classes have them, so that folds can share them; nothing is added or lost."""
+    for shared in (True, False):
+        x = np.append(np.arange(4.0), np.arange(3.0) + 10.0 * (not shared))[:, None]
+        engine = Engine(
+            x,
+            np.array([0, 0, 0, 1, 2, 2, 2]),
+            np.append(weight, np.ones(3)),
+            scaling=Scaling.identity(1),
+            device=torch.device("cpu"),
+        )
+        split = engine.in_parts(4)
+        mine = split.y < 2
+        place = split.all_rows().x[mine, 0].long()
+        assert torch.bincount(place).tolist() == (parts if shared else [1, 1, 1, 1])
+        np.testing.assert_allclose(torch.bincount(place, split.weight[mine]), weight)
+
+
+def test_whole_weights_do_not_show_held_out_rows(rng):
+    """Rows that no other class has are held out as one, whatever their weights."""
+    X, y = rng.normal(size=(300, 4)), rng.integers(2, size=300)
+    weight = rng.integers(1, 10, size=300).astype(float)
+    model = MixtureClassifier(random_state=0).fit(X[:200], y[:200], sample_weight=weight[:200])
+    assert model.predict_proba(X[200:]).max(1).mean() < 0.7
 
 
 def test_copies_of_sequences_are_searched_for_some_frames_at_a_time(rng, monkeypatch):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -55,32 +56,65 @@ def test_other_threads_keep_theirs():
     assert found[0] == found[1]
 
 
-def test_products_of_small_fits_run_on_one_thread(rng):
-    """Of several at once, too, however they come and go: the last takes the limit back."""
-    if not blas_threads():
+def test_products_of_small_fits_run_on_one_thread(two_products, rng):
+    seen = []
+    model = MixtureClassifier(callbacks=[lambda _: seen.append(blas_threads())])
+    model.fit(rng.normal(size=(40, 2)), np.arange(40) % 2)
+    assert seen
+    assert all(each == {1} for each in seen)
+    assert blas_threads() == {2}
+    with pytest.raises(ValueError, match="on the way"), one_thread(1):
+        raise ValueError("on the way")
+    assert blas_threads() == {2}
+
+
+def test_who_sets_the_limit_takes_it_back(two_products):
+    """Whoever else comes and goes meanwhile, in threads that live on."""
+    came, go = Event(), Event()
+
+    def first():
+        with one_thread(1):
+            came.set()
+            go.wait(60)
+
+    def second():
+        with one_thread(1):
+            go.set()
+            begun.result(60)
+        return blas_threads()
+
+    with ThreadPoolExecutor(2) as pool:
+        begun = pool.submit(first)
+        came.wait(60)
+        assert blas_threads() == {1}
+        assert pool.submit(second).result(60) == {2}
+        assert blas_threads() == {2}
+        with one_thread(1):
+            assert blas_threads() == {1}
+    assert blas_threads() == {2}
+
+
+@pytest.fixture
+def two_products():
+    """Two threads for NumPy's products."""
+    before = blas_threads()
+    if not before:
         pytest.skip("NumPy has no library that counts threads per process")
-    first, second = one_thread(1), one_thread(1)
-    with ThreadpoolController().limit(limits=2, user_api="blas"):
-        first.__enter__()
-        second.__enter__()
-        assert blas_threads() == {1}
-        first.__exit__(None, None, None)
-        assert blas_threads() == {1}
-        second.__exit__(None, None, None)
-        assert blas_threads() == {2}
-        with pytest.raises(ValueError, match="on the way"), one_thread(1):
-            raise ValueError("on the way")
-        assert blas_threads() == {2}
-        seen = []
-        model = MixtureClassifier(callbacks=[lambda _: seen.append(blas_threads())])
-        model.fit(rng.normal(size=(40, 2)), np.arange(40) % 2)
-        assert seen
-        assert all(each == {1} for each in seen)
-        assert blas_threads() == {2}
+    set_products(2)
+    yield
+    assert blas_threads() == {2}
+    set_products(max(before))
 
 
 def threads():
     return torch.get_num_threads()
+
+
+def set_products(count):
+    """By a thread that ends: while it lived, no other could change the number."""
+    setter = Thread(target=lambda: ThreadpoolController().limit(limits=count, user_api="blas"))
+    setter.start()
+    setter.join()
 
 
 def blas_threads():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
 from typing import Protocol
@@ -267,31 +267,8 @@ def _thread_pools(**kind: str) -> ThreadpoolController:
     return ThreadpoolController().select(**kind)
 
 
-class _OneBlasThread:
-    """One thread per product or factorization, while anyone asks for it.
-
-    NumPy's and SciPy's libraries count threads per process, so that all share one limit: the first
-    who comes sets it, and the last who goes takes it back.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._users, self._limit = Lock(), 0, ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._users:
-                pools = _thread_pools(threading_layer="pthreads")
-                self._limit.enter_context(pools.limit(limits=1))
-            self._users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._limit.close()
-
-
-_one_blas_thread = _OneBlasThread()
+#: Held by the one thread that has set the limit of NumPy's and SciPy's libraries.
+_LIMITS_BLAS = Lock()
 
 
 @contextmanager
@@ -300,13 +277,21 @@ def one_thread(size: float) -> Iterator[None]:
 
     OpenMP counts threads for each thread that calls it, so that all else in the process keeps its
     own number. OpenBLAS, which NumPy and SciPy bring, does not: until small work is done, other
-    threads of the process have one thread there, too.
+    threads of the process have one thread there, too. Who comes first sets that limit and takes it
+    back; others meanwhile leave it alone, since only that thread can.
     """
     if size > _FEW:
         yield
         return
-    with _thread_pools(user_api="openmp").limit(limits=1), _one_blas_thread:
-        yield
+    with _thread_pools(user_api="openmp").limit(limits=1):
+        if not _LIMITS_BLAS.acquire(blocking=False):
+            yield
+            return
+        try:
+            with _thread_pools(threading_layer="pthreads").limit(limits=1):
+                yield
+        finally:
+            _LIMITS_BLAS.release()
 
 
 def spawn(generator: torch.Generator) -> torch.Generator:

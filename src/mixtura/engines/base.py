@@ -24,6 +24,8 @@ _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
 _SEARCHED = 100_000
 #: Numbers of copies that can be told from others, and how near to whole ones weights make them.
 _EXACT, _NEAR = 2.0**40, 1e-3
+#: The share of repeated rows that have several labels where rows are of few kinds, at least.
+_SEVERAL = 0.05
 
 
 class HasRowCost(Protocol):
@@ -230,14 +232,20 @@ class Engine(Table[AnyBatch]):
     # -- splits --------------------------------------------------------------------------------
 
     def in_parts(self, most: int) -> Self:
-        """Labeled rows that stand for several as so many rows, or as `most`, of equal weights.
+        """Different rows that stand for several as so many rows, or as `most`, of equal weights.
 
-        Were all copies of a row held out together, none would be left to learn from.
+        Were all copies of a row with one label held out together, models would have seen but its
+        other labels: rows of few kinds have such. Where hardly any of those that repeat has several
+        labels, weights or a bootstrap repeat them, and part of a row would give the rest away.
         """
         weight, y = self.weight.double().cpu().numpy(), self.y.cpu().numpy()
-        parts = np.ones(len(self), dtype=np.int64)
+        parts, known = np.ones(len(self), dtype=np.int64), _places(self.labeled)
         for label in self.classes:
             parts[y == label] = np.minimum(_repetitions(weight[y == label]), most)
+        _, place, count = np.unique(self.row_keys()[known], return_inverse=True, return_counts=True)
+        several = count[place][parts[known] > 1] > 1
+        if not len(several) or several.mean() < _SEVERAL:
+            return self
         split = torch.from_numpy(np.repeat(weight / parts, parts)).to(self.weight)
         return self.take(np.repeat(np.arange(len(self)), parts)).with_answers(weight=split)
 

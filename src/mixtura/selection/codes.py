@@ -6,8 +6,8 @@ import numpy as np
 
 from mixtura.selection.held_out import WORTH, mean_and_error
 
-#: Groups of a column's numbers that its values are compared with.
-_GROUPS = 16
+#: Groups of a column's numbers that its values are compared with, at most; values per group.
+_GROUPS, _VALUES = 16, 2
 #: How many rows have the same value, in the mean, at least: two of them may be copies.
 _ROWS = 2.5
 #: By how many standard errors values must tell more than groups: of many columns some look so.
@@ -25,9 +25,10 @@ def gain_of_values(values: np.ndarray, y: np.ndarray, weight: np.ndarray) -> flo
     values, y, weight = values[known], y[known], weight[known]
     weight = weight / weight.mean() if len(weight) else weight  # whatever weights sum to
     found, code = np.unique(values, return_inverse=True)
-    if len(values) <= _ROWS * len(found):
+    if len(values) <= _ROWS * len(found) or len(found) < 2 * _VALUES:
         return 0.0
-    edges = np.quantile(values, np.arange(1, _GROUPS) / _GROUPS)
+    n_groups = min(_GROUPS, len(found) // _VALUES)
+    edges = np.quantile(values, np.arange(1, n_groups) / n_groups)
     group = np.searchsorted(edges, values, side="right")
     mean, error = mean_and_error(_losses(group, y, weight) - _losses(code, y, weight), weight)
     return mean if mean > max(_CLEAR * error, WORTH) else 0.0
