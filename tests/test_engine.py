@@ -110,12 +110,12 @@ def test_a_rare_class_is_not_lost_among_very_many_rows(monkeypatch):
 )
 def test_rows_that_stand_for_several_come_in_parts(weight, parts):
     """Where other classes have them, so that folds can share them; nothing is added or lost."""
-    for shared in (True, False):
-        x = np.append(np.arange(4.0), np.arange(3.0) + 10.0 * (not shared))[:, None]
+    for first, shared in ((0, True), (10, False)):
+        others = np.arange(first, first + 30)
         engine = Engine(
-            x,
-            np.array([0, 0, 0, 1, 2, 2, 2]),
-            np.append(weight, np.ones(3)),
+            np.append(np.arange(4.0), others)[:, None],
+            np.append([0, 0, 0, 1], np.full(30, 2)),
+            np.append(weight, np.ones(30)),
             scaling=Scaling.identity(1),
             device=torch.device("cpu"),
         )

@@ -24,8 +24,9 @@ _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
 _SEARCHED = 100_000
 #: Numbers of copies that can be told from others, and how near to whole ones weights make them.
 _EXACT, _NEAR = 2.0**40, 1e-3
-#: The share of repeated rows that have several labels where rows are of few kinds, at least.
-_SEVERAL = 0.05
+#: Rows are of few kinds if these are fewer, or if such a share of those that repeat has several
+#: labels.
+_KINDS, _SEVERAL = 20, 0.05
 
 
 class HasRowCost(Protocol):
@@ -244,7 +245,7 @@ class Engine(Table[AnyBatch]):
             parts[y == label] = np.minimum(_repetitions(weight[y == label]), most)
         _, place, count = np.unique(self.row_keys()[known], return_inverse=True, return_counts=True)
         several = count[place][parts[known] > 1] > 1
-        if not len(several) or several.mean() < _SEVERAL:
+        if len(known) >= _KINDS and (not len(several) or several.mean() < _SEVERAL):
             return self
         split = torch.from_numpy(np.repeat(weight / parts, parts)).to(self.weight)
         return self.take(np.repeat(np.arange(len(self)), parts)).with_answers(weight=split)
