@@ -226,11 +226,22 @@ def test_predict_matches_columns_by_name(asked):
     frame[["key", "extra", "wild", "length", "color"]].to_parquet("other.parquet")
     ended = run("predict", asked[0], "other.parquet", "--id", "key", "--out", "found.feather")
     assert ended.stderr.count("note: X lacks 1 column(s) of the training rows ('width')") == 1
-    assert "note: X has 2 column(s) that the training rows do not ('extra', 'key')" in ended.stderr
+    assert "note: X has 1 column(s) that the training rows do not ('extra')" in ended.stderr
     written = pd.read_feather("found.feather")
     assert list(written) == ["key", "prediction", "p(iris)", "p(lily)", "p(rose)"]
     X = table().drop(columns="flower").assign(width=np.nan)
     np.testing.assert_allclose(written["p(rose)"], mixtura.load(asked[0]).predict_proba(X)[:, 2])
+
+
+def test_predict_keeps_what_is_written(asked):
+    """Of columns that the model does not know: zeros before numbers, and digits after them."""
+    keys = [f"{number:05d}" for number in range(60)]
+    table().assign(key=keys, price="1.50").to_csv("keyed.csv", index=False)
+    for options in ((), ("--id", "key", "--id", "price")):
+        run("predict", asked[0], "keyed.csv", *options)
+        written = pd.read_csv("predictions.csv", dtype=str)
+        assert written["key"].tolist() == keys
+        assert set(written["price"]) == {"1.50"}
 
 
 def test_evaluate_beside_scikit_learn(asked):

@@ -111,7 +111,10 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
 
 
 def read_frame(
-    path: Path, missing: Collection[str] = (), text: Collection[object] = ()
+    path: Path,
+    missing: Collection[str] = (),
+    text: Collection[object] = (),
+    known: Collection[object] | None = None,
 ) -> pd.DataFrame:
     """Read a table.
 
@@ -121,6 +124,7 @@ def read_frame(
         Parquet, Arrow (Feather), or the first sheet of an Excel file.
     missing : what marks missing values beside empty fields and pandas' usual marks.
     text : columns whose cells are text even where they look like numbers.
+    known : columns that are used; of delimited text, the cells of others stay as they are written.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
@@ -133,7 +137,7 @@ def read_frame(
         )
     if kind == "text":
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            return read_text(stream, path.name, missing, text)  # type: ignore[arg-type]
+            return read_text(stream, path.name, missing, text, known)  # type: ignore[arg-type]
     try:
         frame = _read_excel(path) if kind == "excel" else _read_arrow(path, kind)
     except (InvalidInputError, FileFormatError):
@@ -148,6 +152,7 @@ def read_text(
     label: str,
     missing: Collection[str] = (),
     text: Collection[object] = (),
+    known: Collection[object] | None = None,
     most_columns: int = 100_000,
 ) -> pd.DataFrame:
     """The same for delimited text; `label` is what messages call it."""
@@ -164,6 +169,7 @@ def read_text(
                 f"{label} has {len(rows[0])} columns, more than {most_columns}: leave some out."
             )
         names, decimal = _names_of(rows[0], label), _decimal(rows[1:], delimiter)
+        text = set(text) if known is None else {*text, *names} - ({*known} - {*text})
         stream.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)

@@ -52,9 +52,12 @@ class Asked:
         if out is not None:
             check_table_place(out, model, data)
         found = load_model(model, question)
-        frame = read_frame(data, missing or (), text_columns(found))
+        names, target = schema_of(found).names, target_of(found)
+        known = None if out is None or names is None else [*names, target]
+        frame = read_frame(data, missing or (), text_columns(found), known)
         check_columns(frame, kept or [], "--id")
-        return cls(found, frame, frame.drop(columns=[target_of(found)], errors="ignore"), kept)
+        unused = [target, *(name for name in kept or () if name not in (names or (name,)))]
+        return cls(found, frame, frame.drop(columns=unused, errors="ignore"), kept)
 
     def first(self, count: int) -> Asked:
         """The same for so many rows at most."""

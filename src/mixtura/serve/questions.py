@@ -241,8 +241,13 @@ class Questions:
     def table(self, body: bytes, most: int) -> bytes:
         """Delimited text with predictions beside its columns."""
         widest = len(self.columns) + _MORE_COLUMNS
+        names = schema_of(self.model).names
         frame = read_text(
-            io.BytesIO(body), "the table", text=text_columns(self.model), most_columns=widest
+            io.BytesIO(body),
+            "the table",
+            text=text_columns(self.model),
+            known=names and [*names, target_of(self.model)],
+            most_columns=widest,
         )
         if len(frame) > most:
             raise InvalidInputError(f"the table has {len(frame)} rows: send {most} at a time.")
