@@ -57,6 +57,19 @@ def test_what_weights_sum_to_does_not_matter(scale, plots, rng):
     assert gain_of_values(X[:, 0], y, scale * weight) == pytest.approx(found, rel=1e-9)
 
 
+def test_order_names_and_units_do_not_matter(plots, rng):
+    X, y = plots
+    wanted, order = gain_of_values(X[:, 0], y, np.ones(600)), rng.permutation(600)
+    for number, label in (
+        (X[order, 0], y[order]),
+        (X[:, 0], np.array([2, 0, 1])[y]),
+        (1e6 + 7.0 * X[:, 0], y),
+        (X[:, 0].astype(np.float32), y),
+    ):
+        found = gain_of_values(number, label, np.ones(600))
+        assert found == pytest.approx(wanted, rel=1e-9)
+
+
 def test_rows_without_number_or_label_do_not_count(plots, rng):
     X, y = plots
     number, label = X[:, 0].copy(), y.copy()

@@ -169,7 +169,7 @@ def read_text(
                 f"{label} has {len(rows[0])} columns, more than {most_columns}: leave some out."
             )
         names, decimal = _names_of(rows[0], label), _decimal(rows[1:], delimiter)
-        text = set(text) if known is None else {*text, *names} - ({*known} - {*text})
+        text = {*text} if known is None else {*text} | ({*names} - {*known})
         stream.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)

@@ -49,7 +49,7 @@ def curved(engine: Engine, kind: str) -> Scaling:
 
     With "+atoms", values that many rows share are left to probabilities.
     """
-    values, _, weight = _values(engine)
+    values, weight = _values(engine)
     if kind == INDICATORS:
         own, values = engine.scaling, engine.scaling.invert(values)
         knots = _knots(engine, values, weight)
@@ -70,7 +70,7 @@ def kinds_for(engine: Engine) -> list[str]:
     Within a component, categories are independent of all else, and numbers go together along lines;
     as indicators, neither is so.
     """
-    values, _, weight = _values(engine)
+    values, weight = _values(engine)
     levels = engine.scaling.levels
     shared = shared_values(values, weight, levels)
     atoms = shared and n_patterns(values, shared) <= _PATTERNS
@@ -88,7 +88,8 @@ def _knots(engine: Engine, values: np.ndarray, weight: np.ndarray) -> dict[int, 
     numbers = np.flatnonzero(engine.scaling.levels == 0).tolist()
     knots = {c: quantile_knots(values[:, c], weight, most) for c in numbers}
     room = _MOST_COLUMNS - _n_indicators(engine, most)
-    rows, y, counts = _values(engine.merged(_CURVE_ROWS))
+    different = engine.merged(_CURVE_ROWS)
+    (rows, counts), y = _values(different), different.y.cpu().numpy()
     gains = {c: gain_of_values(rows[:, c], y, counts) for c in numbers}
     for column in sorted(filter(gains.get, gains), key=gains.__getitem__, reverse=True):
         every = quantile_knots(values[:, column], weight, len(values))
@@ -110,12 +111,12 @@ def _n_indicators(engine: Engine, n_knots: int) -> int:
     return sum(max(each - 1, 1) for each in (level or n_knots for level in engine.levels))
 
 
-def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(n, D) a copy of the rows, or of some, NaN where missing; their labels and weights (n,)."""
+def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
+    """(n, D) a copy of the rows, or of some, NaN where missing; their weights (n,)."""
     step = -(-len(engine) // _CURVE_ROWS)
     batch = engine.take(np.arange(0, len(engine), step)).all_rows()
     x = batch.x if batch.observed is None else batch.x.where(batch.observed, torch.nan)
-    return x.double().cpu().numpy(), batch.y.cpu().numpy(), batch.weight.double().cpu().numpy()
+    return x.double().cpu().numpy(), batch.weight.double().cpu().numpy()
 
 
 def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:

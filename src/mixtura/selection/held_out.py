@@ -218,9 +218,10 @@ class Answers(HeldOut):
         """The calibration under which the labels are most probable, a little prior included."""
         starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0, 4.0)]
         start = min(starts, key=lambda point: self._loss_and_slope(point)[0])
-        how = {"jac": True, "method": "L-BFGS-B", "bounds": _BOUNDS}
         with one_thread(self.class_log_joint.size):
-            found = minimize(self._loss_and_slope, start, **how)
+            found = minimize(
+                self._loss_and_slope, start, jac=True, method="L-BFGS-B", bounds=_BOUNDS
+            )
         log_temperature, fade, odds = found.x
         return Calibration(
             temperature=float(np.exp(log_temperature)),
