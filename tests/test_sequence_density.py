@@ -238,6 +238,7 @@ def test_strange_frames_and_channels_are_found():
         X.append(np.stack([8.0 * level, np.zeros(20)], 1) + rng.normal(size=(20, 2)))
     model = SequenceDensity(1, n_states=2, random_state=0).fit(X)
     odd = np.stack([8.0 * (np.arange(20) // 5 % 2), np.zeros(20)], 1)
+    odd += 0.1 * rng.normal(size=(20, 2))  # channels that do not move at all are strange
     odd[7, 1] = 10.0
     flagged, channels = (
         model.outlier_frames([odd], 0.002, by_channel=by)[0] for by in (False, True)

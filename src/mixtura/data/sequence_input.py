@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
+from typing import Self
 
 import numpy as np
 import torch
@@ -109,7 +110,7 @@ class Sequences:
         """All frames, (F, D)."""
         return self.frames
 
-    def with_values(self, values: np.ndarray) -> Sequences:
+    def with_values(self, values: np.ndarray) -> Self:
         """The same sequences with other frames, (F, D)."""
         return replace(self, frames=values)
 
@@ -118,7 +119,7 @@ class Sequences:
         place = int(np.searchsorted(self.offsets, frame, side="right")) - 1
         return f"frame {frame - self.offsets[place]} of sequence {place}"
 
-    def without(self, far: np.ndarray) -> Sequences:
+    def without(self, far: np.ndarray) -> Self:
         """The same sequences with nothing known of some entries, a mask (F, D)."""
         return self.with_values(np.where(far, np.nan, self.frames))
 

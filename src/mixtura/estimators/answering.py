@@ -14,6 +14,7 @@ from mixtura.answers.cells import Cells, Intervals
 from mixtura.answers.condition import Condition, Given
 from mixtura.answers.explain import NUMBERS, OUTPUTS, Groups
 from mixtura.answers.question import ClassQuestion
+from mixtura.data.failures import are_stuck
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.labels import encode_labels, read_labels_of
 from mixtura.data.matrix import Matrix
@@ -241,11 +242,14 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         Sequences that choices were made on count by models that were fitted without them.
 
         Rows and sequences with holes are judged in their favor: the holes are filled by their
-        conditional means. Sequences go by log densities per value, in deviations for their length.
+        conditional means. Sequences go by log densities per value, in deviations for their length;
+        those in which a channel is stuck at one value, as none of training was, are outliers too.
         """
         model = self._fitted
         check_share("share", share)
-        return model.is_outlier(self._engine(X), share)
+        rows = self._rows(X)
+        found = model.is_outlier(model.engine(rows, self.device), share)
+        return found | are_stuck(rows, model.limits) if isinstance(rows, Sequences) else found
 
     def condition(self, given: Given) -> ConditionedModel:
         """The model given some columns: it scores, samples, imputes and predicts.

@@ -12,6 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.answers.cells import Intervals
 from mixtura.answers.explain import Groups
+from mixtura.data.failures import limits_of
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
@@ -114,8 +115,9 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         them by `mixtura.sequences.from_long`, which also puts time stamps on a grid.
     unexpected, categorical_features
         As in `MixtureClassifier`, of the channels, whose numbers far beyond the frames of training
-        count as missing for class probabilities too. Those that hold words, or the categories of a
-        data frame, are categorical by themselves.
+        count as missing for class probabilities too; so do spikes, and channels that are stuck at
+        one value, as training had none. Those that hold words, or the categories of a data frame,
+        are categorical by themselves.
     class_weight, max_time, standardize, unlabeled, device, callbacks
         As in `MixtureClassifier`; unlabeled sequences are left out, with a warning.
     random_state, verbose : as in scikit-learn.
@@ -226,8 +228,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         """The model, which knows how far numbers and lengths went in training, and glitches."""
         assert isinstance(rows.X, Sequences)
         reach, lengths = self._reach(scaling, rows.X, schema), rows.X.lengths
-        span = int(lengths.min()), int(lengths.max())
-        return replace(model, reach=reach, lengths=span, bounded=self.calibrate)
+        span, limits = (int(lengths.min()), int(lengths.max())), limits_of(rows.X, scaling.scale)
+        return replace(model, reach=reach, lengths=span, limits=limits, bounded=self.calibrate)
 
     # -- pairs of classes ------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from mixtura.answers.cells import Intervals
 from mixtura.answers.explain import Groups
 from mixtura.answers.frames import Forecast, draw_futures, forecast, frame_scores, state_proba
 from mixtura.constants import SHARES
+from mixtura.data.failures import limits_of, stuck
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
@@ -158,7 +159,10 @@ class SequenceDensity(SequenceEstimator, Clustering):
             mixture = outcome.model.model
             typical, per_value = typical_sequences(mixture, engine, progress)
         mixture = mixture.to("cpu", torch.float64)
-        self.model_ = Fitted(mixture, scaling, schema, typical=typical, per_value=per_value)
+        limits = limits_of(rows, scaling.scale)
+        self.model_ = Fitted(
+            mixture, scaling, schema, typical=typical, per_value=per_value, limits=limits
+        )
         self.density_, self.form_ = plan.structure, rows.unpadded_form
         self.length_quantiles_ = length_quantiles(rows.lengths)
         self.frame_quantiles_ = self._frame_quantiles(rows, weight)
@@ -257,16 +261,21 @@ class SequenceDensity(SequenceEstimator, Clustering):
 
         By what `score_frames` says: a frame is strange that the ones before did not let expect.
         Training frames count as they would, had the model not seen their sequences. Where nothing
-        is observed, nothing is strange.
+        is observed, nothing is strange. Channels that are stuck at one value for most of a
+        sequence, as none of training was, are strange too.
 
         Returns
         -------
         (T_i,) bool per sequence; with `by_channel` (T_i, d), which channel it is.
         """
         check_share("share", share)
-        scores, known = self.score_frames(X, by_channel=by_channel), self.frame_quantiles_
-        least = np.array([np.interp(share, SHARES, each) for each in known])
-        return [each < (least[1:] if by_channel else least[0]) for each in scores]
+        rows, model = self._rows(X), self._fitted
+        least = np.array([np.interp(share, SHARES, each) for each in self.frame_quantiles_])
+        strange = frame_scores(model, rows, self.device, by_channel) < (
+            least[1:] if by_channel else least[0]
+        )
+        still = stuck(rows, model.limits)
+        return rows.with_values(strange | (still if by_channel else still.any(1))).split()
 
     def explain(
         self,

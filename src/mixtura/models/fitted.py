@@ -15,6 +15,7 @@ from mixtura.constants import SHARES
 from mixtura.data.atoms import Atoms
 from mixtura.data.batch import UNLABELED, Batch
 from mixtura.data.curves import Curves
+from mixtura.data.failures import failures
 from mixtura.data.given import Device
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
@@ -183,6 +184,7 @@ class Fitted:
     reach : (2, D) between which numbers have a say in class probabilities; (2, 0): everywhere.
     lengths : of the shortest and the longest training sequence; (0, 0) if not known.
     bounded : whether what single frames tell of classes is.
+    limits : (3, D + 1) beyond which channels have failed, as `limits_of` has it; (3, 0): none.
     """
 
     model: AnyModel
@@ -199,6 +201,7 @@ class Fitted:
     reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     lengths: tuple[int, int] = (0, 0)
     bounded: bool = False
+    limits: np.ndarray = field(default_factory=lambda: np.zeros((3, 0)))
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or pickle has the fields alone, not the twin that is kept beside them."""
@@ -249,11 +252,15 @@ class Fitted:
     def checked(self, rows: AnyRows) -> AnyRows:
         """The rows, nothing known of numbers far outside of training; a warning names the first.
 
-        Another one tells of sequences that are far shorter or longer.
+        So do others of channels of sequences that failed; and one tells of sequences that are far
+        shorter or longer.
         """
-        if isinstance(rows, Sequences):
-            warn_of_lengths(rows.lengths, self.lengths)
-        return self.schema.without_far(rows, self.reach)
+        known = self.schema.without_far(rows, self.reach)
+        if isinstance(known, Sequences):
+            warn_of_lengths(known.lengths, self.lengths)
+            failed = failures(known, self.limits)
+            return known.without(failed) if failed.any() else known
+        return known
 
     def class_log_joint(self, engine: Engine) -> np.ndarray:
         """(n, C) log p(x, c) in the model's units, or log shares of votes; as bounded as asked."""

@@ -207,6 +207,7 @@ class Fitted:
     reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
     lengths: tuple[int, int] = (0, 0)
     bounded: bool = False
+    limits: np.ndarray = field(default_factory=lambda: np.zeros((3, 0)))
 
     @property
     def n_columns(self) -> int:
