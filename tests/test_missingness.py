@@ -8,6 +8,8 @@ import torch
 from frames import QUICK, make_frame
 from scipy.special import log_softmax
 from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import log_loss
 
 from mixtura import (
     BoostedMixtureClassifier,
@@ -23,6 +25,7 @@ from mixtura.densities import HolePattern
 from mixtura.densities.product import hole_patterns
 from mixtura.engines import engine_of
 from mixtura.models.stack import Assignment
+from mixtura.selection.design import lacks_by_design
 from mixtura.selection.held_out import Losses
 from mixtura.solvers import EBW, EM, LBFGS, LinkedEM
 from mixtura.training.evidence import hole_evidence
@@ -91,6 +94,78 @@ def test_not_all_models_of_an_average_trust_holes_that_tell():
     others = [member.model.density for member in made.model_.blend.members]
     assert others
     assert not any(getattr(density, "informative", False) for density in others)
+
+
+def by_design(n, seed):
+    """Two overlapping classes of six columns; most rows of the second skip two of them."""
+    labels = np.arange(n) % 2
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 6)) + 0.8 * labels[:, None]
+    X[np.ix_((labels == 1) & (rng.random(n) < 0.9), [1, 4])] = np.nan
+    return X, labels
+
+
+def test_all_models_of_an_average_trust_holes_that_come_by_design():
+    """And none is weighed by what it does not say."""
+    X, labels = by_design(120, 0)
+    made = MixtureClassifier(1, solver=LBFGS(5), random_state=0).fit(X, labels)
+    assert made.missingness_ == "informative"
+    assert made.marginals_ == ("linear", "power", "ranks", "indicators")
+    trusts = [
+        getattr(each.model.density, "informative", False) for each in made.model_.blend.members
+    ]
+    assert trusts == [True, True, False]
+    *others, indicators = made.model_.blend.weights
+    assert indicators < min(others)
+    later, sides = by_design(400, 1)
+    trees = HistGradientBoostingClassifier(random_state=0).fit(X, labels)
+    assert log_loss(sides, made.predict_proba(later)) < log_loss(sides, trees.predict_proba(later))
+    # Where rows lack other entries instead, that costs something, but far less than it costs trees.
+    whole, sides = two_classes(400, 2)
+    whole = lose(np.column_stack([whole, whole[:, :2]]), 0.3, 3)
+    assert log_loss(sides, made.predict_proba(whole)) < 0.8
+    assert log_loss(sides, trees.predict_proba(whole)) > 1.6
+
+
+def rows_with_holes(absent, y, weight=None):
+    x = np.where(absent, np.nan, np.random.default_rng(9).normal(size=absent.shape))
+    scaling = Scaling(np.zeros(absent.shape[1]), np.ones(absent.shape[1]))
+    return engine_of(Matrix(x), y, np.ones(len(y)) if weight is None else weight, scaling, "cpu")
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.8])
+def test_holes_at_random_within_classes_are_not_by_design(share, rng):
+    y = np.arange(300) % 3
+    columns = np.array(
+        [[1, 1, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1]]
+    )
+    absent = columns[y].astype(bool) & (rng.random((300, 8)) < share)
+    assert not lacks_by_design(rows_with_holes(absent, y))
+
+
+def test_how_surprising_patterns_of_holes_are_against_a_loop(rng, monkeypatch):
+    """Each row by the others of its class; rows of weight two are two rows."""
+    y, weight = np.arange(40) % 2, 1.0 + np.arange(40) % 3
+    absent = np.zeros((40, 5), bool)
+    absent[np.ix_((y == 1) & (rng.random(40) < 0.8), [0, 2])] = True
+    absent[:6, 3] = True
+    share = weight @ absent / weight.sum()
+    losses = []
+    for i in range(40):
+        others = (np.arange(40) != i) & (y == y[i])
+        count = weight[others].sum()
+        chance = (weight[others] @ absent[others] + 2 * share) / (count + 2)
+        alike = weight[others & (absent == absent[i]).all(1)].sum()
+        imagined = np.prod(np.where(absent[i], chance, 1 - chance))
+        losses.append(-np.log((alike + imagined) / (count + 1)))
+    mean = share.mean()
+    at_random = -5 * (mean * np.log(mean) + (1 - mean) * np.log(1 - mean))
+    ratio = weight @ losses / weight.sum() / at_random
+    engine = rows_with_holes(absent, y, weight)
+    monkeypatch.setattr("mixtura.selection.design._SURPRISE", ratio + 1e-9)
+    assert lacks_by_design(engine)
+    monkeypatch.setattr("mixtura.selection.design._SURPRISE", ratio - 1e-9)
+    assert not lacks_by_design(engine)
 
 
 def two_classes(n, seed):

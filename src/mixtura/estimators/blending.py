@@ -128,7 +128,8 @@ def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:
 def _tried(decision: Decision, way: Plan) -> Trial:
     scaling = curved(decision.every, way.marginals)
     if way.marginals == INDICATORS:
-        way = by_one(way, len(scaling.location))
+        way = by_one(way, len(scaling.location))  # and indicators are no columns to lack
+        way = replace(way, recipe=replace(way.recipe, informative=False))
     return decision.chooser.under(scaling).try_out(way, "marginals")
 
 
@@ -213,6 +214,8 @@ class Ensemble:
                 for each, engine in zip([first.result, *models], units, strict=True)
             ]
         known = [each for each in answers if isinstance(each, Answers)]
+        if decision.trusts_holes:  # and who does not look at them has not that to go by
+            known = [each.alone() for each in known]
         weights, calibration = np.full(len(answers), 1.0 / len(answers)), Calibration()
         calibrations: list[Calibration | None] = [None] * len(others)
         if len(known) == len(answers):

@@ -67,8 +67,17 @@ def decide(
         return replace(without, also=chooser)
     plan = resized(estimator, replace(without.plan, unlabeled_weight=EVEN), engine)
     held_out = None if without.held_out is None else best.held_out()
-    previous, also = without.previous, without.chooser
-    return Decision(plan, engine, engine, chooser, best, previous, held_out, also=also)
+    return Decision(
+        plan,
+        engine,
+        engine,
+        chooser,
+        best,
+        without.previous,
+        held_out,
+        also=without.chooser,
+        trusts_holes=without.trusts_holes,
+    )
 
 
 def _decide_on(

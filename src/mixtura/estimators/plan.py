@@ -31,6 +31,7 @@ from mixtura.objectives import OBJECTIVES, Conditional, Likelihood, Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.chooser import MOST_COMPARED, Chooser, Contender, to_compare, too_few
+from mixtura.selection.design import lacks_by_design
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
@@ -87,6 +88,7 @@ class Decision:
     chooser : what decided, and `trial` what it decided for.
     saw_all : whether it has all rows, not a sample of them.
     also : what decided that unlabeled rows are set aside, or all else before them.
+    trusts_holes : whether every model may take the absence of entries for a sign.
     """
 
     plan: Plan
@@ -98,6 +100,7 @@ class Decision:
     held_out: HeldOut | None = None
     saw_all: bool = False
     also: Chooser[Plan, Trained] | None = None
+    trusts_holes: bool = False
 
     @property
     def choice(self) -> list[dict[str, object]]:
@@ -237,7 +240,13 @@ def choose(
     best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
     chosen = replace(best.way, solver=plan.solver, begin=())
     saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
-    return Decision(chosen, engine, engine, chooser, best, previous, best.held_out(), saw_all)
+    trusts = estimator.missingness == "informative" or (
+        best.way.recipe.informative and some is not None and lacks_by_design(some)
+    )
+    told = best.held_out()
+    return Decision(
+        chosen, engine, engine, chooser, best, previous, told, saw_all, trusts_holes=trusts
+    )
 
 
 def _for_few(plans: list[Plan], rows: Engine) -> list[Plan]:
@@ -284,13 +293,13 @@ def ways_beside(
     tell temperatures, all are trained by the conditional likelihood for a margin (but powers, where
     they may take the first one's place), and classes share the covariance of ranks: what tells them
     apart is linear in these (of very many columns there are variances alone). Where it was "auto"
-    that took the absence of entries for a sign, they do not: rows to come may lack entries for
-    other reasons.
+    that took the absence of entries for a sign, they do so only if rows lack entries by design:
+    else rows to come may lack them for other reasons.
     """
     best, second = decision.trial, decision.chooser.runner_up("density") or decision.trial
     by_default = (estimator.objective, estimator.tradeoff) == ("margin", "auto")
     open_term = by_default and bool(best.models)
-    ways, informative = list[Plan](), estimator.missingness == "informative"
+    ways = list[Plan]()
     open_counts = estimator.n_components == "auto"
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
         counts = [*trial.models[0].model.layout.counts] if trial.models else decision.plan.counts
@@ -299,7 +308,7 @@ def ways_beside(
         recipe = trial.way.recipe
         if best is second and recipe.structure == _SHARED and not ways:
             recipe = replace(recipe, structure=_VARIANCES, prior_rows=None)
-        recipe = replace(recipe, em=decision.plan.recipe.em, informative=informative)
+        recipe = replace(recipe, em=decision.plan.recipe.em, informative=decision.trusts_holes)
         way = replace(decision.plan, recipe=recipe, counts=counts, marginals=kind)
         if open_term and open_counts and kind.startswith(_RANKS):
             numbers = decision.engine.n_numbers
@@ -319,7 +328,7 @@ def by_one(way: Plan, n_columns: int, imagined: float | None = None) -> Plan:
     It is that of all classes if so many rows are imagined with it.
     """
     structure = _PAIRS if n_columns <= _WHOLE else _PAIRS_OF_MANY
-    recipe = replace(way.recipe, structure=structure, informative=False)
+    recipe = replace(way.recipe, structure=structure)
     if imagined is not None and recipe.prior_rows is None:
         recipe = replace(recipe, prior_rows=imagined)
     return replace(way, recipe=recipe, counts=[1] * len(way.log_prior))
