@@ -68,7 +68,7 @@ def test_limits_are_those_of_training(rng):
     X = [rng.normal(size=(length, 1)) for length in (10, 30)]
     X[0][3:7] = X[0][3]
     signs = [sign * frames[:, 0] for frames in X for sign in (1, -1)]
-    peaks = [find_peaks(values, prominence=1e-9, wlen=3)[1]["prominences"] for values in signs]
+    peaks = [find_peaks(values, prominence=1e-6, wlen=3)[1]["prominences"] for values in signs]
     expected = [[0.7] * 2, [4] * 2, [2 * np.concatenate(peaks).max(), np.inf]]
     assert_allclose(limits_of(read_sequences(X), np.array([0.1])), expected)
 

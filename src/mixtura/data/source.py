@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from os import fspath
@@ -57,9 +57,13 @@ class Reader:
         given: ArrayLike,
         columns: Sequence[str] | None = None,
         share: tuple[int, int] | None = None,
+        times: Collection[str | None] = (),
     ) -> None:
-        """Open all files; the parts are all, or the `share` (rank, size) of one process."""
-        self._columns = columns
+        """Open all files; the parts are all, or the `share` (rank, size) of one process.
+
+        Columns of `times` may have any type.
+        """
+        self._columns, self._times = columns, times
         self._chunks: Iterable[ArrayLike] = ()
         self.types: dict[str, pa.DataType] = {}
         self.first = ""
@@ -131,7 +135,7 @@ class Reader:
                 f"({', '.join(map(repr, strange))}): name those to read, by Source(..., columns=)."
             )
         for name in wanted:
-            kinds = kind_of_arrow(self.types[name], name), kind_of_arrow(found[name], name)
+            kinds = self._kind(self.types[name], name), self._kind(found[name], name)
             if kinds[0] == "nothing" and not self._chunks:
                 self.types[name] = found[name]
             elif kinds[1] not in (kinds[0], "nothing"):
@@ -139,6 +143,9 @@ class Reader:
                     f"column {name!r} is of the type {found[name]} in {place}, and "
                     f"{self.types[name]} in {self.first}: give it one type everywhere."
                 )
+
+    def _kind(self, given: pa.DataType, name: str) -> str:
+        return str(given) if name in self._times else kind_of_arrow(given, name)
 
     def batches(self, parts: Iterable[Part]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Some parts, one after another, in record batches; and where each stands, for messages."""
@@ -162,7 +169,7 @@ class Reader:
                 for batch in _as_arrow(chunk, number).to_batches(max_chunksize=size):
                     yield f"chunk {number}", batch
             return
-        text = [name for name, kind in self.types.items() if kind_of_arrow(kind, name) == "text"]
+        text = [name for name, kind in self.types.items() if self._kind(kind, name) == "text"]
         try:
             with ParquetFile(part.path, read_dictionary=text, pre_buffer=False) as file:
                 columns = list(self.types)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data.batch import Batch, hashed, odd_factors
+from mixtura.data.lazy import chunks_of, is_memory_mapped
 from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import SequenceBatch
 from mixtura.engines.base import Engine
@@ -24,7 +25,8 @@ _SCAN_FRAMES = 16_384
 class SequenceEngine(Engine[SequenceBatch]):
     """A user's sequences as batches of tensors, always in double precision.
 
-    Frames are in memory once: engines of some of the sequences look at those of all.
+    Frames are in memory once: engines of some of the sequences look at those of all. Those of a
+    memory-mapped file stay there, and are read and converted when they are asked for.
     Chunks are bounded by their frames. One that has all of them is packed once, several are packed
     anew whenever they are looked through. Nothing that was computed for one outlives it.
     """
@@ -42,9 +44,9 @@ class SequenceEngine(Engine[SequenceBatch]):
         scaling: Scaling,
         device: torch.device,
     ) -> None:
-        n = len(lengths)
+        n, self._mapped = len(lengths), frames if is_memory_mapped(frames) else None
         super().__init__(
-            frames,
+            frames if self._mapped is None else np.asarray(frames[:0]).copy(),
             np.zeros(n, dtype=np.int64) if y is None else y,
             np.ones(n) if weight is None else weight,
             scaling=scaling,
@@ -52,6 +54,13 @@ class SequenceEngine(Engine[SequenceBatch]):
         )
         self.lengths = torch.as_tensor(lengths, device=device)
         self._began = self.lengths.cumsum(0) - self.lengths
+        self._holes = self._mapped is not None and any(
+            bool(np.isnan(part).any()) for _, part in chunks_of(frames, _SCAN_FRAMES)
+        )
+
+    @property
+    def _told_missing(self) -> bool:
+        return self._holes or self._observed is not None
 
     @property
     def uniform(self) -> bool:
@@ -63,10 +72,15 @@ class SequenceEngine(Engine[SequenceBatch]):
 
     def _rows_at(self, index: slice | Tensor) -> SequenceBatch:
         """The sequences at `index`."""
-        at = self._places(index)
-        observed = None if self._observed is None else self._observed[at]
         answers = self.y[index], self.weight[index]
-        return SequenceBatch.of(self._x[at], observed, self.lengths[index], *answers)
+        frames = self._frames_at(self._places(index))
+        return SequenceBatch.of(*frames, self.lengths[index], *answers)
+
+    def _frames_at(self, at: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Frames at some places (m,), zero where an entry is missing; and which are not."""
+        if self._mapped is not None:
+            return self._convert(self._mapped[at.cpu().numpy()])
+        return self._x[at], None if self._observed is None else self._observed[at]
 
     def _places(self, index: slice | Tensor) -> Tensor:
         """(F,) places of the frames of some sequences."""
@@ -106,8 +120,7 @@ class SequenceEngine(Engine[SequenceBatch]):
         factors = odd_factors(self.n_features + int(lengths.max()))
         keys = factors[self.n_features :][np.arange(lengths.sum()) - began.repeat(lengths)]
         for low, at in enumerate(self._places(slice(None)).split(_SCAN_FRAMES)):
-            seen = None if self._observed is None else self._observed[at]
-            frames = Batch(self._x[at], seen, self.y, self.weight)
+            frames = Batch(*self._frames_at(at), self.y, self.weight)
             some = slice(low * _SCAN_FRAMES, (low + 1) * _SCAN_FRAMES)
             keys[some] *= hashed(frames, factors[: self.n_features])
         return np.add.reduceat(keys, began)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from numbers import Integral, Real
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from mixtura.answers.frames import decoded
 from mixtura.data.columns import distinct
 from mixtura.data.given import ArrayLike
+from mixtura.data.lazy import Openable, are_files, is_path
 from mixtura.data.names import check_names, chosen_columns
 from mixtura.data.packing import Packing
 from mixtura.data.scaling import Scaling
@@ -57,9 +59,26 @@ class SequenceEstimator(DensityEstimator):
         tags.input_tags.categorical = tags.input_tags.sparse = False
         return tags
 
+    def _opened(
+        self,
+        X: ArrayLike,
+        y: ArrayLike = None,
+        weight: ArrayLike = None,
+        schema: Schema | None = None,
+    ) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
+        """Sequences of files, with labels and weights that columns hold; others as they are."""
+        if not (is_path(X) or are_files(X) or isinstance(X, Openable)):
+            return X, y, weight
+        named = [each for each in (y, weight) if isinstance(each, str)]
+        known = None if schema is None else schema.names
+        read = import_module("mixtura.data.sequence_files").read_files  # pyarrow is optional
+        sequences, told = read(X, self.id_column, self.time_column, named, known)
+        y, weight = (told[each] if isinstance(each, str) else each for each in (y, weight))
+        return sequences, y, weight
+
     def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Sequences, Schema]:
         sequences = read_sequences(
-            X,
+            self._opened(X, schema=schema)[0],
             channels_first=self.channels_first,
             id_column=self.id_column,
             time_column=self.time_column,
@@ -113,7 +132,7 @@ def _coded(sequences: Sequences, schema: Schema, unexpected: str) -> Sequences:
 def _aligned(sequences: Sequences, schema: Schema, unexpected: str) -> Sequences:
     """The channels of training in their order, where both have names; NaN for one lacking."""
     names, known = sequences.names, schema.names
-    if names is None or known is None:
+    if names is None or known is None or names == list(known):
         return sequences
     check_names(names, known, unexpected)
     frames = np.full((len(sequences.frames), len(known)), np.nan, sequences.frames.dtype)

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
+import numpy as np
 import torch
 
 from mixtura.engines import Engine
@@ -24,6 +25,9 @@ from mixtura.selection.chooser import FEWEST, FEWEST_PER_CLASS, MOST_COMPARED, C
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers.gradients import evaluate
 from mixtura.training.growth import Grown, Growth
+
+#: Frames of sequences that choices are made on, at most, and sequences at least.
+_MOST_FRAMES, _FEWEST_SEQUENCES = 250_000, 100
 
 AnyGrowth = TypeVar("AnyGrowth", bound=Growth)
 
@@ -56,7 +60,8 @@ def fit_best(
     The first plan is kept unless another `beats` it.
     """
     draws = spawn(generator)
-    different = (engine.sample(MOST_COMPARED, draws) if progress.limited else engine).merged()
+    most = MOST_COMPARED if progress.limited else most_compared(engine)
+    different = (engine if most is None else engine.sample(most, draws)).merged()
     every_stage = plans[0].every_stage
     compares = len(plans) > 1 or calibrate or every_stage
     chooser = Chooser[AnyGrowth, Mixture | Votes](
@@ -67,6 +72,14 @@ def fit_best(
     grown = train_in_time(best.way, n_stages, engine, generator, progress)
     calibration = calibrated_by(best.held_out(), different) if calibrate else Calibration()
     return Choice(best.way, grown, calibration, chooser.table(), partial(chooser.unseen, best))
+
+
+def most_compared(engine: Engine) -> int | None:
+    """How many sequences are compared on, at most, so that frames are not too many; None: all."""
+    frames = float(engine.sizes.sum())
+    if frames <= max(_MOST_FRAMES, len(engine)):
+        return None
+    return int(np.clip(_MOST_FRAMES * len(engine) / frames, _FEWEST_SEQUENCES, MOST_COMPARED))
 
 
 def train_in_time(

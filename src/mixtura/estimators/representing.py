@@ -14,7 +14,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES
 from mixtura.engines import Engine
-from mixtura.estimators.growing import Choice, calibrated_by, fit_best, train_in_time
+from mixtura.estimators.growing import Choice, calibrated_by, fit_best, most_compared, train_in_time
 from mixtura.exceptions import DegenerateDataWarning, UnsupportedError, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel, Blend, Fitted
@@ -251,7 +251,8 @@ def _beside_summaries(
     where that predicts held-out labels better.
     """
     calibrate, different = estimator.calibrate, engine.merged()
-    some, n_different = different.sample(MOST_COMPARED, spawn(generator)), len(different)
+    most = most_compared(different) or MOST_COMPARED
+    some, n_different = different.sample(most, spawn(generator)), len(different)
     del different  # a copy of all sequences: made again where summaries are of more than some
     summary = SummaryPlan(plans[0].n_classes)
     chooser = Chooser[_Plan, AnyModel](

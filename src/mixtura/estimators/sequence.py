@@ -194,12 +194,15 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         Parameters
         ----------
         X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, data frame with one row per
-            frame, or what `mixtura.sequences` makes of panels and time stamps.
+            frame, or what `mixtura.sequences` makes of panels and time stamps; or Parquet files of
+            such a frame, as `mixtura.parquet.Source` takes them, which stay on disk: labels and
+            weights may then be names of columns.
         y : (n,) labels; those of a data frame may also come one per frame, or as a series by id.
         sample_weight : (n,) non-negative weights, likewise.
         """
         with self._all_or_nothing(X):
             self._forget()
+            X, y, sample_weight = self._opened(X, y, sample_weight)
             rows, schema = self._read_labeled(X, y, sample_weight)
             rows = rows.only_labeled()
             if self.multiclass == "pairwise" and len(rows.classes) > 2:

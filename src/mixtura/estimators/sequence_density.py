@@ -140,12 +140,15 @@ class SequenceDensity(SequenceEstimator, Clustering):
         Parameters
         ----------
         X : list of (T_i, d) arrays, (n, T, d) array padded with NaN, data frame with one row per
-            frame, or what `mixtura.sequences` makes of panels and time stamps.
+            frame, or what `mixtura.sequences` makes of panels and time stamps; or Parquet files of
+            such a frame, as `mixtura.parquet.Source` takes them, which stay on disk: weights
+            may then be the name of a column.
         sample_weight : (n,) non-negative weights; those of a data frame may also come one per
             frame, or as a series by id.
         """
         with self._all_or_nothing(X):
             self._forget()
+            X, _, sample_weight = self._opened(X, None, sample_weight)
             rows, schema = self._read(X)
             weight = check_weight(per_sequence(sample_weight, X, self.id_column), len(rows))
             return self._fit_rows(rows.take(weight > 0), weight[weight > 0], schema)
