@@ -63,6 +63,7 @@ def test_stretches_are_those_of_plain_loops(rng):
             assert_array_equal(mine, np.concatenate(theirs))
 
 
+@pytest.mark.filterwarnings("ignore:some peaks have a prominence of 0")
 def test_limits_are_those_of_training(rng):
     """Heights of spikes are prominences by SciPy; one value for 4 of 10 frames is the most."""
     X = [rng.normal(size=(length, 1)) for length in (10, 30)]

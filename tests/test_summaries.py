@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from scipy.special import log_softmax
 from scipy.stats import multivariate_normal
 
 from mixtura import SequenceMixtureClassifier, load
@@ -184,6 +185,34 @@ def test_the_weight_is_the_one_that_predicts_sequences_left_out(better, rng):
         lost = [torch.zeros(0, 3)] * 2
         rows = _Rows([0, 1], given, seen, torch.from_numpy(y), weight, lost, ANY_LENGTH)
         assert rows.fit(2).summary == expected
+
+
+def test_the_ridge_of_few_sequences_is_that_of_all_numbers(rng):
+    """Ten rows of thirty numbers: the loss is that of moments without each row, inverted whole."""
+    y, x = np.arange(10) % 2, rng.normal(size=(10, 1, 30)) + (np.arange(10) % 2)[:, None, None]
+    rows, ones = torch.from_numpy(x), torch.ones(10, dtype=torch.float64)
+    given = _Rows(
+        [0], [rows], torch.ones(10, 1, dtype=torch.bool), torch.from_numpy(y), ones, [], 0
+    )
+    flat, ridges = x[:, 0], np.array([0.5, 2.0, 100.0])
+    means = np.stack([flat[y == c].mean(0) for c in (0, 1)])
+    covariance = np.cov((flat - means[y]).T, bias=True)
+    args = (torch.from_numpy(each) for each in (ridges, covariance, means[:, None]))
+    loss, ridge = given._best_ridge(rows, *args, torch.zeros(2, dtype=torch.float64))
+    expected = []
+    for each in ridges:
+        joint = []
+        for row in range(10):
+            kept = np.arange(10) != row
+            own = np.stack([flat[kept & (y == c)].mean(0) for c in (0, 1)])
+            off = (flat - own[y])[kept]
+            whole = off.T @ off / 10 + each * np.eye(30)
+            joint.append([-0.5 * d @ np.linalg.solve(whole, d) for d in flat[row] - own])
+        scaled = np.array(joint) / np.logspace(-0.5, 3, 15)[:, None, None]
+        told = np.take_along_axis(log_softmax(scaled, 2), y[None, :, None], 2)[..., 0]
+        expected.append(-told.mean(1).max())
+    assert_allclose(loss, min(expected), rtol=1e-8)
+    assert float(ridge) == ridges[np.argmin(expected)]
 
 
 def test_lost_frames_move_means_and_add_noise(rng):

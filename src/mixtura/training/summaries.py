@@ -150,8 +150,12 @@ class _Rows:
         if not kept.any():
             return 0.0, _USUAL / _RIDGES[-1] * ridges[-1]
         mass, weight, y = mass[kept], self.weight[kept], self.y[kept]
+        x, means = x.flatten(1), means.flatten(1)
+        if len(x) < len(covariance) and self.seen.all():  # moments are in the span of the rows
+            span = torch.linalg.qr(x.T).Q
+            x, means, covariance = x @ span, means @ span, span.T @ covariance @ span
         spread, basis = torch.linalg.eigh(covariance)
-        x, means = x[kept].flatten(1) @ basis, means.flatten(1) @ basis
+        x, means = x[kept] @ basis, means @ basis
         others = mass - weight
         share = (weight * mass / (others * self.weight.sum()))[:, None]
         losses = []
