@@ -11,6 +11,7 @@ from sklearn.datasets import load_iris, load_wine
 import mixtura
 from mixtura import progress
 from mixtura.densities import full_covariance, low_rank_covariance, patterns
+from mixtura.solvers import small
 
 torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it gives
 
@@ -32,6 +33,7 @@ def large(monkeypatch):
     """Small tables go the way of large ones."""
     for module in (full_covariance, low_rank_covariance, patterns):
         monkeypatch.setattr(module, "_FEW", 0)
+    monkeypatch.setattr(small, "_SMALL", {False: 0, True: 0})
 
 
 class Clock:

@@ -39,7 +39,7 @@ def rows():
 
 
 @pytest.fixture(autouse=True)
-def _all_is_recorded(monkeypatch):
+def _all_is_recorded(monkeypatch, large):
     monkeypatch.setattr(table, "_WORTH", 0)
 
 

@@ -29,6 +29,8 @@ from mixtura.training.groups import Recipe
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 COUNTS = [2, 1]
+#: Fixtures: nothing, so that small tables go by NumPy; or as large ones go.
+SIZES = ["request", "large"]
 
 
 def problem(structure, generator, holes, unlabeled=False, counts=COUNTS):
@@ -47,8 +49,10 @@ def problem(structure, generator, holes, unlabeled=False, counts=COUNTS):
 @pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
 @pytest.mark.parametrize("unlabeled", [False, True], ids=["labeled", "unlabeled"])
 @pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
-def test_never_goes_down(structure, unlabeled, holes, prior_rows):
+@pytest.mark.parametrize("size", SIZES)
+def test_never_goes_down(size, structure, unlabeled, holes, prior_rows, request):
     """Every iteration improves the likelihood, or the likelihood plus the log prior."""
+    request.getfixturevalue(size)
     for seed in (0, 14):
         generator = torch.Generator().manual_seed(seed)
         start, engine = problem(structure, generator, holes, unlabeled)
@@ -113,8 +117,10 @@ def our_mixture(kind, means, weights, variances):
 
 @pytest.mark.parametrize("n_iter", [1, 8])
 @pytest.mark.parametrize("kind", ["full", "diag", "spherical"])
-def test_agrees_with_sklearn(kind, n_iter, iris, rng):
+@pytest.mark.parametrize("size", SIZES)
+def test_agrees_with_sklearn(size, kind, n_iter, iris, rng, request):
     """From the same start, the same iterations end at the same model."""
+    request.getfixturevalue(size)
     X = iris[0] - iris[0].mean(0)
     means, weights, variances, precisions = sklearn_start(kind, X, rng)
     theirs = GaussianMixture(

@@ -412,7 +412,11 @@ def test_punching_keeps_what_rows_came_without(generator):
     x = torch.zeros(50, 3).double()
     observed = torch.rand(50, 3, generator=generator) < 0.7
     batch = Batch(x, observed, torch.zeros(50).long(), torch.ones(50).double())
+    before = generator.get_state()
     punched = batch.with_punched(0.5, generator)
+    after = generator.get_state()
+    assert batch.with_punched(0.5, generator.set_state(before)) is punched
+    assert torch.equal(generator.get_state(), after)
     assert torch.equal(punched.lacks(), (~observed).repeat(2, 1))
     assert torch.equal(punched.observed[:50], observed)
     assert (punched.observed[50:] & ~observed).sum() == 0

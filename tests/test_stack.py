@@ -19,11 +19,11 @@ from mixtura.models.network import Network, NetworkStack, RegressionNetwork
 from mixtura.models.stack import Assignment, MixtureStack
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, Regression
 from mixtura.progress import Progress
-from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior
+from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior, small
 from mixtura.solvers.elastic_net import ElasticNet, NetworkPrior
 from mixtura.solvers.gradients import Packed
 from mixtura.solvers.lbfgs import explicit_sums, read_out_sums, traced_sums
-from mixtura.solvers.small import _SMALL, small_function
+from mixtura.solvers.small import _SMALL, small_function, small_log_joint, small_steps
 from mixtura.testing import (
     KINDS,
     make_categorical,
@@ -160,6 +160,60 @@ def test_small_problems_in_numpy_have_the_derivatives_of_autograd(
         found = small_function(model, objective, each, given)(point)
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(one, other, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("prior_rows", [0.0, 5.0])
+@pytest.mark.parametrize("unlabeled_weight", [None, 0.3])
+@pytest.mark.parametrize("name", sorted(SMALL))
+@pytest.mark.parametrize("holes", [False, True])
+def test_small_problems_in_numpy_take_the_steps_of_em(
+    holes, name, unlabeled_weight, prior_rows, generator, monkeypatch
+):
+    """Of class mixtures and of single classes, alone and in stacks that settle one by one.
+
+    One component has no rows, and stays where it is unless a prior moves it.
+    """
+    starts, engine, folds = problems(name, 3, generator, holes)
+    if unlabeled_weight is None:
+        engine.y.clamp_(min=0)
+    far = {key: value.clone() for key, value in starts[0].density.tensors().items()}
+    for key in far.keys() & {"mean", "scale.mean", "0.mean"}:
+        far[key][1] = 200.0
+    starts[0] = replace(starts[0], density=starts[0].density.with_tensors(far))
+    stack, rows = stacked(starts, engine, folds)
+    priors = [SpreadPrior(prior_rows, 2.0 * each.density.typical_spread) for each in starts]
+    cases = [(starts[0], engine, priors[0]), (stack, rows, SpreadPrior.stacked(priors, 3))]
+    if unlabeled_weight is None:
+        groups = Groups.by_class(engine, 2, folds)
+        own, assignment = groups.part([0, 1])
+        singles = MixtureStack.of([e.of_class(0) for e in starts for _ in range(2)], assignment)
+        again = SpreadPrior.stacked([prior for prior in priors for _ in range(2)], 2)
+        cases.append((singles, own, again))
+    objective, found = Likelihood(unlabeled_weight), []
+    for together, most in ((10**9, 10**9), (0, 10**9), (0, 0)):  # the last by PyTorch
+        monkeypatch.setattr(small, "_TOGETHER", together)
+        monkeypatch.setattr(small, "_SMALL", {False: most, True: most})
+        for model, each, prior in cases:
+            given = prior if prior_rows else None
+            assert (small_steps(model, objective, each, given) is None) == (most == 0)
+            found.append(EM(9, 0.02).run(model, objective, each, Progress(), prior=given))
+    wanted = found[2 * len(cases) :] * 2
+    for ours, theirs in zip(found[: len(wanted)], wanted, strict=True):
+        assert (ours.n_iter, ours.converged) == (theirs.n_iter, theirs.converged)
+        close({"loss": ours.losses}, {"loss": theirs.losses})
+        close(ours.model.density.tensors(), theirs.model.density.tensors())
+        close(ours.model.free(), theirs.model.free(), 1e-7)  # magnified near floors
+
+
+@pytest.mark.parametrize("name", sorted(DENSITIES.keys() - {"hole pattern"}))
+@pytest.mark.parametrize("holes", [False, True])
+def test_small_problems_in_numpy_have_the_log_joints(holes, name, generator):
+    (start,), engine, _ = problems(name, 1, generator, holes)
+    rows = engine.all_rows()
+    found = small_log_joint(start, rows)
+    assert (found is None) == (name not in SMALL)
+    if found is not None:
+        np.testing.assert_allclose(found, start.class_log_joint(rows), 1e-10, 1e-10)
 
 
 def test_which_problems_are_not_small(generator, monkeypatch):

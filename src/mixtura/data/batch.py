@@ -84,8 +84,10 @@ class Batch:
         """The rows as at prediction, where a hole that was punched is absent like any other."""
         if self.absent is None or self.observed is None:
             return self
-        absent = torch.where(self.absent < 0, self.absent, (~self.observed).to(self.absent))
-        return replace(self, absent=absent)
+        told, lacks = self.absent, (~self.observed).to(self.absent)
+        return self.once(
+            "for prediction", lambda: replace(self, absent=torch.where(told < 0, told, lacks))
+        )
 
     def missing_share(self) -> Tensor:
         """(n,) share of the user's columns that each row lacks."""
@@ -106,8 +108,19 @@ class Batch:
     def with_punched(self, share: float, generator: torch.Generator) -> Batch:
         """The rows and, beside each, a copy with random holes; the two share its weight.
 
-        Every copy loses a share of its features of its own, `share` on average.
+        Every copy loses a share of its features of its own, `share` on average. The same random
+        numbers give the same batch, with what is kept of it.
         """
+        key = share, generator.get_state().numpy().tobytes()
+        kept = self.once("punched", dict[tuple[float, bytes], tuple[Batch, Tensor]])
+        if key not in kept:
+            kept.clear()
+            kept[key] = self._punched(share, generator), generator.get_state()
+        found, state = kept[key]
+        generator.set_state(state)
+        return found
+
+    def _punched(self, share: float, generator: torch.Generator) -> Batch:
         rate = 2.0 * share * torch.rand(len(self), 1, generator=generator)
         width = self.x.shape[1] if self.origin is None else 1 + max(self.origin)
         kept = (torch.rand(len(self), width, generator=generator) >= rate).to(self.x.device)

@@ -36,8 +36,8 @@ LEAST_DOF, MOST_DOF = 2.1, 1000.0
 _START = 10.0
 #: How near to the bounds their free parameter reaches, as a share of the range of their logarithm.
 _HAIR = 1e-6
-#: Their logarithm is found to 1 / _SECTIONS ** _ROUNDS of its range.
-_SECTIONS, _ROUNDS = 64, 9
+#: Newton's steps that find them: each doubles the digits that are right, two to begin with.
+_ROUNDS = 5
 _INNER = "scale."
 
 
@@ -184,7 +184,7 @@ class StudentT(VectorDensity):
     def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         mass, tail = statistics["mass"], statistics["tail"]
         scale, valid = self.scale.maximize({**_inward(statistics), "rows": mass})
-        return replace(self, scale=scale, dof=_dof_of(tail / mass)), valid & (mass > 0) & (tail > 0)
+        return replace(self, scale=scale, dof=dof_of(tail / mass)), valid & (mass > 0) & (tail > 0)
 
     def slope(self, statistics: Statistics) -> dict[str, Tensor]:
         mass, share = statistics["mass"], self._dof_share
@@ -255,17 +255,19 @@ def _gap(dof: Tensor) -> Tensor:
     return (0.5 * dof).log() - torch.digamma(0.5 * dof)
 
 
-def _dof_of(gap: Tensor) -> Tensor:
-    """The degrees of freedom with that gap, which falls as they rise; the nearer bound if none."""
-    low, high = torch.full_like(gap, math.log(LEAST_DOF)), torch.full_like(gap, math.log(MOST_DOF))
-    share = torch.arange(1, _SECTIONS, dtype=gap.dtype, device=gap.device) / _SECTIONS
+def dof_of(gap: Tensor) -> Tensor:
+    """The degrees of freedom with that gap, which falls as they rise; the nearer bound if none.
+
+    By Newton's method in logs, from where 1 / nu + 1 / (3 nu ** 2) is the gap.
+    """
+    gap = gap.clamp(*_gap(gap.new_tensor([MOST_DOF, LEAST_DOF])))
+    log_dof = (0.5 * (1.0 + (1.0 + 4.0 / 3.0 * gap).sqrt()) / gap).log()
     for _ in range(_ROUNDS):
-        width = (high - low) / _SECTIONS
-        between = low[:, None] + (high - low)[:, None] * share
-        passed = (_gap(between.exp()) > gap[:, None]).sum(1)
-        low = low + passed * width
-        high = low + width
-    return high.exp().clamp(LEAST_DOF, MOST_DOF)
+        half = 0.5 * log_dof.exp()
+        found = half.log() - torch.digamma(half)
+        rate = half * torch.polygamma(1, half) - 1.0
+        log_dof = log_dof + (found / gap).log() * found / rate
+    return log_dof.exp().clamp(LEAST_DOF, MOST_DOF)
 
 
 def _outward(inner: dict[str, Tensor]) -> dict[str, Tensor]:

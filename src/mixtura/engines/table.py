@@ -178,7 +178,8 @@ class Table(Generic[AnyBatch]):
         parts = (self._rows_at(slice(start, start + n_rows)) for start in starts)
         if self._x.numel() > _KEPT:
             return parts
-        self._chunks = {n_rows: list(parts)}
+        self._chunks.clear()  # views of the same rows share what is kept
+        self._chunks[n_rows] = list(parts)
         return self._chunks[n_rows]
 
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -146,12 +146,14 @@ class Weighted:
 
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Self:
         """Another device or floating type."""
-        weight = self.log_weight.to(device, dtype)
+        weight, layout = self.log_weight.to(device, dtype), self.layout
+        if weight.device != layout.owner.device:
+            layout = Layout(layout.counts, weight.device)
         return replace(
             self,
             density=self.density.to(device, dtype),
             log_weight=weight,
-            layout=Layout(self.layout.counts, weight.device),
+            layout=layout,
             log_prior=self.log_prior.to(device, dtype),
         )
 
@@ -297,6 +299,9 @@ class Mixture(OneProblem, Weighted):
         """p(component | x), or p(component | x, c) for rows that carry a label, (n, K)."""
         if self.n_components == 1:
             return batch.weight.new_ones(len(batch), 1)
-        log_joint = self.log_joint(batch)
-        foreign = (batch.y[:, None] >= 0) & (self.owner != batch.y[:, None])
+        return self.shares(self.log_joint(batch), batch.y)
+
+    def shares(self, log_joint: Tensor, y: Tensor) -> Tensor:
+        """The same by component log-joints (n, K) and labels (n,)."""
+        foreign = (y[:, None] >= 0) & (self.owner != y[:, None])
         return log_joint.masked_fill(foreign, -torch.inf).softmax(1)

@@ -164,6 +164,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         self._sizes = torch.bincount(self._number[self._number >= 0]).tolist()
         self._seeds = [spawn(generator).initial_seed() for _ in self._sizes]
         self._judge, self._progress = judge, progress
+        self._held_out, self._folds = dict[int, Engine](), dict[tuple[int, ...], Folds]()
         self._until, self._share = until, until / (FOLDS * n_ways)
         self._entered: list[Contender[AnyWay, AnyTrained]] = []
         self.cut_short = False
@@ -188,13 +189,12 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         engine = self._engine
         if engine is None or any(len(part) > 1 for part in contender.parts):
             return []
-        parts = enumerate(contender.models)
-        return [(model, engine.only(self._number == fold)) for fold, model in parts]
+        return [(model, self._fold(engine, fold)) for fold, model in enumerate(contender.models)]
 
     def under(self, scaling: Scaling) -> Self:
         """This chooser, with its rows in other units: same folds, same seeds, one table."""
         other = copy(self)
-        other._scaling = scaling
+        other._scaling, other._held_out = scaling, {}
         other._engine = None if self._engine is None else self._engine.under(scaling)
         return other
 
@@ -325,21 +325,27 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         """
         assert self._engine is not None
         way, seeds = contender.way, [self._seeds[number] for number in numbers]
-        parts = [self._engine.split(self._number == number) for number in numbers]
         clock = self._progress.part(len(seeds) * self._share)
         own = torch.Generator().manual_seed(seeds[0])
         with one_thread(len(self._engine) * self._engine.n_features):
             if isinstance(way, StackedWay):
-                without = [*numbers, NOTHING] if whole else numbers
-                folds = Folds(self._number.to(self._engine.device), without)
+                without = (*numbers, NOTHING) if whole else tuple(numbers)
+                fresh = Folds(self._number.to(self._engine.device), without)
+                folds = self._folds.setdefault(without, fresh)
                 trained = way.trials(self._engine, folds, own, clock)
                 # What is not tried together has one model, that of the fold.
                 contender.whole = trained[-1] if len(trained) > len(numbers) else None
                 stages: list[Iterable[AnyTrained]] = [[model] for model in trained[: len(numbers)]]
             elif isinstance(way, StagedWay):
-                stages = [way.stages(parts[0][0], own, clock)]
-            for each, (_, held_out), seed in zip(stages, parts, seeds, strict=True):
-                self._judge_stages(contender, each, held_out, seed + 1)
+                stages = [way.stages(self._engine.only(self._number != numbers[0]), own, clock)]
+            for each, number, seed in zip(stages, numbers, seeds, strict=True):
+                self._judge_stages(contender, each, self._fold(self._engine, number), seed + 1)
+
+    def _fold(self, engine: Engine, number: int) -> Engine:
+        """The rows of a fold, kept with what follows from them: all contenders are asked of it."""
+        if number not in self._held_out:
+            self._held_out[number] = engine.only(self._number == number)
+        return self._held_out[number]
 
     def _judge_stages(
         self,

@@ -11,9 +11,10 @@ from typing import Self
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from scipy.special import expit, softmax
+from scipy.special import expit
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.data.sequences import AnyBatch
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.densities.product import hole_patterns
@@ -21,8 +22,10 @@ from mixtura.engines import Engine, Punched, is_copy
 from mixtura.engines.base import HasRowCost
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import AnyModel
+from mixtura.models.mixture import Mixture
 from mixtura.models.summarized import Summarized
 from mixtura.numerics import one_thread
+from mixtura.solvers.small import small_log_joint
 
 _LARGEST_DOUBT = 0.5
 #: Of the log temperature, the fade, and the log odds of doubt against the largest one.
@@ -164,7 +167,10 @@ class Answers(HeldOut):
         model = model.to(held_out.device)
         parts = []
         for batch in with_holes(held_out, generator, model, chunk):
-            joint = model.class_log_joint(batch.for_prediction()).double()
+            asked, joint = batch.for_prediction(), None
+            if isinstance(model, Mixture) and isinstance(asked, Batch):
+                joint = small_log_joint(model, asked)
+            joint = model.class_log_joint(asked).double() if joint is None else joint
             by_holes = torch.zeros_like(joint)
             if evidence is not None:
                 by_holes = evidence.to(joint.device).log_prob(hole_patterns(batch))
@@ -229,20 +235,30 @@ class Answers(HeldOut):
             fade=float(fade),
         )
 
+    @cached_property
+    def _fixed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """What does not depend on calibration: log shares of features that are seen, rows that show
+        none, what rows count, places of labels."""
+        nothing = self.missing >= 1.0
+        log_seen = np.log(np.where(nothing, 1.0, 1.0 - self.missing))
+        # Every row stands here twice. Rows are the evidence, whatever their weights sum to.
+        share = 0.5 * len(self) / float(self.weight.sum()) * self.weight
+        return log_seen, nothing, share, (np.arange(len(self)), self.y)
+
     def _loss_and_slope(self, point: np.ndarray) -> tuple[float, np.ndarray]:
         """Loss of the rows, and its derivatives by log temperature, fade, and log odds of doubt."""
         log_temperature, fade, odds = point
-        seen, joint = 1.0 - self.missing, self.class_log_joint
-        log_seen = np.log(np.where(seen > 0.0, seen, 1.0))
-        reach = np.where(seen > 0.0, np.exp(fade * log_seen), 0.0 if fade > 0.0 else 1.0)
+        joint, (log_seen, nothing, share, at) = self.class_log_joint, self._fixed
+        reach = np.exp(fade * log_seen)
+        reach[nothing] = 0.0 if fade > 0.0 else 1.0
         logits = joint * np.exp(-log_temperature * reach)[:, None]
-        chance, rows = softmax(logits + self.evidence, axis=1), np.arange(len(self))
-        own, doubt = chance[rows, self.y], _LARGEST_DOUBT * expit(odds)
+        chance = logits + self.evidence
+        chance = np.exp(chance - chance.max(1, keepdims=True))
+        chance /= chance.sum(1, keepdims=True)
+        own, doubt = chance[at], _LARGEST_DOUBT * expit(odds)
         found = np.maximum((1.0 - doubt) * own + doubt / joint.shape[1], _TINY)
-        # Every row stands here twice. Rows are the evidence, whatever their weights sum to.
-        share = 0.5 * len(self) / float(self.weight.sum()) * self.weight
         by_log = share * (1.0 - doubt) * own / found
-        by_log = by_log * (logits[rows, self.y] - (chance * logits).sum(1))
+        by_log = by_log * (logits[at] - np.einsum("nc,nc->n", chance, logits))
         off = (point[:2] - [0.5 * np.log(self.frames.mean()), 1.0]) / _PRIOR_WIDTHS
         loss = share @ -np.log(found) + 0.5 * off @ off - _PRIOR_DOUBT * np.log(doubt)
         by_doubt = share @ ((own - 1.0 / joint.shape[1]) / found) - _PRIOR_DOUBT / doubt

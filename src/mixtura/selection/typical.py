@@ -159,15 +159,13 @@ def held_out_scores(
     if not mixture.density.closed_form:
         return run_over(mixture, engine, score)
     folds = [np.arange(fold, len(engine), _FOLDS) for fold in range(min(_FOLDS, len(engine)))]
-    parts, found = zip(
-        *(_statistics(mixture, engine.take(index), score) for index in folds), strict=True
-    )
-    scores = torch.cat(found)[np.argsort(np.concatenate(folds))]
+    rows = [engine.take(index) for index in folds]
+    parts = [_statistics(mixture, each) for each in rows]
     whole, *without = _steps(mixture, parts, prior, stand_for)
     lost = -run_over(whole, engine, score)
-    for index, model in zip(folds, without, strict=True):
-        lost[index] += run_over(model, engine.take(index), score)
-    return scores + lost.clamp_max(0.0).nan_to_num(0.0, neginf=0.0)
+    for index, model, each in zip(folds, without, rows, strict=True):
+        lost[index] += run_over(model, each, score)
+    return run_over(mixture, engine, score) + lost.clamp_max(0.0).nan_to_num(0.0, neginf=0.0)
 
 
 def without_each_fold(
@@ -182,7 +180,7 @@ def without_each_fold(
         return [(np.arange(len(engine)), mixture)]
     mixture = mixture.to(engine.device)
     folds = [np.arange(fold, len(engine), _FOLDS) for fold in range(min(_FOLDS, len(engine)))]
-    parts = [_statistics(mixture, engine.take(index), typicality)[0] for index in folds]
+    parts = [_statistics(mixture, engine.take(index)) for index in folds]
     return list(zip(folds, _steps(mixture, parts, None, stand_for)[1:], strict=True))
 
 
@@ -210,10 +208,7 @@ def _models_without(mixture: Mixture, engine: Engine, held_back: HeldBack) -> li
     weight = torch.from_numpy(held_back.weight).to(engine.weight)
     engine = engine.with_answers(weight=weight)
     folds = [np.flatnonzero(held_back.fold == fold) for fold in np.unique(held_back.fold)]
-    parts = [
-        _statistics(mixture, engine.take(index), lambda _, batch: batch.weight)[0]
-        for index in folds
-    ]
+    parts = [_statistics(mixture, engine.take(index)) for index in folds]
     prior = None
     if held_back.prior is not None:
         rows, spread = held_back.prior
@@ -236,19 +231,16 @@ def _steps(
     ]
 
 
-def _statistics(
-    mixture: Mixture, engine: Engine, score: Callable[[Mixture, Batch], Tensor]
-) -> tuple[Statistics, Tensor]:
-    """Expected statistics under the posterior of the components, and the scores of the rows."""
-    scores = []
+def _statistics(mixture: Mixture, engine: Engine) -> Statistics:
+    """Expected statistics under the posterior of the components."""
 
-    def statistics(batch: Batch) -> Statistics:
-        with torch.no_grad():
-            scores.append(score(mixture, batch).double().cpu())
-            occupancy = mixture.posterior(batch) * batch.weight[:, None]
-        return mixture.density.statistics(batch, occupancy)
+    @torch.no_grad()
+    def sums(batch: Batch) -> Statistics:
+        log_prob, statistics = mixture.density.expectation(batch)
+        occupancy = mixture.shares(mixture.weighted(log_prob), batch.y)
+        return statistics(occupancy * batch.weight[:, None])
 
-    return engine.sum(statistics, mixture.density), torch.cat(scores)
+    return engine.sum(sums, mixture.density)
 
 
 def _without(whole: Statistics, part: Statistics) -> Statistics:

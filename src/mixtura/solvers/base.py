@@ -104,6 +104,7 @@ class Model(HasOutputs, Protocol):
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)
+AnyMixture = TypeVar("AnyMixture", Mixture, MixtureStack)
 Penalized = TypeVar("Penalized", contravariant=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Generic, TypeVar
+from typing import Generic
 
 import torch
 from sklearn.utils._param_validation import Interval
@@ -23,6 +23,7 @@ from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
 from mixtura.progress import Progress, Record
 from mixtura.solvers.base import (
+    AnyMixture,
     FitResult,
     Solver,
     SpreadPrior,
@@ -31,8 +32,7 @@ from mixtura.solvers.base import (
 )
 from mixtura.solvers.gradients import Free, Packed, gradient_of
 from mixtura.solvers.lbfgs import Minimization
-
-AnyMixture = TypeVar("AnyMixture", Mixture, MixtureStack)
+from mixtura.solvers.small import SmallSteps, small_steps
 
 #: Steps of L-BFGS in an M step that has no closed form.
 _STEPS = 5
@@ -76,12 +76,14 @@ class EM(Solver):
         """A better mixture, or better ones: each of a stack stays as it is once it has settled."""
         progress.start("EM", self.max_iter)
         iteration, stop, settled = 0, False, False
+        left: _Left[AnyMixture]
         if _may_be_rough(model, engine) and self.max_iter > 1:
             left = _Unsettled(model, engine.cast(torch.float32), prior)
             iteration, stop, _ = self._steps(left, objective, progress, range(1, self.max_iter))
             model = left.whole()[0]
         if not stop:
-            left = _Unsettled(model, engine, prior)
+            small = small_steps(model, objective, engine, prior)
+            left = _Unsettled(model, engine, prior) if small is None else small
             rest = range(iteration + 1, self.max_iter + 1)
             iteration, stop, settled = self._steps(left, objective, progress, rest)
         found, losses = left.whole()
@@ -91,7 +93,7 @@ class EM(Solver):
 
     def _steps(
         self,
-        left: _Unsettled[AnyMixture],
+        left: _Left[AnyMixture],
         objective: Objective,
         progress: Progress,
         iterations: range,
@@ -166,6 +168,9 @@ class _Unsettled(Generic[AnyMixture]):
         if not isinstance(self._all, MixtureStack) or len(self._places) == len(losses):
             return self._model, losses
         return self._all.with_parts(self._places, self._model), losses
+
+
+_Left = _Unsettled[AnyMixture] | SmallSteps[AnyMixture]
 
 
 def em_update(

@@ -1,4 +1,4 @@
-"""Losses and gradients of small problems in NumPy: PyTorch's overhead would be most of the time.
+"""Losses, gradients, EM of small problems in NumPy: PyTorch's overhead would be most of the time.
 
 The loss of class log-joints stays the objective's own. Arrays over rows have these last.
 """
@@ -8,23 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Generic
 
 import numpy as np
 import torch
 
 from mixtura.data.batch import Batch
+from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.engines import Contrast, Engine, Punched
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.numerics import lowest_log
-from mixtura.objectives import Conditional, Hybrid, Margin, Objective
-from mixtura.solvers.base import SpreadPrior
+from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, Objective
+from mixtura.solvers.base import AnyMixture, SpreadPrior
 from mixtura.solvers.gradients import Function
-from mixtura.solvers.small_densities import Kind, contrast, kind_of
+from mixtura.solvers.small_densities import Arrays, Kind, contrast, kind_of
 
 #: Numbers held in memory for all rows, without and with holes, up to which overhead is what costs.
 _SMALL = {False: 1_000_000, True: 5_000_000}
-_LOWEST = lowest_log(torch.float64)
+#: The same, up to which problems of EM go together though each row counts in few of them.
+_TOGETHER = 600_000
+_LOWEST, _TINY = lowest_log(torch.float64), np.finfo(float).tiny
 
 #: A parameter: its name, its place in a problem's vector, the shape of all of it.
 _Named = tuple[str, slice, torch.Size]
@@ -43,9 +47,7 @@ def small_function(
     if isinstance(engine.view, Contrast) and not engine.seen(None).may_marginalize:
         lacking = engine.view.n_targets
     missing = engine.may_marginalize and lacking is None
-    few = engine.n_here * model.row_cost(missing) <= _SMALL[missing]
-    here = engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
-    if not (few and here) or isinstance(engine.view, Punched):
+    if not _is_small(model, engine, missing) or isinstance(engine.view, Punched):
         return None
     batch = engine.all_rows()
     if lacking is None:
@@ -54,7 +56,73 @@ def small_function(
         rows = replace(batch.take(slice(len(engine))), observed=None)
         kind = contrast(model.density, rows, lacking, prior)
     total = model.total_weight(engine.y, engine.weight).numpy()  # copies do not count
-    return None if kind is None else _Mixtures(model, objective, batch, kind, total)
+    return None if kind is None else _Gradient(model, objective, batch, kind, total)
+
+
+def small_steps(
+    model: AnyMixture, objective: Objective, engine: Engine, prior: SpreadPrior | None
+) -> SmallSteps[AnyMixture] | None:
+    """Iterations of EM; None in the same cases, and for other objectives."""
+    of_rows = isinstance(model.density, VectorDensity | Product | Categorical)
+    if type(objective) is not Likelihood or not (of_rows and model.density.closed_form):
+        return None
+    known = model.n_classes > 1 or objective.unlabeled_weight is None
+    small = _is_small(model, engine, engine.may_marginalize)
+    if not (known and small and engine.view is None):
+        return None
+    if isinstance(model, Mixture):
+        alone = _steps_of(model, objective, engine, prior)
+        return None if alone is None else SmallSteps(model, [(torch.zeros(1).long(), alone)])
+    blocks = list[tuple[torch.Tensor, _Steps[AnyMixture]]]()
+    for mask in _apart(model, engine):
+        part = model if mask.all() else model.only(mask)
+        rows = engine.only(part.assignment.sees.any(0)[engine.y])
+        own = prior if prior is None or mask.all() else prior.only(mask)
+        steps = _steps_of(part, objective, rows, own)
+        if steps is None:
+            return None
+        blocks.append((mask.nonzero().flatten(), steps))
+    return SmallSteps(model, blocks)
+
+
+def _steps_of(
+    model: AnyMixture, objective: Objective, engine: Engine, prior: SpreadPrior | None
+) -> _Steps[AnyMixture] | None:
+    # Rows as they are kept, with what follows from them.
+    batch = next(iter(engine.chunks(max(len(engine), engine.chunk_rows(model.density)))))
+    kind = kind_of(model.density, batch, prior)
+    total = model.total_weight(engine.y, engine.weight).numpy()
+    return None if kind is None else _Steps(model, objective, batch, kind, total)
+
+
+def _apart(stack: MixtureStack, engine: Engine) -> list[torch.Tensor]:
+    """Masks (P,) of problems that share rows; all where to keep others apart would not pay."""
+    if len(engine) * stack.row_cost(engine.may_marginalize) <= _TOGETHER:
+        return [torch.ones(len(stack), dtype=torch.bool)]
+    sees = stack.assignment.sees.double()
+    first = (sees @ sees.mT > 0.0).int().argmax(1)
+    return [first == each for each in first.unique()]
+
+
+def small_log_joint(mixture: Mixture, batch: Batch) -> torch.Tensor | None:
+    """Class log-joints (n, C) of rows; None in the same cases."""
+    x, missing, layout = batch.x, batch.observed is not None, mixture.layout
+    few = len(x) * mixture.row_cost(missing) <= _SMALL[missing]
+    if not (few and x.device.type == "cpu" and x.dtype == torch.float64):
+        return None
+    kind = kind_of(mixture.density, batch, None)
+    if kind is None:
+        return None
+    named = {name: each.numpy() for name, each in mixture.density.tensors().items()}
+    log_joint = kind.log_prob(named) + mixture.log_joint_weight.numpy()[:, None]
+    counts, owner = np.asarray(layout.counts), layout.owner.numpy()
+    by_class, _ = _summed(log_joint[None], np.cumsum(counts) - counts, owner)
+    return torch.from_numpy(by_class[0].T)
+
+
+def _is_small(model: Mixture | MixtureStack, engine: Engine, missing: bool) -> bool:
+    few = 0 < engine.n_here * model.row_cost(missing) <= _SMALL[missing]
+    return few and engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
 
 
 class _Mixtures:
@@ -68,11 +136,7 @@ class _Mixtures:
         kind: Kind,
         total: np.ndarray,
     ) -> None:
-        self._kind, self._n_problems, self._shapes = kind, model.n_problems, list[_Named]()
-        for name, value in model.free().items():
-            first = self._shapes[-1][1].stop if self._shapes else 0
-            place = slice(first, first + value.numel() // model.n_problems)
-            self._shapes.append((name.removeprefix("density."), place, value.shape))
+        self._kind, self._n_problems = kind, model.n_problems
         self._owner = model.layout.owner.numpy()
         counts = np.asarray(model.layout.counts)
         self._starts = np.cumsum(counts) - counts
@@ -80,12 +144,52 @@ class _Mixtures:
         y, weight = (each.view(len(batch), -1).mT for each in model.asked(batch))  # (P, n)
         self._weight, self._total = weight.numpy(), total
         self._loss_and_slope: _LossAndSlope = partial(_by_objective, objective, y.flatten())
+        own = y[0].numpy(), np.arange(len(batch))
         if isinstance(objective, Hybrid) and objective.likelihood.unlabeled_weight is None:
-            own, term = (y[0].numpy(), np.arange(len(batch))), objective.discriminative
+            term = objective.discriminative
             if type(term) is Margin:
                 self._loss_and_slope = partial(_by_margin, objective, term, own)
             elif type(term) is Conditional:
                 self._loss_and_slope = partial(_by_conditional, objective, own)
+        elif type(objective) is Likelihood and objective.unlabeled_weight is None:
+            self._loss_and_slope = partial(_by_likelihood, own if len(counts) > 1 else (0, own[1]))
+
+    def _explained(
+        self, named: Arrays, weight: np.ndarray, prior: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Losses (P,) and signed occupancies (P, K, n) of log weights (P, K) and priors (P, C)."""
+        log_joint = self._kind.log_prob(named).reshape(*weight.shape, -1)
+        log_joint = log_joint + (weight + prior[:, self._owner])[..., None]
+        by_class, within = self._summed(log_joint)
+        losses, slope = self._loss_and_slope(by_class)
+        occupancy = within * (slope * -self._weight[:, None])[:, self._owner]
+        return (losses * self._weight).sum(1), occupancy
+
+    def _log_prior_of_spread(self) -> np.ndarray:
+        """(P,) of imagined rows."""
+        return self._kind.log_prior().reshape(self._n_problems, -1).sum(1)
+
+    def _summed(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        return _summed(values, self._starts, self._owner)
+
+
+class _Gradient(_Mixtures):
+    """Their losses and gradients."""
+
+    def __init__(
+        self,
+        model: Mixture | MixtureStack,
+        objective: Objective,
+        batch: Batch,
+        kind: Kind,
+        total: np.ndarray,
+    ) -> None:
+        super().__init__(model, objective, batch, kind, total)
+        self._shapes = list[_Named]()
+        for name, value in model.free().items():
+            first = self._shapes[-1][1].stop if self._shapes else 0
+            place = slice(first, first + value.numel() // model.n_problems)
+            self._shapes.append((name.removeprefix("density."), place, value.shape))
 
     def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         free = {name: points[:, place].reshape(shape) for name, place, shape in self._shapes}
@@ -95,13 +199,8 @@ class _Mixtures:
         if "log_prior" in free:
             prior = free["log_prior"].reshape(prior.shape)
             prior = prior - np.logaddexp.reduce(prior, 1, keepdims=True)
-        log_joint = self._kind.log_prob(free).reshape(*weight.shape, -1)
-        log_joint = log_joint + (weight + prior[:, self._owner])[..., None]
-        by_class, within = self._summed(log_joint)
-        losses, slope = self._loss_and_slope(by_class)
-        loss = (losses * self._weight).sum(1)
-        loss -= self._kind.log_prior().reshape(weight.shape).sum(1)
-        occupancy = within * (slope * -self._weight[:, None])[:, self._owner]
+        loss, occupancy = self._explained(self._kind.natural(free), weight, prior)
+        loss -= self._log_prior_of_spread()
         found = self._kind.slope(occupancy.reshape(-1, occupancy.shape[2]))
         mass = occupancy.sum(2)
         of_class = np.add.reduceat(mass, self._starts, 1)
@@ -110,15 +209,109 @@ class _Mixtures:
         flat = [found[name].reshape(self._n_problems, -1) for name, _, _ in self._shapes]
         return loss / self._total, np.concatenate(flat, 1) / -self._total[:, None]
 
-    def _summed(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
-        """Sums within each class in logs, (P, K, ...) to (P, C, ...), and shares (P, K, ...)."""
-        if len(self._starts) == len(self._owner):
-            return values, 1.0
-        largest = np.maximum.reduceat(values, self._starts, 1)
-        share = _exp_or_zero(values - largest[:, self._owner])
-        total = np.add.reduceat(share, self._starts, 1)
-        share /= total[:, self._owner]
-        return largest + np.log(total), share
+
+class _Steps(_Mixtures, Generic[AnyMixture]):
+    """EM of them: each stays as it is once it has settled (P,)."""
+
+    def __init__(
+        self,
+        model: AnyMixture,
+        objective: Objective,
+        batch: Batch,
+        kind: Kind,
+        total: np.ndarray,
+    ) -> None:
+        super().__init__(model, objective, batch, kind, total)
+        self._model: AnyMixture = model
+        self._named = {name: each.numpy() for name, each in model.density.tensors().items()}
+        self._log_weight = model.log_weight.numpy().reshape(model.n_problems, -1)
+        self._previous = self._losses = np.full(model.n_problems, np.inf)
+        self.settled = total == 0  # nothing is learned where there is no row
+
+    @np.errstate(all="ignore")  # what is not valid stays as it was
+    def step(self, tol: float) -> np.ndarray:
+        """One iteration; the objectives (P,) before it."""
+        if self.settled.all():
+            return self._previous
+        losses, occupancy = self._explained(self._named, self._log_weight, self._log_prior)
+        total = np.maximum(self._total, _TINY)
+        loss, penalized = losses / total, (losses - self._log_prior_of_spread()) / total
+        named, valid = self._kind.maximized(occupancy.reshape(-1, occupancy.shape[2]))
+        moves = ~self.settled[:, None]
+        valid = (valid.reshape(occupancy.shape[:2]) & moves).ravel()
+        for name, old in self._named.items():
+            each = valid.reshape(-1, *[1] * (old.ndim - 1))
+            self._named[name] = np.where(each, named[name], old)
+        mass = occupancy.sum(2)
+        weight = np.log(np.maximum(mass, _TINY))
+        weight = weight - self._summed(weight)[0][:, self._owner]
+        self._log_weight = np.where(moves, weight, self._log_weight)
+        if self._model.learn_prior:
+            prior = np.add.reduceat(mass, self._starts, 1)
+            prior = np.log(np.maximum(prior / prior.sum(1, keepdims=True), _TINY))
+            self._log_prior = np.where(moves, prior, self._log_prior)
+        self._losses = np.where(self.settled, self._losses, loss)
+        self.settled = self.settled | (self._previous - penalized < tol)
+        self._previous = penalized
+        return penalized
+
+    def whole(self) -> tuple[AnyMixture, torch.Tensor]:
+        """All mixtures as they are, and their losses (P,) before the last step."""
+        model = self._model
+        named = {name: torch.from_numpy(value) for name, value in self._named.items()}
+        found = replace(
+            model,
+            density=model.density.with_tensors(named),
+            log_weight=torch.from_numpy(self._log_weight).view_as(model.log_weight),
+            log_prior=torch.from_numpy(self._log_prior).view_as(model.log_prior),
+        )
+        return found, torch.from_numpy(self._losses)
+
+
+class SmallSteps(Generic[AnyMixture]):
+    """EM of mixtures, block by block: at which places (B,) of a stack, and steps of these."""
+
+    def __init__(
+        self, model: AnyMixture, blocks: list[tuple[torch.Tensor, _Steps[AnyMixture]]]
+    ) -> None:
+        self._model: AnyMixture = model
+        self._blocks: list[tuple[torch.Tensor, _Steps[AnyMixture]]] = blocks
+
+    @property
+    def settled(self) -> np.ndarray:
+        """Whether each has."""
+        return np.concatenate([steps.settled for _, steps in self._blocks])
+
+    def step(self, objective: Objective, tol: float) -> float:
+        """One iteration; the mean objective before it."""
+        return float(np.concatenate([steps.step(tol) for _, steps in self._blocks]).mean())
+
+    def part(self) -> None:
+        """Blocks that have settled cost nothing."""
+
+    def whole(self) -> tuple[AnyMixture, torch.Tensor]:
+        """All mixtures as they are, and their losses (P,) before the last step."""
+        found, losses = self._blocks[0][1].whole()
+        if isinstance(self._model, Mixture) or len(self._blocks) == 1:
+            return found, losses
+        model, every = self._model, torch.empty(len(self._model), dtype=torch.float64)
+        for places, steps in self._blocks:
+            part, losses = steps.whole()
+            model, every[places] = model.with_parts(places, part), losses
+        return model, every
+
+
+def _summed(
+    values: np.ndarray, starts: np.ndarray, owner: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | float]:
+    """Sums within each class in logs, (P, K, ...) to (P, C, ...), and shares (P, K, ...)."""
+    if len(starts) == len(owner):
+        return values, 1.0
+    largest = np.maximum.reduceat(values, starts, 1)
+    share = _exp_or_zero(values - largest[:, owner])
+    total = np.add.reduceat(share, starts, 1)
+    share /= total[:, owner]
+    return largest + np.log(total), share
 
 
 def _exp_or_zero(log: np.ndarray) -> np.ndarray:
@@ -166,3 +359,12 @@ def _by_conditional(
     slope *= (rest / total)[:, None]
     slope[:, *own] -= 1.0
     return losses, slope
+
+
+def _by_likelihood(
+    own: tuple[np.ndarray | int, np.ndarray], joint: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same of the likelihood alone."""
+    slope = np.zeros_like(joint)
+    slope[:, *own] = -1.0
+    return -joint[:, *own], slope

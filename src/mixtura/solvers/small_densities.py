@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from scipy.special import expit, gammaln, psi
 
 from mixtura.data.batch import Batch
@@ -13,7 +15,7 @@ from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import DiagonalGaussian
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.densities.low_rank_covariance import LowRankGaussian
-from mixtura.densities.student import LEAST_DOF, MOST_DOF, StudentT
+from mixtura.densities.student import LEAST_DOF, MOST_DOF, StudentT, dof_of
 from mixtura.densities.submatrices import WHOLE
 from mixtura.solvers.base import SpreadPrior
 from mixtura.solvers.small_gaussians import (
@@ -28,6 +30,8 @@ from mixtura.solvers.small_gaussians import (
     Patterns,
 )
 
+_RANGE = np.log(MOST_DOF / LEAST_DOF)
+
 
 class _Student(Kind):
     """The same for Student's t, around Gaussians with its scale matrices."""
@@ -35,23 +39,39 @@ class _Student(Kind):
     def __init__(self, scale: Gaussians) -> None:
         self._scale = scale
 
-    def log_prob(self, free: Arrays) -> np.ndarray:
+    def natural(self, free: Arrays) -> Arrays:
+        dof = LEAST_DOF * np.exp(expit(free["raw_dof"]) * _RANGE)
+        return {"dof": dof, **_outward(self._scale.natural(_inward(free)))}
+
+    def log_prob(self, named: Arrays) -> np.ndarray:
         size = self._scale.sizes
-        squared, peak = self._scale.distances(_inward(free))
-        self._share = expit(free["raw_dof"])[:, None]
-        self._dof = dof = LEAST_DOF * np.exp(self._share * np.log(MOST_DOF / LEAST_DOF))
+        squared, peak = self._scale.distances(_inward(named))
+        squared = np.maximum(squared, 0.0)
+        self._dof = dof = named["dof"][:, None]
         whole = 0.5 * (dof + size)
         self._weight = 2.0 * whole / (dof + squared)
         constant = gammaln(whole) - gammaln(0.5 * dof) - 0.5 * size * np.log(0.5 * dof)
         return peak + constant - whole * np.log1p(squared / dof)
 
+    def _tail(self, occupancy: np.ndarray) -> np.ndarray:
+        """(K,) what tells the degrees of freedom."""
+        tail = self._weight - 1.0 - np.log(self._weight) + _gap(self._dof + self._scale.sizes)
+        return (occupancy * tail).sum(1)
+
     def slope(self, occupancy: np.ndarray) -> Arrays:
         dof, rows = self._dof[:, 0], occupancy.sum(1)
-        tail = self._weight - 1.0 - np.log(self._weight) + _gap(self._dof + self._scale.sizes)
-        by_dof = 0.5 * (rows * _gap(dof) - (occupancy * tail).sum(1))
-        rate = np.log(MOST_DOF / LEAST_DOF) * dof * (self._share * (1.0 - self._share))[:, 0]
+        by_dof = 0.5 * (rows * _gap(dof) - self._tail(occupancy))
+        share = np.log(dof / LEAST_DOF) / _RANGE
         inner = self._scale.slope_of(occupancy * self._weight, occupancy)
-        return {"raw_dof": by_dof * rate, **{f"scale.{name}": v for name, v in inner.items()}}
+        return {"raw_dof": by_dof * _RANGE * dof * share * (1.0 - share), **_outward(inner)}
+
+    def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        inner, valid = self._scale.maximized_of(occupancy * self._weight, occupancy)
+        imagined = self._scale.imagined.rows
+        tail = self._tail(occupancy) + imagined * _gap(self._dof[:, 0])
+        mass = occupancy.sum(1) + imagined
+        dof = dof_of(torch.from_numpy(tail / mass)).numpy()
+        return {"dof": dof, **_outward(inner)}, valid & (tail > 0.0)
 
     def log_prior(self) -> np.ndarray:
         return self._scale.log_prior()
@@ -62,6 +82,7 @@ class _Categories(Kind):
 
     def __init__(self, density: Categorical, batch: Batch, imagined: Imagined) -> None:
         self._own, self._imagined = density.indicators(batch).numpy(), imagined
+        self._density = density
         levels = np.array(density.levels)
         self._starts = np.cumsum(levels) - levels
         self._column = np.arange(len(levels)).repeat(levels)
@@ -70,15 +91,28 @@ class _Categories(Kind):
         """(K, S) at each category the sum over its column."""
         return np.add.reduceat(values, self._starts, 1)[:, self._column]
 
-    def log_prob(self, free: Arrays) -> np.ndarray:
+    def natural(self, free: Arrays) -> Arrays:
         logit = free["logit"]
         shifted = logit - np.maximum.reduceat(logit, self._starts, 1)[:, self._column]
-        self._log_chance = shifted - np.log(self._total(np.exp(shifted)))
+        return {"log_chance": shifted - np.log(self._total(np.exp(shifted)))}
+
+    def log_prob(self, named: Arrays) -> np.ndarray:
+        self._log_chance = named["log_chance"]
         return self._log_chance @ self._own.T
 
+    def _count(self, occupancy: np.ndarray) -> np.ndarray:
+        return occupancy @ self._own + self._imagined.rows * self._imagined.spread
+
     def slope(self, occupancy: np.ndarray) -> Arrays:
-        count = occupancy @ self._own + self._imagined.rows * self._imagined.spread
+        count = self._count(occupancy)
         return {"logit": count - self._total(count) * np.exp(self._log_chance)}
+
+    def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        mass, count = occupancy.sum(1) + self._imagined.rows, self._count(occupancy)
+        sums = {"mass": torch.from_numpy(mass), "count": torch.from_numpy(count)}
+        old = replace(self._density, log_chance=torch.from_numpy(self._log_chance))
+        new, valid = old.maximize(sums)
+        return {"log_chance": new.log_chance.numpy()}, valid.numpy()
 
     def log_prior(self) -> np.ndarray:
         return self._imagined.rows * (self._log_chance * self._imagined.spread).sum(1)
@@ -90,11 +124,17 @@ class _Fixed(Kind):
     def __init__(self, log_prob: np.ndarray) -> None:
         self._log_prob = log_prob
 
-    def log_prob(self, free: Arrays) -> np.ndarray:
+    def natural(self, free: Arrays) -> Arrays:
+        return {}
+
+    def log_prob(self, named: Arrays) -> np.ndarray:
         return self._log_prob
 
     def slope(self, occupancy: np.ndarray) -> Arrays:
         return {}
+
+    def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        return {}, np.ones(len(occupancy), dtype=bool)
 
     def log_prior(self) -> np.ndarray:
         return np.zeros(len(self._log_prob))
@@ -106,18 +146,29 @@ class _Product(Kind):
     def __init__(self, parts: list[Kind]) -> None:
         self._parts = parts
 
-    def log_prob(self, free: Arrays) -> np.ndarray:
+    def _inward(self, named: Arrays) -> list[Arrays]:
         inner: list[Arrays] = [{} for _ in self._parts]
-        for name, value in free.items():
+        for name, value in named.items():
             number, dot, rest = name.partition(".")
             if dot:
                 inner[int(number)][rest] = value
-        found = [part.log_prob(own) for part, own in zip(self._parts, inner, strict=True)]
-        return sum(found[1:], found[0])
+        return inner
+
+    def natural(self, free: Arrays) -> Arrays:
+        pairs = zip(self._parts, self._inward(free), strict=True)
+        return _numbered([part.natural(own) for part, own in pairs])
+
+    def log_prob(self, named: Arrays) -> np.ndarray:
+        pairs = zip(self._parts, self._inward(named), strict=True)
+        first, *rest = [part.log_prob(own) for part, own in pairs]
+        return sum(rest, first)
 
     def slope(self, occupancy: np.ndarray) -> Arrays:
-        found = enumerate(part.slope(occupancy) for part in self._parts)
-        return {f"{i}.{name}": value for i, inner in found for name, value in inner.items()}
+        return _numbered([part.slope(occupancy) for part in self._parts])
+
+    def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        found, valid = zip(*(part.maximized(occupancy) for part in self._parts), strict=True)
+        return _numbered(found), np.logical_and.reduce(valid)
 
     def log_prior(self) -> np.ndarray:
         first, *rest = [part.log_prior() for part in self._parts]
@@ -133,12 +184,15 @@ class _Contrast(Kind):
     def __init__(self, whole: Gaussians, part: Gaussians) -> None:
         self._whole, self._part = whole, part
 
-    def log_prob(self, free: Arrays) -> np.ndarray:
+    def natural(self, free: Arrays) -> Arrays:
+        return self._whole.natural(free)
+
+    def log_prob(self, named: Arrays) -> np.ndarray:
         size = self._part.x.shape[1]
-        first = {name: value[..., :size] for name, value in free.items()}
-        if "below" in first:
-            first["below"] = first["below"][:, :size]
-        return np.concatenate([self._whole.log_prob(free), self._part.log_prob(first)], 1)
+        first = {name: value[:, :size] for name, value in named.items()}
+        if "factor" in first:
+            first["factor"] = first["factor"][..., :size]
+        return np.concatenate([self._whole.log_prob(named), self._part.log_prob(first)], 1)
 
     def slope(self, occupancy: np.ndarray) -> Arrays:
         count = len(self._whole.x)
@@ -146,6 +200,9 @@ class _Contrast(Kind):
         for name, value in self._part.slope(occupancy[:, count:]).items():
             found[name][tuple(map(slice, value.shape))] += value
         return found
+
+    def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        raise NotImplementedError("EM sees rows as they are")
 
     def log_prior(self) -> np.ndarray:
         return self._whole.log_prior()
@@ -155,8 +212,16 @@ def _gap(dof: np.ndarray) -> np.ndarray:
     return np.log(0.5 * dof) - psi(0.5 * dof)
 
 
-def _inward(free: Arrays) -> Arrays:
-    return {name.removeprefix("scale."): value for name, value in free.items()}
+def _inward(named: Arrays) -> Arrays:
+    return {name.removeprefix("scale."): value for name, value in named.items()}
+
+
+def _outward(named: Arrays) -> Arrays:
+    return {f"scale.{name}": value for name, value in named.items()}
+
+
+def _numbered(inner: Sequence[Arrays]) -> Arrays:
+    return {f"{i}.{name}": value for i, own in enumerate(inner) for name, value in own.items()}
 
 
 def kind_of(density: Density, batch: Batch, prior: SpreadPrior | None) -> Kind | None:
@@ -175,7 +240,8 @@ def kind_of(density: Density, batch: Batch, prior: SpreadPrior | None) -> Kind |
     if isinstance(density, StudentT):
         scale = kind_of(density.scale, batch, prior)
         return _Student(scale) if isinstance(scale, Gaussians) else None
-    x, holes = batch.x.numpy(), None if batch.observed is None else Patterns(batch.observed)
+    x, observed = batch.x.numpy(), batch.observed
+    holes = None if observed is None else batch.once(Patterns, lambda: Patterns(observed))
     if isinstance(density, FullGaussian):
         if holes is None:
             return FullCovariance(density, x, imagined)

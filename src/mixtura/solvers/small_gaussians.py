@@ -1,12 +1,13 @@
-"""Gaussians of few rows in NumPy, and their derivatives. Arrays over rows have these last.
+"""Gaussians of few rows in NumPy, derivatives and steps of EM. Arrays over rows have these last.
 
-They are those of `densities`, as functions of free parameters: PyTorch's overhead would be most of
-the time.
+They are those of `densities`, and named as there: PyTorch's overhead would be most of the time. By
+Fisher's identity, a step of EM needs little more than derivatives.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,12 @@ from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import DiagonalGaussian
 from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.patterns import Holes
-from mixtura.numerics import invert_in_step, tri_pack_index
+from mixtura.numerics import (
+    floor_spectrum,
+    invert_in_step,
+    is_positive_definite,
+    tri_pack_index,
+)
 from mixtura.solvers.base import SpreadPrior
 
 Arrays = dict[str, np.ndarray]
@@ -31,15 +37,26 @@ class Imagined:
 
 
 class Kind(ABC):
-    """K densities of n rows, as functions of their free parameters by name."""
+    """K densities of n rows, as functions of their parameters by name."""
 
     @abstractmethod
-    def log_prob(self, free: Arrays) -> np.ndarray:
+    def natural(self, free: Arrays) -> Arrays:
+        """The parameters, named as the density's tensors, of its free ones."""
+
+    @abstractmethod
+    def log_prob(self, named: Arrays) -> np.ndarray:
         """(K, n) log densities."""
 
     @abstractmethod
     def slope(self, occupancy: np.ndarray) -> Arrays:
-        """Derivatives of log densities, weighted by occupancies (K, n), imagined rows included."""
+        """Derivatives by free parameters of log densities, weighted by occupancies (K, n).
+
+        Imagined rows are included. The parameters are those that `log_prob` was asked about.
+        """
+
+    @abstractmethod
+    def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        """Parameters after a step of EM, likewise, and whether each component's are valid (K,)."""
 
     @abstractmethod
     def log_prior(self) -> np.ndarray:
@@ -54,7 +71,7 @@ class Gaussians(Kind):
         self.sizes: int | np.ndarray = x.shape[1]  # features that are observed
 
     @abstractmethod
-    def distances(self, free: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    def distances(self, named: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Squared distances (K, n), and log densities at the means (K, n or 1)."""
 
     @abstractmethod
@@ -64,12 +81,33 @@ class Gaussians(Kind):
         Of the former by shares (K, n), of the latter by occupancies (K, n).
         """
 
-    def log_prob(self, free: Arrays) -> np.ndarray:
-        squared, peak = self.distances(free)
+    @abstractmethod
+    def maximized_of(self, share: np.ndarray, rows: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        """What `maximized` gives, by the same."""
+
+    def log_prob(self, named: Arrays) -> np.ndarray:
+        squared, peak = self.distances(named)
         return peak - 0.5 * squared
 
     def slope(self, occupancy: np.ndarray) -> Arrays:
         return self.slope_of(occupancy, occupancy)
+
+    def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        return self.maximized_of(occupancy, occupancy)
+
+
+class Expected(NamedTuple):
+    """What rows tell of a regression on R latent factors and a constant.
+
+    By how much they differ from what it expects, times the factors (K, R, D) and times one (K, D);
+    squares of what it leaves (K, D); second (K, R, R) and first (K, R) moments of the factors.
+    """
+
+    by_factors: np.ndarray
+    by_one: np.ndarray
+    residual: np.ndarray
+    second: np.ndarray
+    first: np.ndarray
 
 
 class LowRank(Gaussians):
@@ -80,19 +118,27 @@ class LowRank(Gaussians):
     ) -> None:
         super().__init__(x, imagined)
         self._floor, self._with_squares = density.floor, np.concatenate([x, x * x], 1)
-        self._name, self._eye = "raw_variance", np.eye(0)
+        self._name, self._eye = "variance", np.eye(0)
         if isinstance(density, LowRankGaussian):
-            self._name, self._eye = "raw_diagonal", np.eye(density.rank)
+            self._name, self._eye = "diagonal", np.eye(density.rank)
 
-    def distances(self, free: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        mean, size = free["mean"], self.x.shape[1]
-        diagonal = self._floor + np.logaddexp(0.0, free[self._name])
-        weight = 1.0 / diagonal
+    def natural(self, free: Arrays) -> Arrays:
+        diagonal = self._floor + np.logaddexp(0.0, free[f"raw_{self._name}"])
+        found = {"mean": free["mean"], self._name: diagonal}
+        return found | {"loading": free["loading"].swapaxes(1, 2)} if len(self._eye) else found
+
+    def _loading(self, named: Arrays) -> np.ndarray:
+        """(K, R, D)."""
+        mean = named["mean"]
+        return named["loading"].swapaxes(1, 2) if len(self._eye) else mean[:, None][:, :0]
+
+    def distances(self, named: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        mean, size, diagonal = named["mean"], self.x.shape[1], named[self._name]
+        weight, loading = 1.0 / diagonal, self._loading(named)
         moment, log_det = weight * mean, np.log(diagonal).sum(1)
         squared = np.concatenate([-2.0 * moment, weight], 1) @ self._with_squares.T
         squared += (moment * mean).sum(1)[:, None]
         if len(self._eye):
-            loading = free["loading"]
             scaled = loading * weight[:, None]
             gram = scaled @ loading.swapaxes(1, 2) + self._eye
             inverse = np.linalg.inv(gram)
@@ -101,39 +147,65 @@ class LowRank(Gaussians):
             latent = inverse @ projected
             squared -= (projected * latent).sum(1)
             log_det = log_det + np.linalg.slogdet(gram)[1]
-            self._factors = loading, scaled, inverse, latent
-        self._diagonal, self._mean, self._weight = diagonal, mean, weight
+            self._latent = inverse, latent
+        self._parameters = mean, diagonal, loading
         return squared, -0.5 * (log_det + size * LOG_2PI)[:, None]
 
-    def slope_of(self, share: np.ndarray, rows: np.ndarray) -> Arrays:
-        rows, mean, weight, mass = rows.sum(1), self._mean, self._weight, share.sum(1)[:, None]
-        sums, size = share @ self._with_squares, self.x.shape[1]
+    def _expected(self, share: np.ndarray, rows: np.ndarray) -> Expected:
+        (mean, _, loading), size = self._parameters, self.x.shape[1]
+        sums = share @ self._with_squares
         first, second = sums[:, :size], sums[:, size:]
-        away = first - mass * mean
-        by_mean = weight * away
-        by_weight = (rows[:, None] + self.imagined.rows) / weight
-        by_weight -= second - mean * (first + away) + self.imagined.rows * self.imagined.spread
-        by_weight *= 0.5
-        found = {}
-        if len(self._eye):
-            loading, scaled, inverse, latent = self._factors
-            pull = share[:, None] * latent
-            total = pull.sum(2)[..., None]
-            by_gram = -0.5 * (pull @ latent.swapaxes(1, 2) + rows[:, None, None] * inverse)
-            by_factors = by_gram @ loading
-            by_scaled = (pull.reshape(-1, pull.shape[2]) @ self.x).reshape(loading.shape)
-            by_scaled += by_factors - total * mean[:, None]
-            by_weight += (by_scaled * loading).sum(1)
-            by_mean = by_mean - (total.swapaxes(1, 2) @ scaled)[:, 0]
-            found["loading"] = (by_scaled + by_factors) * weight[:, None]
-        return {"mean": by_mean, self._name: self._by_raw(by_weight), **found}
+        by_one = first - share.sum(1)[:, None] * mean
+        if not len(self._eye):
+            none = np.zeros((len(mean), 0, 0))
+            return Expected(loading, by_one, second - mean * (first + by_one), none, none.sum(2))
+        inverse, latent = self._latent
+        pull = share[:, None] * latent
+        total = pull.sum(2)[..., None]
+        squares = pull @ latent.swapaxes(1, 2) + rows.sum(1)[:, None, None] * inverse
+        cross = (pull.reshape(-1, pull.shape[2]) @ self.x).reshape(loading.shape)
+        by_factors = cross - squares @ loading - total * mean[:, None]
+        by_one -= (loading * total).sum(1)
+        residual = second - mean * (first + by_one) - (loading * (cross + by_factors)).sum(1)
+        return Expected(by_factors, by_one, residual, squares, total[..., 0])
 
-    def _by_raw(self, by_weight: np.ndarray) -> np.ndarray:
-        """Derivatives by free parameters of those by the inverse of the diagonal."""
-        return by_weight * np.expm1(self._floor - self._diagonal) * self._weight**2
+    def slope_of(self, share: np.ndarray, rows: np.ndarray) -> Arrays:
+        found, imagined, diagonal = self._expected(share, rows), self.imagined, self._parameters[1]
+        by_diagonal = (found.residual + imagined.rows * imagined.spread) / diagonal
+        by_diagonal -= (rows.sum(1) + imagined.rows)[:, None]
+        by_diagonal *= -0.5 * np.expm1(self._floor - diagonal) / diagonal
+        by_loading = {"loading": found.by_factors / diagonal[:, None]} if len(self._eye) else {}
+        by_mean = found.by_one / diagonal
+        return {"mean": by_mean, f"raw_{self._name}": by_diagonal, **by_loading}
+
+    def maximized_of(self, share: np.ndarray, rows: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        """The regression takes a step to where nothing differs from what it expects."""
+        (mean, _, loading), imagined = self._parameters, self.imagined
+        found, mass = self._expected(share, rows), share.sum(1)[:, None]
+        away = np.divide(found.by_one, mass, where=mass > 0.0, out=np.zeros_like(mean))
+        short = np.concatenate(
+            [found.by_factors, (found.by_one + imagined.rows * away)[:, None]], 1
+        )
+        moments = np.empty((len(mean), *[len(self._eye) + 1] * 2))
+        moments[:, :-1, :-1] = found.second + imagined.rows * self._eye
+        moments[:, :-1, -1] = moments[:, -1, :-1] = found.first
+        moments[:, -1, -1] = mass[:, 0] + imagined.rows
+        scale = moments[:, -1, -1][:, None, None]
+        valid = (scale[:, 0, 0] > 0.0) & np.isfinite(moments).all((1, 2))
+        moments = np.where(valid[:, None, None], moments / scale, np.eye(len(self._eye) + 1))
+        step = np.linalg.inv(moments) @ (short / scale)
+        residual = found.residual + imagined.rows * (imagined.spread + away**2)
+        residual -= (step * short).sum(1)
+        diagonal = residual / (rows.sum(1) + imagined.rows)[:, None]
+        valid &= (diagonal > -0.5 * self._floor).all(1)
+        new = {"mean": mean + step[:, -1], self._name: np.maximum(diagonal, self._floor)}
+        if len(self._eye):
+            new["loading"] = (loading + step[:, :-1]).swapaxes(1, 2)
+        return new, valid
 
     def log_prior(self) -> np.ndarray:
-        spread = np.log(self._diagonal) + self.imagined.spread * self._weight
+        diagonal = self._parameters[1]
+        spread = np.log(diagonal) + self.imagined.spread / diagonal
         return -0.5 * self.imagined.rows * spread.sum(1)
 
 
@@ -168,17 +240,17 @@ class LowRankOfHoles(LowRank):
         super().__init__(density, x, imagined)
         self._holes, self.sizes = holes, holes.seen.sum(1)
         self._rows = np.concatenate([x, holes.seen, x * x], 1)
+        self._seen_or_not = np.concatenate([holes.seen, np.ones((len(x), 1))], 1)
         pack = tri_pack_index(len(self._eye), torch.device("cpu"))
         self._left, self._right, self._whole = (each.numpy() for each in pack)
 
-    def distances(self, free: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        mean, size = free["mean"], self.x.shape[1]
-        diagonal = self._floor + np.logaddexp(0.0, free[self._name])
+    def distances(self, named: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        mean, size, diagonal = named["mean"], self.x.shape[1], named[self._name]
         weight = 1.0 / diagonal
         moment, log_det = weight * mean, np.log(diagonal) @ self._holes.seen.T
         squared = np.concatenate([-2.0 * moment, moment * mean, weight], 1) @ self._rows.T
+        loading = np.ascontiguousarray(self._loading(named).swapaxes(0, 1))  # (R, K, D)
         if len(self._eye):
-            loading = np.ascontiguousarray(free["loading"].swapaxes(0, 1))  # (R, K, D)
             scaled = loading * weight
             packed = loading[self._left] * scaled[self._right]
             gram = packed.reshape(-1, size) @ self._holes.patterns.T
@@ -190,34 +262,35 @@ class LowRankOfHoles(LowRank):
             latent = self._holes.times(inverse, projected)
             squared -= (projected * latent).sum(0)
             log_det += inner
-            self._factors = loading, scaled, inverse, latent
-        self._diagonal, self._mean, self._weight = diagonal, mean, weight
+            self._latent = inverse, latent
+        self._parameters = mean, diagonal, loading.swapaxes(0, 1)
         return squared, -0.5 * (log_det + self.sizes * LOG_2PI)
 
-    def slope_of(self, share: np.ndarray, rows: np.ndarray) -> Arrays:
-        mean, weight, size = self._mean, self._weight, self.x.shape[1]
-        seen, imagined = self._holes.seen, self.imagined
+    def _expected(self, share: np.ndarray, rows: np.ndarray) -> Expected:
+        """What is missing is as expected, but for its own spread."""
+        (mean, diagonal, loading), size = self._parameters, self.x.shape[1]
         first, mass, second = np.split(share @ self._rows, 3, 1)
-        away = first - mass * mean
-        by_mean = weight * away
-        by_weight = (rows @ seen + imagined.rows) / weight
-        by_weight -= second - mean * (first + away) + imagined.rows * imagined.spread
-        by_weight *= 0.5
-        found = {}
-        if len(self._eye):
-            loading, scaled, inverse, latent = self._factors
-            pull = share * latent
-            by_gram = inverse[self._left, self._right][..., self._holes.place] * rows
-            by_gram += pull[self._left] * latent[self._right]
-            by_gram = (by_gram.reshape(-1, len(seen)) @ seen).reshape(*by_gram.shape[:2], -1)
-            by_factors = -0.5 * np.einsum("ijkd,jkd->ikd", by_gram[self._whole], loading)
-            sums = pull.reshape(-1, len(seen)) @ self._rows[:, : 2 * size]
-            pulled, total = np.split(sums.reshape(*pull.shape[:2], -1), 2, 2)
-            by_scaled = pulled - mean * total + by_factors
-            by_weight += (by_scaled * loading).sum(0)
-            by_mean -= (scaled * total).sum(0)
-            found["loading"] = ((by_scaled + by_factors) * weight).swapaxes(0, 1)
-        return {"mean": by_mean, self._name: self._by_raw(by_weight), **found}
+        by_one = first - mass * mean
+        residual = second + diagonal * (rows.sum(1)[:, None] - rows @ self._holes.seen)
+        if not len(self._eye):
+            none = np.zeros((len(mean), 0, 0))
+            residual -= mean * (first + by_one)
+            return Expected(loading, by_one, residual, none, none.sum(2))
+        loading, (inverse, latent) = loading.swapaxes(0, 1), self._latent
+        pull = share * latent
+        squares = inverse[self._left, self._right][..., self._holes.place] * rows
+        squares += pull[self._left] * latent[self._right]
+        squares = (squares.reshape(-1, len(self.x)) @ self._seen_or_not).reshape(
+            *squares.shape[:2], -1
+        )[self._whole]  # (R, R, K, D + 1)
+        sums = pull.reshape(-1, len(self.x)) @ self._rows[:, : 2 * size]
+        cross, total = np.split(sums.reshape(*pull.shape[:2], -1), 2, 2)
+        by_factors = cross - mean * total
+        by_factors -= np.einsum("ijkd,jkd->ikd", squares[..., :-1], loading)
+        by_one -= (loading * total).sum(0)
+        residual -= mean * (first + by_one) + (loading * (cross + by_factors)).sum(0)
+        moments = squares[..., -1].transpose(2, 0, 1), pull.sum(2).T
+        return Expected(by_factors.swapaxes(0, 1), by_one, residual, *moments)
 
 
 class FullCovariance(Gaussians):
@@ -225,45 +298,71 @@ class FullCovariance(Gaussians):
 
     def __init__(self, density: FullGaussian, x: np.ndarray, imagined: Imagined) -> None:
         super().__init__(x, imagined)
-        self._floor, self._eye = density._smallest_pivot, np.eye(x.shape[1])
+        self._least, self._floor = density._smallest_pivot, density.floor
+        self._eye = np.eye(x.shape[1])
 
-    def _factor(self, free: Arrays) -> np.ndarray:
+    def natural(self, free: Arrays) -> Arrays:
+        pivots = self._least + np.logaddexp(0.0, free["raw_diagonal"])
+        factor = np.tril(free["below"], -1) + pivots[..., None] * self._eye
+        return {"mean": free["mean"], "factor": factor}
+
+    def _factor(self, named: Arrays) -> np.ndarray:
         """(K, D, D); what whitens is kept."""
-        self._pivots = self._floor + np.logaddexp(0.0, free["raw_diagonal"])
-        factor = np.tril(free["below"], -1) + self._pivots[..., None] * self._eye
-        self._half = np.linalg.inv(factor)
-        return factor
+        self._mean, self._root = named["mean"], named["factor"]
+        self._pivots, self._half = np.einsum("kdd->kd", self._root), np.linalg.inv(self._root)
+        self._log_det = 2.0 * np.log(self._pivots).sum(1)
+        return self._root
 
-    def distances(self, free: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    def distances(self, named: Arrays) -> tuple[np.ndarray, np.ndarray]:
         size = self.x.shape[1]
-        self._factor(free)
+        self._factor(named)
         half = self._half
         away = (half.reshape(-1, size) @ self.x.T).reshape(*half.shape[:2], -1)
-        away -= half @ free["mean"][..., None]
-        self._away, self._log_det = away, 2.0 * np.log(self._pivots).sum(1)
+        away -= half @ named["mean"][..., None]
+        self._away = away
         return (away * away).sum(1), -0.5 * (self._log_det + size * LOG_2PI)[:, None]
 
     def _imagined_spread(self) -> np.ndarray:
         """What whitening makes of the spread of imagined rows, (K, D, D)."""
         return self._half @ self.imagined.spread @ self._half.swapaxes(1, 2)
 
-    def slope_of(self, share: np.ndarray, rows: np.ndarray) -> Arrays:
+    def _slopes(self, share: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Derivatives by the mean (K, D) and by any entry of the factor (K, D, D)."""
         back, weighted = self._half.swapaxes(1, 2), share[:, None] * self._away
         scatter = weighted @ self._away.swapaxes(1, 2)
         by_factor = back @ (scatter - rows.sum(1)[:, None, None] * self._eye)
-        return self._by_free((back @ weighted.sum(2)[..., None])[..., 0], by_factor)
+        return (back @ weighted.sum(2)[..., None])[..., 0], by_factor
 
-    def _by_free(self, by_mean: np.ndarray, by_factor: np.ndarray) -> Arrays:
-        """Derivatives by free parameters, those of imagined rows included."""
+    def slope_of(self, share: np.ndarray, rows: np.ndarray) -> Arrays:
+        by_mean, by_factor = self._slopes(share, rows)
         if self.imagined.rows:
             beyond = self.imagined.rows * (self._imagined_spread() - self._eye)
             by_factor = by_factor + self._half.swapaxes(1, 2) @ beyond
-        rate = -np.expm1(self._floor - self._pivots)
+        rate = -np.expm1(self._least - self._pivots)
         return {
             "mean": by_mean,
             "below": np.tril(by_factor, -1),
             "raw_diagonal": np.einsum("kdd->kd", by_factor) * rate,
         }
+
+    def maximized_of(self, share: np.ndarray, rows: np.ndarray) -> tuple[Arrays, np.ndarray]:
+        """Slopes by parameters that whiten are moments of whitened rows."""
+        by_mean, by_factor = self._slopes(share, rows)
+        root, back = self._root, self._root.swapaxes(1, 2)
+        mass, count = share.sum(1), rows.sum(1)[:, None, None]
+        away = back @ by_mean[..., None]
+        away = np.divide(away, mass[:, None, None], where=mass[:, None, None] > 0.0, out=0.0 * away)
+        scatter = back @ by_factor + count * self._eye
+        scatter -= mass[:, None, None] * (away @ away.swapaxes(1, 2))
+        covariance = root @ scatter @ back + self.imagined.rows * self.imagined.spread
+        covariance = (covariance + covariance.swapaxes(1, 2)) / (2.0 * (count + self.imagined.rows))
+        finite = np.isfinite(covariance).all((1, 2))
+        usable = torch.from_numpy(np.where(finite[:, None, None], covariance, 0.0))
+        slack = torch.from_numpy(0.5 * self._floor * self._eye)
+        valid = finite & is_positive_definite(usable + slack).numpy()
+        factor = torch.linalg.cholesky_ex(floor_spectrum(usable, self._floor)).L
+        mean = self._mean + (root @ away)[..., 0]
+        return {"mean": mean, "factor": factor.numpy()}, valid
 
     def log_prior(self) -> np.ndarray:
         if not self.imagined.rows:
@@ -287,24 +386,23 @@ class FullOfHoles(FullCovariance):
         own = holes.patterns.T
         self._both, self._rest = (own[:, None] * own)[:, :, None], 1.0 - own[:, None]
 
-    def distances(self, free: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        self._root = factor = self._factor(free)
+    def distances(self, named: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        factor = self._factor(named)
         covariance = (factor @ factor.swapaxes(1, 2)).transpose(1, 2, 0)[..., None] * self._both
         covariance[*np.diag_indices(len(covariance))] += self._rest
         precision, log_det = self._holes.inverted(covariance)
         precision *= self._both
         seen = self._holes.seen.T[:, None]  # (D, 1, n)
-        away = self.x.T[:, None] - free["mean"].T[..., None] * seen
+        away = self.x.T[:, None] - named["mean"].T[..., None] * seen
         dual = self._holes.times(precision, away)
-        self._log_det = 2.0 * np.log(self._pivots).sum(1)
         self._duals = precision, dual
         return (away * dual).sum(0), -0.5 * (log_det + self.sizes * LOG_2PI)
 
-    def slope_of(self, share: np.ndarray, rows: np.ndarray) -> Arrays:
+    def _slopes(self, share: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         precision, dual = self._duals
         pull = (share * dual).swapaxes(0, 1)  # (K, D, n)
         if not isinstance(self._holes.place, slice):
             member = np.eye(precision.shape[3])[self._holes.place]
             rows = rows @ member
         scatter = pull @ dual.transpose(1, 2, 0) - (precision * rows).sum(3).transpose(2, 0, 1)
-        return self._by_free(pull.sum(2), scatter @ self._root)
+        return pull.sum(2), scatter @ self._root

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from mixtura.densities import Structure, VectorDensity
+from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.densities.product import numeric_part, with_numeric_part
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
@@ -186,10 +187,12 @@ class Folds:
     ----------
     number : (n,) the fold of each row; -1 for rows that are never held out.
     held_out : the fold that each trial does without.
+    kept : what missing entries of the rows of an engine tell, for all who learn from these.
     """
 
     number: Tensor
     held_out: Sequence[int]
+    kept: dict[Engine, HoleEvidence] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def none(cls, engine: Engine) -> Folds:
@@ -200,7 +203,7 @@ class Folds:
 
     def only(self, mask: Tensor) -> Folds:
         """Those of some rows."""
-        return replace(self, number=self.number[mask.to(self.number.device)])
+        return Folds(self.number[mask.to(self.number.device)], self.held_out)
 
     def shown(self, engine: Engine, trial: int) -> Engine:
         """The rows that a trial learns from."""

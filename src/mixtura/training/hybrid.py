@@ -29,7 +29,7 @@ from mixtura.objectives import (
 )
 from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, FitResult, Solver, SpreadPrior
-from mixtura.solvers.em import AnyMixture
+from mixtura.solvers.base import AnyMixture
 from mixtura.training.evidence import hole_evidence, with_evidence, without_evidence
 from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
 
@@ -142,8 +142,11 @@ class Plan:
         """What discriminative training is not to learn from the rows of each trial."""
         if not engine.has_holes or self.generative or self.recipe.informative:
             return None
-        kind, assignment = folds.assignment(engine.y, len(self.log_prior))
-        return hole_evidence(engine.with_answers(y=kind), assignment, len(self.log_prior))
+        if engine not in folds.kept:
+            kind, assignment = folds.assignment(engine.y, len(self.log_prior))
+            rows = engine.with_answers(y=kind)
+            folds.kept[engine] = hole_evidence(rows, assignment, len(self.log_prior))
+        return folds.kept[engine]
 
     def _beside(
         self, model: AnyMixture, prior: SpreadPrior | None, evidence: HoleEvidence | None
