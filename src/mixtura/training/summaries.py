@@ -78,7 +78,9 @@ class _Rows:
         both, there = summary(punched)
         lost = (both[len(some) :] - both[: len(some)]) * there[len(some) :, :, None]
         lost = lost[lost.flatten(1).any(1)]
-        parts = [summary(batch) for batch in engine.chunks(engine.most_rows["cpu"])]
+        parts = [(both[: len(some)], there[: len(some)])]
+        if some is not engine:
+            parts = [summary(batch) for batch in engine.chunks(engine.most_rows["cpu"])]
         x, seen = (torch.cat(each) for each in zip(*parts, strict=True))
         summaries = summary.parts()
         apart, changes = ([*each.chunk(len(summaries), 2)] for each in (x, lost))
