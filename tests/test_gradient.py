@@ -17,10 +17,10 @@ from mixtura.engines import Engine, Punched
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
-from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior
+from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior, near
 from mixtura.solvers.adam import SCHEDULES, make_step
 from mixtura.solvers.gradients import Packed, evaluate
-from mixtura.solvers.lbfgs import traced_sums
+from mixtura.solvers.lbfgs import explicit_sums, traced_sums
 from mixtura.testing import (
     STRUCTURES,
     check_solver,
@@ -80,6 +80,29 @@ def test_gradient_of_the_whole_objective(structure, generator):
     at = packed.pack(start.free())[0]
     error = check_grad(lambda v: value_and_gradient(v)[0], lambda v: value_and_gradient(v)[1], at)
     assert error < 1e-4 * np.linalg.norm(value_and_gradient(at)[1])
+
+
+@pytest.mark.parametrize("term", [Conditional(), Margin(2.0)], ids=repr)
+def test_components_far_from_a_row_are_not_looked_at(term, generator, large, monkeypatch):
+    """Losses and gradients are those of autograd, over all components, wherever parameters go."""
+    monkeypatch.setattr(near, "_MANY", 0)
+    monkeypatch.setattr(near, "_COSTLY", 0)
+    make = partial(make_density, "low_rank", "covariance", generator, n_components=8, rank=2)
+    model = make_mixture(make(n_features=12), [2, 2, 2, 2], generator)
+    apart = 12.0 * torch.eye(4, dtype=torch.float64).repeat(1, 3).repeat_interleave(2, 0)
+    model = replace(model, density=model.density.at(model.density.mean + apart))
+    engine = make_engine(model, 100, generator, holes=True)
+    objective = Hybrid(Likelihood(), term, 0.3)
+    known, free = near.Near.of(model, objective, engine), model.free()
+    assert known is not None
+    for _ in range(5):
+        found = explicit_sums(model, free, objective, engine, None, known)
+        wanted = traced_sums(
+            model, {k: v.clone() for k, v in free.items()}, objective, engine, None
+        )
+        for name, value in found.items():
+            np.testing.assert_allclose(value, wanted[name].view_as(value), 1e-6, 1e-6, err_msg=name)
+        free = {k: v + 0.3 * torch.randn(v.shape, generator=generator) for k, v in free.items()}
 
 
 def test_lbfgs_reaches_the_maximum_of_em(generator):

@@ -8,7 +8,14 @@ import torch
 
 from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
-from mixtura.densities import Full, StudentT, low_rank, patterns, submatrices
+from mixtura.densities import (
+    Full,
+    StudentT,
+    low_rank,
+    low_rank_covariance,
+    patterns,
+    submatrices,
+)
 from mixtura.engines import Engine
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
@@ -108,6 +115,28 @@ def test_rows_that_share_patterns_count_as_they_do_alone(density, generator):
         np.testing.assert_allclose(
             value, sum(each[name] for each in alone), 1e-9, 1e-9, err_msg=name
         )
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_components_that_do_not_count_for_a_row_are_left_out(together, generator, monkeypatch):
+    """Each goes through its own rows; also where features are missing together, as indicators."""
+    monkeypatch.setattr(low_rank_covariance, "_FEW", 0)
+    kind = "low_rank", "covariance"
+    density = make_density(*kind, generator, n_components=5, n_features=14, rank=3)
+    batch = with_holes(density, 0.4, generator)
+    if together:
+        observed = batch.observed[:, torch.arange(14) // 2]
+        batch = replace(batch, x=torch.where(observed, batch.x + 1.0, 0.0), observed=observed)
+    among = torch.rand(40, 5, generator=generator) < 0.3
+    monkeypatch.setattr(type(density), "_expectation_masked", None)  # it is for all components
+    log_prob, statistics = density.expectation_among(batch, among)
+    np.testing.assert_allclose(log_prob[among], dense_log_prob(density, batch)[among], 1e-9, 1e-9)
+    share = torch.randn(40, 5, dtype=torch.float64, generator=generator) * among
+    found, (mean, covariance) = statistics(share), dense_conditional(density, batch)
+    outer = np.einsum("nk,nki->ki", share, mean**2)
+    outer += np.einsum("nk,nkii->ki", share, covariance)
+    np.testing.assert_allclose(found["first"], np.einsum("nk,nki->ki", share, mean), 1e-9, 1e-9)
+    np.testing.assert_allclose(found["second"], outer, 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize("share", SHARES)

@@ -29,6 +29,11 @@ class Objective(Part, ABC):
     A new objective is a dataclass with a `loss`; its fields are its parameters.
     """
 
+    @property
+    def reach(self) -> float:
+        """Nats below the best class that others may lie and still count: any, unless known."""
+        return math.inf
+
     @abstractmethod
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
         """(n,) losses."""
@@ -142,6 +147,10 @@ class Likelihood(Objective):
 class Conditional(Objective):
     """-log p(c | x)."""
 
+    @property
+    def reach(self) -> float:
+        return 0.0
+
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
         return (logsumexp(class_log_joint, 1) - _own(class_log_joint, y)) * (y >= 0)
 
@@ -175,6 +184,10 @@ class LogMargin(Objective):
         "margin": [Interval(Real, 0, None, closed="neither")],
         "smoothness": [Interval(Real, 0, None, closed="neither")],
     }
+
+    @property
+    def reach(self) -> float:
+        return self.margin
 
     @abstractmethod
     def _of_shortfall(self, short: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,6 +248,10 @@ class Hybrid(Objective):
     likelihood: Likelihood
     discriminative: Objective
     tradeoff: float
+
+    @property
+    def reach(self) -> float:
+        return self.discriminative.reach
 
     def loss(self, class_log_joint: Tensor, y: Tensor) -> Tensor:
         generative = self.likelihood.loss(class_log_joint, y)

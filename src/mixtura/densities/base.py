@@ -109,6 +109,15 @@ class Density(ABC, Generic[AnyBatch]):
         """
         return self.log_prob(batch), partial(self.statistics, batch)
 
+    def expectation_among(
+        self, batch: AnyBatch, among: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        """The same for some components (n, K) of each row: occupancies of the others are zero.
+
+        Their log densities may be any finite numbers.
+        """
+        return self.expectation(batch)
+
     def own_statistics(self) -> Statistics:
         """What one row drawn from each component would contribute on average.
 

@@ -120,11 +120,15 @@ class Gaussian(VectorDensity):
         self,
         batch: Batch,
         complete: Callable[[Tensor], Expectation],
-        masked: Callable[[Tensor, Holes], Expectation],
+        masked: Callable[..., Expectation],
+        *among: Tensor,
     ) -> tuple[Tensor, Callable[..., Statistics]]:
-        """(n, ...) what two functions say of rows without and with holes; statistics of both."""
+        """(n, ...) what two functions say of rows without and with holes; statistics of both.
+
+        The second may be told which components (n, K) matter to each row.
+        """
         parts = [
-            (rows, *(complete(x) if holes is None else masked(x, holes)))
+            (rows, *(complete(x) if holes is None else masked(x, holes, *(a[rows] for a in among))))
             for rows, x, holes in by_holes(batch)
         ]
 

@@ -125,11 +125,14 @@ class LowRankForm(Gaussian):
         return self.n_features * self.n_components * len(self._pack[0]) > _KEPT
 
     def _sums(
-        self, x: Tensor, observed: Tensor
+        self, x: Tensor, observed: Tensor, columns: tuple[Tensor, Tensor] | None = None
     ) -> Iterator[tuple[Tensor | slice, Tensor, Tensor, Tensor]]:
-        """Rows (m,), and of these B (m, K, R, R), u (m, K, R, 1), the sum of weight r^2 (m, K)."""
+        """Rows (m,), and of these B (m, K, R, R), u (m, K, R, 1), the sum of weight r^2 (m, K).
+
+        `columns` are those of `Holes`.
+        """
         if self._product_is_better(x):
-            gram, projected, squares = self._sums_by_product(x, observed)
+            gram, projected, squares = self._sums_by_product(x, observed, columns)
             yield slice(None), gram, projected[..., None], squares
             return
         size = observed.sum(1)
@@ -148,10 +151,16 @@ class LowRankForm(Gaussian):
                 gram, projected, squares = function(x[rows], observed[rows])
                 yield rows, gram.to(x.dtype), projected[..., None].to(x.dtype), squares.to(x.dtype)
 
-    def _sums_by_product(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _sums_by_product(
+        self, x: Tensor, observed: Tensor, columns: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Over all features, the others of which count zero: one matrix product, with gradients."""
-        seen = observed.to(x.dtype)
-        packed = self._gram_table.to(x.dtype) @ (seen if self._over_observed else 1.0 - seen).mT
+        seen, table = observed.to(x.dtype), self._gram_table.to(x.dtype)
+        side = seen
+        if columns is not None and columns[0].shape[1] < seen.shape[1]:
+            side = columns[0].to(x.dtype)
+            table = table.new_zeros(len(table), side.shape[1]).index_add(1, columns[1], table)
+        packed = table @ (side if self._over_observed else 1.0 - side).mT
         place = self._pack[2]
         gram = packed.view(-1, self.n_components * len(x)).index_select(0, place.flatten())
         gram = gram.view(*place.shape, self.n_components, len(x))

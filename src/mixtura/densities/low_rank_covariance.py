@@ -165,7 +165,8 @@ class LowRankGaussian(LowRankForm):
         """
         patterns, place = holes.distinct
         some = x[: len(patterns)]  # B does not depend on numbers
-        sums = list(self._sums(some, patterns))
+        columns = holes.columns if isinstance(place, slice) else None
+        sums = list(self._sums(some, patterns, columns))
         gram, projected, squares = (
             in_order([(rows, found[part]) for rows, *found in sums]) for part in range(3)
         )
@@ -191,12 +192,64 @@ class LowRankGaussian(LowRankForm):
                 own = _picked(covariance, component, place[row])
             return own, (own * _picked(projected, component, row)).sum(1)
 
-        return found, partial(self._masked_sums, x, seen, pairs)
+        return found, partial(self._masked_sums, x, seen, holes, pairs)
+
+    def expectation_among(
+        self, batch: Batch, among: Tensor
+    ) -> tuple[Tensor, Callable[..., Statistics]]:
+        return self._shared(batch, self._expectation_complete, self._expectation_among, among)
+
+    def _expectation_among(self, x: Tensor, holes: Holes, among: Tensor) -> Expectation:
+        """Each component goes through its own rows alone, unless rows share patterns."""
+        own_pattern = isinstance(holes.distinct[1], slice)
+        few = among.numel() * self.rank**2 <= _FEW or not self._product_is_better(x)
+        if few or not own_pattern or 2 * int(among.sum()) > among.numel():
+            return self._expectation_masked(x, holes)
+        seen = holes.observed.to(x.dtype)
+        component, row = among.mT.nonzero(as_tuple=True)
+        both, parts = torch.cat([x, x.square()], 1), []
+        own = row.split(among.sum(0).tolist())
+        for mine, by_seen, by_x in zip(own, *self._tables, strict=True):
+            parts.append(torch.cat([by_seen @ seen[mine].mT, by_x @ both[mine].mT]))
+        sizes = [len(self._pack[0]), self.rank, 1, self.rank, 1]
+        packed, shift, of_seen, projected, of_x = torch.cat(parts, 1).split(sizes)
+        place = self._pack[2]
+        gram = packed.index_select(0, place.flatten()).unflatten(0, place.shape)  # (R, R, A)
+        gram.diagonal().add_(1.0)
+        projected = projected - shift
+        inner, log_det = quadratic_log_det(gram.permute(2, 0, 1), projected.mT[..., None])
+        found = x.new_zeros(among.shape)
+        found[row, component] = -0.5 * ((of_seen + of_x)[0] - inner[:, 0] + log_det)
+        position = among.mT.flatten().cumsum(0).view(among.mT.shape) - 1
+
+        def pairs(component: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            at = position[component, row]
+            own = factored(gram[..., at].permute(2, 0, 1)).inverse.permute(1, 2, 0)
+            return own, (own * projected[:, at]).sum(1)
+
+        return found, partial(self._masked_sums, x, seen, holes, pairs)
+
+    @cached_property
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        """What sums over observed features consist of, component by component.
+
+        By what is observed, (K, R (R + 1) / 2 + R + 1, D): lower triangles of G, what the mean adds
+        to u, and to minus twice the log density. By x and its squares, (K, R + 1, 2 D): u, and the
+        same.
+        """
+        weight, moment = self._weight, self._weight * self.mean
+        gram = self._gram_table.view(-1, *self.mean.shape).transpose(0, 1)
+        shift = self._projected_mean.view(len(gram), self.rank, -1)
+        constant = moment * self.mean - weight.log() + LOG_2PI
+        linear = torch.cat([self._scaled.mT, -2.0 * moment[:, None]], 1)
+        squares = torch.cat([torch.zeros_like(self._scaled.mT), weight[:, None]], 1)
+        return torch.cat([gram, shift, constant[:, None]], 1), torch.cat([linear, squares], 2)
 
     def _masked_sums(
         self,
         x: Tensor,
         seen: Tensor,
+        holes: Holes,
         pairs: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
         occupancy: Tensor,
         scatter: Tensor,
@@ -224,12 +277,15 @@ class LowRankGaussian(LowRankForm):
         weighted, (rows, columns, place) = latent * share[component, row], self._pack
         second = covariance[rows, columns] * around[component, row]
         second = second.addcmul_(weighted[rows], latent[columns])  # (R (R+1) / 2, A)
-        one = torch.ones_like(x[:, :1])
-        squares = sums(second, torch.cat([hidden, one], 1)).index_select(1, place.flatten())
-        squares = squares.unflatten(1, place.shape)  # (K, R, R, D + 1)
-        unseen, total, cross = sums(weighted, torch.cat([hidden, one, x], 1)).split(
-            [self.n_features, 1, self.n_features], 2
+        some, group = holes.columns
+        table = torch.cat([1.0 - some.to(x.dtype), torch.ones_like(x[:, :1])], 1)
+        every = torch.cat([group, group.new_full((1,), some.shape[1])])
+        squares = sums(second, table).index_select(1, place.flatten())
+        squares = squares.unflatten(1, place.shape)[..., every]  # (K, R, R, D + 1)
+        of_table, cross = sums(weighted, torch.cat([table, x], 1)).split(
+            [table.shape[1], self.n_features], 2
         )
+        unseen, total = of_table[..., group], of_table[..., -1]
         loading, mass = self.loading.mT, share @ hidden
         reach = (loading * unseen).sum(1)
         of_loading = (squares[..., :-1] * loading[:, None]).sum(2)  # (K, R, D)
@@ -239,7 +295,7 @@ class LowRankGaussian(LowRankForm):
             "mass": share.sum(1),
             "first": share @ x + self.mean * mass + reach,
             "second": share @ x.square() + spread,
-            "latent": total[..., 0],
+            "latent": total,
             "latent_second": squares[..., -1],
             "cross": (cross + self.mean[:, None] * unseen + of_loading).mT,
         }

@@ -292,6 +292,17 @@ class Holes:
             (patterns, place) if 2 * len(patterns) <= len(place) else (self.observed, slice(None))
         )
 
+    @cached_property
+    def columns(self) -> tuple[Tensor, Tensor]:
+        """Different columns of what is observed, (n, U), and which of them each feature has, (D,).
+
+        Indicators of one column are missing together. Where few features do so, each has its own.
+        """
+        patterns, place = distinct_patterns(self.observed.mT)
+        if 2 * len(patterns) <= len(place):
+            return patterns.mT, place
+        return self.observed, torch.arange(len(place), device=place.device)
+
     def sides(self, n_components: int) -> list[Side]:
         """All rows, by the smaller side of their patterns; where these are few, with the others."""
         if self._sides[0] != n_components:

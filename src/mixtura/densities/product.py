@@ -138,7 +138,19 @@ class Product(Density[Batch]):
         return {"mass": occupancy.sum(0), **self._outward(inner)}
 
     def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
-        found = self._each(batch, lambda part, view: part.expectation(view))
+        return self._joint(self._each(batch, lambda part, view: part.expectation(view)))
+
+    def expectation_among(
+        self, batch: Batch, among: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        return self._joint(
+            self._each(batch, lambda part, view: part.expectation_among(view, among))
+        )
+
+    def _joint(
+        self, found: list[tuple[Tensor, Callable[[Tensor], Statistics]]]
+    ) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        """Log densities and statistics of all parts together."""
         first, *rest = [log_prob for log_prob, _ in found]
 
         def statistics(occupancy: Tensor) -> Statistics:

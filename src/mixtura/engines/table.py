@@ -87,6 +87,11 @@ class Table(Generic[AnyBatch]):
         return self._lazy is None
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether sums are written down, so that a fit can be interrupted."""
+        return self._journal is not None
+
+    @property
     def sizes(self) -> Tensor:
         """(n,) how many densities of single frames the density of each row is made of."""
         return torch.ones_like(self.weight)

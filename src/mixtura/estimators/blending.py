@@ -130,7 +130,8 @@ def _tried(decision: Decision, way: Plan) -> Trial:
     if way.marginals == INDICATORS:
         way = by_one(way, len(scaling.location))  # and indicators are no columns to lack
         way = replace(way, recipe=replace(way.recipe, informative=False))
-    return decision.chooser.under(scaling).try_out(way, "marginals")
+    chooser = decision.chooser.under(scaling)
+    return chooser.try_out(way, "marginals", whole=decision.saw_all)
 
 
 def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list[Trial]]:

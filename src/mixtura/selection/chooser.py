@@ -204,16 +204,18 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         self.cut_short |= not in_time
         return in_time
 
-    def try_out(self, way: AnyWay, question: str = "") -> Contender[AnyWay, AnyTrained]:
+    def try_out(
+        self, way: AnyWay, question: str = "", *, whole: bool = True
+    ) -> Contender[AnyWay, AnyTrained]:
         """A way that is not in question; where folds train together, all rows are one of them.
 
-        It has won if time allowed for all folds.
+        `whole` is False where nobody will ask for that one. It has won if time allowed for all.
         """
         contender, folds = self._enter(way, question), self._decisive()
         for part in self._parts([way], folds):
             if not self.in_time():
                 break
-            self._try(contender, part, whole=len(part) == len(folds))
+            self._try(contender, part, whole=whole and len(part) == len(folds))
         contender.won = len(contender.parts) == len(folds)
         return contender
 

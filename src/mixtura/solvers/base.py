@@ -22,6 +22,7 @@ from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
 from mixtura.parts import Part
 from mixtura.progress import Progress
+from mixtura.solvers.near import Near, learning
 
 
 @dataclass(frozen=True)
@@ -217,14 +218,28 @@ def occupancies(
 
 
 @torch.no_grad()
-def expected(model: Mixture | MixtureStack, objective: Objective, batch: Batch) -> Statistics:
+def expected(
+    model: Mixture | MixtureStack, objective: Objective, batch: Batch, near: Near | None = None
+) -> Statistics:
     """Statistics of a chunk by signed occupancies, and `loss` (P,), that of each problem.
 
-    They are in double precision, whatever the rows are in.
+    They are in double precision, whatever the rows are in. Where rows have holes, problems are left
+    out that do not learn from them, and components that do not matter to them, where that is known.
     """
-    log_prob, statistics = model.density.expectation(batch)
-    losses, occupancy = objective.occupancy(model, model.weighted(log_prob), *model.asked(batch))
+    density, among = model.density, None
+    if near is not None:
+        log_joint, among, statistics = near.expectation(model, batch)
+    else:
+        masked = isinstance(batch, Batch) and batch.observed is not None
+        if model.n_problems > 1 and masked:
+            log_prob, statistics = density.expectation_among(batch, learning(model, batch))
+        else:
+            log_prob, statistics = density.expectation(batch)
+        log_joint = model.weighted(log_prob)
+    losses, occupancy = objective.occupancy(model, log_joint, *model.asked(batch))
     loss, occupancy = losses.view(-1, model.n_problems).sum(0), occupancy.view(len(batch), -1)
-    if not model.density.closed_form:
+    if among is not None:
+        occupancy = occupancy * among
+    if not density.closed_form:
         return {"mass": occupancy.sum(0), "loss": loss}
     return {name: sums.double() for name, sums in (statistics(occupancy) | {"loss": loss}).items()}

@@ -33,6 +33,7 @@ from mixtura.solvers.base import (
 )
 from mixtura.solvers.elastic_net import NetworkPrior
 from mixtura.solvers.gradients import Best, Free, Function, Packed
+from mixtura.solvers.near import Near
 from mixtura.solvers.small import small_function
 
 #: Steps that curvature is remembered of.
@@ -94,8 +95,9 @@ class LBFGS(Solver):
         if isinstance(model, Mixture | MixtureStack) and isinstance(prior, SpreadPrior | NoneType):
             small = small_function(model, objective, engine, prior)
             if model.density.explicit:
+                near = None if small else Near.of(model, objective, engine)
                 sums = partial(
-                    explicit_sums, model, objective=objective, engine=engine, prior=prior
+                    explicit_sums, model, objective=objective, engine=engine, prior=prior, near=near
                 )
         elif (
             isinstance(model, ReadOut)
@@ -132,13 +134,16 @@ def explicit_sums(
     objective: Objective,
     engine: Engine,
     prior: SpreadPrior | None,
+    near: Near | None = None,
 ) -> Free:
     """Losses (P,) at free parameters, and their gradient, by the statistics of the rows.
 
     Imagined rows of a prior are rows like any other.
     """
     current = model.from_free(free)
-    sums = engine.sum(partial(expected, current, objective), model)
+    if near is not None:
+        near.begin()
+    sums = engine.sum(partial(expected, current, objective, near=near), near or model)
     loss, mass, density = sums.pop("loss"), sums["mass"], current.density
     if prior is not None:
         loss = loss + prior.penalty(current)
