@@ -99,7 +99,7 @@ def test_classes_by_code(plots, tmp_path):
     model = MixtureClassifier(random_state=0).fit(X[:400], y[:400])
     trees = HistGradientBoostingClassifier(random_state=0).fit(X[:400], y[:400])
     assert model.score(X[400:], y[400:]) >= max(trees.score(X[400:], y[400:]), 0.95)
-    knots = [member.scaling.indicators for member in model.model_.blend.members][-1]
+    knots = model.model_.blend.members[model.marginals_.index("indicators") - 1].scaling.indicators
     assert (knots.column == 0).sum() == 39
     model.save(tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")

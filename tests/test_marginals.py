@@ -217,7 +217,7 @@ def test_class_probabilities_are_averages(blended, skewed):
     X, _ = skewed
     rows = np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
     model, blend = blended.model_, blended.model_.blend
-    assert blended.marginals_ == ("linear", "power", "ranks", "indicators")
+    assert blended.marginals_ == ("linear", "power", "ranks", "indicators", "kernels")
     assert blend.weights.sum() == pytest.approx(1.0)
     joint, missing = 0.0, torch.from_numpy(np.isnan(rows).mean(1))
     for member, weight in zip((model, *blend.members), blend.weights, strict=True):
@@ -264,7 +264,7 @@ def test_few_labels_have_equal_weights(skewed):
     """Held-out rows decide nothing there."""
     X, y = skewed
     model = MixtureClassifier(random_state=0).fit(X[:7], y[:7])
-    np.testing.assert_allclose(model.model_.blend.weights, 1 / 4)
+    np.testing.assert_allclose(model.model_.blend.weights, 1 / 5)
 
 
 def test_training_that_goes_on_is_one_model(skewed):
@@ -334,7 +334,7 @@ def test_a_model_beside_has_more_components():
     model = MixtureClassifier(solver=LBFGS(3), random_state=0).fit(X, y)
     more, *others = (each.mixture.n_components for each in model.model_.blend.members)
     assert more > model.mixture_.n_components
-    assert others == [2, 2]
+    assert others == [2, 2, 82]  # the last is one of kernels: all rows, and a broad one per class
     named = MixtureClassifier(2, solver=LBFGS(3), random_state=0).fit(X, y)
     counts = [each.mixture.layout.counts for each in named.model_.blend.members]
     assert counts == [(2, 2), (2, 2), (1, 1)]
@@ -385,13 +385,13 @@ def test_models_that_met_too_few_rows_have_no_say(skewed, monkeypatch):
 
 
 def test_units_and_names_do_not_matter(skewed):
-    """Averages of four models see the same rows in other units, and classes by other names."""
+    """Averages of five models see the same rows in other units, and classes by other names."""
     X, y = skewed[0][:100], skewed[1][:100]
     brief = {"solver": LBFGS(3), "random_state": 0}
     plain = MixtureClassifier(**brief).fit(X, y).predict_proba(X)
     other = X * [1e-6, 1e4] + [1e-7, 3.0]
     named = MixtureClassifier(**brief).fit(other, np.array(["no", "yes"])[y])
-    assert len(named.marginals_) == 4
+    assert len(named.marginals_) == 5
     np.testing.assert_allclose(named.predict_proba(other), plain, atol=1e-8)
 
 

@@ -25,6 +25,7 @@ from mixtura.selection.chooser import MOST_COMPARED, Contender
 from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
 from mixtura.training.hybrid import Plan, Trained
+from mixtura.training.kernels import KERNELS
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
@@ -54,7 +55,7 @@ def curved(engine: Engine, kind: str) -> Scaling:
         own, values = engine.scaling, engine.scaling.invert(values)
         knots = _knots(engine, values, weight)
         return own.with_indicators(Indicators.learn(values, weight, own.levels, knots))
-    kind, atoms, _ = kind.partition(SUFFIX)
+    kind, atoms, _ = "power" if kind == KERNELS else kind, *kind.partition(SUFFIX)[1:]
     levels, scaling = engine.scaling.levels, engine.scaling
     shared = shared_values(values, weight, levels) if atoms else {}
     for column, each in shared.items():
@@ -77,7 +78,8 @@ def kinds_for(engine: Engine) -> list[str]:
     kinds = [kind + SUFFIX if atoms else kind for kind in KINDS] if engine.n_numbers else []
     n_knots = _n_knots(engine)
     some = n_knots or (levels.any() and _n_indicators(engine, 0) <= _MOST_COLUMNS)
-    return [*kinds, INDICATORS] if some else kinds
+    kinds = [*kinds, INDICATORS] if some else kinds
+    return [*kinds, KERNELS] if len(engine) <= MOST_COMPARED else kinds
 
 
 def _knots(engine: Engine, values: np.ndarray, weight: np.ndarray) -> dict[int, np.ndarray]:
@@ -142,7 +144,7 @@ def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list
     beside = list[Trial]()
     for each in others:
         held_out, best, way = each.held_out(), decision.held_out, each.way
-        same = way.marginals != INDICATORS and way.term == decision.plan.term
+        same = way.marginals not in (INDICATORS, KERNELS) and way.term == decision.plan.term
         if same and held_out is not None and best is not None and held_out.surely_beats(best):
             plan = replace(way, solver=decision.plan.solver)
             engine = decision.engine.under(each.scaling)

@@ -108,8 +108,9 @@ class MixtureClassifier(DensityClassifier):
         "power" takes for each column the power (of Yeo and Johnson) under which its values look
         most like Gaussian draws; "ranks" the normal scores of smoothed ranks. "+atoms" gives values
         that many rows share, such as zeros, a probability of their own per component. "auto"
-        averages the class probabilities of all three, and of a model of indicators, where no
-        density is named; all other answers are those of the first, "linear" model.
+        averages the class probabilities of all three, of a model of indicators, and of one with a
+        component per row ("kernels") where rows are not many, where no density is named; all
+        other answers are those of the first, "linear" model.
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.

@@ -37,6 +37,7 @@ from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
 from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan, Trained
+from mixtura.training.kernels import KERNELS
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
@@ -301,6 +302,7 @@ def ways_beside(
     open_term = by_default and bool(best.models)
     ways = list[Plan]()
     open_counts = estimator.n_components == "auto"
+    kinds = [kind for kind in kinds if open_counts or kind != KERNELS]
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
         counts = [*trial.models[0].model.layout.counts] if trial.models else decision.plan.counts
         if open_counts and counts is not None and not ways:
@@ -309,6 +311,8 @@ def ways_beside(
         if best is second and recipe.structure == _SHARED and not ways:
             recipe = replace(recipe, structure=_VARIANCES, prior_rows=None)
         recipe = replace(recipe, em=decision.plan.recipe.em, informative=decision.trusts_holes)
+        if kind == KERNELS:
+            recipe = replace(recipe, structure=_VARIANCES, informative=False)
         way = replace(decision.plan, recipe=recipe, counts=counts, marginals=kind)
         if open_term and open_counts and kind.startswith(_RANKS):
             numbers = decision.engine.n_numbers

@@ -31,7 +31,8 @@ from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, FitResult, Solver, SpreadPrior
 from mixtura.solvers.base import AnyMixture
 from mixtura.training.evidence import hole_evidence, with_evidence, without_evidence
-from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
+from mixtura.training.groups import NOTHING, Folds, Groups, Recipe, fit_groups
+from mixtura.training.kernels import KERNELS, Kernels
 
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
 _MOST_TO_START = 30_000
@@ -112,6 +113,8 @@ class Plan:
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
     ) -> list[Trained]:
         """The mixtures of trials; each learns from the rows of the other folds."""
+        if self.marginals == KERNELS:
+            return self._kernels(engine, folds, generator)
         begin = [self.begin[number] for number in folds.held_out if self.begin]
         trial = replace(self, solver=self.solver.for_trials())
         if not self.together:
@@ -137,6 +140,18 @@ class Plan:
             replace(each, model=trained[place], evidence=parts[place])
             for place, each in enumerate(begun)
         ]
+
+    def _kernels(self, engine: Engine, folds: Folds, generator: torch.Generator) -> list[Trained]:
+        """Kernel densities of the rows of each trial; that of all rows goes on from another's."""
+        evidence = self._evidence(engine, folds)
+        count = len(folds.held_out)
+        parts = [None] * count if evidence is None else evidence.split(count)
+        trained, widths = list[Trained](), None
+        for trial, part in enumerate(parts):
+            kernels = Kernels(folds.shown(engine, trial), self.log_prior, generator)
+            widths = kernels.learn(widths if folds.held_out[trial] == NOTHING else None)
+            trained.append(FitResult(kernels.mixture(widths), math.nan, 0, True, evidence=part))
+        return trained
 
     def _evidence(self, engine: Engine, folds: Folds) -> HoleEvidence | None:
         """What discriminative training is not to learn from the rows of each trial."""
@@ -184,6 +199,8 @@ class Plan:
         held_out: Engine | None = None,
     ) -> Trained:
         """Begin anew or with a previous mixture, and train."""
+        if self.marginals == KERNELS:
+            return self._kernels(engine, Folds.none(engine), generator)[0]
         if self.unlabeled_weight == 0.0:
             engine = engine.only(engine.labeled)
         start = self._resumed(previous, engine) if previous else None

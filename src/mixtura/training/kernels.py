@@ -1,0 +1,137 @@
+"""Kernel densities: every row is a component, and widths tell rows that are left out in turn."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit
+from torch import Tensor
+
+from mixtura.densities import Categorical, Density, DiagonalGaussian, Product
+from mixtura.engines import Engine
+from mixtura.models.mixture import Layout, Mixture
+
+#: The name of such models among those that are averaged.
+KERNELS = "kernels"
+#: Rows that are components, at most; iterations that find widths, and that move known ones, and the
+#: share of the loss that ends them.
+_MOST_ROWS, _ITERATIONS, _FURTHER, _TOL = 1_000, 15, 4, 1e-4
+#: Widths to begin with, the best of them, for one column; and how they grow with more.
+_WIDTHS, _GROWTH = (0.3, 0.5, 0.9), 0.35
+#: Between which log widths are; and what is less than the likeliest by more, in logs, is not.
+_BOUNDS, _DEEPEST = (-4.5, 3.0), -80.0
+
+
+class Kernels:
+    """Labeled rows as components, in units of variance one, and one more per class: a broad one.
+
+    All have the same width per column (of categories, the chance of another one), and what a row
+    lacks is as broad as all kernels together. Far from all rows the broad ones decide, which are
+    the same for all classes.
+    """
+
+    def __init__(self, engine: Engine, log_prior: Tensor, generator: torch.Generator) -> None:
+        rows = engine.only(engine.labeled).sample(_MOST_ROWS, generator).all_rows()
+        rows = rows.take(rows.y.argsort(stable=True))
+        levels, self._y = np.array(engine.levels), rows.y.cpu().numpy()
+        self._weight, x = (each.double().cpu().numpy() for each in (rows.weight, rows.x))
+        counts = np.bincount(self._y, minlength=len(log_prior)) + 1
+        self._layout, self._log_prior = Layout(counts.tolist()), log_prior.double().cpu()
+        self._place = np.arange(len(x)) + self._y  # of rows among the components
+        mass, self._x = np.ones(counts.sum()), np.zeros((counts.sum(), len(levels)))
+        self._seen = np.zeros(self._x.shape, dtype=bool)
+        seen = (
+            np.ones(x.shape, dtype=bool) if rows.observed is None else rows.observed.cpu().numpy()
+        )
+        mass[self._place], self._seen[self._place] = self._weight, seen
+        self._x[self._place] = np.where(seen, x, 0.0)
+        self._owner = self._layout.owner.numpy()
+        self._log_weight = np.log(mass / np.bincount(self._owner, mass)[self._owner])
+        self._numbers, self._coded = np.flatnonzero(levels == 0), np.flatnonzero(levels)
+        self._levels = tuple(levels[self._coded].tolist())
+        self._categories = [
+            np.eye(level)[self._x[:, column].astype(int)] * self._seen[:, [column]]
+            for column, level in zip(self._coded, self._levels, strict=True)
+        ]
+
+    def mixture(self, log_width: np.ndarray) -> Mixture:
+        """Of log widths of columns (D,)."""
+        offers = torch.from_numpy(self._offers(log_width)[0])
+        count, parts = len(self._numbers), list[Density]()
+        if count:
+            mean, variance = torch.from_numpy(self._x[:, self._numbers]), -0.5 / offers[:, :count]
+            floor = float(np.exp(2.0 * _BOUNDS[0]))
+            parts.append(DiagonalGaussian(mean=mean, variance=variance, floor=floor))
+        if self._levels:
+            log_chance = offers[:, 3 * count :].contiguous()
+            parts.append(Categorical(log_chance=log_chance, levels=self._levels))
+        groups = tuple(tuple(each.tolist()) for each in (self._numbers, self._coded) if len(each))
+        density = Product(parts=tuple(parts), columns=groups) if self._levels else parts[0]
+        return Mixture(density, torch.from_numpy(self._log_weight), self._layout, self._log_prior)
+
+    def _offers(self, log_width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(K, F) whose product with what rows ask is their log density; slopes by log widths."""
+        mean, width = self._x[:, self._numbers], np.exp(2.0 * log_width[self._numbers])
+        variance = width + ~self._seen[:, self._numbers]
+        offers = [-0.5 / variance, mean / variance, -0.5 * (mean**2 / variance + np.log(variance))]
+        share = width / variance
+        slopes = [
+            share / variance,
+            -2.0 * share * mean / variance,
+            share * (mean**2 / variance - 1),
+        ]
+        for own, width in zip(self._categories, log_width[self._coded], strict=True):
+            every = (own.sum(0) + 1.0 / own.shape[1]) / (own.sum() + 1.0)
+            other = np.where(own.any(1, keepdims=True), expit(width), 1.0)
+            chance = (1.0 - other) * own + other * every
+            offers.append(np.log(chance))
+            slopes.append(other * (1.0 - other) * (every - own) / chance)
+        return np.hstack(offers), np.hstack(slopes)
+
+    def learn(self, known: np.ndarray | None = None) -> np.ndarray:
+        """(D,) log widths under which the labels of rows left out in turn are most probable.
+
+        Few iterations do from widths that are known of nearly the same rows.
+        """
+        n_columns, numbers = self._x.shape[1], self._numbers
+        column = np.concatenate([*[numbers] * 3, np.repeat(self._coded, self._levels)])
+        asked = self._asked()
+        fixed = self._log_weight + self._log_prior.numpy()[self._owner]
+        fixed = np.tile(fixed.astype(np.float32), (len(asked), 1))
+        fixed[np.arange(len(asked)), self._place] = -np.inf
+
+        def function(point: np.ndarray, center: np.ndarray) -> tuple[float, np.ndarray]:
+            offers, slopes = self._offers(point)
+            loss, by_offer = self._left_out(asked, fixed, offers.astype(np.float32))
+            slope = np.bincount(column, (by_offer * slopes).sum(0), n_columns)
+            return loss + (point - center) @ (point - center), slope + 2.0 * (point - center)
+
+        starts = [np.full(n_columns, np.log(width * n_columns**_GROWTH)) for width in _WIDTHS]
+        center = min(starts, key=lambda point: function(point, point)[0])
+        options = {"maxiter": _ITERATIONS if known is None else _FURTHER, "ftol": _TOL}
+        begin = center if known is None else known
+        bounds = [_BOUNDS] * n_columns
+        return minimize(
+            function, begin, (center,), "L-BFGS-B", jac=True, bounds=bounds, options=options
+        ).x
+
+    def _asked(self) -> np.ndarray:
+        """(n, F) what rows have that components can tell, in single precision."""
+        at = np.ix_(self._place, self._numbers)
+        x, seen = self._x[at], self._seen[at]
+        own = (each[self._place] for each in self._categories)
+        return np.hstack([x**2, x, seen, *own]).astype(np.float32)
+
+    def _left_out(
+        self, asked: np.ndarray, fixed: np.ndarray, offers: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """Minus the log probability of labels, each by all other rows; slopes by offers (K, F)."""
+        log_joint = asked @ offers.T + fixed
+        log_joint -= log_joint.max(1, keepdims=True)
+        joint = np.exp(np.maximum(log_joint, _DEEPEST, out=log_joint), out=log_joint)
+        own = joint * (self._owner == self._y[:, None])
+        sums = own.sum(1, dtype=np.float64), joint.sum(1, dtype=np.float64)
+        loss = self._weight @ (np.log(sums[1]) - np.log(sums[0]))
+        by_own, by_all = ((self._weight / each)[:, None].astype(np.float32) for each in sums)
+        return float(loss), (by_all * joint - by_own * own).T @ asked
