@@ -16,9 +16,11 @@ from mixtura.models.mixture import Layout, Mixture
 KERNELS = "kernels"
 #: Rows that are components, at most; iterations that find widths, and that move known ones, and the
 #: share of the loss that ends them.
-_MOST_ROWS, _ITERATIONS, _FURTHER, _TOL = 1_000, 15, 4, 1e-4
+_MOST_ROWS, _ITERATIONS, _FURTHER, _TOL = 1_000, 15, 4, 1e-3
 #: Widths to begin with, the best of them, for one column; and how they grow with more.
 _WIDTHS, _GROWTH = (0.3, 0.5, 0.9), 0.35
+#: Rows that are asked at a time: a cache holds what they say of all components.
+_CHUNK = 256
 #: Between which log widths are; and what is less than the likeliest by more, in logs, is not.
 _BOUNDS, _DEEPEST = (-4.5, 3.0), -80.0
 
@@ -127,11 +129,18 @@ class Kernels:
         self, asked: np.ndarray, fixed: np.ndarray, offers: np.ndarray
     ) -> tuple[float, np.ndarray]:
         """Minus the log probability of labels, each by all other rows; slopes by offers (K, F)."""
-        log_joint = asked @ offers.T + fixed
-        log_joint -= log_joint.max(1, keepdims=True)
-        joint = np.exp(np.maximum(log_joint, _DEEPEST, out=log_joint), out=log_joint)
-        own = joint * (self._owner == self._y[:, None])
-        sums = own.sum(1, dtype=np.float64), joint.sum(1, dtype=np.float64)
-        loss = self._weight @ (np.log(sums[1]) - np.log(sums[0]))
-        by_own, by_all = ((self._weight / each)[:, None].astype(np.float32) for each in sums)
-        return float(loss), (by_all * joint - by_own * own).T @ asked
+        loss, slope = 0.0, np.zeros(offers.shape)
+        for start in range(0, len(asked), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            log_joint = asked[rows] @ offers.T + fixed[rows]
+            log_joint -= log_joint.max(1, keepdims=True)
+            joint = np.exp(np.maximum(log_joint, _DEEPEST, out=log_joint), out=log_joint)
+            own = joint * (self._owner == self._y[rows, None])
+            sums, weight = (
+                [each.sum(1, dtype=np.float64) for each in (joint, own)],
+                self._weight[rows],
+            )
+            loss += float(weight @ (np.log(sums[0]) - np.log(sums[1])))
+            by_all, by_own = ((weight / each)[:, None].astype(np.float32) for each in sums)
+            slope += (by_all * joint - by_own * own).T @ asked[rows]
+        return loss, slope
