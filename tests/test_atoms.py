@@ -10,7 +10,11 @@ from scipy.special import logsumexp
 
 from mixtura import MixtureClassifier, load
 from mixtura.data.atoms import n_patterns, shared_values
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 from mixtura.densities import Diagonal, Full
+from mixtura.engines import engine_of
+from mixtura.estimators.blending import curved
 from mixtura.exceptions import UnsupportedError
 from mixtura.nn import MixtureHead
 from mixtura.report.portrait import describe
@@ -290,6 +294,15 @@ def test_the_default_has_them_where_rows_do(rows):
     assert any(kind.endswith("+atoms") for kind in model.marginals_)
     assert model.marginals_[0] == "linear"
     assert model.score(X[120:], y[120:]) > 0.65
+
+
+def test_atoms_stand_beside_curves(rows):
+    """Of either kind."""
+    X, y = rows
+    engine = engine_of(Matrix(X), y, np.ones(len(y)), Scaling.measure(X, np.ones(len(y))), "cpu")
+    power, ranks = (curved(engine, kind) for kind in ("power+atoms", "ranks+atoms"))
+    assert power.atoms.columns == ranks.atoms.columns != ()
+    assert not np.array_equal(power.curves.to, ranks.curves.to)
 
 
 def test_the_default_has_none_where_rows_have_them_in_many_ways(rng):

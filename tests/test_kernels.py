@@ -49,8 +49,9 @@ def log_joint(row, X, y, weight, log_width, left_out=None):
                 total += norm.logpdf(row[d], mean, np.sqrt(spread))
             else:
                 level = (3, 2)[d - 2]
-                told = X[~np.isnan(X[:, d]), d]
-                every = (np.sum(told == row[d]) + 1 / level) / (len(told) + 1)
+                told = ~np.isnan(X[:, d])
+                every = weight @ (X[:, d] == row[d]) + 1 / level
+                every /= weight[told].sum() + 1
                 other = 1.0 if np.isnan(center[d]) else expit(log_width[d])
                 total += np.log((1 - other) * (center[d] == row[d]) + other * every)
         found[owner].append(total)
@@ -93,23 +94,55 @@ def test_widths_tell_rows_that_are_left_out_best(mixed, monkeypatch):
     np.testing.assert_allclose(each.learn(found), found, atol=0.02)
 
 
-def test_far_from_all_rows_classes_are_as_probable_as_ever(mixed):
+def test_far_out_only_counts_tell(mixed):
+    """Of broad components, and of rows that lack the column."""
     X, y, weight = mixed
     each = Kernels(engine_for(X, y, weight), torch.from_numpy(LOG_PRIOR), torch.Generator())
     mixture = each.mixture(np.array([-1.0, 2.0, 0.0, 0.0]))
     far = np.array([[1e3, np.nan, np.nan, np.nan], [np.nan, -1e3, np.nan, np.nan]])
     rows = engine_for(far, np.zeros(2, int), np.ones(2)).all_rows()
     found = mixture.class_log_joint(rows).log_softmax(1).numpy()
-    shares = np.log([1 / (weight[y == c].sum() + 1) for c in range(3)]) + LOG_PRIOR
-    np.testing.assert_allclose(found, np.tile(shares - logsumexp(shares), (2, 1)), atol=0.7)
+    for column, log_proba in enumerate(found):
+        lacks = np.isnan(X[:, column])
+        broad = [1 + weight[lacks & (y == c)].sum() for c in range(3)]
+        mass = [1 + weight[y == c].sum() for c in range(3)]
+        wanted = np.log(broad) - np.log(mass) + LOG_PRIOR
+        np.testing.assert_allclose(log_proba, wanted - logsumexp(wanted), atol=1e-6)
+
+
+def make_board(n, seed):
+    """A board of 25 fields in two colors, and a column of noise."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.uniform(0, 5, size=(n, 2)), rng.normal(size=n)])
+    return X, X[:, :2].astype(int).sum(1) % 2
 
 
 @pytest.fixture(scope="module")
 def board():
-    """A board of 25 fields in two colors, and a column of noise."""
-    rng = np.random.default_rng(0)
-    X = np.column_stack([rng.uniform(0, 5, size=(900, 2)), rng.normal(size=900)])
-    return X, (X[:, :2].astype(int).sum(1) % 2)
+    return make_board(900, 0)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_narrow_widths_are_found_and_noise_is_wide(seed):
+    """Where equal widths that are wide tell more than narrow ones, too."""
+    X, y = make_board(300, seed)
+    units = (X - X.mean(0)) / X.std(0)
+    engine = engine_for(units, y, np.ones(300), (0, 0, 0))
+    found = Kernels(engine, torch.tensor([0.5, 0.5]).log(), torch.Generator()).learn()
+    assert found[:2].max() < -1.5
+    assert found[2] > 0.0
+
+
+def test_copies_are_weights(mixed):
+    X, y, weight = mixed
+    copies = np.repeat(np.arange(30), weight.astype(int))
+    kinds = engine_for(X, y, weight), engine_for(X[copies], y[copies], np.ones(len(copies)))
+    one, other = (Kernels(each, torch.from_numpy(LOG_PRIOR), torch.Generator()) for each in kinds)
+    np.testing.assert_allclose(one.learn(), other.learn(), atol=1e-6)
+    rows, width = kinds[0].all_rows(), np.zeros(4)
+    np.testing.assert_allclose(
+        *(each.mixture(width).class_log_joint(rows).numpy() for each in (one, other)), rtol=1e-9
+    )
 
 
 def test_near_rows_tell_what_few_components_cannot(board, tmp_path):

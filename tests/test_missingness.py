@@ -7,6 +7,7 @@ import pytest
 import torch
 from frames import QUICK, make_frame
 from scipy.special import log_softmax
+from scipy.stats import entropy
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss
@@ -143,6 +144,14 @@ def test_holes_at_random_within_classes_are_not_by_design(share, rng):
     assert not lacks_by_design(rows_with_holes(absent, y))
 
 
+@pytest.mark.parametrize("n_columns", [1, 10, 200])
+def test_one_column_that_a_class_loses_at_random_is_not_by_design(n_columns, rng):
+    """However many others lack nothing."""
+    y, absent = np.arange(300) % 2, np.zeros((300, n_columns), bool)
+    absent[:, 0] = (y == 1) & (rng.random(300) < 0.5)
+    assert not lacks_by_design(rows_with_holes(absent, y))
+
+
 def test_how_surprising_patterns_of_holes_are_against_a_loop(rng, monkeypatch):
     """Each row by the others of its class; rows of weight two are two rows."""
     y, weight = np.arange(40) % 2, 1.0 + np.arange(40) % 3
@@ -158,8 +167,8 @@ def test_how_surprising_patterns_of_holes_are_against_a_loop(rng, monkeypatch):
         alike = weight[others & (absent == absent[i]).all(1)].sum()
         imagined = np.prod(np.where(absent[i], chance, 1 - chance))
         losses.append(-np.log((alike + imagined) / (count + 1)))
-    mean = share.mean()
-    at_random = -5 * (mean * np.log(mean) + (1 - mean) * np.log(1 - mean))
+    mean = share[[0, 2, 3]].mean()  # the others lack nothing
+    at_random = 3 * entropy([mean, 1 - mean])
     ratio = weight @ losses / weight.sum() / at_random
     engine = rows_with_holes(absent, y, weight)
     monkeypatch.setattr("mixtura.selection.design._SURPRISE", ratio + 1e-9)

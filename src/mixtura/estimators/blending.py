@@ -55,7 +55,7 @@ def curved(engine: Engine, kind: str) -> Scaling:
         own, values = engine.scaling, engine.scaling.invert(values)
         knots = _knots(engine, values, weight)
         return own.with_indicators(Indicators.learn(values, weight, own.levels, knots))
-    kind, atoms, _ = "power" if kind == KERNELS else kind, *kind.partition(SUFFIX)[1:]
+    kind, atoms, _ = (KINDS[0] if kind == KERNELS else kind).partition(SUFFIX)
     levels, scaling = engine.scaling.levels, engine.scaling
     shared = shared_values(values, weight, levels) if atoms else {}
     for column, each in shared.items():

@@ -302,7 +302,7 @@ def ways_beside(
     open_term = by_default and bool(best.models)
     ways = list[Plan]()
     open_counts = estimator.n_components == "auto"
-    kinds = [kind for kind in kinds if open_counts or kind != KERNELS]
+    kinds = [kind for kind in kinds if kind != KERNELS or (open_counts and best.models)]
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
         counts = [*trial.models[0].model.layout.counts] if trial.models else decision.plan.counts
         if open_counts and counts is not None and not ways:

@@ -11,7 +11,7 @@ from mixtura.engines import Engine
 #: Rows that are counted, at most; imagined rows per class, which lack what rows do on average.
 _MOST_ROWS, _IMAGINED = 20_000, 2.0
 #: How surprising patterns of holes are, within classes, beside holes at random: at most this share.
-_SURPRISE = 0.25
+_SURPRISE = 1 / 3
 
 
 def lacks_by_design(engine: Engine) -> bool:
@@ -33,6 +33,6 @@ def lacks_by_design(engine: Engine) -> bool:
     code = np.unique(absent, axis=0, return_inverse=True)[1].ravel()
     alike = np.bincount(code * len(own.T) + y, weight)[code * len(own.T) + y] - weight
     surprise = -np.log((alike.clip(0.0) + imagined) / (count + 1.0))
-    mean = share.mean()
-    at_random = len(share) * (entr(mean) + entr(1.0 - mean))
+    some = share[share > 0.0]
+    at_random = len(some) * (entr(some.mean()) + entr(1.0 - some.mean()))
     return bool(weight @ surprise / weight.sum() < _SURPRISE * at_random)

@@ -29,27 +29,28 @@ class Kernels:
     """Labeled rows as components, in units of variance one, and one more per class: a broad one.
 
     All have the same width per column (of categories, the chance of another one), and what a row
-    lacks is as broad as all kernels together. Far from all rows the broad ones decide, which are
-    the same for all classes.
+    lacks is as broad as all kernels together. Far out, where kernels fade, the broad components
+    decide, and rows that lack the column: they tell no more than how many of a class there are.
     """
 
     def __init__(self, engine: Engine, log_prior: Tensor, generator: torch.Generator) -> None:
-        rows = engine.only(engine.labeled).sample(_MOST_ROWS, generator).all_rows()
+        rows = engine.only(engine.labeled).merged().sample(_MOST_ROWS, generator).all_rows()
         rows = rows.take(rows.y.argsort(stable=True))
         levels, self._y = np.array(engine.levels), rows.y.cpu().numpy()
         self._weight, x = (each.double().cpu().numpy() for each in (rows.weight, rows.x))
         counts = np.bincount(self._y, minlength=len(log_prior)) + 1
         self._layout, self._log_prior = Layout(counts.tolist()), log_prior.double().cpu()
         self._place = np.arange(len(x)) + self._y  # of rows among the components
-        mass, self._x = np.ones(counts.sum()), np.zeros((counts.sum(), len(levels)))
+        self._mass, self._x = np.ones(counts.sum()), np.zeros((counts.sum(), len(levels)))
         self._seen = np.zeros(self._x.shape, dtype=bool)
         seen = (
             np.ones(x.shape, dtype=bool) if rows.observed is None else rows.observed.cpu().numpy()
         )
-        mass[self._place], self._seen[self._place] = self._weight, seen
+        self._mass[self._place], self._seen[self._place] = self._weight, seen
         self._x[self._place] = np.where(seen, x, 0.0)
         self._owner = self._layout.owner.numpy()
-        self._log_weight = np.log(mass / np.bincount(self._owner, mass)[self._owner])
+        total = np.bincount(self._owner, self._mass)
+        self._log_weight = np.log(self._mass / total[self._owner])
         self._numbers, self._coded = np.flatnonzero(levels == 0), np.flatnonzero(levels)
         self._levels = tuple(levels[self._coded].tolist())
         self._categories = [
@@ -84,7 +85,8 @@ class Kernels:
             share * (mean**2 / variance - 1),
         ]
         for own, width in zip(self._categories, log_width[self._coded], strict=True):
-            every = (own.sum(0) + 1.0 / own.shape[1]) / (own.sum() + 1.0)
+            count = self._mass @ own
+            every = (count + 1.0 / len(count)) / (count.sum() + 1.0)
             other = np.where(own.any(1, keepdims=True), expit(width), 1.0)
             chance = (1.0 - other) * own + other * every
             offers.append(np.log(chance))
@@ -112,7 +114,7 @@ class Kernels:
         starts = [np.full(n_columns, np.log(width * n_columns**_GROWTH)) for width in _WIDTHS]
         center = min(starts, key=lambda point: function(point, point)[0])
         options = {"maxiter": _ITERATIONS if known is None else _FURTHER, "ftol": _TOL}
-        begin = center if known is None else known
+        begin = starts[0] if known is None else known  # from wide ones narrow ones are not found
         bounds = [_BOUNDS] * n_columns
         return minimize(
             function, begin, (center,), "L-BFGS-B", jac=True, bounds=bounds, options=options
