@@ -1,5 +1,6 @@
 """Holes that mean something, and holes that do not."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.densities import HolePattern
 from mixtura.densities.product import hole_patterns
 from mixtura.engines import engine_of
+from mixtura.exceptions import AmbiguousDataWarning
 from mixtura.models.stack import Assignment
 from mixtura.selection.design import lacks_by_design
 from mixtura.selection.held_out import Losses
@@ -124,8 +126,30 @@ def test_all_models_of_an_average_trust_holes_that_come_by_design():
     # Where rows lack other entries instead, that costs something, but far less than it costs trees.
     whole, sides = two_classes(400, 2)
     whole = lose(np.column_stack([whole, whole[:, :2]]), 0.3, 3)
-    assert log_loss(sides, made.predict_proba(whole)) < 0.8
+    with pytest.warns(AmbiguousDataWarning, match="30% of these rows|% of these rows lack column"):
+        found = made.predict_proba(whole)
+    assert log_loss(sides, found) < 0.8
     assert log_loss(sides, trees.predict_proba(whole)) > 1.6
+
+
+def test_rows_that_lack_other_entries_than_in_training_are_told():
+    """Where holes are signs, of rows that are enough to see it."""
+    X, labels = by_design(120, 0)
+    made = MixtureClassifier(1, solver=LBFGS(5), random_state=0).fit(X, labels)
+    later, _ = by_design(400, 1)
+    complete = np.nan_to_num(later)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.predict_proba(later)
+        made.predict_proba(complete[:20])
+    told = f"0% of these rows lack column 1, in training {np.isnan(X[:, 1]).mean():.0%}"
+    with pytest.warns(AmbiguousDataWarning, match=told):
+        made.predict_proba(complete)
+    blind = MixtureClassifier(1, solver=LBFGS(5), missingness="ignore", random_state=0)
+    blind.fit(X, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        blind.predict_proba(complete)
 
 
 def rows_with_holes(absent, y, weight=None):

@@ -335,7 +335,10 @@ class MixtureClassifier(DensityClassifier):
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
         reach = self._reach(engine.scaling, rows.X, schema)
-        self.model_ = replace(self.model_, held_back=shown, reach=reach)
+        values, lacks = rows.X.values, np.zeros(0)
+        if plan.recipe.informative and isinstance(values, np.ndarray):
+            lacks = rows.weight @ np.isnan(values) / rows.weight.sum()
+        self.model_ = replace(self.model_, held_back=shown, reach=reach, lacks=lacks)
         self.choice_ = decision.choice
         self.__dict__.pop("drift_", None)  # of an earlier stream
         if not beside:

@@ -19,6 +19,7 @@ from mixtura.data.failures import failures
 from mixtura.data.given import Device
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
+from mixtura.data.names import column_label
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
@@ -27,7 +28,7 @@ from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.densities.product import numeric_part
 from mixtura.engines import Engine, engine_of
 from mixtura.engines.base import HasRowCost
-from mixtura.exceptions import InvalidInputError, NoDensityError
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, NoDensityError, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
@@ -40,6 +41,9 @@ from mixtura.parts import storable
 #: Rounding errors per feature, in units of a square's rounding (found by trial); and what they may
 #: move a log density by.
 _ROUNDING, _MOST_NATS = 4.0, 0.05
+#: Rows that are enough to see whether they lack what those of training did, and by how much the
+#: shares that do may differ.
+_ENOUGH_ROWS, _OTHER_SHARE = 30, 0.3
 _DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 for _shared in (Schema, Scaling, Curves, Atoms, Indicators):
@@ -155,6 +159,23 @@ class Blend:
         return torch.where(missing[:, None] == 1.0, log_proba[0], found)
 
 
+def _warn_of_other_holes(rows: Matrix, lacks: np.ndarray, schema: Schema) -> None:
+    """Of a column that rows lack far more, or less often, than those of training did (D,)."""
+    values = rows.values
+    if not lacks.size or len(rows) < _ENOUGH_ROWS or not isinstance(values, np.ndarray):
+        return
+    here = np.isnan(values).mean(0)
+    column = int(np.abs(here - lacks).argmax())
+    if abs(here[column] - lacks[column]) > _OTHER_SHARE:
+        warn(
+            f"{here[column]:.0%} of these rows lack {column_label(schema.names, column)}, in "
+            f"training {lacks[column]:.0%}, and this model takes missing entries for signs of "
+            "classes. If circumstances have changed, and not classes, fit with "
+            "missingness='ignore'.",
+            AmbiguousDataWarning,
+        )
+
+
 def log_average(log_proba: Tensor, weights: np.ndarray) -> Tensor:
     """(n, C) logs of the averages, by weights (M,), of probabilities whose logs are (M, n, C)."""
     return (log_proba + torch.from_numpy(weights).log()[:, None, None]).logsumexp(0)
@@ -185,6 +206,7 @@ class Fitted:
     lengths : of the shortest and the longest training sequence; (0, 0) if not known.
     bounded : whether what single frames tell of classes is.
     limits : (3, D + 1) beyond which channels have failed, as `limits_of` has it; (3, 0): none.
+    lacks : (D,) shares of the training rows that lack each entry, where that is a sign; else (0,).
     """
 
     model: AnyModel
@@ -202,6 +224,7 @@ class Fitted:
     lengths: tuple[int, int] = (0, 0)
     bounded: bool = False
     limits: np.ndarray = field(default_factory=lambda: np.zeros((3, 0)))
+    lacks: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def __getstate__(self) -> dict[str, object]:
         """A copy or pickle has the fields alone, not the twin that is kept beside them."""
@@ -253,13 +276,15 @@ class Fitted:
         """The rows, nothing known of numbers far outside of training; a warning names the first.
 
         So do others of channels of sequences that failed; and one tells of sequences that are far
-        shorter or longer.
+        shorter or longer, or of rows that lack other entries where that is taken for a sign.
         """
         known = self.schema.without_far(rows, self.reach)
         if isinstance(known, Sequences):
             warn_of_lengths(known.lengths, self.lengths)
             failed = failures(known, self.limits)
             return known.without(failed) if failed.any() else known
+        if isinstance(rows, Matrix):
+            _warn_of_other_holes(rows, self.lacks, self.schema)
         return known
 
     def class_log_joint(self, engine: Engine) -> np.ndarray:

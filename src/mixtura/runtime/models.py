@@ -208,6 +208,7 @@ class Fitted:
     lengths: tuple[int, int] = (0, 0)
     bounded: bool = False
     limits: np.ndarray = field(default_factory=lambda: np.zeros((3, 0)))
+    lacks: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     @property
     def n_columns(self) -> int:
