@@ -40,8 +40,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """What a fit takes for the time: as much of it passes as rows are read."""
+def clock(monkeypatch, large):
+    """What a fit takes for the time: as much of it passes as rows are read, in every pass."""
     read, ticking = Engine._rows_at, Clock()
 
     def rows_at(self, index):
@@ -96,11 +96,11 @@ def test_a_limit_costs_no_accuracy_against_a_smaller_sample(name, rows, clock):
     kind, settings = CASES[name]
     X, y, X_test, y_test = rows
     sample, _ = fit(kind(random_state=0, **settings), X[:2000], y[:2000])
-    allowed = 3.0 * sample.history_[-1]["seconds"]
+    allowed = (10.0 if name == "lbfgs" else 3.0) * sample.history_[-1]["seconds"]
     model, messages = fit(kind(random_state=0, max_time=allowed, **settings), X, y)
     assert model.history_[-1]["seconds"] < 1.6 * allowed
     assert model.score(X_test, y_test) > sample.score(X_test, y_test) - 0.01
-    # L-BFGS comes to all rows in time, and does not settle on them.
+    # L-BFGS has more time: it comes to all rows, and does not settle on them.
     told = ": it stopped before it had settled" if name == "lbfgs" else "of the 30,000 rows"
     assert [told in message for message in messages] == [True]
     assert not getattr(model, "converged_", False)

@@ -150,14 +150,16 @@ def test_what_is_refused_names_the_rank(name, message, found):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_process_that_dies_is_an_error_at_the_others_and_its_fit_goes_on(found, monkeypatch):
+def test_a_process_that_dies_is_an_error_at_the_others_and_its_fit_goes_on(
+    found, monkeypatch, tmp_path
+):
     """With another number of processes: here with one, from the checkpoint of two."""
     assert "rank 0 has lost the other processes" in found[0]["lost"]
     computed, summed = [], Engine._summed
     monkeypatch.setattr(table, "_WORTH", 0)
     monkeypatch.setattr(Engine, "_summed", lambda *a: computed.append(1) or summed(*a))
     X, y = make_rows()
-    expected = parameters(make_model("em").fit(X, y))
+    expected = parameters(make_model("em").fit(X, y, checkpoint=tmp_path / "run.ckpt"))
     n_sums = len(computed)
     computed.clear()
     resumed = parameters(make_model("em").fit(X, y, checkpoint=found[0]["checkpoint"]))

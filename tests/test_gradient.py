@@ -20,7 +20,7 @@ from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior, near
 from mixtura.solvers.adam import SCHEDULES, make_step
 from mixtura.solvers.gradients import Packed, evaluate
-from mixtura.solvers.lbfgs import explicit_sums, traced_sums
+from mixtura.solvers.lbfgs import Minimization, explicit_sums, traced_sums
 from mixtura.testing import (
     STRUCTURES,
     check_solver,
@@ -103,6 +103,66 @@ def test_components_far_from_a_row_are_not_looked_at(term, generator, large, mon
         for name, value in found.items():
             np.testing.assert_allclose(value, wanted[name].view_as(value), 1e-6, 1e-6, err_msg=name)
         free = {k: v + 0.3 * torch.randn(v.shape, generator=generator) for k, v in free.items()}
+
+
+def test_a_class_that_comes_near_alone_is_noticed(generator, large, monkeypatch):
+    """Components that matter stay; another comes from far, and to look again finds it."""
+    monkeypatch.setattr(near, "_MANY", 0)
+    monkeypatch.setattr(near, "_COSTLY", 0)
+    density = make_density("low_rank", "covariance", generator, n_components=3, n_features=12)
+    model = make_mixture(density, [1, 1, 1], generator)
+    apart = 12.0 * torch.eye(3, dtype=torch.float64).repeat(1, 4)
+    model = replace(model, density=density.at(apart))
+    engine = make_engine(model, 100, generator, holes=True)
+    objective = Hybrid(Likelihood(), Conditional(), 0.3)
+    engine = engine.only(engine.y != 2)  # no row of its own moves with it
+    known, free = near.Near.of(model, objective, engine), model.free()
+    assert known is not None
+    free["density.mean"][2] = free["density.mean"][0]
+    stale = explicit_sums(model, free, objective, engine, None, known)
+    known.look_again()
+    found = explicit_sums(model, free, objective, engine, None, known)
+    wanted = traced_sums(model, {k: v.clone() for k, v in free.items()}, objective, engine, None)
+    assert stale["loss"] < wanted["loss"] - 1.0
+    for name, value in found.items():
+        np.testing.assert_allclose(value, wanted[name].view_as(value), 1e-6, 1e-6, err_msg=name)
+
+
+def test_lbfgs_ends_with_the_loss_of_all_components(generator, large, monkeypatch):
+    """That of autograd at the model that it gives, though what is far was left out on the way."""
+    monkeypatch.setattr(near, "_MANY", 0)
+    monkeypatch.setattr(near, "_COSTLY", 0)
+    looks, look = [], near.Near.look_again
+    monkeypatch.setattr(near.Near, "look_again", lambda self: looks.append(1) or look(self))
+    density = make_density("low_rank", "covariance", generator, n_components=6, n_features=12)
+    truth = make_mixture(density, [1] * 6, generator)
+    apart = 20.0 * torch.eye(6, dtype=torch.float64).repeat(1, 2)
+    start = replace(truth, density=density.at(apart))
+    truth = replace(truth, density=density.at(apart[[0, 1, 0, 3, 4, 5]]))  # the third is to walk
+    engine = make_engine(truth, 100, generator, holes=True)
+    objective = Hybrid(Likelihood(), Conditional(), 0.3)
+    result = LBFGS(40).run(start, objective, engine, Progress())
+    free = result.model.free()
+    wanted = traced_sums(result.model, free, objective, engine, None)["loss"] / engine.total_weight
+    assert len(looks) > 2
+    np.testing.assert_allclose(result.objective, float(wanted), rtol=1e-9)
+
+
+def test_a_search_goes_on_where_its_function_changes():
+    """Also one that had settled; one whose function stays stays settled."""
+    minimum = np.array([[1.0, 2.0], [3.0, -1.0]])
+
+    def function(points):
+        return ((points - minimum) ** 2).sum(1), 2.0 * (points - minimum)
+
+    search = Minimization(function, np.zeros((2, 2)), 40, 1e-12)
+    for settled in (np.array([False, False]), np.array([False, True])):
+        np.testing.assert_array_equal(search.settled, settled)
+        while not search.settled.all():
+            search.advance()
+        np.testing.assert_allclose(search.point, minimum, atol=1e-6)
+        minimum[0] += 5.0
+        search.begin_again()
 
 
 def test_lbfgs_reaches_the_maximum_of_em(generator):

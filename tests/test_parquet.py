@@ -118,7 +118,7 @@ def test_files_and_memory_give_the_same_model(settings, frame, files, streaming)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
-def test_chunks_of_every_library_are_one_table(kind, frame):
+def test_chunks_of_every_library_are_one_table(kind, frame, large):
     columns = [*FEATURES, "label"]
     parts = [frame[columns][:90], frame[columns][90:]]
     if kind == "polars":

@@ -80,3 +80,10 @@ def counted(batches: Iterable[AnyRows], total: int) -> Iterator[AnyRows]:
         done += len(batch)
         if meter is not None:
             meter.add(len(batch), done, total)
+
+
+def passed(n_rows: int) -> None:
+    """A pass over so many rows is done."""
+    meter = _active.get()
+    if meter is not None:
+        meter.add(n_rows, n_rows, n_rows)

@@ -89,7 +89,7 @@ class Table(Generic[AnyBatch]):
     @property
     def is_recorded(self) -> bool:
         """Whether sums are written down, so that a fit can be interrupted."""
-        return self._journal is not None
+        return self._journal is not None and len(self) * self.n_features >= _WORTH
 
     @property
     def sizes(self) -> Tensor:
@@ -230,7 +230,7 @@ class Table(Generic[AnyBatch]):
 
     def recorded(self, compute: Callable[[], Sums]) -> Sums:
         """Sums that a journal has, or that are computed and written into it, if there is one."""
-        if self._journal is None or len(self) * self.n_features < _WORTH:
+        if self._journal is None or not self.is_recorded:
             return compute()
         return self._journal.next(compute, self.device)
 

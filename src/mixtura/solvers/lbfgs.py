@@ -91,7 +91,7 @@ class LBFGS(Solver):
         sums: Callable[[Free], Free] = partial(
             traced_sums, model, objective=objective, engine=engine, prior=prior
         )
-        small = None
+        small, near = None, None
         if isinstance(model, Mixture | MixtureStack) and isinstance(prior, SpreadPrior | NoneType):
             small = small_function(model, objective, engine, prior)
             if model.density.explicit:
@@ -109,7 +109,11 @@ class LBFGS(Solver):
         function = small or packed.mean(sums, model.total_weight(engine.y, engine.weight))
         search = Minimization(function, packed.pack(model.free()), self.max_iter, self.tol)
         while not search.settled.all():
-            if not search.advance():
+            taken = search.advance()
+            if near is not None and (search.settled.all() or (taken and near.old)):
+                near.look_again()
+                search.begin_again()
+            if not taken:
                 continue
             iteration = int(search.n_iter.max())
             loss = float(search.loss.mean())
@@ -301,6 +305,19 @@ class Minimization:
             self._take(taken, move, loss, slope)
         return bool(taken.any())
 
+    @_OVERFLOW
+    def begin_again(self) -> None:
+        """Go on from where it is: the functions are no longer what they were."""
+        before, (self.loss, self.slope) = self.loss, self._function(self.point)
+        changed = abs(self.loss - before) > self._tol * abs(before).clip(1.0)
+        self.settled &= ~changed | (self.n_iter >= self._max_iter)
+        self._direction = self._newton()
+        self._begin_line(np.ones(len(before), dtype=bool))
+
+    def _begin_line(self, taken: np.ndarray) -> None:
+        self._length[taken], self._low[taken], self._high[taken] = 1.0, 0.0, np.inf
+        self._tried[taken] = 0
+
     def _take(
         self, taken: np.ndarray, move: np.ndarray, loss: np.ndarray, slope: np.ndarray
     ) -> None:
@@ -314,8 +331,7 @@ class Minimization:
         ended |= (self.n_iter >= self._max_iter) | (abs(self.slope).max(1) <= _FLAT)
         self.settled |= taken & ended
         self._direction = np.where(taken[:, None], self._newton(), self._direction)
-        self._length[taken], self._low[taken], self._high[taken] = 1.0, 0.0, np.inf
-        self._tried[taken] = 0
+        self._begin_line(taken)
 
     def _remember(self, taken: np.ndarray, move: np.ndarray, turn: np.ndarray) -> None:
         """The last moves and what they did to the slope, each in the place of the oldest.

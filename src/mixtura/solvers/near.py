@@ -18,6 +18,8 @@ from mixtura.objectives import Objective
 #: Nats below what counts that components are still looked at, and nats that any of these may move
 #: by until all others are looked at again.
 _SLACK, _MOVED = 20.0, 2.0
+#: Evaluations after which all are looked at again in any case, at the next step that is taken.
+_OLD = 8
 #: Numbers held in memory for all rows, and for one of them per component, from which it pays to
 #: look for what matters; and the share of all pairs that may matter.
 _MANY, _COSTLY, _MOST = 1_000_000, 500, 0.4
@@ -27,7 +29,8 @@ class Near:
     """Pairs of rows and components that matter to an objective.
 
     Where a class lies far below the best one, losses do not change with it: its components keep the
-    log-joints that they had when all were looked at, until those that matter have moved.
+    log-joints that they had when all were looked at, until those that matter have moved. What came
+    near since then because of other rows is found by `look_again`, which changes the loss.
     """
 
     def __init__(self, model: Mixture | MixtureStack, objective: Objective, engine: Engine) -> None:
@@ -38,6 +41,7 @@ class Near:
         self._log_joint = engine.concat(model.log_joint, model)  # (n P, K)
         self._among = self._matters(model, self._log_joint, slice(None), slice(None))  # (n, P K)
         self._share = float(self._among.double().mean())
+        self._since = 0  # evaluations, since all were looked at
 
     @classmethod
     def of(cls, model: Mixture | MixtureStack, objective: Objective, engine: Engine) -> Near | None:
@@ -58,6 +62,16 @@ class Near:
     def begin(self) -> None:
         """Another evaluation."""
         self._at = 0
+        self._since += 1
+
+    @property
+    def old(self) -> bool:
+        """Whether it is time to look at all components again."""
+        return self._since >= _OLD
+
+    def look_again(self) -> None:
+        """The next evaluation looks at all components."""
+        self._since = -1
 
     def expectation(
         self, model: Mixture | MixtureStack, batch: Batch
@@ -66,8 +80,11 @@ class Near:
         rows = slice(self._at, self._at + len(batch))
         each = slice(rows.start * model.n_problems, rows.stop * model.n_problems)
         self._at, before, among = rows.stop, self._log_joint[each], self._among[rows]
-        log_joint, statistics = self._some(model, batch, among, before)
-        moved = ((log_joint - before).abs() > _MOVED).view(len(batch), -1).any(1).nonzero()[:, 0]
+        moved = torch.arange(len(batch))
+        if self._since > 0:
+            log_joint, statistics = self._some(model, batch, among, before)
+            far = ((log_joint - before).abs() > _MOVED).view(len(batch), -1).any(1)
+            moved = far.nonzero()[:, 0]
         if len(moved):
             parts = [model.log_joint(batch.take(some)) for some in moved.split(self._room)]
             before.view(len(batch), -1)[moved] = torch.cat(parts).view(len(moved), -1)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mixtura.data.batch import Batch
+from mixtura.data.meter import passed
 from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.engines import Contrast, Engine, Punched
 from mixtura.models.mixture import Mixture
@@ -122,6 +123,7 @@ def small_log_joint(mixture: Mixture, batch: Batch) -> torch.Tensor | None:
 
 def _is_small(model: Mixture | MixtureStack, engine: Engine, missing: bool) -> bool:
     few = 0 < engine.n_here * model.row_cost(missing) <= _SMALL[missing]
+    few &= not engine.is_recorded  # a fit may go on with rows elsewhere: the same sums are to come
     return few and engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
 
 
@@ -163,6 +165,7 @@ class _Mixtures:
         by_class, within = self._summed(log_joint)
         losses, slope = self._loss_and_slope(by_class)
         occupancy = within * (slope * -self._weight[:, None])[:, self._owner]
+        passed(self._weight.shape[1])
         return (losses * self._weight).sum(1), occupancy
 
     def _log_prior_of_spread(self) -> np.ndarray:
