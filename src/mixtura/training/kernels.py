@@ -19,6 +19,9 @@ KERNELS = "kernels"
 _MOST_ROWS, _ITERATIONS, _FURTHER, _TOL = 1_000, 15, 4, 1e-3
 #: Widths to begin with, the best of them, for one column; and how they grow with more.
 _WIDTHS, _GROWTH = (0.3, 0.5, 0.9), 0.35
+#: Rows with which narrow widths are begun with, too: more find them by themselves, and fewer tell
+#: themselves that they are right.
+_FEW_ROWS = range(100, 401)
 #: Rows that are asked at a time: a cache holds what they say of all components.
 _CHUNK = 256
 #: Between which log widths are; and what is less than the likeliest by more, in logs, is not.
@@ -114,11 +117,14 @@ class Kernels:
         starts = [np.full(n_columns, np.log(width * n_columns**_GROWTH)) for width in _WIDTHS]
         center = min(starts, key=lambda point: function(point, point)[0])
         options = {"maxiter": _ITERATIONS if known is None else _FURTHER, "ftol": _TOL}
-        begin = starts[0] if known is None else known  # from wide ones narrow ones are not found
-        bounds = [_BOUNDS] * n_columns
-        return minimize(
-            function, begin, (center,), "L-BFGS-B", jac=True, bounds=bounds, options=options
-        ).x
+        limits = {"bounds": [_BOUNDS] * n_columns, "options": options}
+        begins = [center] if known is None else [known]
+        if known is None and len(asked) in _FEW_ROWS:  # wide ones may not find narrow ones
+            begins.append(starts[0])
+        found = [
+            minimize(function, begin, (center,), "L-BFGS-B", jac=True, **limits) for begin in begins
+        ]
+        return min(found, key=lambda each: each.fun).x
 
     def _asked(self) -> np.ndarray:
         """(n, F) what rows have that components can tell, in single precision."""
