@@ -307,12 +307,14 @@ class Minimization:
 
     @_OVERFLOW
     def begin_again(self) -> None:
-        """Go on from where it is: the functions are no longer what they were."""
-        before, (self.loss, self.slope) = self.loss, self._function(self.point)
-        changed = abs(self.loss - before) > self._tol * abs(before).clip(1.0)
+        """Go on from where it is with those functions that are no longer what they were."""
+        loss, slope = self._function(self.point)
+        changed = abs(loss - self.loss) > self._tol * abs(self.loss).clip(1.0)
+        self.loss = np.where(changed, loss, self.loss)
+        self.slope = np.where(changed[:, None], slope, self.slope)
         self.settled &= ~changed | (self.n_iter >= self._max_iter)
-        self._direction = self._newton()
-        self._begin_line(np.ones(len(before), dtype=bool))
+        self._direction = np.where(changed[:, None], self._newton(), self._direction)
+        self._begin_line(changed)
 
     def _begin_line(self, taken: np.ndarray) -> None:
         self._length[taken], self._low[taken], self._high[taken] = 1.0, 0.0, np.inf
