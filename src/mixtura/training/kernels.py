@@ -19,8 +19,8 @@ KERNELS = "kernels"
 _MOST_ROWS, _ITERATIONS, _FURTHER, _TOL = 1_000, 15, 4, 1e-3
 #: Widths to begin with, the best of them, for one column; and how they grow with more.
 _WIDTHS, _GROWTH = (0.3, 0.5, 0.9), 0.35
-#: Rows with which narrow widths are begun with, too: more find them by themselves, and fewer tell
-#: themselves that they are right.
+#: Numbers of rows for which narrow widths are begun with, too: more rows find them by themselves,
+#: and fewer cannot tell whether they are right.
 _FEW_ROWS = range(100, 401)
 #: Rows that are asked at a time: a cache holds what they say of all components.
 _CHUNK = 256
