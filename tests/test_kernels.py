@@ -110,6 +110,19 @@ def test_far_out_only_counts_tell(mixed):
         np.testing.assert_allclose(log_proba, wanted - logsumexp(wanted), atol=1e-6)
 
 
+def test_names_of_classes_and_the_order_of_rows_and_columns_do_not_matter(mixed, rng):
+    X, y, weight = mixed
+    X, y, weight = X[y < 2], y[y < 2], weight[y < 2]
+    order, even = rng.permutation(len(y)), torch.tensor([0.5, 0.5]).log()
+    plain = Kernels(engine_for(X, y, weight), even, torch.Generator()).learn()
+    other = engine_for(X[order][:, ::-1], 1 - y[order], weight[order], (2, 3, 0, 0))
+    np.testing.assert_allclose(
+        Kernels(other, even, torch.Generator()).learn()[::-1], plain, atol=1e-3
+    )
+    single = engine_for(X.astype(np.float32), y, weight)
+    np.testing.assert_allclose(Kernels(single, even, torch.Generator()).learn(), plain, atol=1e-3)
+
+
 def make_board(n, seed):
     """A board of 25 fields in two colors, and a column of noise."""
     rng = np.random.default_rng(seed)

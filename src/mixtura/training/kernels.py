@@ -46,9 +46,7 @@ class Kernels:
         self._place = np.arange(len(x)) + self._y  # of rows among the components
         self._mass, self._x = np.ones(counts.sum()), np.zeros((counts.sum(), len(levels)))
         self._seen = np.zeros(self._x.shape, dtype=bool)
-        seen = (
-            np.ones(x.shape, dtype=bool) if rows.observed is None else rows.observed.cpu().numpy()
-        )
+        seen = True if rows.observed is None else rows.observed.cpu().numpy()
         self._mass[self._place], self._seen[self._place] = self._weight, seen
         self._x[self._place] = np.where(seen, x, 0.0)
         self._owner = self._layout.owner.numpy()
@@ -60,6 +58,8 @@ class Kernels:
             np.eye(level)[self._x[:, column].astype(int)] * self._seen[:, [column]]
             for column, level in zip(self._coded, self._levels, strict=True)
         ]
+        met = [self._mass @ own for own in self._categories]
+        self._shares = [(each + 1.0 / len(each)) / (each.sum() + 1.0) for each in met]
 
     def mixture(self, log_width: np.ndarray) -> Mixture:
         """Of log widths of columns (D,)."""
@@ -87,10 +87,8 @@ class Kernels:
             -2.0 * share * mean / variance,
             share * (mean**2 / variance - 1),
         ]
-        for own, width in zip(self._categories, log_width[self._coded], strict=True):
-            count = self._mass @ own
-            every = (count + 1.0 / len(count)) / (count.sum() + 1.0)
-            other = np.where(own.any(1, keepdims=True), expit(width), 1.0)
+        for column, own, every in zip(self._coded, self._categories, self._shares, strict=True):
+            other = np.where(self._seen[:, [column]], expit(log_width[column]), 1.0)
             chance = (1.0 - other) * own + other * every
             offers.append(np.log(chance))
             slopes.append(other * (1.0 - other) * (every - own) / chance)
@@ -144,10 +142,8 @@ class Kernels:
             log_joint -= log_joint.max(1, keepdims=True)
             joint = np.exp(np.maximum(log_joint, _DEEPEST, out=log_joint), out=log_joint)
             own = joint * (self._owner == self._y[rows, None])
-            sums, weight = (
-                [each.sum(1, dtype=np.float64) for each in (joint, own)],
-                self._weight[rows],
-            )
+            weight = self._weight[rows]
+            sums = [each.sum(1, dtype=np.float64) for each in (joint, own)]
             loss += float(weight @ (np.log(sums[0]) - np.log(sums[1])))
             by_all, by_own = ((weight / each)[:, None].astype(np.float32) for each in sums)
             slope += (by_all * joint - by_own * own).T @ asked[rows]
