@@ -273,6 +273,7 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     for name, more in (
         ("FINE", ((2, 0.1),)),
         ("COARSE", ((2, 0.2),)),
+        ("MANY", ((4, 0.1),)),
         ("COUNTS", [((1, 2), (0.2,))]),
     ):
         monkeypatch.setattr(table1, name, {"full": more, "diagonal": more})
@@ -289,10 +290,10 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
         _search.work(report, task, range(2), deadline=np.inf)
     choices, cells = report.kept("choices"), report.kept("cells")
     columns = [f"diagonal {term}" for term in _training.OBJECTIVES]
-    assert [each["column"] for each in choices] == [columns[0]] * 3 + columns[1:] * 4
-    assert [each["round"] for each in choices] == [1, 2, 5, *np.repeat([1, 2, 3, 5], 4)]
-    assert [each["trials"] for each in choices] == [2, 5, 4, *np.repeat([2, 2, 2, 4], 4)]
-    for choice, cell in zip([choices[2], *choices[15:]], cells, strict=True):
+    assert [each["column"] for each in choices] == [columns[0]] * 3 + columns[1:] * 5
+    assert [each["round"] for each in choices] == [1, 2, 5, *np.repeat([1, 2, 3, 4, 5], 4)]
+    assert [each["trials"] for each in choices] == [2, 5, 4, *np.repeat([2, 2, 2, 2, 4], 4)]
+    for choice, cell in zip([choices[2], *choices[19:]], cells, strict=True):
         assert (cell["column"], cell["settings"]) == (choice["column"], choice["settings"])
         assert len(cell["values"]) == 2
         assert max(cell["values"]) < 25.0

@@ -56,16 +56,24 @@ COARSE = {
     "full": ((4, 0.1, 50, 200), (8, 0.1, 50, 500), (8, 0.1, 25, 200), (8, 0.1, 10), (20, 0.03)),
     "diagonal": ((10, 0.1), (5, 0.1), (10, 0.3), (20, 0.03), (10, 0.03)),
 }
-#: All that a search tries for pixels.
-PIXELS = {
-    "full": ((16, 0.1), (4, 0.1), (8, 0.03)),
-    "diagonal": ((100, 0.1), (50, 0.03), (10, 0.1), (2, 0.1)),
+#: In the fourth: many components.
+MANY = {"full": ((32, 0.03),), "diagonal": ((200, 0.1), (200, 0.3))}
+#: The same for pixels, in two rounds; photographs behind digits ask for more than rank 25.
+PIXELS: dict[str, list[tuple[tuple[float, ...], ...]]] = {
+    "full": [
+        ((16, 0.1), (4, 0.1), (8, 0.03)),
+        ((1, 0.1, 100), (2, 0.1, 50), (1, 0.03, 200), (8, 0.1, 10)),
+    ],
+    "diagonal": [
+        ((100, 0.1), (50, 0.03), (10, 0.1), (2, 0.1)),
+        ((200, 0.1), (20, 0.1), (5, 0.1), (100, 0.03)),
+    ],
 }
 #: In the second round of the likelihood: components among which each class chooses, with a floor
 #: (rank and imagined rows).
 COUNTS: dict[str, list[tuple[Sequence[int], tuple[float, ...]]]] = {
     "full": [((2, 4, 6, 8, 12, 16), (0.05, 50, prior)) for prior in (50, 200, 1000)],
-    "diagonal": [((5, 10, 20, 35, 50, 75, 100), (floor,)) for floor in (0.1, 0.3, 0.5)],
+    "diagonal": [((5, 10, 20, 35, 50, 75, 100, 200), (floor,)) for floor in (0.1, 0.3, 0.5)],
 }
 #: Features up to which the likelihood alone gets whole covariances.
 _WHOLE = 100
@@ -222,12 +230,12 @@ def _columns(name: str, structure: str) -> list[tuple[str, str, float]]:
     return list(zip(OBJECTIVES, _COLUMNS[place:], errors[place:], strict=False))
 
 
-def _rounds(name: str, structure: str, generative: bool) -> list[Sequence[tuple[float, ...]]]:
+def _rounds(name: str, structure: str, generative: bool) -> Sequence[Sequence[tuple[float, ...]]]:
     """The shapes that each round adds."""
     if not name.endswith("-pca50"):
-        return [PIXELS[structure]]
+        return PIXELS[structure]
     if not generative:
-        return [SHAPES[structure], FINE[structure], COARSE[structure]]
+        return [SHAPES[structure], FINE[structure], COARSE[structure], MANY[structure]]
     return [SHAPES[structure], [(n, *rest) for counts, rest in COUNTS[structure] for n in counts]]
 
 

@@ -98,7 +98,7 @@ def _linked(count: int) -> tuple[str, Parameters]:
     }
 
 
-#: From simple to flexible.
+#: From simple to flexible; the last two are nearly discriminant analysis.
 SETTINGS: dict[str, Parameters] = dict(
     [
         _linked(10),
@@ -110,6 +110,8 @@ SETTINGS: dict[str, Parameters] = dict(
         _specialists("low_rank", 3, "conditional", 0.05),
         _specialists("full", 1, "conditional", 0.2),
         _everywhere("low_rank", 16, 0.85, density=LowRank(floor=0.1)),
+        _specialists("full", 1, "conditional", 0.95, prior_rows=3000.0),
+        _specialists("full", 1, "conditional", 0.9, prior_rows=30.0),
     ]
 )
 GENE_SETTINGS: dict[str, Parameters] = dict(
