@@ -17,6 +17,7 @@ from mixtura.engines import Contrast, Engine, Prepared, Punched
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network, NetworkStack, RegressionNetwork
 from mixtura.models.stack import Assignment, MixtureStack
+from mixtura.numerics import invert_few
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, Regression
 from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior, small
@@ -36,7 +37,7 @@ from mixtura.testing import (
 from mixtura.training.evidence import with_evidence
 from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
 from mixtura.training.hybrid import Plan
-from mixtura.training.start import cluster
+from mixtura.training.start import cluster, stack_start
 
 COUNTS = [2, 1]
 
@@ -605,3 +606,29 @@ def test_a_trial_never_sees_categories_that_it_is_judged_by(flowers, rng):
     )
     found = changed_trials(plan_of(Diagonal(), informative=True), X, y, changed, [0, 0, 3])
     only_their_own_trial_is_as_before(*found)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_few_matrices_are_inverted_as_numpy_does(rng, size):
+    root = rng.normal(size=(30, size, size + 2))
+    matrix = root @ root.swapaxes(1, 2)
+    work = matrix.transpose(1, 2, 0).copy()
+    log_det = invert_few(work)
+    np.testing.assert_allclose(work.transpose(2, 0, 1), np.linalg.inv(matrix), rtol=1e-8)
+    np.testing.assert_allclose(log_det, np.linalg.slogdet(matrix)[1], rtol=1e-10)
+
+
+def test_clusters_are_kept_for_the_same_random_numbers_alone(rng):
+    device = torch.device("cpu")
+    engine = Engine(rng.normal(size=(60, 3)), scaling=Scaling.identity(3), device=device)
+    everyone = Assignment.everyone(1, device)
+
+    def means(seed):
+        generator = torch.Generator().manual_seed(seed)
+        start = stack_start(engine, everyone, 3, Diagonal(), generator)
+        return start.density.mean, torch.rand(3, generator=generator)
+
+    first, other, again = means(0), means(1), means(0)
+    assert not torch.equal(first[0], other[0])
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])

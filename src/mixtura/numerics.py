@@ -117,6 +117,24 @@ def invert_in_step(work: Tensor) -> Tensor:
     return -pivots.log_().sum(0)
 
 
+def invert_few(work: np.ndarray) -> np.ndarray:
+    """The same of an array, by the lower halves alone: of matrices whose number is small, that
+    takes about half the time."""
+    room, pivots = np.empty_like(work[0]), np.empty_like(work[0])
+    for at, pivot in enumerate(pivots):
+        column = np.concatenate([work[at, : at + 1], work[at + 1 :, at]])
+        np.reciprocal(column[at], out=pivot)
+        row = column * pivot
+        for place, factor in enumerate(column):
+            below = work[place, : place + 1]
+            below -= np.multiply(factor, row[: place + 1], out=room[: place + 1])
+        work[at, :at], work[at + 1 :, at], work[at, at] = row[:at], row[at + 1 :], -pivot
+    for place in range(len(work)):
+        below = work[place, : place + 1]
+        work[: place + 1, place] = np.negative(below, out=below)
+    return -np.log(pivots).sum(0)
+
+
 def is_positive_definite(matrix: Tensor) -> Tensor:
     """Whether each symmetric matrix (..., D, D) has a Cholesky factor."""
     return torch.linalg.cholesky_ex(matrix).info == 0

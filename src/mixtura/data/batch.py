@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -56,6 +56,22 @@ class Batch:
         if key not in self._kept:
             self._kept[key] = function()
         return self._kept[key]  # type: ignore[return-value]
+
+    def once_drawn(
+        self, key: object, generator: torch.Generator, function: Callable[[], Answer]
+    ) -> Answer:
+        """What follows from the rows and from random numbers: the same from the same ones.
+
+        The last answer to each key is kept.
+        """
+        kept = self.once(key, dict[bytes, tuple[Answer, Tensor]])
+        state = generator.get_state().numpy().tobytes()
+        if state not in kept:
+            kept.clear()
+            kept[state] = function(), generator.get_state()
+        found, after = kept[state]
+        generator.set_state(after)
+        return found
 
     def take(self, index: slice | Tensor) -> Batch:
         """The rows at `index` (slice, mask or indices)."""
@@ -111,14 +127,8 @@ class Batch:
         Every copy loses a share of its features of its own, `share` on average. The same random
         numbers give the same batch, with what is kept of it.
         """
-        key = share, generator.get_state().numpy().tobytes()
-        kept = self.once("punched", dict[tuple[float, bytes], tuple[Batch, Tensor]])
-        if key not in kept:
-            kept.clear()
-            kept[key] = self._punched(share, generator), generator.get_state()
-        found, state = kept[key]
-        generator.set_state(state)
-        return found
+        punched = partial(self._punched, share, generator)
+        return self.once_drawn(("punched", share), generator, punched)
 
     def _punched(self, share: float, generator: torch.Generator) -> Batch:
         rate = 2.0 * share * torch.rand(len(self), 1, generator=generator)

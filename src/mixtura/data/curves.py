@@ -144,22 +144,22 @@ def _power(points: np.ndarray, n_values: int) -> _Curve:
     """The power under which points are most probable as Gaussian draws; 1 unless one is clearly."""
     to, log_slope = points, np.zeros_like(points)
     best = -0.5 * np.log(points.var()) + _CLEAR / n_values
-    for origin, side in ((np.median(points), 1.0), (points[0], 1.0), (points[-1], -1.0)):
-        unit = np.abs(points - origin).mean()
-        mapped, slopes = _yeo_johnson(side * (points - origin) / unit)
-        slopes = slopes - np.log(unit)
-        gain = slopes.mean(1) - 0.5 * np.log(mapped.var(1))
-        if gain.max() > best:
-            place = gain.argmax()
-            best, to, log_slope = gain[place], side * mapped[place], slopes[place]
+    origin = np.array([np.median(points), points[0], points[-1]])[:, None]
+    unit, side = np.abs(points - origin).mean(1)[:, None], np.array([[1.0], [1.0], [-1.0]])
+    mapped, slopes = _yeo_johnson(side * (points - origin) / unit)
+    slopes -= np.log(unit)[..., None]
+    gain = slopes.mean(2) - 0.5 * np.log(mapped.var(2))
+    if gain.max() > best:
+        start, exponent = np.unravel_index(gain.argmax(), gain.shape)
+        to, log_slope = side[start] * mapped[start, exponent], slopes[start, exponent]
     knots, place = np.unique(points, return_index=True)
     return _with_ends(*_apart(knots, to[place]), *np.exp(log_slope[[0, -1]]))
 
 
 def _yeo_johnson(u: np.ndarray) -> _Curve:
-    """(E, n) values under every exponent, and the logs of the slopes."""
-    exponent, size = _EXPONENTS[:, None], np.log1p(np.abs(u))
-    power = np.where(u >= 0, exponent, 2.0 - exponent)
+    """(S, E, n) values (S, n) under every exponent, and the logs of the slopes."""
+    u, exponent = u[:, None], _EXPONENTS[:, None]
+    size, power = np.log1p(np.abs(u)), np.where(u >= 0, exponent, 2.0 - exponent)
     flat = np.abs(power) < 1e-9
     value = np.where(flat, size, np.expm1(power * size) / np.where(flat, 1.0, power))
     return np.sign(u) * value, (power - 1.0) * size

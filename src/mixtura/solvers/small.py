@@ -90,7 +90,7 @@ def _steps_of(
     model: AnyMixture, objective: Objective, engine: Engine, prior: SpreadPrior | None
 ) -> _Steps[AnyMixture] | None:
     # Rows as they are kept, with what follows from them.
-    batch = next(iter(engine.chunks(max(len(engine), engine.chunk_rows(model.density)))))
+    batch = next(iter(engine.chunks(len(engine))))
     kind = kind_of(model.density, batch, prior)
     total = model.total_weight(engine.y, engine.weight).numpy()
     return None if kind is None else _Steps(model, objective, batch, kind, total)

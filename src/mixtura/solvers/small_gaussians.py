@@ -19,7 +19,7 @@ from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.patterns import Holes
 from mixtura.numerics import (
     floor_spectrum,
-    invert_in_step,
+    invert_few,
     is_positive_definite,
     tri_pack_index,
 )
@@ -210,17 +210,35 @@ class LowRank(Gaussians):
 
 
 class Patterns:
-    """Which entries of rows are observed: `seen` (n, D), and the inverses of a matrix of each."""
+    """Which entries of rows are observed: `seen` (n, D), and the inverses of a matrix of each.
+
+    Features that are missing together, as indicators are, share their sums.
+    """
 
     def __init__(self, observed: torch.Tensor) -> None:
-        patterns, self.place = Holes(observed).distinct
+        found = Holes(observed)
+        patterns, self.place = found.distinct
         self.seen, self.patterns = (each.double().numpy() for each in (observed, patterns))
+        columns, self._column = (each.numpy() for each in found.columns)
+        self._own = columns.astype(float)  # (n, U)
+        self._member = np.eye(columns.shape[1])[self._column]  # (D, U)
+        _, first = np.unique(self._column, return_index=True)
+        self._of_pattern = self.patterns[:, first].T
+
+    def over_observed(self, values: np.ndarray) -> np.ndarray:
+        """(m, D) to (m, P): sums over what each pattern has."""
+        apart = self._member.shape[1] == len(self._member)
+        return (values if apart else values @ self._member) @ self._of_pattern
+
+    def over_rows(self, values: np.ndarray) -> np.ndarray:
+        """(m, n) to (m, D): sums over the rows that have each feature."""
+        return (values @ self._own)[:, self._column]
 
     def inverted(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of (R, R, K, P), one per pattern: inverses (R, R, K, P); log determinants (K, n)."""
         matrix = np.ascontiguousarray(matrix)
-        log_det = invert_in_step(torch.from_numpy(matrix.reshape(*matrix.shape[:2], -1)))
-        return matrix, log_det.numpy().reshape(matrix.shape[2:])[:, self.place]
+        log_det = invert_few(matrix.reshape(*matrix.shape[:2], -1))
+        return matrix, log_det.reshape(matrix.shape[2:])[:, self.place]
 
     def times(self, matrix: np.ndarray, vectors: np.ndarray) -> np.ndarray:
         """(R, R, K, P) times the rows (R, K, n) that have the pattern."""
@@ -240,7 +258,6 @@ class LowRankOfHoles(LowRank):
         super().__init__(density, x, imagined)
         self._holes, self.sizes = holes, holes.seen.sum(1)
         self._rows = np.concatenate([x, holes.seen, x * x], 1)
-        self._seen_or_not = np.concatenate([holes.seen, np.ones((len(x), 1))], 1)
         pack = tri_pack_index(len(self._eye), torch.device("cpu"))
         self._left, self._right, self._whole = (each.numpy() for each in pack)
 
@@ -253,7 +270,7 @@ class LowRankOfHoles(LowRank):
         if len(self._eye):
             scaled = loading * weight
             packed = loading[self._left] * scaled[self._right]
-            gram = packed.reshape(-1, size) @ self._holes.patterns.T
+            gram = self._holes.over_observed(packed.reshape(-1, size))
             gram = gram.reshape(*packed.shape[:2], -1)[self._whole]  # (R, R, K, P)
             gram[*np.diag_indices(len(gram))] += 1.0
             inverse, inner = self._holes.inverted(gram)
@@ -269,9 +286,9 @@ class LowRankOfHoles(LowRank):
     def _expected(self, share: np.ndarray, rows: np.ndarray) -> Expected:
         """What is missing is as expected, but for its own spread."""
         (mean, diagonal, loading), size = self._parameters, self.x.shape[1]
-        first, mass, second = np.split(share @ self._rows, 3, 1)
+        first, mass, square = np.split(share @ self._rows, 3, 1)
         by_one = first - mass * mean
-        residual = second + diagonal * (rows.sum(1)[:, None] - rows @ self._holes.seen)
+        residual = square + diagonal * (rows.sum(1)[:, None] - rows @ self._holes.seen)
         if not len(self._eye):
             none = np.zeros((len(mean), 0, 0))
             residual -= mean * (first + by_one)
@@ -280,17 +297,16 @@ class LowRankOfHoles(LowRank):
         pull = share * latent
         squares = inverse[self._left, self._right][..., self._holes.place] * rows
         squares += pull[self._left] * latent[self._right]
-        squares = (squares.reshape(-1, len(self.x)) @ self._seen_or_not).reshape(
-            *squares.shape[:2], -1
-        )[self._whole]  # (R, R, K, D + 1)
+        second = squares.sum(2)[self._whole].transpose(2, 0, 1)
+        by_feature = self._holes.over_rows(squares.reshape(-1, len(self.x)))
+        by_feature = by_feature.reshape(*squares.shape[:2], -1)[self._whole]  # (R, R, K, D)
         sums = pull.reshape(-1, len(self.x)) @ self._rows[:, : 2 * size]
         cross, total = np.split(sums.reshape(*pull.shape[:2], -1), 2, 2)
         by_factors = cross - mean * total
-        by_factors -= np.einsum("ijkd,jkd->ikd", squares[..., :-1], loading)
+        by_factors -= np.einsum("ijkd,jkd->ikd", by_feature, loading)
         by_one -= (loading * total).sum(0)
         residual -= mean * (first + by_one) + (loading * (cross + by_factors)).sum(0)
-        moments = squares[..., -1].transpose(2, 0, 1), pull.sum(2).T
-        return Expected(by_factors.swapaxes(0, 1), by_one, residual, *moments)
+        return Expected(by_factors.swapaxes(0, 1), by_one, residual, second, pull.sum(2).T)
 
 
 class FullCovariance(Gaussians):

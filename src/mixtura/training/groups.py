@@ -119,6 +119,9 @@ class Groups:
     engine: Engine
     sees: Tensor
     label: Tensor
+    _parts: dict[tuple[int, ...], tuple[Engine, Assignment]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def everyone(cls, engine: Engine, n_groups: int = 1, folds: Folds | None = None) -> Groups:
@@ -148,8 +151,14 @@ class Groups:
 
     def part(self, classes: Sequence[int]) -> tuple[Engine, Assignment]:
         """The rows of some classes, and which of them are in which group: trial by trial."""
+        key = tuple(classes)
+        if key in self._parts:
+            return self._parts[key]
         sees = self.sees[:, list(classes)].flatten(0, 1)
-        return self.engine.only(sees.any(0)[self.engine.y]), Assignment(sees, self.label)
+        part = self.engine.only(sees.any(0)[self.engine.y]), Assignment(sees, self.label)
+        if len(self.sees) > 1:  # others may try these rows
+            self._parts[key] = part
+        return part
 
     def portions(self, classes: Sequence[int]) -> list[list[int]]:
         """The classes in portions that are worked on together."""
@@ -188,11 +197,13 @@ class Folds:
     number : (n,) the fold of each row; -1 for rows that are never held out.
     held_out : the fold that each trial does without.
     kept : what missing entries of the rows of an engine tell, for all who learn from these.
+    groups : the rows of each class, likewise.
     """
 
     number: Tensor
     held_out: Sequence[int]
     kept: dict[Engine, HoleEvidence] = field(default_factory=dict, repr=False, compare=False)
+    groups: dict[Engine, Groups] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def none(cls, engine: Engine) -> Folds:

@@ -176,8 +176,9 @@ class Plan:
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
     ) -> list[Trained]:
         """EM on the labeled rows of every class, in every trial."""
-        groups = Groups.by_class(engine, len(self.log_prior), folds)
-        start = fit_groups(groups, self.counts, self.recipe, generator, progress)
+        if engine not in folds.groups:
+            folds.groups[engine] = Groups.by_class(engine, len(self.log_prior), folds)
+        start = fit_groups(folds.groups[engine], self.counts, self.recipe, generator, progress)
         return start.joined(self.log_prior.to(engine.device), self.learn_prior)
 
     def objective(self, engine: Engine) -> Objective:

@@ -85,7 +85,10 @@ def stack_start(
     `informative` lets components also differ in which entries are absent; `own_units` measures
     distances by the deviations of these rows.
     """
-    batch = engine.subsample(_MOST_ROWS, generator).all_rows().to(torch.float64)
+    some = engine.subsample(_MOST_ROWS, generator)
+    kept = some.uniform and some.view is None  # with what follows from them
+    rows = next(iter(some.chunks(len(some)))) if kept else some.all_rows()
+    batch = rows.to(torch.float64)
     absent, scaling, levels = batch.lacks(), engine.scaling, engine.levels
     if scaling.atoms is not None:
         batch, levels = _beside_codes(batch, scaling.atoms), levels + scaling.atoms.levels
@@ -94,7 +97,11 @@ def stack_start(
     if own_units:
         deviation = numbers.std(0)
         numbers = numbers / torch.where(deviation > 0, deviation, 1.0)
-    labels = cluster(numbers, weight, n_components, generator)
+    labels = rows.once_drawn(
+        ("clusters", n_components, own_units, assignment.sees.cpu().numpy().tobytes()),
+        generator,
+        lambda: cluster(numbers, weight, n_components, generator),
+    )
     membership = torch.nn.functional.one_hot(labels, n_components) * weight[..., None]
     membership = _share_with_empty(membership, weight).flatten(1)
     # Holes are filled from rows of the same kind: whoever sees the one also sees the others.
