@@ -16,15 +16,24 @@ from mixtura import (
     MixtureRegressor,
     SequenceMixtureClassifier,
 )
+from mixtura.answers.class_sums import class_log_joints
 from mixtura.answers.subsets import Subsets, all_subsets, log_probs
 from mixtura.data.batch import Batch
-from mixtura.densities import Density, DiagonalGaussian, FullGaussian, LowRank, Student
+from mixtura.densities import (
+    Density,
+    DiagonalGaussian,
+    FullGaussian,
+    LowRank,
+    LowRankGaussian,
+    Student,
+)
 from mixtura.exceptions import (
     DegenerateDataWarning,
     InvalidInputError,
     NoDensityError,
     UnsupportedError,
 )
+from mixtura.models.mixture import Layout, Mixture
 from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS
 
@@ -397,13 +406,17 @@ def some_gaussians(n_features, n_components, generator):
     return FullGaussian(mean=mean, factor=factor, floor=1e-3)
 
 
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("kind", ["full", "diagonal", "student"])
-def test_log_probs_are_those_of_masked_rows(kind, nested, generator):
+@pytest.mark.parametrize("orders", [None, [[0, 1, 2, 3], [2, 0, 3, 1]]])
+@pytest.mark.parametrize("kind", ["full", "low rank", "diagonal", "student"])
+def test_log_probs_are_those_of_masked_rows(kind, orders, generator):
     density = some_gaussians(6, 3, generator)
     if kind == "diagonal":
         variance = density.covariances().diagonal(dim1=1, dim2=2)
         density = DiagonalGaussian(mean=density.mean, variance=variance, floor=1e-3)
+    if kind == "low rank":
+        loading = torch.randn(3, 6, 1, generator=generator).double()
+        variance = density.covariances().diagonal(dim1=1, dim2=2)
+        density = LowRankGaussian(mean=density.mean, diagonal=variance, loading=loading, floor=1e-3)
     if kind == "student":
         member = torch.ones(40, 2, dtype=torch.float64)
         rows = torch.randn(40, 6, generator=generator).double()
@@ -412,20 +425,47 @@ def test_log_probs_are_those_of_masked_rows(kind, nested, generator):
     observed[:, 2] = False
     x = torch.randn(4, 6, generator=generator).double() * observed
     batch = Batch(x, observed, torch.full((4,), -1), torch.ones(4).double())
-    subsets = Subsets([(0, 3), (5,), (1,), (4,)], nested)
+    subsets = Subsets([(0, 3), (5,), (1,), (4,)], orders and np.array(orders))
     found = log_probs(density, batch, subsets)
     by_hand = log_probs.dispatch(Density)(density, batch, subsets)
     torch.testing.assert_close(found, by_hand, rtol=1e-10, atol=1e-10)
-    assert len(found) == (5 if nested else 16)
+    assert len(found) == (10 if orders else 16)
+
+
+@pytest.mark.parametrize("orders", [None, [[0, 1, 2, 3, 4], [3, 0, 4, 2, 1]]])
+@pytest.mark.parametrize("apart", [1.0, 100.0])
+def test_sums_over_many_components_are_those_of_masked_rows(apart, orders, generator):
+    """Also where no component of a class is near, and all products are zero."""
+    counts, told = (30, 7), torch.rand(3, 6, generator=generator) < 0.8
+    mean = apart * torch.randn(37, 6, generator=generator).double()
+    weight = torch.randn(37, generator=generator).double()
+    density = DiagonalGaussian(mean=mean, variance=torch.ones_like(mean), floor=1e-3)
+    prior = torch.tensor([0.3, 0.7]).double().log()
+    mixture = Mixture(density, weight, Layout(counts), prior)
+    x = apart * torch.randn(3, 6, generator=generator).double()
+    batch = Batch(x * told, told, torch.full((3,), -1), torch.ones(3).double())
+    subsets = Subsets([(0, 3), (5,), (1,), (4,), (2,)], orders and np.array(orders))
+    found = class_log_joints(mixture, batch, subsets)
+    for kept, own in zip(subsets.columns(6), found, strict=True):
+        seen = told & torch.from_numpy(kept)
+        normal = torch.distributions.Normal(mean, 1.0).log_prob(x[:, None])
+        joint = (
+            (normal * seen[:, None]).sum(2) + weight + prior.repeat_interleave(torch.tensor(counts))
+        )
+        by_hand = torch.stack([part.logsumexp(1) for part in joint.split(counts, 1)], 1)
+        torch.testing.assert_close(own, by_hand, rtol=1e-10, atol=1e-10)
 
 
 def test_subsets_count_in_binary():
     assert all_subsets(2).tolist() == [[False, False], [True, False], [False, True], [True, True]]
 
 
-def test_progress_shows_the_standard_errors(wine, wine_model, monkeypatch):
-    seen = []
-    monkeypatch.setattr(Progress, "step", lambda self, record: seen.append(record["objective"]))
+def test_progress_shows_the_standard_errors(wine, wine_model, monkeypatch, clock):
+    """After two pairs of orders, and then about every ten seconds."""
+    seen, clock.tick = [], 1.0
+    monkeypatch.setattr(
+        Progress, "step", lambda _, record, count: seen.append((count, record["objective"]))
+    )
     wine_model.explain(wine[0][:1, :9], method="permutation")
-    assert len(seen) == 32
-    assert seen[-1] < seen[1]
+    assert [count for count, _ in seen] == [2, 5, 11, 14]
+    assert seen[-1][1] < seen[0][1]

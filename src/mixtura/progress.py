@@ -97,12 +97,12 @@ class Progress:
         self._stage = self.seconds, self._meter.rows
         self._display.start(stage, total)
 
-    def step(self, record: Record) -> bool:
-        """One iteration is done; True once a callback has asked to stop, or time is up."""
+    def step(self, record: Record, count: int = 1) -> bool:
+        """Iterations are done; True once a callback has asked to stop, or time is up."""
         seconds = self.seconds
         record = {**record, "seconds": seconds}
         self.history.append(record)
-        self._display.step(record, self._speed(seconds))
+        self._display.step(record, self._speed(seconds), count)
         self.stopped |= any([callback(record) is True for callback in self._callbacks])
         self.stopped |= self.time_spent >= 1.0
         if self._whole is not None:
@@ -158,7 +158,7 @@ class _Silent:
     def start(self, stage: str, total: int) -> None:
         """Show nothing."""
 
-    def step(self, record: Record, speed: float) -> None:
+    def step(self, record: Record, speed: float, count: int) -> None:
         """Show nothing."""
 
     def rows(self, done: int, total: int, speed: float) -> None:
@@ -184,8 +184,8 @@ class _Lines(_Silent):
             self._shown = now
             print(f"{self._stage} {self._done}/{self._total}: {_passed(done, total, speed)}")
 
-    def step(self, record: Record, speed: float) -> None:
-        self._done += 1
+    def step(self, record: Record, speed: float, count: int) -> None:
+        self._done += count
         now = time.perf_counter()
         if now - self._shown < 1.0 and self._done < self._total:
             return
@@ -222,9 +222,9 @@ class _Bars(_Silent):
         for task in self._bar.tasks[-1:]:
             self._bar.update(task.id, state=_passed(done, total, speed))
 
-    def step(self, record: Record, speed: float) -> None:
+    def step(self, record: Record, speed: float, count: int) -> None:
         state = f"{describe(record)}, {speed:,.0f} rows/s"
-        self._bar.update(self._bar.task_ids[-1], advance=1, state=state)
+        self._bar.update(self._bar.task_ids[-1], advance=count, state=state)
 
     def _finish(self) -> None:
         for task in self._bar.tasks[-1:]:

@@ -24,6 +24,7 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import Observations
+from mixtura.numerics import spawn
 from mixtura.progress import Progress, Record
 
 OUTPUTS = ("probability", "log_odds", "log_density")
@@ -34,6 +35,8 @@ METHODS = ("auto", "exact", "permutation")
 _EXACT, _MOST_EXACT = 13, 20
 #: Orders that are drawn and their reverses, and those that it takes to tell a standard error.
 _PAIRS, _FEWEST_PAIRS = 32, 2
+#: Seconds that the orders of a round take at most, or as long as all before them.
+_ROUND = 10.0
 #: Numbers that a chunk may hold.
 _NUMBERS = 20_000_000
 #: Columns of the user, in groups that come and go together.
@@ -153,7 +156,8 @@ class _Block:
 class _Shapley:
     """Shapley values of rows that are given, by one way or another.
 
-    What they say: values (m, n, C) of the groups of a block, and the answer to nothing (n, C).
+    What they say, once or more often: values (R, m, n, C) of the groups of a block, and the answer
+    to nothing (n, C).
     """
 
     question: Question
@@ -162,18 +166,28 @@ class _Shapley:
     def exact(self, block: _Block) -> tuple[Tensor, Tensor]:
         """From all subsets."""
         found = self._values(block, Subsets(block.groups))
-        return torch.einsum("ms,snc->mnc", shapley_weights(len(block.groups)), found), found[0]
+        weights = shapley_weights(len(block.groups))
+        return (weights @ found.flatten(1)).view(1, -1, *found.shape[1:]), found[0]
 
-    def in_order(self, block: _Block, order: Tensor) -> tuple[Tensor, Tensor]:
-        """What each group adds to those before it."""
-        found = self._values(block, Subsets([block.groups[at] for at in order], nested=True))
-        return found.diff(dim=0)[order.argsort()], found[0]
+    def in_orders(self, block: _Block, orders: np.ndarray) -> tuple[Tensor, Tensor]:
+        """What each group adds to those before it, (R, m, n, C), in orders (R, m) of them."""
+        found = self._values(block, Subsets(block.groups, orders)).unflatten(0, (len(orders), -1))
+        each, place = np.arange(len(orders))[:, None], orders.argsort(1)
+        return found.diff(dim=1)[each, place], found[0, 0]
 
-    def in_random_orders(self, block: _Block, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The mean over a random order and its reverse."""
-        order = torch.randperm(len(block.groups), generator=generator)
-        one, base = self.in_order(block, order)
-        return 0.5 * (one + self.in_order(block, order.flip(0))[0]), base
+    def in_random_orders(
+        self, block: _Block, count: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The means over random orders and their reverses, (count, m, n, C)."""
+        size = len(block.groups)
+        orders = np.stack([torch.randperm(size, generator=generator) for _ in range(count)])
+        found, base = self.in_orders(block, np.vstack([orders, orders[:, ::-1]]))
+        return 0.5 * (found[:count] + found[count:]), base
+
+    def most_pairs(self, block: _Block) -> int:
+        """Orders that may be looked at together: of each, columns are sorted for all components."""
+        per_subset = self.question.cost * (1 + self.rows.values.shape[1])
+        return max(1, _NUMBERS // (2 * per_subset * (len(block.groups) + 1)))
 
     def _values(self, block: _Block, subsets: Subsets) -> Tensor:
         """(s, n, C) answers, from as many rows at a time as may be held."""
@@ -194,11 +208,11 @@ class _Means:
         self.base = torch.zeros(n_rows, n_outputs, dtype=torch.float64)
 
     def add(self, block: _Block, said: tuple[Tensor, Tensor]) -> None:
-        at, values = np.ix_(block.rows, block.players), said[0].transpose(0, 1)
+        at, values = np.ix_(block.rows, block.players), said[0].transpose(1, 2)
         self.base[block.rows] = said[1]
-        self._sums[at] += values
-        self._squares[at] += values.square()
-        self._counts[block.rows] += 1
+        self._sums[at] += values.sum(0)
+        self._squares[at] += values.square().sum(0)
+        self._counts[block.rows] += len(values)
 
     @property
     def values(self) -> Tensor:
@@ -260,17 +274,23 @@ def _means(
     shapley, means = _Shapley(question, rows), _Means(len(rows), len(players.names), question.size)
     for block in blocks:
         if adds_up:
-            means.add(block, shapley.in_order(block, torch.arange(len(block.groups))))
+            means.add(block, shapley.in_orders(block, np.arange(len(block.groups))[None]))
         elif len(block.groups) <= most:
             means.add(block, shapley.exact(block))
+    own = [(block, spawn(generator)) for block in many]
+    most, done = min(map(shapley.most_pairs, many), default=0), 0
     progress.start("random orders", _PAIRS if many else 0)
-    for number in range(_PAIRS if many else 0):
-        for block in many:
-            means.add(block, shapley.in_random_orders(block, generator))
-        record: Record = {"iteration": number, "objective": float(means.errors.max())}
-        if progress.step(record) and number + 1 >= _FEWEST_PAIRS:
+    while many and done < _PAIRS:
+        pace = done / max(progress.seconds, 1e-9)
+        wanted = min(max(done, pace * _ROUND), pace * progress.seconds_left, most, _PAIRS - done)
+        count = max(1, int(wanted)) if done else min(_FEWEST_PAIRS, most)
+        for block, draws in own:
+            means.add(block, shapley.in_random_orders(block, count, draws))
+        done += count
+        record: Record = {"iteration": done, "objective": float(means.errors.max())}
+        if progress.step(record, count) and _FEWEST_PAIRS <= done < _PAIRS:
             warn(
-                f"max_time allowed {number + 1} of {_PAIRS} pairs of random orders: error_std "
+                f"max_time allowed {done} of {_PAIRS} pairs of random orders: error_std "
                 "says how far the values may be off. Remedy: fewer rows, groups of columns, or "
                 "more time.",
                 DegenerateDataWarning,

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mixtura.answers.cells import Cells
-from mixtura.answers.subsets import Subsets, log_probs, with_means
+from mixtura.answers.class_sums import class_log_joints
+from mixtura.answers.subsets import Subsets, with_means
 from mixtura.data.batch import Batch
 from mixtura.data.given import Device
 from mixtura.data.matrix import Matrix
@@ -118,7 +119,7 @@ class ClassQuestion:
             return self._shown(self.model.settled(found[0]))
         others = [replace(self, model=each)._own_values(rows, subsets) for each in blend.members]
         every = torch.stack([found[0], *(own for own, _ in others)])
-        return self._shown(blend.averaged(every.flatten(1, 2), found[1]).view_as(found[0]))
+        return self._shown(blend.averaged(every, found[1]))
 
     def _numbers(self, rows: Observations, subsets: Subsets) -> Tensor:
         """(s, n, 1) what a network expects."""
@@ -129,16 +130,14 @@ class ClassQuestion:
         return torch.from_numpy(self.model.predicted(outputs)).view(-1, len(rows), 1)
 
     def _own_values(self, rows: Observations, subsets: Subsets) -> tuple[Tensor, Tensor]:
-        """What the model itself says in logs, (s, n, C), and shares that are missing, (s n,)."""
+        """What the model itself says in logs, (s, n, C), and shares missing, (s, n) or (s, 1)."""
         if isinstance(rows, Matrix) and isinstance(self._source, Mixture):
             joint, missing = self._of_mixture(self._source, rows, subsets)
         else:
             joint, missing = self._of_any(rows, subsets)
         if self.output == "log_density":
-            found = joint.logsumexp(1, keepdim=True)
-        else:
-            found = self.model.calibrated(joint, missing)
-        return found.unflatten(0, (-1, len(rows))), missing
+            return joint.logsumexp(-1, keepdim=True), missing
+        return self.model.calibrated(joint, missing), missing
 
     def _shown(self, log_values: Tensor) -> Tensor:
         if self.output == "log_density":
@@ -152,7 +151,7 @@ class ClassQuestion:
     def _of_mixture(
         self, mixture: Mixture, rows: Matrix, subsets: Subsets
     ) -> tuple[Tensor, Tensor]:
-        """Class log-joints (s n, C), and shares of the columns that are missing, (s n,)."""
+        """Class log-joints (s, n, C), and shares of the columns that are missing, (s, 1)."""
         engine = self.model.engine(rows, self.device)
         subsets = subsets.spread(self.model.scaling.origin)
         batch = engine.all_rows()
@@ -160,9 +159,9 @@ class ClassQuestion:
         kept = torch.from_numpy(subsets.columns(engine.n_features)).to(engine.device)
         if batch.observed is not None:
             kept = kept & batch.observed[0]
-        found = log_probs(mixture.density, batch.to(torch.float64), subsets).flatten(0, 1)
-        missing = replace(batch, observed=kept).missing_share().repeat_interleave(len(rows))
-        return mixture.by_class(mixture.weighted(found)).cpu(), missing.cpu()
+        joint = class_log_joints(mixture, batch.to(torch.float64), subsets)
+        missing = replace(batch, observed=kept).missing_share()[:, None]
+        return joint.cpu(), missing.cpu()
 
     def _of_any(self, rows: Observations, subsets: Subsets) -> tuple[Tensor, Tensor]:
         """The same by the answers to rows with holes, of any model."""
@@ -172,7 +171,7 @@ class ClassQuestion:
             joint = run_over(self.model.mixture, engine, log_density)[:, None]
         else:
             joint = torch.from_numpy(self.model.class_log_joint(engine))
-        return joint, missing
+        return joint.unflatten(0, (-1, len(rows))), missing.unflatten(0, (-1, len(rows)))
 
     def adds_up(self) -> bool:
         source, calibration = self._source, self.model.calibration

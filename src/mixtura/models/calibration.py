@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from mixtura.parts import storable
@@ -42,16 +41,15 @@ class Calibration:
     def log_proba(
         self, class_log_joint: Tensor, missing: Tensor | None = None, evidence: Tensor | float = 0.0
     ) -> Tensor:
-        """Calibrated log posteriors (n, C) of rows with a share (n,) of their features missing.
+        """Calibrated log posteriors (..., C) of rows with shares (...) of their features missing.
 
-        `evidence` (n, C) for the classes comes on top, as it is.
+        `evidence` (..., C) for the classes comes on top, as it is.
         """
         joint = class_log_joint / self.temperature
         if missing is not None:
             reach = (1.0 - missing) ** self.fade
-            joint = class_log_joint / (self.temperature**reach)[:, None]
-        sharp = (joint + evidence).log_softmax(1)
+            joint = class_log_joint / (self.temperature**reach)[..., None]
+        joint = joint + evidence
         if self.doubt == 0.0:
-            return sharp
-        guess = sharp.new_tensor(math.log(self.doubt / sharp.shape[1]))
-        return torch.logaddexp(sharp + math.log1p(-self.doubt), guess)
+            return joint.log_softmax(-1)
+        return (joint.softmax(-1) * (1.0 - self.doubt) + self.doubt / joint.shape[-1]).log()

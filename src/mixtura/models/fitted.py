@@ -145,18 +145,18 @@ class Blend:
         return self.averaged(torch.stack([first, *others]), missing)
 
     def averaged(self, log_proba: Tensor, missing: Tensor) -> Tensor:
-        """(n, C) log p(c | x) of rows that lack a share (n,), from what all say (1 + M, n, C).
+        """(..., C) log p(c | x) of rows that lack shares (...), of what all say (1 + M, ..., C).
 
         What another model does not say of a row, the first one does.
         """
         if not any(isinstance(each.model, Summarized) for each in self.members):
             found = self.calibration.log_proba(log_average(log_proba, self.weights), missing)
         else:
-            say = log_proba[1:].logsumexp(2, keepdim=True).amin(0).clamp_max(0.0)
-            average = log_average(log_proba.log_softmax(2), self.weights)
+            say = log_proba[1:].logsumexp(-1, keepdim=True).amin(0).clamp_max(0.0)
+            average = log_average(log_proba.log_softmax(-1), self.weights)
             found = self.calibration.log_proba(average, missing) + say
             found = torch.logaddexp(found, log_proba[0] + (-say.expm1()).log())
-        return torch.where(missing[:, None] == 1.0, log_proba[0], found)
+        return torch.where(missing[..., None] == 1.0, log_proba[0], found)
 
 
 def _warn_of_other_holes(rows: Matrix, lacks: np.ndarray, schema: Schema) -> None:
@@ -177,8 +177,9 @@ def _warn_of_other_holes(rows: Matrix, lacks: np.ndarray, schema: Schema) -> Non
 
 
 def log_average(log_proba: Tensor, weights: np.ndarray) -> Tensor:
-    """(n, C) logs of the averages, by weights (M,), of probabilities whose logs are (M, n, C)."""
-    return (log_proba + torch.from_numpy(weights).log()[:, None, None]).logsumexp(0)
+    """(..., C) logs of averages, by weights (M,), of probabilities whose logs are (M, ..., C)."""
+    log_weight = torch.from_numpy(weights).log()
+    return (log_proba + log_weight.view(-1, *[1] * (log_proba.ndim - 1))).logsumexp(0)
 
 
 @storable
@@ -310,16 +311,16 @@ class Fitted:
         return run_over(self.model, engine, calibrated)
 
     def calibrated(self, class_log_joint: Tensor, missing: Tensor | None) -> Tensor:
-        """(n, C) log p(c | x) of rows that lack a share (n,) of their features, or nothing.
+        """(..., C) log p(c | x) of rows that lack shares (...) of their features, or nothing.
 
         Of summaries they add up to the share of a say that these have.
         """
         found = self.calibration.log_proba(class_log_joint, missing)
         if missing is not None:
-            blank = missing == 1.0
-            found[blank] = class_log_joint[blank].log_softmax(1)
+            blank = (missing == 1.0).expand(found.shape[:-1])
+            found[blank] = class_log_joint[blank].log_softmax(-1)
         if isinstance(self.model, Summarized):
-            found = found + class_log_joint.logsumexp(1, keepdim=True)
+            found = found + class_log_joint.logsumexp(-1, keepdim=True)
         return found
 
     def settled(self, log_proba: Tensor) -> Tensor:
