@@ -149,6 +149,25 @@ def test_numbers_that_are_categories_and_marks_of_missing_values(tmp_path, monke
     model = mixtura.load("model.safetensors")
     assert model.schema_.categories[4].tolist() == ["0", "1", "2", "3"]
     assert run("predict", "model.safetensors", "marked.csv", "--missing", "?").exit_code == 0
+    given = pd.read_csv("predictions.csv")
+    assert run("predict", "model.safetensors", "marked.csv").exit_code == 0  # the model knows
+    pd.testing.assert_frame_equal(pd.read_csv("predictions.csv"), given)
+    proba = model.predict_proba(
+        pd.read_csv("marked.csv", na_values="?", dtype={"place": str})[model.feature_names_in_]
+    )
+    np.testing.assert_allclose(given.filter(like="p(").to_numpy(), proba, atol=1e-12)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_that_are_left_out_may_hold_infinity(tmp_path, monkeypatch, suffix):
+    monkeypatch.chdir(tmp_path)
+    frame = table().assign(ratio=np.inf)
+    getattr(frame, f"to_{suffix}")(f"odd.{suffix}", index=False)
+    options = [f"odd.{suffix}", "--target", "flower", *PLAIN]
+    assert "infinity in the column 'ratio'" in error("fit", *options)
+    assert run("fit", *options, "--drop", "ratio").exit_code == 0
+    for question in ("predict", "evaluate"):
+        assert run(question, "model.safetensors", f"odd.{suffix}").exit_code == 0
 
 
 def test_unlabeled_rows_and_whole_numbers_as_classes(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def schema_of(model: Loaded) -> Schema:
 def target_of(model: Loaded) -> str | None:
     """The name of what the model predicts, if it knows it."""
     return getattr(model, "target_name_", None)
+
+
+def marks_of(model: Loaded, more: Collection[str] | None = None) -> list[str]:
+    """What marks missing values in tables: as in the file of training, and more."""
+    return [*map(str, getattr(model, "missing_marks_", ())), *(more or ())]
 
 
 def text_columns(model: Loaded) -> list[object]:

@@ -115,6 +115,7 @@ def read_frame(
     missing: Collection[str] = (),
     text: Collection[object] = (),
     known: Collection[object] | None = None,
+    unused: Collection[object] = (),
 ) -> pd.DataFrame:
     """Read a table.
 
@@ -125,6 +126,7 @@ def read_frame(
     missing : what marks missing values beside empty fields and pandas' usual marks.
     text : columns whose cells are text even where they look like numbers.
     known : columns that are used; of delimited text, the cells of others stay as they are written.
+    unused : columns that are not: they may hold anything.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
@@ -137,14 +139,14 @@ def read_frame(
         )
     if kind == "text":
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            return read_text(stream, path.name, missing, text, known)  # type: ignore[arg-type]
+            return read_text(stream, path.name, missing, text, known, unused)  # type: ignore[arg-type]
     try:
         frame = _read_excel(path) if kind == "excel" else _read_arrow(path, kind)
     except (InvalidInputError, FileFormatError):
         raise
     except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
         raise FileFormatError(f"{path.name} is damaged or no {kind} file ({error}).") from error
-    return _checked(as_text(without_marks(frame, missing), text), path.name)
+    return _checked(as_text(without_marks(frame, missing), text), path.name, known, unused)
 
 
 def read_text(
@@ -153,6 +155,7 @@ def read_text(
     missing: Collection[str] = (),
     text: Collection[object] = (),
     known: Collection[object] | None = None,
+    unused: Collection[object] = (),
     most_columns: int = 100_000,
 ) -> pd.DataFrame:
     """The same for delimited text; `label` is what messages call it."""
@@ -193,7 +196,7 @@ def read_text(
         ) from error
     except (gzip.BadGzipFile, UnicodeError) as error:
         raise FileFormatError(f"{label} is damaged ({error}).") from error
-    return _checked(_ungrouped(frame, decimal, text), label)
+    return _checked(_ungrouped(frame, decimal, text), label, known, unused)
 
 
 def _check_packages(kind: str) -> None:
@@ -203,12 +206,21 @@ def _check_packages(kind: str) -> None:
             raise ImportError(f"Files of the kind {kind} need {package}: pip install {remedy}.")
 
 
-def _checked(frame: pd.DataFrame, label: str) -> pd.DataFrame:
+def _checked(
+    frame: pd.DataFrame,
+    label: str,
+    known: Collection[object] | None,
+    unused: Collection[object],
+) -> pd.DataFrame:
     if not len(frame):
         raise FileFormatError(f"{label} has names of columns and no rows: put rows below them.")
-    infinite = np.isinf(frame.select_dtypes("float").to_numpy()).any(0)
+    used = (frame.columns if known is None else frame.columns.intersection([*known])).difference(
+        [*unused], sort=False
+    )
+    numbers = frame[used].select_dtypes("float")
+    infinite = np.isinf(numbers.to_numpy()).any(0)
     if infinite.any():
-        name = frame.select_dtypes("float").columns[infinite.argmax()]
+        name = numbers.columns[infinite.argmax()]
         raise InvalidInputError(
             f"{label} holds infinity in the column {name!r}: leave the field empty where a value "
             "is not known."

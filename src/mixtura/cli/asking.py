@@ -13,6 +13,7 @@ from mixtura.asking import (
     class_of,
     is_density,
     load_model,
+    marks_of,
     reasons,
     schema_of,
     target_of,
@@ -53,8 +54,8 @@ class Asked:
             check_table_place(out, model, data)
         found = load_model(model, question)
         names, target = schema_of(found).names, target_of(found)
-        known = None if out is None or names is None else [*names, target]
-        frame = read_frame(data, missing or (), text_columns(found), known)
+        known = None if names is None else [*names, target]
+        frame = read_frame(data, marks_of(found, missing), text_columns(found), known)
         check_columns(frame, kept or [], "--id")
         unused = [target, *(name for name in kept or () if name not in (names or (name,)))]
         return cls(found, frame, frame.drop(columns=unused, errors="ignore"), kept)

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from mixtura.asking import predictions, target_of, text_columns
+from mixtura.asking import marks_of, predictions, target_of, text_columns
 from mixtura.cli.columns import check_columns, note_replaced
 from mixtura.cli.output import Facts
 from mixtura.data.given import Loaded
@@ -74,11 +74,11 @@ class Large:
         if out.suffix.lower() not in (".parquet", ".pq"):
             raise InvalidInputError(f"--out {out}: what is read from large files goes to .parquet.")
         check_place(out, *map(Path, self.files))
-        counts = Counter[str]()
+        counts, marks = Counter[str](), marks_of(model, missing)
         check_columns(self.head(), kept or [], "--id")
 
         def answered(batch: pa.RecordBatch) -> pa.Table:
-            frame = as_text(without_marks(batch.to_pandas(), missing), text_columns(model))
+            frame = as_text(without_marks(batch.to_pandas(), marks), text_columns(model))
             X = frame.drop(columns=[target_of(model)], errors="ignore")
             found = predictions(model, X, coverage, outliers)
             if hasattr(model, "classes_"):

@@ -44,7 +44,8 @@ class Source:
 
     def rows(self) -> Rows:
         """The columns to learn from, and the target."""
-        frame = read_frame(self.data, self.missing or (), self.categorical or ())
+        unused = [*(self.drop or ()), *(self.id or ())]
+        frame = read_frame(self.data, self.missing or (), self.categorical or (), unused=unused)
         X = self._features(frame)
         return X, None if self.target is None else self._target(frame[self.target])
 
@@ -192,8 +193,9 @@ class Task:
         return {"test_rows": len(self.test[0]), **scores(self.model, *self.test)}
 
     def save(self) -> Path:
-        """Write the model file; it knows the name of its target."""
+        """Write the model file; it knows the name of its target, and marks of missing values."""
         self.model.target_name_ = self.source.target
+        self.model.missing_marks_ = self.source.missing or []
         self.model.save(self.out)
         return self.out
 

@@ -73,6 +73,8 @@ class Estimator(BaseEstimator):
     verbose: int = 0
     #: Of the column that is predicted, where `mixtura fit` has read it.
     target_name_: str | None = field(init=False)
+    #: What marked missing values in the file that it has read.
+    missing_marks_: list[str] = field(init=False)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""

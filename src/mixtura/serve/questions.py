@@ -15,6 +15,7 @@ import pandas as pd
 from mixtura.asking import (
     class_of,
     is_density,
+    marks_of,
     predictions,
     reasons,
     schema_of,
@@ -245,6 +246,7 @@ class Questions:
         frame = read_text(
             io.BytesIO(body),
             "the table",
+            marks_of(self.model),
             text=text_columns(self.model),
             known=names and [*names, target_of(self.model)],
             most_columns=widest,
