@@ -51,6 +51,13 @@ REFUSED = {
     "all NaN": (X, np.full(30, np.nan), {}, "no labeled row.*unlabeled=None"),
     "all None": (X, np.full(30, None), {}, "no labeled row"),
     "continuous y": (X, np.linspace(0, 1, 30), {}, "Unknown label type"),
+    "rounded y": (
+        X,
+        np.where(Y == 0, 0.1 + 0.2, 0.3),
+        {},
+        r"0\.3 and 0\.30000000000000004, .*round",
+    ),
+    "rounded text": (X, np.where(Y == 0, "0.3", "0.30000000000000004"), {}, "by rounding alone"),
     "infinite label": (X, np.where(Y == 0, np.inf, Y), {}, "infinity"),
     "negative weight": (X, Y, {"sample_weight": np.where(Y == 0, -1.0, 1.0)}, "not negative"),
     "NaN weight": (X, Y, {"sample_weight": np.full(30, np.nan)}, "finite"),

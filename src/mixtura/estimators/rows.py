@@ -36,7 +36,8 @@ from mixtura.models.held_back import HeldBack
 if TYPE_CHECKING:
     from mixtura.estimators.classifying import ModelClassifier
 
-
+#: Shares of themselves that labels differ by where sums of decimal fractions are rounded.
+_ROUNDING = 1e-12
 #: What is said of a name in place of labels or targets.
 _NAME = "y={!r} is a name, for estimators that learn from files: pass one value per row."
 
@@ -264,9 +265,27 @@ def _distinct(labels: np.ndarray) -> np.ndarray:
             "such as the weekday, or turn them into text by str()."
         )
     plain = np.array(labels.tolist())
-    check_classification_targets(plain)
     numbers_as_objects = labels.dtype == object and "str" not in kinds
-    return np.unique(plain if numbers_as_objects else labels)
+    found = np.unique(plain if numbers_as_objects else labels)
+    _check_rounding(found)
+    check_classification_targets(plain)
+    return found
+
+
+def _check_rounding(labels: np.ndarray) -> None:
+    """Of numbers with fractions, also as text, none may be another one but for rounding."""
+    try:
+        numbers = np.unique(labels.astype(np.float64))
+    except (ValueError, TypeError):
+        return
+    numbers = numbers[np.isfinite(numbers)]
+    near = np.diff(numbers) <= _ROUNDING * np.abs(numbers[1:])
+    if near.any() and (numbers % 1.0 != 0.0).any():
+        one, other = numbers[near.argmax()], numbers[near.argmax() + 1]
+        raise InvalidInputError(
+            f"y holds the labels {one} and {other}, which differ by rounding alone: round them, or "
+            "name classes by whole numbers or words."
+        )
 
 
 def _class_weights(
