@@ -14,6 +14,7 @@ from mixtura.densities import Categorical, Density, Product
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import DiagonalGaussian
 from mixtura.densities.hole_evidence import HoleEvidence
+from mixtura.densities.hole_pattern import HolePattern
 from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.student import LEAST_DOF, MOST_DOF, StudentT, dof_of
 from mixtura.densities.submatrices import WHOLE
@@ -116,6 +117,41 @@ class _Categories(Kind):
 
     def log_prior(self) -> np.ndarray:
         return self._imagined.rows * (self._log_chance * self._imagined.spread).sum(1)
+
+
+class _HolePatterns(_Categories):
+    """Which entries rows lack, by the terms of `HolePattern`: holes of a component's own and
+    further ones at several rates (K, R, n), or any."""
+
+    def __init__(self, density: HolePattern, batch: Batch, imagined: Imagined) -> None:
+        super().__init__(density, batch, imagined)
+        terms = density._log_terms(batch)
+        self._broad, rate = terms[:, 0, -1].numpy(), np.array(density.rates)[:, None]
+        self._share = density._log_share.numpy()[:, None]
+        with np.errstate(divide="ignore"):
+            self._further, self._none = np.log(rate), np.log1p(-rate)
+
+    def log_prob(self, named: Arrays) -> np.ndarray:
+        self._log_chance = chance = named["log_chance"]
+        present = chance[:, None, ::2]
+        self._absent = np.logaddexp(chance[:, None, 1::2], present + self._further)  # (K, R, D)
+        by_rate = np.stack([present + self._none, self._absent], 3)
+        terms = by_rate.reshape(-1, chance.shape[1]) @ self._own.T
+        terms = terms.reshape(*by_rate.shape[:2], -1) + self._share
+        largest = np.maximum(terms.max(1), self._broad)
+        self._terms = np.exp(terms - largest[:, None])
+        total = self._terms.sum(1) + np.exp(self._broad - largest)
+        self._terms /= total[:, None]
+        return largest + np.log(total)
+
+    def _count(self, occupancy: np.ndarray) -> np.ndarray:
+        """What is absent may be a further hole."""
+        share = occupancy[:, None] * self._terms
+        found = share.reshape(-1, share.shape[2]) @ self._own
+        found = found.reshape(*self._absent.shape, 2)
+        own = found[..., 1] * np.exp(self._log_chance[:, None, 1::2] - self._absent)
+        count = np.stack([found.sum(3) - own, own], 3).sum(1).reshape(len(share), -1)
+        return count + self._imagined.rows * self._imagined.spread
 
 
 class _Fixed(Kind):
@@ -235,6 +271,8 @@ def kind_of(density: Density, batch: Batch, prior: SpreadPrior | None) -> Kind |
         return _Product(parts) if len(parts) == len(found) else None
     if isinstance(density, HoleEvidence):
         return _Fixed(density.log_prob(batch).mT.contiguous().numpy())
+    if type(density) is HolePattern:
+        return _HolePatterns(density, batch, imagined) if density.is_small else None
     if type(density) is Categorical:
         return _Categories(density, batch, imagined) if density.is_small else None
     if isinstance(density, StudentT):
