@@ -304,6 +304,19 @@ def test_summaries_cannot_leave_out_frames(steps):
     )
 
 
+def test_channels_of_summaries(steps):
+    """Against sequences that lack channels, some frames lost; summaries are in single precision."""
+    X, y, _ = steps
+    model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
+    row, far = X[1].copy(), 3.0 + X[2]
+    row[:3, 0] = far[:, 1] = np.nan
+    found = model.explain([row, far]).values
+    parts = [row * [1, np.nan], row * [np.nan, 1], row * np.nan, row, far]
+    first, second, none, both, alone = model.predict_proba(parts)
+    np.testing.assert_allclose(found[0, 0], 0.5 * (first - none + both - second), atol=1e-6)
+    np.testing.assert_allclose(found[1], [alone - none, 0.0 * none], atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def regressor():
     """Three averaged models in units of their own, of two numbers and a category; two targets."""

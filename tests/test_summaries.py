@@ -17,7 +17,7 @@ from mixtura.data.sequence_input import read_sequences
 from mixtura.datasets import make_hmm_sequences
 from mixtura.engines import engine_of
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
-from mixtura.models.summarized import Summarized, _slopes
+from mixtura.models.summarized import Summarized, _add_scores
 from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _thresholds
 from mixtura.selection.held_out import Answers
 from mixtura.solvers import EM
@@ -254,13 +254,15 @@ def test_patterns_of_channels_share_their_elimination(share, rng):
     """All of them, or some, are solved as one by one."""
     patterns = torch.cartesian_prod(*[torch.tensor([False, True])] * 5)
     patterns = patterns[torch.from_numpy(rng.random(32) >= share)]
+    patterns = patterns.repeat_interleave(2, 0)
     root, means = (torch.from_numpy(rng.normal(size=(15, width))) for width in (20, 3))
-    found = _slopes(root @ root.T, means, patterns)
-    for pattern, slopes in zip(patterns, found, strict=True):
+    x = torch.from_numpy(rng.normal(size=(len(patterns), 15)))
+    _add_scores(found := torch.ones(len(patterns), 3).double(), root @ root.T, means, x, patterns)
+    for pattern, row, scores in zip(patterns, x, found, strict=True):
         kept = pattern.repeat_interleave(3)
-        expected = torch.linalg.solve((root @ root.T)[kept][:, kept], means[kept])
-        assert_allclose(slopes[kept], expected, atol=1e-10)
-        assert not slopes[~kept].any()
+        slopes = torch.linalg.solve((root @ root.T)[kept][:, kept], means[kept])
+        expected = 1.0 + row[kept] @ slopes - 0.5 * (means[kept] * slopes).sum(0)
+        assert_allclose(scores, expected, atol=1e-10)
 
 
 def test_weights_are_repetitions(data):

@@ -22,6 +22,7 @@ from mixtura.models.fitted import Fitted, Observations, log_density, log_scale_o
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import RegressionNetwork
 from mixtura.models.regression import Regression
+from mixtura.models.summarized import Summarized
 
 
 class Question(Protocol):
@@ -167,8 +168,14 @@ class ClassQuestion:
         """The same by the answers to rows with holes, of any model."""
         engine = self.model.engine(self.cells.masked(rows, subsets), self.device)
         missing = engine.concat(lambda batch: batch.missing_share(), self.model.model)
+        model = self.model.model
         if self.output == "log_density":
             joint = run_over(self.model.mixture, engine, log_density)[:, None]
+        elif isinstance(model, Summarized) and not any(model.summary.levels):
+            kept = torch.from_numpy(subsets.columns(rows.values.shape[1])).to(engine.device)
+            whole = self.model.engine(rows, self.device)
+            found = run_over(model, whole, lambda m, b: m.class_log_joints(b, kept).flatten(1))
+            joint = found.unflatten(1, (len(kept), -1)).transpose(0, 1).flatten(0, 1)
         else:
             joint = torch.from_numpy(self.model.class_log_joint(engine))
         return joint.unflatten(0, (-1, len(rows))), missing.unflatten(0, (-1, len(rows)))

@@ -19,8 +19,6 @@ _STEP = 0.2
 _FADE = 4.0
 #: Log of the least share of a say: that of the farthest summaries is finite.
 _LEAST = -100.0
-#: Patterns of missing channels that are gone through together.
-_PATTERNS = 256
 
 
 @storable
@@ -64,26 +62,44 @@ class Summarized:
     def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
         """(n, C) log p(c | summary), plus the log of the share of a say that the summary has."""
         assert isinstance(batch, SequenceBatch)
+        return self._joint(*self.summary(batch), batch.lost_frames(), batch.packing.lengths)
+
+    def class_log_joints(self, batch: SequenceBatch, kept: Tensor) -> Tensor:
+        """(n, s, C) the same of sequences that have lost all but the channels (s, D) kept.
+
+        Summaries are of single channels, and found once. Channels are numbers.
+        """
         x, seen = self.summary(batch)
-        lost = (batch.lost_frames() / _STEP).round() * _STEP
-        found, say = self.log_prior.repeat(len(batch), 1), torch.zeros_like(lost)
-        frames = batch.packing.lengths.to(x)
+        told = seen.to(x) * batch.packing.lengths.to(x)[:, None]
+        if batch.frames.observed is not None:
+            told = batch.packing.total(batch.frames.observed.mT.to(x))
+        shown = seen[:, None] & kept
+        count = shown.sum(2) * batch.packing.lengths[:, None]
+        lost = 1.0 - (told[:, None] * shown).sum(2) / count.clamp_min(1)
+        many = (x[:, None] * shown[..., None]).flatten(0, 1)
+        lengths = batch.packing.lengths.repeat_interleave(len(kept))
+        found = self._joint(many, shown.flatten(0, 1), lost.flatten(), lengths)
+        return found.unflatten(0, shown.shape[:2])
+
+    def _joint(self, x: Tensor, seen: Tensor, lost: Tensor, lengths: Tensor) -> Tensor:
+        """The same of summaries (n, D, r), channels that are there (n, D), shares of frames that
+        these lack (n,) and numbers of frames (n,)."""
+        lost = (lost / _STEP).round() * _STEP
+        found, say = self.log_prior.repeat(len(x), 1), torch.zeros_like(lost)
+        frames = lengths.to(x)
         alike = (frames / self.lengths[0]).minimum(self.lengths[1] / frames).clamp_max(1.0).sqrt()
-        noise, flat = self.noise.diagonal().view(-1, x.shape[2]).sum(1), x.flatten(1)
+        noise = self.noise.diagonal().view(-1, x.shape[2]).sum(1)
         for share in lost.unique().tolist():
             rows = (lost == share).nonzero().flatten()
-            patterns, place = seen[rows].unique(dim=0, return_inverse=True)
-            parts = rows[place.argsort()].split(place.bincount().tolist())
+            rows = rows[seen[rows].unique(dim=0, return_inverse=True)[1].argsort()]
             covariance = self.covariance if share == 0.0 else self.covariance + share * self.noise
             means = (self.means.flatten(1) + share * self.shift).T
             far = distances(x[rows], seen[rows], means.T.view_as(self.means)).min(1).values
             near = torch.where(seen[rows], self.usual + share * noise, 0.0).sum(1) * alike[rows]
             say[rows] = (_FADE * (near / far).log().nan_to_num(0.0)).clamp(_LEAST, 0.0)
-            for start in range(0, len(patterns), _PATTERNS):
-                some = slice(start, start + _PATTERNS)
-                each = _slopes(covariance, means, patterns[some])
-                for mine, slopes in zip(parts[some], each, strict=True):
-                    found[mine] += flat[mine] @ slopes - 0.5 * (means * slopes).sum(0)
+            scores = found.new_zeros(len(rows), found.shape[1])
+            _add_scores(scores, covariance, means, x[rows].flatten(1), seen[rows])
+            found[rows] += scores
         return found.log_softmax(1) + say[:, None]
 
     def outputs(self, batch: Batch | SequenceBatch) -> Tensor:
@@ -97,34 +113,35 @@ def distances(x: Tensor, seen: Tensor, means: Tensor) -> Tensor:
     return (square - 2.0 * x.flatten(1) @ means.flatten(1).T).clamp_min(0.0)
 
 
-def _slopes(covariance: Tensor, means: Tensor, patterns: Tensor) -> Tensor:
-    """(g, D r, C) what turns the observed channels of each pattern (g, D) into log densities.
+def _add_scores(found: Tensor, covariance: Tensor, means: Tensor, x: Tensor, seen: Tensor) -> None:
+    """Add x^T S^-1 m - m^T S^-1 m / 2 to (n, C), of rows x (n, D r) and means m (D r, C).
 
-    That is S^-1 m of the rows and columns of the covariance (D r, D r) and the means (D r, C) that
-    are observed, and zero elsewhere. Patterns are sorted.
+    S are the rows and columns of the covariance (D r, D r) that belong to observed channels
+    (n, D). Rows are sorted by these: what begins alike shares the steps of elimination.
     """
-    found = means.new_zeros(len(patterns), *means.shape)
-    _fill(found, covariance, means, patterns)
-    return found
-
-
-def _fill(found: Tensor, covariance: Tensor, means: Tensor, patterns: Tensor) -> None:
-    """The same into zeros: patterns that begin alike share the steps of elimination."""
-    if not patterns.any():
+    if not seen.any():
         return
-    size = len(means) // patterns.shape[1]
-    if len(patterns) == 1:
-        kept = patterns[0].repeat_interleave(size)
+    size, n_classes = len(means) // seen.shape[1], means.shape[1]
+    if torch.equal(seen[0], seen[-1]):
+        kept = seen[0].repeat_interleave(size)
         factor = torch.linalg.cholesky(covariance[kept][:, kept])
-        found[0, kept] = torch.cholesky_solve(means[kept], factor)
+        slopes = torch.cholesky_solve(means[kept], factor)
+        found += x[:, kept] @ slopes - 0.5 * (means[kept] * slopes).sum(0)
         return
-    own, others, rest = slice(size), slice(size, None), patterns[:, 1:]
-    without = int((~patterns[:, 0]).sum())
-    _fill(found[:without, others], covariance[others, others], means[others], rest[:without])
-    if without < len(patterns):
-        factor = torch.linalg.cholesky(covariance[own, own])
-        reach = torch.cholesky_solve(covariance[own, others], factor)
-        given = covariance[others, others] - covariance[others, own] @ reach
-        later = found[without:, others]
-        _fill(later, given, means[others] - reach.T @ means[own], rest[without:])
-        found[without:, own] = torch.cholesky_solve(means[own], factor) - reach @ later
+    first, rest, without = slice(size), slice(size, None), int((~seen[:, 0]).sum())
+    others, later = covariance[rest, rest], x[:, rest]
+    _add_scores(found[:without], others, means[rest], later[:without], seen[:without, 1:])
+    if without == len(seen):
+        return
+    right = torch.cat([covariance[first, rest], means[first], x[without:, first].T], 1)
+    factor = torch.linalg.cholesky(covariance[first, first])
+    white = torch.linalg.solve_triangular(factor, right, upper=False)
+    reach, own, mine = white.split([len(others), n_classes, len(x) - without], 1)
+    found[without:] += mine.T @ own - 0.5 * own.square().sum(0)
+    _add_scores(
+        found[without:],
+        others - reach.T @ reach,
+        means[rest] - reach.T @ own,
+        later[without:] - mine.T @ reach,
+        seen[without:, 1:],
+    )
