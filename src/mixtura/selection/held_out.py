@@ -31,6 +31,8 @@ _LARGEST_DOUBT = 0.5
 #: Of the log temperature, the fade, and the log odds of doubt against the largest one.
 _BOUNDS = ((-3.0, 8.0), (0.0, 3.0), (-30.0, 30.0))
 _TINY = np.finfo(float).tiny
+#: Share of the loss by which less is not worth a step to a better calibration.
+_TOL = 1e-7
 #: Widths of the priors of the log temperature and the fade, and rows of evidence for a little
 #: doubt: enough to keep a handful of held-out rows from claiming certainty.
 _PRIOR_WIDTHS, _PRIOR_DOUBT = np.array([3.0, 0.5]), 0.5
@@ -203,10 +205,13 @@ class Answers(HeldOut):
 
     @property
     def holes_tell(self) -> bool:
-        """Whether evidence lowers the losses of rows as they are, by more than its error."""
+        """Whether evidence lowers the losses of rows as they are, by more than its error.
+
+        By half of what a clear gain is, at least: a model of holes would not gain it elsewhere.
+        """
         gain, whole = self.alone().losses() - self.losses(), ~self.punched
         mean, error = mean_and_error(gain[whole], self.weight[whole])
-        return mean > error
+        return mean > max(error, 0.5 * WORTH)
 
     def clearly_beats(self, other: HeldOut) -> bool:
         """Whether it does, each by itself."""
@@ -225,9 +230,8 @@ class Answers(HeldOut):
         starts = [np.array([start, 1.0, -3.0]) for start in (0.0, 2.0, 4.0)]
         start = min(starts, key=lambda point: self._loss_and_slope(point)[0])
         with one_thread(self.class_log_joint.size):
-            found = minimize(
-                self._loss_and_slope, start, jac=True, method="L-BFGS-B", bounds=_BOUNDS
-            )
+            options = {"bounds": _BOUNDS, "options": {"ftol": _TOL}}
+            found = minimize(self._loss_and_slope, start, jac=True, method="L-BFGS-B", **options)
         log_temperature, fade, odds = found.x
         return Calibration(
             temperature=float(np.exp(log_temperature)),

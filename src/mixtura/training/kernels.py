@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from scipy.special import expit
 from torch import Tensor
 
@@ -14,9 +14,9 @@ from mixtura.models.mixture import Layout, Mixture
 
 #: The name of such models among those that are averaged.
 KERNELS = "kernels"
-#: Rows that are components, at most; iterations that find widths, and that move known ones, and the
-#: share of the loss that ends them.
-_MOST_ROWS, _ITERATIONS, _FURTHER, _TOL = 1_000, 15, 4, 1e-3
+#: Rows that are components, at most; iterations that find widths, those that tell which begin is
+#: better, those that move known ones, and the share of the loss that ends them.
+_MOST_ROWS, _ITERATIONS, _GLIMPSE, _FURTHER, _TOL = 1_000, 15, 5, 4, 1e-3
 #: Widths to begin with, the best of them, for one column; and how they grow with more.
 _WIDTHS, _GROWTH = (0.3, 0.5, 0.9), 0.35
 #: Numbers of rows for which narrow widths are begun with, too: more rows find them by themselves,
@@ -114,15 +114,19 @@ class Kernels:
 
         starts = [np.full(n_columns, np.log(width * n_columns**_GROWTH)) for width in _WIDTHS]
         center = min(starts, key=lambda point: function(point, point)[0])
-        options = {"maxiter": _ITERATIONS if known is None else _FURTHER, "ftol": _TOL}
-        limits = {"bounds": [_BOUNDS] * n_columns, "options": options}
-        begins = [center] if known is None else [known]
-        if known is None and len(asked) in _FEW_ROWS:  # wide ones may not find narrow ones
-            begins.append(starts[0])
-        found = [
-            minimize(function, begin, (center,), "L-BFGS-B", jac=True, **limits) for begin in begins
-        ]
-        return min(found, key=lambda each: each.fun).x
+        limits = {"bounds": [_BOUNDS] * n_columns, "jac": True, "method": "L-BFGS-B"}
+
+        def moved(begin: np.ndarray, most: int) -> OptimizeResult:
+            options = {"maxiter": most, "ftol": _TOL}
+            return minimize(function, begin, (center,), options=options, **limits)
+
+        if known is not None:
+            return moved(known, _FURTHER).x
+        if len(asked) not in _FEW_ROWS:
+            return moved(center, _ITERATIONS).x
+        # Wide ones may not find narrow ones.
+        found = [moved(begin, _GLIMPSE) for begin in (center, starts[0])]
+        return moved(min(found, key=lambda each: each.fun).x, _ITERATIONS - _GLIMPSE).x
 
     def _asked(self) -> np.ndarray:
         """(n, F) what rows have that components can tell, in single precision."""
