@@ -474,11 +474,14 @@ def test_subsets_count_in_binary():
 
 
 def test_progress_shows_the_standard_errors(wine, wine_model, monkeypatch, clock):
-    """After two pairs of orders, and then about every ten seconds."""
-    seen, clock.tick = [], 1.0
+    """After two pairs of orders, and then now and then, where that may take long."""
+    seen, clock.tick = [], 0.5
     monkeypatch.setattr(
         Progress, "step", lambda _, record, count: seen.append((count, record["objective"]))
     )
     wine_model.explain(wine[0][:1, :9], method="permutation")
-    assert [count for count, _ in seen] == [2, 5, 11, 14]
+    assert [count for count, _ in seen] == [32]
+    seen.clear()
+    wine_model.explain(wine[0][:1, :9], method="permutation", max_time=9.0)
+    assert [count for count, _ in seen] == [2, 4, 8, 12, 6]
     assert seen[-1][1] < seen[0][1]

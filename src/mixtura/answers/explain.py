@@ -279,11 +279,13 @@ def _means(
             means.add(block, shapley.exact(block))
     own = [(block, spawn(generator)) for block in many]
     most, done = min(map(shapley.most_pairs, many), default=0), 0
+    work = sum(len(block.rows) * (len(block.groups) + 1) for block in many) * question.cost
+    long = 2 * _PAIRS * work > _NUMBERS or progress.seconds_left < _ROUND
     progress.start("random orders", _PAIRS if many else 0)
     while many and done < _PAIRS:
         pace = done / max(progress.seconds, 1e-9)
         wanted = min(max(done, pace * _ROUND), pace * progress.seconds_left, most, _PAIRS - done)
-        count = max(1, int(wanted)) if done else min(_FEWEST_PAIRS, most)
+        count = max(1, int(wanted)) if done else min(_FEWEST_PAIRS if long else _PAIRS, most)
         for block, draws in own:
             means.add(block, shapley.in_random_orders(block, count, draws))
         done += count
