@@ -3,8 +3,9 @@
 Kim and Pavlovic (2007), section 5.1: each class is a mixture of an easy and a hard hidden Markov
 model, the base model a single one per class. The paper prints neither parameters nor sizes; ours
 are those of `make_hmm_sequences`, with which log-likelihoods are not comparable, only their order.
-On ours, one model of two states per class cannot fit both halves of it, however it is trained: ML
-and CML, which have no other, are worse than the paper's, and boosted mixtures of it better.
+On ours, one model of two states per class cannot fit both halves of it by likelihood: ML is worse
+than the paper's, and so is CML, which ends in a poor optimum when it starts there (others exist);
+boosted mixtures of it are better.
 Boosted mixtures stop after four stages at most, the ensemble of classifiers after ten.
 """
 
