@@ -35,7 +35,7 @@ def test_categories_that_go_together_tell_the_class(fitted, pairs):
     """No column alone tells anything; rows that have both are told apart."""
     X, y = (each[200:] for each in pairs)
     both = ~np.isnan(X).any(1)
-    assert fitted.marginals_ == ("linear", "power", "ranks", "indicators", "kernels")
+    assert fitted.marginals_ == ("linear", "power", "ranks", "indicators", "leaves", "kernels")
     assert fitted.score(X[both], y[both]) > 0.97
     alone = MixtureClassifier(density="diag", n_components=1, categorical_features=[0, 1, 2])
     assert alone.fit(pairs[0][:200], pairs[1][:200]).score(X[both], y[both]) < 0.8

@@ -18,7 +18,7 @@ from mixtura.engines import Engine
 from mixtura.estimators import blending
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
-from mixtura.selection.blend import _EVEN_ROWS, blend_weights
+from mixtura.selection.blend import _PRIOR_ROWS, _SHARE, blend_weights
 from mixtura.selection.chooser import Chooser
 from mixtura.solvers import LBFGS
 from mixtura.training.hybrid import Plan
@@ -201,10 +201,13 @@ def test_weights_predict_best(rng):
     own, weight = rng.uniform(0.01, 1.0, (3, 80)), rng.uniform(0.5, 2.0, 80)
     own[1] *= 1.3
     share = weight / weight.sum() * 40
+    prior = np.prod(own ** (_SHARE * share), axis=1)  # each by itself, of a small part of the rows
+    prior /= prior.sum()
+    assert prior.max() > 1.1 * prior.min()
 
     def loss(point):
         found = np.exp(point - np.logaddexp.reduce(point))
-        return -share @ np.log(found @ own) - _EVEN_ROWS / 3 * np.log(found).sum()
+        return -share @ np.log(found @ own) - _PRIOR_ROWS * prior @ np.log(found)
 
     best = optimize.minimize(loss, np.zeros(3), tol=1e-12).x
     best = np.exp(best - np.logaddexp.reduce(best))
@@ -217,7 +220,7 @@ def test_class_probabilities_are_averages(blended, skewed):
     X, _ = skewed
     rows = np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
     model, blend = blended.model_, blended.model_.blend
-    assert blended.marginals_ == ("linear", "power", "ranks", "indicators", "kernels")
+    assert blended.marginals_ == ("linear", "power", "ranks", "indicators", "leaves", "kernels")
     assert blend.weights.sum() == pytest.approx(1.0)
     joint, missing = 0.0, torch.from_numpy(np.isnan(rows).mean(1))
     for member, weight in zip((model, *blend.members), blend.weights, strict=True):

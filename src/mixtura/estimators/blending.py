@@ -26,6 +26,7 @@ from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
 from mixtura.training.hybrid import Plan, Trained
 from mixtura.training.kernels import KERNELS
+from mixtura.training.leaves import LEAVES
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _CURVE_ROWS, _TIME = 20_000, 0.2
 #: How many indicators there may be, and knots of a column of numbers, as far as these allow.
 _MOST_COLUMNS, _KNOTS = 300, range(8, 3, -1)
+#: The curves of models that are named after their components.
+_UNITS = {KERNELS: KINDS[0], LEAVES: KINDS[1]}
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, the
 #: gain that ends them, and rows that each looks at, at most; and rows that models are asked about
 #: together, so that all see the same holes.
@@ -55,7 +58,7 @@ def curved(engine: Engine, kind: str) -> Scaling:
         own, values = engine.scaling, engine.scaling.invert(values)
         knots = _knots(engine, values, weight)
         return own.with_indicators(Indicators.learn(values, weight, own.levels, knots))
-    kind, atoms, _ = (KINDS[0] if kind == KERNELS else kind).partition(SUFFIX)
+    kind, atoms, _ = _UNITS.get(kind, kind).partition(SUFFIX)
     levels, scaling = engine.scaling.levels, engine.scaling
     shared = shared_values(values, weight, levels) if atoms else {}
     for column, each in shared.items():
@@ -79,6 +82,7 @@ def kinds_for(engine: Engine) -> list[str]:
     n_knots = _n_knots(engine)
     some = n_knots or (levels.any() and _n_indicators(engine, 0) <= _MOST_COLUMNS)
     kinds = [*kinds, INDICATORS] if some else kinds
+    kinds = [*kinds, LEAVES] if len(engine) <= _LARGE else kinds
     return [*kinds, KERNELS] if len(engine) <= MOST_COMPARED else kinds
 
 
@@ -133,7 +137,8 @@ def _tried(decision: Decision, way: Plan) -> Trial:
         way = by_one(way, len(scaling.location))  # and indicators are no columns to lack
         way = replace(way, recipe=replace(way.recipe, informative=False))
     chooser = decision.chooser.under(scaling)
-    return chooser.try_out(way, "marginals", whole=decision.saw_all)
+    rival = decision.trial if way.marginals == LEAVES else None
+    return chooser.try_out(way, "marginals", whole=decision.saw_all, beside=rival)
 
 
 def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list[Trial]]:
@@ -144,7 +149,7 @@ def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list
     beside = list[Trial]()
     for each in others:
         held_out, best, way = each.held_out(), decision.held_out, each.way
-        same = way.marginals not in (INDICATORS, KERNELS) and way.term == decision.plan.term
+        same = way.marginals not in (INDICATORS, KERNELS, LEAVES) and way.term == decision.plan.term
         if same and held_out is not None and best is not None and held_out.surely_beats(best):
             plan = replace(way, solver=decision.plan.solver)
             engine = decision.engine.under(each.scaling)
@@ -164,7 +169,13 @@ def _trained(
     generator: torch.Generator,
     progress: Progress,
 ) -> Trained:
-    """A model of the rows, or of some, from one of the trial on, where there is one."""
+    """A model of the rows, or of some, from one of the trial on, where there is one.
+
+    Leaves are those of another tree: of more rows, it has more of them.
+    """
+    if trial.way.marginals == LEAVES:
+        engine = rows.sample(_LARGE, generator).under(trial.scaling)
+        return trial.way.train(engine, generator, progress.part(_TIME))
     plan, begin = from_trial(estimator, replace(trial.way, solver=decision.plan.solver), trial)
     if estimator.solver == "auto" and begin is None:
         plan, rows = plan.limited(_ITERATIONS, _GAIN), rows.sample(_LARGE, generator)

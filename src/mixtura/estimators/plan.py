@@ -38,6 +38,7 @@ from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadP
 from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan, Trained
 from mixtura.training.kernels import KERNELS
+from mixtura.training.leaves import LEAVES
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
@@ -72,6 +73,9 @@ _FEW, _CALIBRATING = 100, 8
 #: How columns go together within the one component that a class has in some models beside the
 #: first: of few columns, and of more.
 _WHOLE, _PAIRS, _PAIRS_OF_MANY = 30, Full(0.1), LowRank(10, 0.1)
+#: Of leaves of trees: variances, imagined rows, the trade-off, iterations and the gain that ends
+#: them.
+_LEAF, _LEAF_ROWS, _RULES, _SHARPENING, _SHARPER = Diagonal(0.1), 1.0, 0.1, 60, 1e-4
 #: Columns per label above which nothing is learned of how they go together.
 _PER_LABEL = 10
 #: The prior of a class that a stream has not shown yet: with one of a row or less it would already
@@ -302,7 +306,12 @@ def ways_beside(
     open_term = by_default and bool(best.models)
     ways = list[Plan]()
     open_counts = estimator.n_components == "auto"
-    kinds = [kind for kind in kinds if kind != KERNELS or (open_counts and best.models)]
+    unless = {
+        KERNELS: not (open_counts and best.models),
+        LEAVES: not (open_counts and open_term and estimator.solver == "auto")
+        or (best.way.recipe.informative and not decision.trusts_holes),  # trees would go by holes
+    }
+    kinds = [kind for kind in kinds if not unless.get(kind)]
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
         counts = [*trial.models[0].model.layout.counts] if trial.models else decision.plan.counts
         if open_counts and counts is not None and not ways:
@@ -322,8 +331,19 @@ def ways_beside(
                 way = replace(way, recipe=replace(way.recipe, structure=_VARIANCES))
         if open_term and (decision.saw_all or not kind.startswith(_POWER)):
             way = replace(way, term=Conditional(), tradeoff=_CONDITIONAL)
-        ways.append(way)
-    return [_quick(estimator, way, _BESIDE) for way in ways]
+        ways.append(_by_leaves(way) if kind == LEAVES else _quick(estimator, way, _BESIDE))
+    return ways
+
+
+def _by_leaves(way: Plan) -> Plan:
+    """Leaves of a tree, that are to tell classes apart far more than to explain rows.
+
+    Unlabeled rows are set aside: they would move leaves to where they lie.
+    """
+    recipe = replace(way.recipe, structure=_LEAF, prior_rows=_LEAF_ROWS, informative=False)
+    weight = None if way.unlabeled_weight is None else 0.0
+    way = replace(way, recipe=recipe, tradeoff=_RULES, unlabeled_weight=weight)
+    return way.limited(_SHARPENING, _SHARPER)
 
 
 def by_one(way: Plan, n_columns: int, imagined: float | None = None) -> Plan:

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from scipy.special import softmax
 
 from mixtura.models.fitted import log_average
 from mixtura.selection.held_out import Answers
 
-#: Rows of evidence for weights that are all the same; steps of EM that find the best ones.
-_EVEN_ROWS, _STEPS = 20.0, 100
+#: Rows of evidence for the weights that models deserve each by itself, were so small a share of
+#: the rows known; how far apart these may be, in logs; steps of EM that find the best weights.
+_PRIOR_ROWS, _SHARE, _DEEPEST, _STEPS = 20.0, 0.02, 30.0, 100
 
 
 def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:
@@ -35,16 +37,17 @@ def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:
 
 
 def blend_weights(
-    log_own: np.ndarray, weight: np.ndarray, even_rows: float = _EVEN_ROWS
+    log_own: np.ndarray, weight: np.ndarray, prior_rows: float = _PRIOR_ROWS
 ) -> np.ndarray:
     """(M,) by EM, of the chances, in logs (M, n), that models gave to the answers of rows."""
     rows = 0.5 * len(weight)  # every row stands here twice, whole and with holes
-    own = np.exp(log_own - log_own.max(0))
-    share, even = weight / weight.sum() * rows, np.full(len(own), 1.0 / len(own))
-    found = even
+    behind, share = log_own - log_own.max(0), weight / weight.sum() * rows
+    own, gain = np.exp(behind), _SHARE * (behind @ share)
+    prior = softmax(np.maximum(gain, gain.max() - _DEEPEST))
+    found = np.full(len(own), 1.0 / len(own))
     for _ in range(_STEPS):
         joint = found[:, None] * own
         occupancy = joint / np.maximum(joint.sum(0), 1e-300)
-        found = (occupancy @ share + even_rows * even) / (rows + even_rows)
+        found = (occupancy @ share + prior_rows * prior) / (rows + prior_rows)
         found = found / found.sum()
     return found

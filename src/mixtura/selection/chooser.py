@@ -205,18 +205,25 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         return in_time
 
     def try_out(
-        self, way: AnyWay, question: str = "", *, whole: bool = True
+        self,
+        way: AnyWay,
+        question: str = "",
+        *,
+        whole: bool = True,
+        beside: Contender[AnyWay, AnyTrained] | None = None,
     ) -> Contender[AnyWay, AnyTrained]:
         """A way that is not in question; where folds train together, all rows are one of them.
 
-        `whole` is False where nobody will ask for that one. It has won if time allowed for all.
+        `whole` is False where nobody will ask for that one. It has won if time allowed for all, and
+        if it is nowhere behind another one that it is to stand beside.
         """
-        contender, folds = self._enter(way, question), self._decisive()
+        contender, folds, behind = self._enter(way, question), self._decisive(), False
         for part in self._parts([way], folds):
-            if not self.in_time():
+            if behind or not self.in_time():
                 break
             self._try(contender, part, whole=whole and len(part) == len(folds))
-        contender.won = len(contender.parts) == len(folds)
+            behind = beside is not None and contender.loss() > beside.loss(len(contender.parts))
+        contender.won = len(contender.parts) == len(folds) and not behind
         return contender
 
     def _decisive(self) -> range:

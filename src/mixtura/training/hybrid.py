@@ -33,6 +33,7 @@ from mixtura.solvers.base import AnyMixture
 from mixtura.training.evidence import hole_evidence, with_evidence, without_evidence
 from mixtura.training.groups import NOTHING, Folds, Groups, Recipe, fit_groups
 from mixtura.training.kernels import KERNELS, Kernels
+from mixtura.training.leaves import LEAVES, leaf_start
 
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
 _MOST_TO_START = 30_000
@@ -106,8 +107,8 @@ class Plan:
 
     @property
     def together(self) -> bool:
-        """Whether trials on all folds cost little more than one."""
-        return isinstance(self.solver.for_trials(), LBFGS)
+        """Whether trials on all folds cost little more than one: all have like components."""
+        return isinstance(self.solver.for_trials(), LBFGS) and self.marginals != LEAVES
 
     def trials(
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
@@ -175,7 +176,9 @@ class Plan:
     def _begun(
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
     ) -> list[Trained]:
-        """EM on the labeled rows of every class, in every trial."""
+        """EM on the labeled rows of every class, in every trial; or leaves of a tree."""
+        if self.marginals == LEAVES:
+            return [leaf_start(engine, self.recipe, self.log_prior, self.learn_prior, generator)]
         if engine not in folds.groups:
             folds.groups[engine] = Groups.by_class(engine, len(self.log_prior), folds)
         start = fit_groups(folds.groups[engine], self.counts, self.recipe, generator, progress)

@@ -37,7 +37,7 @@ _MOST_INDICATORS = 50
 _UNSEEN = 0.05
 
 
-def _built(
+def built(
     structure: Structure,
     informative: bool,
     x: Tensor,
@@ -104,11 +104,9 @@ def stack_start(
     )
     membership = torch.nn.functional.one_hot(labels, n_components) * weight[..., None]
     membership = _share_with_empty(membership, weight).flatten(1)
-    # Holes are filled from rows of the same kind: whoever sees the one also sees the others.
-    x = _fill_with_means(batch.x, batch.observed, batch.weight, batch.y)
-    x = _with_unseen_spread(x, batch.observed, batch.y, generator)
-    x = _with_drawn_codes(x, batch.observed, batch.y, levels, generator)
-    density = _built(structure, informative, x, membership, generator, scaling, absent)
+    # Whoever sees rows of a kind sees all of them.
+    x = completed(batch, levels, generator)
+    density = built(structure, informative, x, membership, generator, scaling, absent)
     stack = MixtureStack.single(density, assignment)
     return stack.with_masses(density, membership.sum(0))
 
@@ -140,6 +138,13 @@ def _as_numbers(batch: Batch, levels: tuple[int, ...]) -> Tensor:
     x.scatter_(1, codes + first[coded].to(device), 1.0)
     origin, seen = torch.arange(len(levels)).repeat_interleave(width).to(device), batch.observed
     return _fill_with_means(x, None if seen is None else seen[:, origin], batch.weight, batch.y)
+
+
+def completed(batch: Batch, levels: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """(n, D) rows whose holes are filled from those of the same kind, which `y` tells."""
+    x = _fill_with_means(batch.x, batch.observed, batch.weight, batch.y)
+    x = _with_unseen_spread(x, batch.observed, batch.y, generator)
+    return _with_drawn_codes(x, batch.observed, batch.y, levels, generator)
 
 
 def _fill_with_means(x: Tensor, observed: Tensor | None, weight: Tensor, kind: Tensor) -> Tensor:
@@ -273,14 +278,12 @@ def chain_start(
         labels = moment * n_states // packing.lengths[packing.owner]
     else:
         labels = _nearest_of_some(compared, frames.weight, n_states, generator)
-    x = _fill_with_means(frames.x, frames.observed, frames.weight, alike)
+    x = completed(replace(frames, y=alike), levels, generator)
     membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
-    x = _with_unseen_spread(x, frames.observed, alike, generator)
-    x = _with_drawn_codes(x, frames.observed, alike, levels, generator)
     shares = _share_with_empty(membership[:, None], frames.weight[:, None])[:, 0]
     divided = _divided(compared, shares, n_mixtures, generator)
     each, scaling = divided.flatten(1), engine.scaling
-    emission = _built(structure.start, False, x, each, generator, scaling, x)
+    emission = built(structure.start, False, x, each, generator, scaling, x)
     part = numeric_part(emission)
     if isinstance(part, VectorDensity):
         emission = with_numeric_part(emission, structure.finish(part))
