@@ -57,14 +57,14 @@ _CONDITIONAL = 0.5
 #: lead from one trained mixture to another one nearby, those of a model beside the first, and those
 #: that all rows are left where a trial without some of them was the start; each ends where one
 #: lowers the objective by less than this share.
-_GLIMPSE, _REST, _FURTHER, _BESIDE, _LAST = 12, 28, 10, 25, 15
-_GAIN = 2e-3
+_GLIMPSE, _REST, _FURTHER, _BESIDE, _LAST = 12, 28, 20, 25, 15
+_GAIN = 5e-4
 #: How many times the components of a class a model beside the first has; rows that each needs, at
 #: least and for so many features.
 _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
 #: A start has settled when a row gains so little per number (of ten at least); it is good enough
-#: for L-BFGS after so many iterations on complete rows, and on rows with holes.
-_TOL, _ENOUGH = 1e-3, (6, 10)
+#: for L-BFGS after so many iterations.
+_TOL, _ENOUGH = 1e-3, 10
 #: What few labels are trusted to tell: a covariance that the classes share, since so many rows are
 #: imagined with it, of so many columns at most; or variances. Labels up to which it is compared
 #: with other structures, and those from which probabilities go by held-out rows.

@@ -96,7 +96,7 @@ def _plan(
     own = None if count > 1 else 0.0  # one component is what the prior would be
     prior_rows = own if isinstance(given, str) else given
     em = resolve(estimator.init, {"em": partial(EM, tol=1e-3)})
-    enough = (_START, _START) if tradeoff < 1.0 and estimator.init == "em" else None
+    enough = _START if tradeoff < 1.0 and estimator.init == "em" else None
     recipe = Recipe(structure, em, prior_rows, enough=enough)
     solver = resolve(estimator.solver, {"lbfgs": LBFGS})
     return JointPlan(recipe, count, float(tradeoff), n_targets, solver, marginals)

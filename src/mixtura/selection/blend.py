@@ -14,7 +14,7 @@ from mixtura.selection.held_out import Answers
 
 #: Rows of evidence for the weights that models deserve each by itself, were so small a share of
 #: the rows known; how far apart these may be, in logs; steps of EM that find the best weights.
-_PRIOR_ROWS, _SHARE, _DEEPEST, _STEPS = 20.0, 0.02, 30.0, 100
+_PRIOR_ROWS, _SHARE, _DEEPEST, _STEPS = 20.0, 0.05, 30.0, 100
 
 
 def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:

@@ -42,14 +42,14 @@ class Recipe:
     prior_rows : imagined rows per component with the pooled spread of all groups; None takes as
         many as the spread has dimensions plus two (a whole covariance), or three (variances).
     informative : whether components also differ in which entries are absent.
-    enough : iterations that the start of another solver takes at most, without and with holes.
+    enough : iterations that the start of another solver takes at most.
     """
 
     structure: Structure
     em: EM
     prior_rows: float | None = 0.0
     informative: bool = False
-    enough: tuple[int, int] | None = None
+    enough: int | None = None
 
     @property
     def missingness(self) -> str:
@@ -297,16 +297,13 @@ class _Training:
     ) -> None:
         self._groups, self._recipe, self._generator = groups, recipe, generator
         self._progress = progress
-        self._em, self._for_prior = recipe.em, _PRIOR_ITERATIONS
-        if recipe.enough is not None:
-            self._for_prior = recipe.enough[groups.engine.has_holes]
-            self._em = recipe.em.limited(self._for_prior)
+        self._em = recipe.em if recipe.enough is None else recipe.em.limited(recipe.enough)
         self._singles: dict[tuple[int, int], Mixture] = {}
         self.priors = self._pooled() if recipe.prior_rows != 0 else None
 
     def _pooled(self) -> list[SpreadPrior]:
         """Of each trial, with the spread that one component per group shows on average."""
-        em = EM(self._for_prior, self._em.tol)
+        em = EM(self._recipe.enough or _PRIOR_ITERATIONS, self._em.tol)
         silent = self._progress.part(_PRIOR_TIME)
         n_trials, n_classes = self._groups.sees.shape[:2]
         shares = []
