@@ -13,7 +13,7 @@ from mixtura import (
     SequenceMixtureClassifier,
 )
 from mixtura.densities import DENSITIES, Auto, Diagonal, Full, LowRank, Spherical, Student
-from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, UnsupportedError
 from mixtura.objectives import Margin
 from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, Adam
 
@@ -68,6 +68,18 @@ REFUSED = {
     "text weight": (X, Y, {"sample_weight": np.full(30, "a")}, "sample_weight|convert"),
     "lost class": (X, Y, {"sample_weight": np.where(Y == 2, 0.0, 1.0)}, r"classes \[2\]"),
 }
+
+
+def test_large_whole_numbers_are_classes_beside_fractions():
+    """Those that differ by one are two, whatever the others are."""
+    names = np.array(["1000000000000000", "1000000000000001", "0.5"])
+    model = MixtureClassifier(1, density="diag").fit(X, names[np.arange(30) % 3])
+    assert sorted(model.classes_) == sorted(names)
+
+
+def test_weights_that_hardly_count_rows_are_told():
+    with pytest.warns(AmbiguousDataWarning, match=r"0\.0333 in the mean.*divide the weights"):
+        MixtureClassifier(1, density="diag").fit(X, Y, np.full(30, 1 / 30))
 
 
 @pytest.mark.parametrize("name", REFUSED)

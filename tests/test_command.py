@@ -279,6 +279,18 @@ def test_evaluate_beside_scikit_learn(asked):
     assert "there is no such column" in error("evaluate", asked[0], "blind.csv")
 
 
+def test_the_target_of_a_model_that_python_saved_is_named(tmp_path, monkeypatch):
+    """Its file knows no name of it; labels are what the file of rows says, numbers as numbers."""
+    monkeypatch.chdir(tmp_path)
+    frame = table().assign(flower=lambda rows: (rows["flower"] == rows["flower"][0]).astype(int))
+    model = mixtura.MixtureClassifier(1, random_state=0)
+    model.fit(frame.drop(columns="flower"), frame["flower"]).save("model.safetensors")
+    frame.to_csv("rows.csv", index=False)
+    found = facts("evaluate", "model.safetensors", "rows.csv", "--target", "flower")
+    wanted = model.score(frame.drop(columns="flower"), frame["flower"])
+    assert found["error"] == pytest.approx(1.0 - wanted)
+
+
 def test_explanations_sum_to_the_answer(asked):
     found = facts("explain", *asked, "--rows", 20)
     written = pd.read_csv("explanations.csv")

@@ -328,8 +328,28 @@ def test_of_very_many_rows_equals_are_left_out(monkeypatch):
     assert [row["chosen"] for row in model.choice_ if row["marginals"] == "power"] == [False]
 
 
-def test_a_model_beside_has_more_components():
+def test_models_with_hardly_a_say_are_left_out(monkeypatch, rng):
+    """And files and predictions know nothing of them."""
+    X = np.exp(rng.normal(size=(300, 3)))
+    y = (np.log(X).sum(1) > 0.0).astype(int)
+    monkeypatch.setattr(blending, "_LITTLE", 0.0)
+    every = MixtureClassifier(random_state=0).fit(X, y)
+    weights = dict(zip(every.marginals_, every.model_.blend.weights, strict=True))
+    monkeypatch.setattr(blending, "_LITTLE", 0.1)
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    kept = {kind: each for kind, each in weights.items() if each >= 0.1 or kind == "linear"}
+    assert 1 < len(kept) < len(weights)
+    assert model.marginals_ == tuple(kept)
+    found = model.model_.blend.weights
+    np.testing.assert_allclose(found, np.array([*kept.values()]) / sum(kept.values()))
+    rows = [row for row in model.choice_ if row["question"] == "marginals"]
+    assert {row["marginals"] for row in rows if row["chosen"]} == {*kept} - {"linear"}
+    assert model.predict_set(X, 0.9).mean(0).sum() == pytest.approx(1.0, abs=0.2)
+
+
+def test_a_model_beside_has_more_components(monkeypatch):
     """Where a ring lies around a class, one component per class is too few for both."""
+    monkeypatch.setattr(blending, "_LITTLE", 0.0)  # all stay
     rng = np.random.default_rng(0)
     y = np.arange(80) % 2
     angle, far = rng.uniform(0, 2 * np.pi, 80), 0.3 * rng.normal(size=80) + 2.0 * y

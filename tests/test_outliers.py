@@ -290,6 +290,22 @@ def test_numbers_far_outside_of_training_count_as_missing_for_classes(wine, tmp_
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+def test_beyond_long_tails_numbers_have_a_say(rng):
+    """By powers, what is twice the largest value of an income is not far; before its start it is.
+
+    Rows with larger values than those of training belong to the class of the largest.
+    """
+    X = np.exp(2.0 * rng.normal(size=(3000, 3)))
+    y = (X[:, 0] > 1.0).astype(int)
+    model = MixtureClassifier(random_state=0).fit(X[:60], y[:60])
+    low, high = model.model_.reach[:, 0]
+    assert high > X[:60, 0].max() + 6.0 * X[:60, 0].std()
+    assert low > X[:60, 0].min() - 4.0 * X[:60, 0].std()
+    larger = X[(X[:, 0] > X[:60, 0].max()) & (model.model_.reach[1] > X).all(1)]
+    assert len(larger) > 20
+    assert (model.predict(larger) == 1).all()
+
+
 def test_a_stream_reaches_as_far_as_all_its_rows(wine):
     X, y = wine
     model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0)

@@ -56,7 +56,7 @@ def evaluate(
     with notes():
         from mixtura.cli.asking import Asked
 
-        asked = Asked.read(model, data, missing)
+        asked = Asked.read(model, data, missing, given=target)
         truth = asked.truth(target)
         with working(f"predicting {len(asked.X):,} rows"):
             found = asked.scores(truth)
@@ -81,7 +81,7 @@ def report(
         from mixtura.files import check_place
 
         check_place(out, model, data)
-        asked = Asked.read(model, data, missing, "report")
+        asked = Asked.read(model, data, missing, "report", given=target)
         truth = asked.truth(target)
         with working(f"reporting on {len(asked.X):,} rows"):
             asked.model.report(out, asked.X, truth, max_time=time, random_state=seed)

@@ -48,13 +48,14 @@ class Asked:
         question: str = "score_samples",
         out: Path | None = None,
         kept: list[str] | None = None,
+        given: str | None = None,
     ) -> Asked:
-        """All is checked before any work."""
+        """All is checked before any work; `given` names a column of answers."""
         if out is not None:
             check_table_place(out, model, data)
         found = load_model(model, question)
         names, target = schema_of(found).names, target_of(found)
-        known = None if names is None else [*names, target]
+        known = None if names is None else [*names, target, given]
         frame = read_frame(data, marks_of(found, missing), text_columns(found), known)
         check_columns(frame, kept or [], "--id")
         unused = [target, *(name for name in kept or () if name not in (names or (name,)))]

@@ -133,10 +133,17 @@ class Scaling:
         return self.apply(before.invert(values))
 
     def reach(self, X: np.ndarray | LazyRows) -> np.ndarray:
-        """(2, D) between which predictions follow columns: the range of rows, and some more."""
+        """(2, D) between which predictions follow columns: the range of rows, and some more.
+
+        Along curves: beyond the end of a long tail it is more than before the other end.
+        """
         low, high = nan_range(X)
         with np.errstate(over="ignore"):
-            return np.stack([low - _BEYOND * self.scale, high + _BEYOND * self.scale])
+            if self.curves is None:
+                return np.stack([low - _BEYOND * self.scale, high + _BEYOND * self.scale])
+            ends = self.curves.apply((np.stack([low, high]) - self.location) / self.scale)
+            ends = self.curves.invert(ends + np.array([[-_BEYOND], [_BEYOND]]))
+            return ends * self.scale + self.location
 
     def log_scale(self, x: np.ndarray) -> np.ndarray:
         """(D,) or (n, D) logs of user's units per unit of the model, at values x (n, D) of it.

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 _CURVE_ROWS, _TIME = 20_000, 0.2
 #: How many indicators there may be, and knots of a column of numbers, as far as these allow.
 _MOST_COLUMNS, _KNOTS = 300, range(8, 3, -1)
-#: The curves of models that are named after their components.
-_UNITS = {KERNELS: KINDS[0], LEAVES: KINDS[1]}
+#: The curves of models that are named after their components; iterations, and the gain that ends
+#: them, after which leaves are compared with the first model; rows that they learn from, at most.
+_UNITS, _GLIMPSE, _LEAF_ROWS = {KERNELS: KINDS[0], LEAVES: KINDS[1]}, (12, 1e-3), 20_000
+#: A model beside the first with less weight has no say.
+_LITTLE = 0.01
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, the
 #: gain that ends them, and rows that each looks at, at most; and rows that models are asked about
 #: together, so that all see the same holes.
@@ -82,7 +85,8 @@ def kinds_for(engine: Engine) -> list[str]:
     n_knots = _n_knots(engine)
     some = n_knots or (levels.any() and _n_indicators(engine, 0) <= _MOST_COLUMNS)
     kinds = [*kinds, INDICATORS] if some else kinds
-    kinds = [*kinds, LEAVES] if len(engine) <= _LARGE else kinds
+    few = len(engine) <= _LARGE and engine.n_features <= _MOST_COLUMNS
+    kinds = [*kinds, LEAVES] if few else kinds
     return [*kinds, KERNELS] if len(engine) <= MOST_COMPARED else kinds
 
 
@@ -137,8 +141,12 @@ def _tried(decision: Decision, way: Plan) -> Trial:
         way = by_one(way, len(scaling.location))  # and indicators are no columns to lack
         way = replace(way, recipe=replace(way.recipe, informative=False))
     chooser = decision.chooser.under(scaling)
-    rival = decision.trial if way.marginals == LEAVES else None
-    return chooser.try_out(way, "marginals", whole=decision.saw_all, beside=rival)
+    if way.marginals != LEAVES:
+        return chooser.try_out(way, "marginals", whole=decision.saw_all)
+    tried = chooser.try_out(way.limited(*_GLIMPSE), "marginals", beside=decision.trial)
+    if tried.won:
+        chooser.deepen(tried, replace(way, begin=tried.models))
+    return tried
 
 
 def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list[Trial]]:
@@ -174,8 +182,8 @@ def _trained(
     Leaves are those of another tree: of more rows, it has more of them.
     """
     if trial.way.marginals == LEAVES:
-        engine = rows.sample(_LARGE, generator).under(trial.scaling)
-        return trial.way.train(engine, generator, progress.part(_TIME))
+        engine = rows.sample(_LEAF_ROWS, generator).under(trial.scaling)
+        return replace(trial.way, begin=()).train(engine, generator, progress.part(_TIME))
     plan, begin = from_trial(estimator, replace(trial.way, solver=decision.plan.solver), trial)
     if estimator.solver == "auto" and begin is None:
         plan, rows = plan.limited(_ITERATIONS, _GAIN), rows.sample(_LARGE, generator)
@@ -190,11 +198,13 @@ class Ensemble:
 
     Attributes
     ----------
+    trials : those of the others that have a say.
     members : the others, their units, and their calibrations, None for that of the first.
     weights : (1 + M,) of all, that of the first one first.
     calibration : of the averages.
     """
 
+    trials: Sequence[Trial]
     members: Sequence[tuple[Mixture, Scaling, Calibration | None]]
     weights: np.ndarray
     calibration: Calibration
@@ -236,11 +246,16 @@ class Ensemble:
             weights, average = blend_answers(known)
             calibration = average.calibration
             calibrations = [each.calibration for each in known[1:]]
+        for each, weight in zip(others, weights[1:], strict=True):
+            each.won = weight >= min(_LITTLE, weights[1:].max())
         members = [
             (trained.model.to("cpu", torch.float64), each.scaling, own)
             for trained, each, own in zip(models, others, calibrations, strict=True)
+            if each.won
         ]
-        return cls(members, weights, calibration)
+        weights = weights[[True, *(each.won for each in others)]]
+        trials = [each for each in others if each.won]
+        return cls(trials, members, weights / weights.sum(), calibration)
 
     def beside(self, first: Fitted, calibrate: bool) -> Fitted:
         """The first model, and these beside it."""

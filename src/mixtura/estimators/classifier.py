@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from os import PathLike
@@ -13,6 +14,7 @@ from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, Numbers
 from mixtura.data.lazy import Openable, source_of
 from mixtura.data.schema import Schema
@@ -108,9 +110,10 @@ class MixtureClassifier(DensityClassifier):
         "power" takes for each column the power (of Yeo and Johnson) under which its values look
         most like Gaussian draws; "ranks" the normal scores of smoothed ranks. "+atoms" gives values
         that many rows share, such as zeros, a probability of their own per component. "auto"
-        averages the class probabilities of all three, of a model of indicators, and of one with a
-        component per row ("kernels") where rows are not many, where no density is named; all
-        other answers are those of the first, "linear" model.
+        averages the class probabilities of all three, of a model of indicators, of one with a
+        component per row ("kernels") where rows are not many, and of one that began with the leaves
+        of a tree ("leaves") where that helps, where no density is named; all other answers are
+        those of the first, "linear" model.
     standardize : bool
         Work in units in which every feature has variance one, so that rescaling a feature does
         not change the predictions.
@@ -313,12 +316,15 @@ class MixtureClassifier(DensityClassifier):
         generator = self._generator()
         with self._progress() as progress:
             decision = decide(self, rows, schema, spawn(generator), progress, stream=not beside)
-            ensemble, others = None, list[Trial]()
+            ensemble: Ensemble | None = None
+            others: Sequence[Trial] = []
             if beside and self._maps(decision):
                 ways = ways_beside(self, decision, kinds_for(decision.every))
                 others = try_beside(decision, ways)
                 if not decision.saw_all and decision.engine.total_weight > MOST_COMPARED:
                     decision, others = best_of(decision, others)
+            powers = (each for each in others if each.way.marginals.startswith(KINDS[0]))
+            units = [decision.engine.scaling, *(each.scaling for each in powers)]
             own = spawn(generator) if others else generator
             outcome = train(self, decision, generator, progress)
             if others:
@@ -330,11 +336,12 @@ class MixtureClassifier(DensityClassifier):
         self._publish(trained.result, plan, engine, schema, rows.classes, calibration, progress)
         if ensemble is not None:
             self.model_ = ensemble.beside(self.model_, self.calibrate)
+            others = ensemble.trials
             self.marginals_ = (plan.marginals, *(each.way.marginals for each in others))
         shown = held_back(decision, others)
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
-        reach = self._reach(engine.scaling, rows.X, schema)
+        reach = self._reach(rows.X, schema, *units)
         values, lacks = rows.X.values, np.zeros(0)
         if plan.recipe.informative and isinstance(values, np.ndarray):
             lacks = rows.weight @ np.isnan(values) / rows.weight.sum()
@@ -404,7 +411,7 @@ class MixtureClassifier(DensityClassifier):
             step.result, plan, step.engine, schema, classes, calibration, progress, typical
         )
         if reach.size:  # of an earlier version's model it is not known
-            low, high = self._reach(step.engine.scaling, rows.X, schema)
+            low, high = self._reach(rows.X, schema, step.engine.scaling)
             reach = np.stack([np.fmin(reach[0], low), np.fmax(reach[1], high)])
         self.model_ = replace(self.model_, reach=reach)
         self.unlabeled_weight_ = plan.unlabeled_weight if weight is None else weight

@@ -201,11 +201,12 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         y, weight = self._by_row(y, X), self._by_row(sample_weight, X)
         return read_rows(self, given, y, weight, known), schema
 
-    def _reach(self, scaling: Scaling, rows: Observations, schema: Schema) -> np.ndarray:
-        """(2, D) between which numbers have a say; categories always have one."""
-        found, count = scaling.reach(rows.values), rows.values.shape[1]
-        everywhere = (schema.levels(count) > 0) | (not self.standardize)
-        return np.where(everywhere, np.array([[-np.inf], [np.inf]]), found)
+    def _reach(self, rows: Observations, schema: Schema, *units: Scaling) -> np.ndarray:
+        """(2, D) between which numbers have a say, in one of some units; categories always have."""
+        found = np.stack([each.reach(rows.values) for each in units])
+        everywhere = (schema.levels(found.shape[2]) > 0) | (not self.standardize)
+        ends = np.stack([found[:, 0].min(0), found[:, 1].max(0)])
+        return np.where(everywhere, np.array([[-np.inf], [np.inf]]), ends)
 
     @property
     def class_prior_(self) -> np.ndarray:

@@ -53,9 +53,9 @@ _TRADEOFF = 0.5
 _ROWS_PER_COMPONENT, _WIDE = 10, 60
 #: Iterations of EM, at most, that L-BFGS begins with.
 _START = 20
-#: With fewer rows none are held out. Rows of evidence for weights that are all the same; a model
-#: with less than such a share of an even weight gets none.
-_FEWEST, _EVEN_ROWS, _LITTLE = 8, 4.0, 0.5
+#: With fewer rows none are held out. Rows of evidence for weights that models deserve each by
+#: itself; a model with less than such a share of an even weight gets none.
+_FEWEST, _PRIOR_ROWS, _LITTLE = 8, 4.0, 0.5
 #: Logs of densities are no smaller where models are weighed.
 _LEAST = -1e6
 
@@ -214,9 +214,9 @@ def _weights(trials: Sequence[_Trial]) -> np.ndarray:
     own = np.nan_to_num(-np.stack(losses), nan=_LEAST).clip(_LEAST)
     held_out = trials[told[0]].held_out()
     assert held_out is not None
-    weights = blend_weights(own, held_out.weight, _EVEN_ROWS)
+    weights = blend_weights(own, held_out.weight, _PRIOR_ROWS)
     keep = weights >= _LITTLE / len(weights)
-    found[np.array(told)[keep]] = blend_weights(own[keep], held_out.weight, _EVEN_ROWS)
+    found[np.array(told)[keep]] = blend_weights(own[keep], held_out.weight, _PRIOR_ROWS)
     return found
 
 

@@ -24,6 +24,7 @@ from mixtura.data.labels import (
 )
 from mixtura.estimators.reading import check_weight
 from mixtura.exceptions import (
+    AmbiguousDataWarning,
     DegenerateDataWarning,
     InvalidInputError,
     UnsupportedError,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Shares of themselves that labels differ by where sums of decimal fractions are rounded.
 _ROUNDING = 1e-12
+#: A mean weight of rows that is smaller hardly counts rows.
+_LITTLE = 0.1
 #: What is said of a name in place of labels or targets.
 _NAME = "y={!r} is a name, for estimators that learn from files: pass one value per row."
 
@@ -102,6 +105,12 @@ def read_rows(
     """
     classes, codes = read_classes(estimator, X, y, estimator.unlabeled, known)
     weight = check_weight(sample_weight, len(X))
+    if (mean := weight[weight > 0].mean()) < _LITTLE:
+        warn(
+            f"sample_weight is {mean:.3g} in the mean, and a weight counts rows: so few rows tell "
+            "little. Remedy: divide the weights by their mean, unless that is meant.",
+            AmbiguousDataWarning,
+        )
     if estimator.class_weight is not None:
         if known is not None and isinstance(estimator.class_weight, str):
             raise InvalidInputError(
@@ -279,8 +288,9 @@ def _check_rounding(labels: np.ndarray) -> None:
     except (ValueError, TypeError):
         return
     numbers = numbers[np.isfinite(numbers)]
-    near = np.diff(numbers) <= _ROUNDING * np.abs(numbers[1:])
-    if near.any() and (numbers % 1.0 != 0.0).any():
+    near, fraction = np.diff(numbers) <= _ROUNDING * np.abs(numbers[1:]), numbers % 1.0 != 0.0
+    near &= fraction[1:] | fraction[:-1]
+    if near.any():
         one, other = numbers[near.argmax()], numbers[near.argmax() + 1]
         raise InvalidInputError(
             f"y holds the labels {one} and {other}, which differ by rounding alone: round them, or "

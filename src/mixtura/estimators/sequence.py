@@ -230,7 +230,7 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     def _limited(self, model: Fitted, scaling: Scaling, rows: Rows, schema: Schema) -> Fitted:
         """The model, which knows how far numbers and lengths went in training, and glitches."""
         assert isinstance(rows.X, Sequences)
-        reach, lengths = self._reach(scaling, rows.X, schema), rows.X.lengths
+        reach, lengths = self._reach(rows.X, schema, scaling), rows.X.lengths
         span, limits = (int(lengths.min()), int(lengths.max())), limits_of(rows.X, scaling.scale)
         return replace(model, reach=reach, lengths=span, limits=limits, bounded=self.calibrate)
 

@@ -21,9 +21,9 @@ from mixtura.training.start import built, completed
 
 #: The name of such models among those that are averaged.
 LEAVES = "leaves"
-#: Rows per leaf on average, the fewest and most leaves, and rows of a class in a leaf that are a
-#: component of their own.
-_ROWS_PER_LEAF, _LEAVES, _FEWEST = 20.0, (4, 128), 3.0
+#: Rows per leaf on average, the fewest and most leaves; rows of a class in a leaf that are a
+#: component of their own, at least and as a share of all.
+_ROWS_PER_LEAF, _LEAVES, _FEWEST, _SHARE = 20.0, (4, 128), 3.0, 1e-3
 
 
 def leaf_start(
@@ -66,14 +66,15 @@ def _components(
     A class without rows has one that no row is of.
     """
     x, total = _in_order(x, y, weight, levels, n_classes), weight.sum()
+    fewest = max(_FEWEST, _SHARE * total)
     tree = DecisionTreeClassifier(
         max_leaf_nodes=int(np.clip(total / _ROWS_PER_LEAF, *_LEAVES)),
-        min_weight_fraction_leaf=min(_FEWEST / total, 0.5),
+        min_weight_fraction_leaf=min(fewest / total, 0.5),
         random_state=0,
     )
     leaf = tree.fit(x, y, sample_weight=weight).apply(x)
     size, rest = tree.tree_.node_count, 0  # no leaf is the first node, unless it is the only one
-    few = np.bincount(y * size + leaf, weight)[y * size + leaf] < _FEWEST
+    few = np.bincount(y * size + leaf, weight)[y * size + leaf] < fewest
     place = y * size + np.where(few, rest, leaf)
     absent = np.setdiff1d(np.arange(n_classes), y) * size
     known, place = np.unique(np.append(place, absent), return_inverse=True)
