@@ -132,12 +132,11 @@ class Scaling:
             return values if self.curves is None else self.curves.apply(values)
         return self.apply(before.invert(values))
 
-    def reach(self, X: np.ndarray | LazyRows) -> np.ndarray:
+    def reach(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """(2, D) between which predictions follow columns: the range of rows, and some more.
 
         Along curves: beyond the end of a long tail it is more than before the other end.
         """
-        low, high = nan_range(X)
         with np.errstate(over="ignore"):
             if self.curves is None:
                 return np.stack([low - _BEYOND * self.scale, high + _BEYOND * self.scale])

@@ -17,7 +17,7 @@ from mixtura.answers.sets import predict_set
 from mixtura.data.given import ArrayLike, ClassWeight, RandomState
 from mixtura.data.labels import encode_labels
 from mixtura.data.matrix import Matrix
-from mixtura.data.scaling import Scaling
+from mixtura.data.scaling import Scaling, nan_range
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine
 from mixtura.estimators.answering import DensityEstimator
@@ -203,9 +203,10 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
 
     def _reach(self, rows: Observations, schema: Schema, *units: Scaling) -> np.ndarray:
         """(2, D) between which numbers have a say, in one of some units; categories always have."""
-        found = np.stack([each.reach(rows.values) for each in units])
-        everywhere = (schema.levels(found.shape[2]) > 0) | (not self.standardize)
-        ends = np.stack([found[:, 0].min(0), found[:, 1].max(0)])
+        values = nan_range(rows.values)
+        low, high = zip(*(each.reach(*values) for each in units), strict=True)
+        ends = np.stack([np.min(low, 0), np.max(high, 0)])
+        everywhere = (schema.levels(len(ends.T)) > 0) | (not self.standardize)
         return np.where(everywhere, np.array([[-np.inf], [np.inf]]), ends)
 
     @property

@@ -23,7 +23,7 @@ from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.indicators import UNIT, Indicators
 from mixtura.data.matrix import Matrix
-from mixtura.data.scaling import Scaling, rounded_mean
+from mixtura.data.scaling import Scaling, nan_range, rounded_mean
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import engine_of
@@ -173,7 +173,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         with self._progress() as progress:
             compared = Comparison.of(plans, engine, spawn(generator), progress)
             fitted, result = compared.train(engine, spawn(generator), progress)
-        reach = scaling.reach(whole.values)[:, : -y.shape[1]]
+        reach = scaling.reach(*nan_range(whole.values))[:, : -y.shape[1]]
         self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat, reach)
         self.choice_, self.history_ = compared.choice, progress.history
         cut_short = warn_if_cut_short(progress, len(engine), len(engine))
