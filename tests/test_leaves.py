@@ -76,6 +76,23 @@ def test_weights_are_repetitions_and_order_does_not_matter(squares, rng):
     np.testing.assert_allclose(weighted.class_log_joint(rows), repeated.class_log_joint(rows))
 
 
+def test_names_of_classes_do_not_matter(squares):
+    X, y = squares
+    rows = engine_for(X, y).all_rows()
+    found, other = (start(engine_for(X, each), prior_rows=1.0).model for each in (y, 1 - y))
+    np.testing.assert_allclose(other.class_log_joint(rows).flip(1), found.class_log_joint(rows))
+
+
+def test_order_of_columns_does_not_matter_where_each_question_is_the_best(rng):
+    """Two steps tell four classes; a tree chooses at random where questions are as good."""
+    X = rng.uniform(size=(400, 3))
+    y = np.where(X[:, 0] < 0.6, X[:, 1] < 0.5, 2 + (X[:, 2] < 0.5)).astype(int)
+    plain, turned = (start(engine_for(each, y), n_classes=4).model for each in (X, X[:, ::-1]))
+    wanted = plain.class_log_joint(engine_for(X, y).all_rows())
+    found = turned.class_log_joint(engine_for(X[:, ::-1], y).all_rows())
+    np.testing.assert_allclose(found, wanted)
+
+
 def test_a_class_without_rows_has_those_of_all(squares):
     X, y = squares
     mixture = start(engine_for(X, 2 * y), n_classes=3).model
@@ -102,6 +119,11 @@ def test_rules_are_learned_as_a_tree_does(rng, tmp_path):
     assert "leaves" in model.marginals_
     tree = DecisionTreeClassifier(random_state=0).fit(X, y)
     assert model.score(new, told) >= tree.score(new, told) - 0.005
+    empty = model.predict_proba(np.full((1, 6), np.nan))
+    np.testing.assert_allclose(empty[0], model.class_prior_, rtol=1e-9)
+    single = MixtureClassifier(categorical_features=list(range(6)), random_state=0)
+    single = single.fit(X.astype(np.float32), y).predict_proba(new.astype(np.float32))
+    np.testing.assert_allclose(single, model.predict_proba(new), atol=1e-6)
     new[rng.random(new.shape) < 0.2] = np.nan
     model.save(tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors").predict_proba(new)

@@ -6,21 +6,19 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from sklearn.cluster import KMeans
-from sklearn.datasets import make_blobs
+from named import close
 
 from mixtura.data.atoms import Atoms
-from mixtura.data.scaling import Scaling
-from mixtura.densities import Diagonal, Full, LowRank, Product, Student
+from mixtura.densities import Product
 from mixtura.densities.hole_evidence import HoleEvidence
-from mixtura.engines import Contrast, Engine, Prepared, Punched
+from mixtura.engines import Contrast, Prepared, Punched
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network, NetworkStack, RegressionNetwork
 from mixtura.models.stack import Assignment, MixtureStack
 from mixtura.numerics import invert_few
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, Regression
 from mixtura.progress import Progress
-from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior, small
+from mixtura.solvers import EM, LBFGS, SpreadPrior, small
 from mixtura.solvers.elastic_net import ElasticNet, NetworkPrior
 from mixtura.solvers.gradients import Packed
 from mixtura.solvers.lbfgs import explicit_sums, read_out_sums, traced_sums
@@ -35,9 +33,7 @@ from mixtura.testing import (
     make_mixture,
 )
 from mixtura.training.evidence import with_evidence
-from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
-from mixtura.training.hybrid import Plan
-from mixtura.training.start import cluster, stack_start
+from mixtura.training.groups import Folds, Groups
 
 COUNTS = [2, 1]
 
@@ -94,14 +90,6 @@ def stacked(starts, engine, folds):
 def without(engine, folds, trial):
     """The rows that a trial learns from."""
     return engine.only(folds.number != folds.held_out[trial])
-
-
-def close(found, wanted, exact=1e-9):
-    """Tensors of the same names are the same, up to rounding of the largest."""
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        slack = exact * max(1.0, float(value.abs().max()))
-        np.testing.assert_allclose(found[name], value, exact, slack, err_msg=name)
 
 
 # -- derivatives -------------------------------------------------------------------------------
@@ -387,227 +375,6 @@ def test_lbfgs_of_a_stack_is_that_of_each(name, generator):
         assert float(found.losses[trial]) == pytest.approx(alone.objective, rel=1e-9)
 
 
-# -- k-means -----------------------------------------------------------------------------------
-
-
-def inertia(x, weight, labels):
-    """The weighted sum of squared distances to the means of clusters, by a loop."""
-    total = 0.0
-    for label in np.unique(labels):
-        own, mass = x[labels == label], weight[labels == label]
-        total += float(mass @ ((own - np.average(own, 0, mass)) ** 2).sum(1)) if mass.any() else 0.0
-    return total
-
-
-@pytest.mark.parametrize("shift", [0.0, 1e6], ids=["", "far away"])
-def test_clusters_are_as_tight_as_those_of_sklearn(shift, rng):
-    """In several problems, in which rows have other weights, also none."""
-    x, _ = make_blobs(240, 3, centers=5, cluster_std=0.5, random_state=0)
-    x = x + shift
-    weight = rng.uniform(0.5, 2.0, (240, 3)) * (np.arange(240)[:, None] % 4 != np.arange(3))
-    generator = torch.Generator().manual_seed(0)
-    labels = cluster(torch.from_numpy(x), torch.from_numpy(weight), 5, generator).numpy()
-    for problem in range(3):
-        theirs = KMeans(5, n_init=3, random_state=0).fit(x, sample_weight=weight[:, problem])
-        assert inertia(x, weight[:, problem], labels[:, problem]) <= 1.1 * theirs.inertia_
-
-
-def test_clusters_have_their_rows(rng):
-    """Every row is with the nearest mean of its problem: k-means has come to its end."""
-    x = rng.normal(size=(120, 2))
-    weight = rng.integers(0, 3, (120, 2)).astype(float)
-    generator = torch.Generator().manual_seed(0)
-    labels = cluster(torch.from_numpy(x), torch.from_numpy(weight), 4, generator).numpy()
-    for problem in range(2):
-        of, mass = labels[:, problem], weight[:, problem]
-        means = np.stack([np.average(x[of == k], 0, mass[of == k]) for k in range(4)])
-        nearest = ((x[:, None] - means) ** 2).sum(2).argmin(1)
-        np.testing.assert_array_equal(nearest, of)
-
-
-def test_a_weight_of_two_is_a_row_given_twice(rng):
-    """And one of none is no row."""
-    x, times = rng.normal(size=(60, 2)), rng.integers(0, 4, 60)
-    often = np.repeat(np.arange(60), times)
-    found, repeated = (
-        cluster(
-            torch.from_numpy(rows), torch.from_numpy(mass), 3, torch.Generator().manual_seed(0)
-        )[:, 0]
-        for rows, mass in ((x, times[:, None].astype(float)), (x[often], np.ones((len(often), 1))))
-    )
-    np.testing.assert_array_equal(found[often], repeated)
-
-
-def test_fewer_different_rows_than_clusters(generator):
-    """Each different row is a cluster; what is equal is together."""
-    x = torch.tensor([[0.0], [5.0], [0.0], [9.0], [5.0]]).double()
-    labels = cluster(x, torch.ones(5, 1).double(), 4, generator)[:, 0]
-    assert labels[0] == labels[2]
-    assert labels[1] == labels[4]
-    assert len(labels.unique()) == 3
-
-
-# -- which rows are whose ----------------------------------------------------------------------
-
-
-CPU = torch.device("cpu")
-
-
-def engine_of(X, y, levels=None):
-    """Rows as they are."""
-    scaling = Scaling.identity(X.shape[1])
-    scaling = scaling if levels is None else scaling.sparing(np.array(levels))
-    return Engine(X, y, scaling=scaling, device=CPU)
-
-
-#: Rows that are told by their only column; classes 0 to 2 and none, folds 0 to 2 and none.
-Y, NUMBER = np.array([0, 0, 1, 1, -1, 0, 1, -1, 0]), torch.tensor([0, 1, 0, 2, 1, -1, -1, -1, 2])
-
-
-def seen_by(engine, assignment):
-    """The rows of every problem, told by their column, and their labels."""
-    rows = engine.all_rows()
-    weight, label = assignment.weight(rows.y, rows.weight), assignment.label[rows.y]
-    return [
-        {int(x): int(y) for x, y in zip(rows.x[mine > 0, 0], label[mine > 0], strict=True)}
-        for mine in weight.mT
-    ]
-
-
-def test_a_trial_sees_all_rows_but_those_of_its_fold():
-    """With their labels; rows without one, or without a fold, too."""
-    engine = engine_of(np.arange(9.0)[:, None], Y)
-    folds = Folds(NUMBER, [2, 0])
-    kind, assignment = folds.assignment(engine.y, 3)
-    found = seen_by(engine.with_answers(y=kind), assignment)
-    for trial, held_out in zip(found, [2, 0], strict=True):
-        kept = [row for row in range(9) if NUMBER[row] != held_out]
-        assert trial == {row: Y[row] for row in kept}
-    labeled = folds.only(engine.labeled)
-    assert labeled.number.tolist() == [0, 1, 0, 2, -1, -1, 2]
-    (every,) = seen_by(
-        engine.with_answers(y=Folds.none(engine).kinds(engine.y, 3)[0]),
-        Folds.none(engine).assignment(engine.y, 3)[1],
-    )
-    assert every == dict(enumerate(Y))
-
-
-def test_a_group_has_the_labeled_rows_of_its_class_and_trial():
-    """All that are labeled stand in for a class without rows, in the trials that lack it."""
-    engine = engine_of(np.arange(9.0)[:, None], np.where(np.arange(9) == 3, 2, Y))
-    y, held_out = engine.y.numpy(), [0, 1, 2]
-    groups = Groups.by_class(engine, 4, Folds(NUMBER, held_out))
-    assert groups.sees.shape[:2] == (3, 4)
-    for classes in ([0, 1, 2, 3], [2], [3, 1]):
-        found = seen_by(*groups.part(classes))
-        for place, (trial, label) in enumerate((t, c) for t in held_out for c in classes):
-            kept = [r for r in range(9) if NUMBER[r] != trial and y[r] >= 0]
-            own = [row for row in kept if y[row] == label]
-            assert sorted(found[place]) == (own or kept)
-    weight = [[sum((y == c) & (NUMBER.numpy() != t)) for c in range(3)] for t in (0, 1)]
-    np.testing.assert_array_equal(groups.effective_rows()[:2, :3], weight)
-
-
-def test_rows_without_any_label_are_everyones():
-    """Then there is nothing else to begin with."""
-    engine = engine_of(np.arange(6.0)[:, None], np.full(6, -1))
-    groups = Groups.by_class(engine, 2, Folds.none(engine))
-    assert [sorted(group) for group in seen_by(*groups.part([0, 1]))] == [list(range(6))] * 2
-
-
-def test_groups_are_fitted_one_by_one_or_together(flowers, monkeypatch):
-    """One component per class and trial: the mean and covariance of its rows, by NumPy."""
-    X, y = flowers
-    number = torch.arange(len(y)) % 4
-    groups = Groups.by_class(engine_of(X, y), 3, Folds(number, range(4)))
-    found = []
-    for most in (1, 10**9):
-        monkeypatch.setattr("mixtura.training.groups._TOGETHER", {False: most, True: most})
-        assert groups.portions([0, 1, 2]) == ([[0], [1], [2]] if most == 1 else [[0, 1, 2]])
-        recipe, random = Recipe(Full(floor=1e-6), EM(3)), torch.Generator().manual_seed(0)
-        found.append(fit_groups(groups, [1, 1, 1], recipe, random, Progress()).results)
-    for trial, label in np.ndindex(4, 3):
-        own = X[(y == label) & (number.numpy() != trial)]
-        for results in found:
-            density = results[trial][label].model.density
-            np.testing.assert_allclose(density.mean[0], own.mean(0), 1e-9)
-            np.testing.assert_allclose(density.covariances()[0], np.cov(own.T, ddof=0), 1e-6, 1e-9)
-
-
-# -- trials ------------------------------------------------------------------------------------
-
-
-STRUCTURES = {"diag": Diagonal(), "full": Full(), "low rank": LowRank(2), "student": Student()}
-
-
-def plan_of(structure, informative=False):
-    """All that a plan says, small."""
-    return Plan(
-        solver=LBFGS(3),
-        term=Margin(),
-        tradeoff=0.5,
-        recipe=Recipe(structure, EM(5, 1e-2), None, informative),
-        counts=[2, 1, 2],
-        log_prior=torch.full((3,), 1 / 3).double().log(),
-        learn_prior=True,
-    )
-
-
-def changed_trials(plan, X, y, changed, levels=None):
-    """Trials on four folds, and others from their ends on; before and after rows of one change."""
-    number = torch.arange(len(y)) % 4
-    folds, other = Folds(number, range(4)), np.where((number == 1)[:, None], changed, X)
-    for values in (X, other):
-        random, engine = torch.Generator().manual_seed(0), engine_of(values, y, levels)
-        first = plan.trials(engine, folds, random, Progress())
-        further = replace(plan, tradeoff=0.9, begin=first)
-        yield [*first, *further.trials(engine, folds, random, Progress())]
-
-
-def only_their_own_trial_is_as_before(before, after):
-    """Up to rounding: sums have other zeros in them."""
-    for place, (one, other) in enumerate(zip(before, after, strict=True)):
-        free, again = one.model.free(), other.model.free()
-        if place % 4 == 1:
-            close(again, free)
-        else:
-            with pytest.raises(AssertionError):
-                close(again, free, 1e-3)
-
-
-@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_a_trial_never_sees_the_rows_that_it_is_judged_by(name, holes, flowers, rng):
-    """Other values there change the other trials alone; each begins and ends on its own."""
-    X, y = (flowers[0] - flowers[0].mean(0)) / flowers[0].std(0), flowers[1]
-    X = np.where(rng.random(X.shape) < 0.1, np.nan, X) if holes else X
-    changed = X + rng.normal(size=X.shape)
-    found = changed_trials(plan_of(STRUCTURES[name]), X, y, changed)
-    only_their_own_trial_is_as_before(*found)
-
-
-def test_what_stands_in_for_adam_works_in_double_precision(flowers):
-    """As it does where it is asked for itself."""
-    engine, plan = engine_of(*flowers), replace(plan_of(Diagonal()), dtype=torch.float32)
-    folds, found = Folds(torch.arange(len(engine)) % 2, range(2)), []
-    for solver in (LBFGS(), Adam()):
-        random = torch.Generator().manual_seed(0)
-        trials = replace(plan, solver=solver).trials(engine, folds, random, Progress())
-        found.append(trials[0].model.free())
-    close(*found, 1e-12)
-
-
-def test_a_trial_never_sees_categories_that_it_is_judged_by(flowers, rng):
-    """What is absent of them is drawn from rows that it sees."""
-    y, absent = flowers[1], rng.random((len(flowers[1]), 3)) < 0.15
-    X, changed = (
-        np.where(absent, np.nan, np.column_stack([flowers[0][:, :2], codes]))
-        for codes in ((y + rng.integers(0, 2, len(y))) % 3, rng.integers(0, 3, len(y)))
-    )
-    found = changed_trials(plan_of(Diagonal(), informative=True), X, y, changed, [0, 0, 3])
-    only_their_own_trial_is_as_before(*found)
-
-
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_few_matrices_are_inverted_as_numpy_does(rng, size):
     root = rng.normal(size=(30, size, size + 2))
@@ -616,19 +383,3 @@ def test_few_matrices_are_inverted_as_numpy_does(rng, size):
     log_det = invert_few(work)
     np.testing.assert_allclose(work.transpose(2, 0, 1), np.linalg.inv(matrix), rtol=1e-8)
     np.testing.assert_allclose(log_det, np.linalg.slogdet(matrix)[1], rtol=1e-10)
-
-
-def test_clusters_are_kept_for_the_same_random_numbers_alone(rng):
-    device = torch.device("cpu")
-    engine = Engine(rng.normal(size=(60, 3)), scaling=Scaling.identity(3), device=device)
-    everyone = Assignment.everyone(1, device)
-
-    def means(seed):
-        generator = torch.Generator().manual_seed(seed)
-        start = stack_start(engine, everyone, 3, Diagonal(), generator)
-        return start.density.mean, torch.rand(3, generator=generator)
-
-    first, other, again = means(0), means(1), means(0)
-    assert not torch.equal(first[0], other[0])
-    assert torch.equal(first[0], again[0])
-    assert torch.equal(first[1], again[1])

@@ -105,6 +105,10 @@ class Batch:
             "for prediction", lambda: replace(self, absent=torch.where(told < 0, told, lacks))
         )
 
+    def with_nan(self) -> Tensor:
+        """(n, D) what rows have, NaN where entries are missing."""
+        return self.x if self.observed is None else self.x.where(self.observed, torch.nan)
+
     def missing_share(self) -> Tensor:
         """(n,) share of the user's columns that each row lacks."""
         if self.observed is None:

@@ -125,8 +125,7 @@ def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
     """(n, D) a copy of the rows, or of some, NaN where missing; their weights (n,)."""
     step = -(-len(engine) // _CURVE_ROWS)
     batch = engine.take(np.arange(0, len(engine), step)).all_rows()
-    x = batch.x if batch.observed is None else batch.x.where(batch.observed, torch.nan)
-    return x.double().cpu().numpy(), batch.weight.double().cpu().numpy()
+    return batch.with_nan().double().cpu().numpy(), batch.weight.double().cpu().numpy()
 
 
 def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:

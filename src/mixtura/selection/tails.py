@@ -23,7 +23,7 @@ def has_heavy_tails(engine: Engine) -> bool:
     if not 1 < len(numbers) <= _MOST_NUMBERS:
         return False
     batch = engine.all_rows()
-    x = batch.x if batch.observed is None else batch.x.where(batch.observed, torch.nan)
+    x = batch.with_nan()
     counts = torch.zeros(5, dtype=torch.float64)
     for label in batch.y.unique():
         own = x[batch.y == label][:, numbers]

@@ -36,9 +36,12 @@ def leaf_start(
     """
     batch = engine.only(engine.labeled).merged().all_rows().to(torch.float64)
     n_classes = len(log_prior)
-    x = batch.x if batch.observed is None else batch.x.where(batch.observed, torch.nan)
     owner, place = _components(
-        x.cpu().numpy(), batch.y.cpu().numpy(), batch.weight.cpu().numpy(), engine.levels, n_classes
+        batch.with_nan().cpu().numpy(),
+        batch.y.cpu().numpy(),
+        batch.weight.cpu().numpy(),
+        engine.levels,
+        n_classes,
     )
     own = torch.from_numpy(place).to(engine.device)
     member = one_hot(own, len(owner)) * batch.weight[:, None]
