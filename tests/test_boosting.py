@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from chains import make_chains, make_sequences
 from scipy.special import softmax
 from scipy.stats import multivariate_normal
 from sklearn.ensemble import AdaBoostClassifier
@@ -19,14 +20,7 @@ from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
 from mixtura.progress import Progress
 from mixtura.solvers import EM
-from mixtura.testing import (
-    check_valid,
-    make_batch,
-    make_chains,
-    make_density,
-    make_mixture,
-    make_sequences,
-)
+from mixtura.testing import check_valid, make_batch, make_density, make_mixture
 from mixtura.training import growth
 from mixtura.training.boosting import _NEGLIGIBLE, Boosting, Learner
 from mixtura.training.groups import Recipe

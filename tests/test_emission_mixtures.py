@@ -6,12 +6,12 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import torch
+from chains import make_chains, make_sequences
 from scipy.special import logsumexp, softmax
 
 from mixtura import FisherScores, SequenceDensity, SequenceMixtureClassifier, load
 from mixtura.densities import EmissionMixtures, HiddenMarkov
 from mixtura.solvers import EM, LBFGS
-from mixtura.testing import make_chains, make_sequences
 from mixtura.testing.references import dense_log_prob
 
 STATES, EACH = 2, 3

@@ -7,6 +7,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import torch
+from chains import make_sequences
 from scipy.special import logsumexp, softmax
 from scipy.stats import norm
 from sklearn.base import clone
@@ -19,7 +20,6 @@ from mixtura.models.fitted import in_deviations
 from mixtura.selection import typical
 from mixtura.sequences import from_long, from_panel
 from mixtura.solvers import EM
-from mixtura.testing import make_sequences
 from mixtura.testing.parts import make_density
 from mixtura.testing.references import dense_log_prob
 

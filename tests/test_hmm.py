@@ -7,6 +7,14 @@ from weakref import ref
 import numpy as np
 import pytest
 import torch
+from chains import (
+    SEQUENCE_DENSITY_CHECKS,
+    check_chances,
+    check_sequence_density,
+    make_chains,
+    make_sequence_engine,
+    make_sequences,
+)
 from scipy.special import logsumexp
 from scipy.stats import norm
 
@@ -19,17 +27,7 @@ from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, Likelihood, Margin
 from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, Adam, SpreadPrior
-from mixtura.testing import (
-    SEQUENCE_DENSITY_CHECKS,
-    check_chances,
-    check_sequence_density,
-    check_solver,
-    check_valid,
-    make_chains,
-    make_mixture,
-    make_sequence_engine,
-    make_sequences,
-)
+from mixtura.testing import check_solver, check_valid, make_mixture
 
 TOPOLOGIES = {"ergodic": False, "left to right": True}
 STRUCTURES = ["diag", "full", "low_rank"]

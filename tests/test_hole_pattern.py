@@ -6,11 +6,11 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from mixed import check_frequencies, make_hole_pattern, slow_hole_counts, slow_hole_terms
 
 from mixtura.data.batch import Batch
 from mixtura.densities import Categorical, HolePattern
 from mixtura.densities.base import add_statistics
-from mixtura.testing import check_frequencies, make_hole_pattern, slow_hole_counts, slow_hole_terms
 
 N_COLUMNS = 4
 PATTERNS = np.array(list(product([0, 1], repeat=N_COLUMNS)))

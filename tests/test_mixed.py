@@ -6,6 +6,17 @@ import numpy as np
 import pytest
 import torch
 from memory import Largest
+from mixed import (
+    MIXED_CHECKS,
+    check_frequencies,
+    check_mixed,
+    check_mixed_valid,
+    make_categorical,
+    make_mixed,
+    plain,
+    slow_hole_counts,
+    slow_log_prob,
+)
 from scipy.special import softmax
 
 import mixtura.densities.categorical as categorical
@@ -17,22 +28,7 @@ from mixtura.exceptions import UnsupportedError
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, Adam, SpreadPrior
-from mixtura.testing import (
-    MIXED_CHECKS,
-    STRUCTURES,
-    check_frequencies,
-    check_mixed,
-    check_mixed_valid,
-    dense_conditional,
-    make_batch,
-    make_categorical,
-    make_mixed,
-    make_mixture,
-    penalized_loss,
-    plain,
-    slow_hole_counts,
-    slow_log_prob,
-)
+from mixtura.testing import STRUCTURES, dense_conditional, make_batch, make_mixture, penalized_loss
 
 CLOSED_FORM = [key for key, (kind, _) in STRUCTURES.items() if kind.closed_form]
 CPU = torch.device("cpu")

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from mixed import check_frequencies, slow_fill, slow_log_prob
 from scipy.special import softmax
 from sklearn.base import clone
 
@@ -12,7 +13,6 @@ from mixtura import BoostedMixtureClassifier, MixtureClassifier, MixtureDensity,
 from mixtura.data.batch import Batch
 from mixtura.models.fitted import typicality
 from mixtura.solvers import EM, LBFGS
-from mixtura.testing import check_frequencies, slow_fill, slow_log_prob
 
 
 def make_frame(n=90, seed=0):

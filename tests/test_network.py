@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from mixed import make_mixed
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from scipy.stats import multivariate_normal
@@ -32,7 +33,7 @@ from mixtura.solvers.linked import (
     squared_error,
     with_class_shares,
 )
-from mixtura.testing import make_batch, make_density, make_engine, make_mixed, make_mixture
+from mixtura.testing import make_batch, make_density, make_engine, make_mixture
 
 PUBLISHED = {
     "embedding": "posterior",

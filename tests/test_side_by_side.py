@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from chains import make_chains, make_sequences
 
 from mixtura import SequenceMixtureClassifier
 from mixtura.data.sequences import SequenceBatch
 from mixtura.densities import Density, EmissionMixtures, HiddenMarkov, chains
 from mixtura.densities.side_by_side import SideBySide
-from mixtura.testing import make_chains, make_sequences
 from mixtura.training import boosting
 
 LENGTHS = [7, 30, 1, 12, 2, 9, 30, 4]

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from mixed import make_categorical, make_hole_pattern, make_mixed
 from named import close
 
 from mixtura.data.atoms import Atoms
@@ -23,15 +24,7 @@ from mixtura.solvers.elastic_net import ElasticNet, NetworkPrior
 from mixtura.solvers.gradients import Packed
 from mixtura.solvers.lbfgs import explicit_sums, read_out_sums, traced_sums
 from mixtura.solvers.small import _SMALL, small_function, small_log_joint, small_steps
-from mixtura.testing import (
-    KINDS,
-    make_categorical,
-    make_density,
-    make_engine,
-    make_hole_pattern,
-    make_mixed,
-    make_mixture,
-)
+from mixtura.testing import KINDS, make_density, make_engine, make_mixture
 from mixtura.training.evidence import with_evidence
 from mixtura.training.groups import Folds, Groups
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mixed import make_categorical
 from scipy.optimize import brentq
 from scipy.special import digamma
 from scipy.stats import t as student
@@ -35,7 +36,6 @@ from mixtura.testing import (
     check_valid,
     dense_conditional,
     make_batch,
-    make_categorical,
     make_engine,
     make_mixture,
     penalized_loss,
