@@ -258,8 +258,8 @@ def test_settings_of_parts_of_sequences_are_refused_too(options, no_work):
 
 
 def takes(estimator, name, kind):
-    """Whether a parameter of an estimator may be a part of this kind."""
-    wanted = estimator._parameter_constraints.get(name, [])
+    """Whether an estimator has this parameter, and it may be a part of this kind."""
+    wanted = estimator._parameter_constraints[name] if name in estimator().get_params() else []
     return any(isinstance(each, type) and issubclass(kind, each) for each in wanted)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from numbers import Real
+from numbers import Integral, Real
 from os import PathLike
 from typing import Self
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, estimator_html_repr
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura.answers.explain import METHODS, Groups, explain
@@ -25,6 +25,7 @@ from mixtura.data.given import ArrayLike, Device, RandomState, Setting
 from mixtura.data.lazy import Openable, are_files, is_path
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
+from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.reading import check_count
 from mixtura.exceptions import InvalidInputError, warning_once
@@ -36,13 +37,33 @@ from mixtura.progress import Callback, Progress, Record
 from mixtura.report import notebook
 from mixtura.runtime.files import read
 from mixtura.runtime.predictors import predictor
+from mixtura.solvers import EM
 
 #: Where the documentation is, or will be: the page of each estimator in the API.
 _DOCS = "https://mixtura.readthedocs.io/en/latest/api/mixtura.{estimator_name}.html"
 #: Rows, or frames, that completions are drawn of at a time.
 _DRAWN_AT_ONCE = 50_000
-#: Constraints of the parameters that say how a fit runs.
-FIT_CONSTRAINTS: dict[str, list[object]] = {
+#: What several parameters may be: a number of things, a share, a number of imagined rows.
+COUNT = Interval(Integral, 1, None, closed="left")
+SHARE = Interval(Real, 0, 1, closed="both")
+ROWS = Interval(Real, 0, None, closed="left")
+#: What parameters may be, where an estimator that has them says nothing else.
+CONSTRAINTS: dict[str, list[object]] = {
+    "n_components": [StrOptions({"auto"}), COUNT],
+    "density": [StrOptions(set(DENSITIES)), Structure],
+    "solver": [StrOptions({"em"}), EM],
+    "init": [StrOptions({"em"}), EM],
+    "prior_rows": [ROWS],
+    "unlabeled_weight": [StrOptions({"auto"}), SHARE],
+    "class_weight": [None, dict, StrOptions({"balanced"})],
+    "n_stages": [COUNT],
+    "early_stopping": ["boolean"],
+    "calibrate": ["boolean"],
+    "warm_start": ["boolean"],
+    "standardize": ["boolean"],
+    "categorical_features": [None, StrOptions({"from_dtype"}), "array-like"],
+    "unexpected": [StrOptions({"missing", "ignore", "error"})],
+    "missingness": [StrOptions({"auto", "ignore", "informative"})],
     "max_time": [None, Interval(Real, 0, None, closed="neither")],
     "device": [str, torch.device],
     "callbacks": [None, "array-like"],

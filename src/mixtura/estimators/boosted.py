@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
 from typing import Self
 
 import numpy as np
 import torch
 from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from mixtura.data.given import ArrayLike
 from mixtura.densities import DENSITIES, Auto, Full, Structure
 from mixtura.engines import Engine, engine_of
-from mixtura.estimators.base import FIT_CONSTRAINTS
+from mixtura.estimators.base import CONSTRAINTS, COUNT
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.growing import fit_best
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, opened
+from mixtura.estimators.reading import opened
 from mixtura.estimators.rows import component_counts
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
@@ -86,19 +85,9 @@ class BoostedMixtureClassifier(DensityClassifier):
     True
     """
 
-    _parameter_constraints = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
+    _parameter_constraints = CONSTRAINTS | {
+        "n_components": [COUNT],
         "method": [StrOptions(set(GROWING))],
-        "n_stages": [Interval(Integral, 1, None, closed="left")],
-        "early_stopping": ["boolean"],
-        "calibrate": ["boolean"],
-        "density": [StrOptions(set(DENSITIES)), Structure],
-        "solver": [StrOptions({"em"}), EM],
-        "prior_rows": [Interval(Real, 0, None, closed="left")],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "standardize": ["boolean"],
-        **TABLE_CONSTRAINTS,
-        **FIT_CONSTRAINTS,
     }
 
     n_components: int = 1

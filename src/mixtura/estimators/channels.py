@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from numbers import Integral, Real
 
 import numpy as np
 import torch
 from sklearn.utils import Tags
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
@@ -22,27 +21,19 @@ from mixtura.data.packing import Packing
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, read_sequences
-from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.answering import DensityEstimator
-from mixtura.estimators.base import FIT_CONSTRAINTS
-from mixtura.estimators.reading import TABLE_CONSTRAINTS
+from mixtura.estimators.base import CONSTRAINTS, COUNT
 from mixtura.exceptions import InvalidInputError
 
 #: Constraints of the parameters of hidden Markov models, of reading sequences, and of fitting.
-CHAIN_CONSTRAINTS: dict[str, list[object]] = {
-    "n_states": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-    "density": [StrOptions(set(DENSITIES)), Structure],
+CHAIN_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
+    "n_states": [StrOptions({"auto"}), COUNT],
     "topology": [StrOptions({"ergodic", "left_to_right"})],
-    "n_mixtures": [Interval(Integral, 1, None, closed="left")],
-    "durations": [Interval(Integral, 1, None, closed="left")],
-    "prior_rows": [Interval(Real, 0, None, closed="left")],
-    "standardize": ["boolean"],
+    "n_mixtures": [COUNT],
+    "durations": [COUNT],
     "channels_first": ["boolean"],
     "id_column": [str],
     "time_column": [None, str],
-    "unexpected": TABLE_CONSTRAINTS["unexpected"],
-    "categorical_features": TABLE_CONSTRAINTS["categorical_features"],
-    **FIT_CONSTRAINTS,
 }
 
 

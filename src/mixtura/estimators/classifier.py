@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike
 from typing import Self
 
@@ -18,9 +18,9 @@ from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, Numbers
 from mixtura.data.lazy import Openable, source_of
 from mixtura.data.schema import Schema
-from mixtura.densities import DENSITIES, Structure
+from mixtura.densities import Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import FIT_CONSTRAINTS
+from mixtura.estimators.base import CONSTRAINTS, COUNT, ROWS, SHARE
 from mixtura.estimators.blending import Ensemble, Trial, best_of, kinds_for, try_beside
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import DensityClassifier
@@ -32,7 +32,7 @@ from mixtura.estimators.plan import (
     leaves_density_open,
     ways_beside,
 )
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, opened
+from mixtura.estimators.reading import opened
 from mixtura.estimators.rows import Rows
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
 from mixtura.exceptions import InvalidInputError, warn
@@ -182,28 +182,15 @@ class MixtureClassifier(DensityClassifier):
     True
     """
 
-    _parameter_constraints = {
-        "n_components": [
-            StrOptions({"auto"}),
-            Interval(Integral, 1, None, closed="left"),
-            "array-like",
-        ],
-        "density": [StrOptions(set(DENSITIES)), Structure],
+    _parameter_constraints = CONSTRAINTS | {
+        "n_components": [StrOptions({"auto"}), COUNT, "array-like"],
         "objective": [StrOptions(set(OBJECTIVES)), Objective],
-        "tradeoff": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-        "unlabeled_weight": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
+        "tradeoff": [StrOptions({"auto"}), SHARE],
         "solver": [StrOptions({"auto", *SOLVERS}), Solver],
-        "init": [StrOptions({"em"}), EM],
         "holes": [Interval(Real, 0, 0.5, closed="both")],
         "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
+        "prior_rows": [StrOptions({"auto"}), ROWS],
         "marginals": [StrOptions({"auto", *MARGINALS})],
-        "standardize": ["boolean"],
-        "calibrate": ["boolean"],
-        **TABLE_CONSTRAINTS,
-        "warm_start": ["boolean"],
-        **FIT_CONSTRAINTS,
     }
 
     n_components: Numbers | str = "auto"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from numbers import Integral
 from os import PathLike
 from typing import Self
 
@@ -14,7 +13,7 @@ import torch
 from scipy.sparse import issparse
 from sklearn.base import _fit_context
 from sklearn.utils import Tags
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from mixtura.answers.condition import Condition, Given, draw_by_chance
@@ -23,11 +22,10 @@ from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Auto, Diagonal, Full, HolePattern, LowRank, Structure
 from mixtura.engines import Engine, engine_of
-from mixtura.estimators.base import FIT_CONSTRAINTS
+from mixtura.estimators.base import CONSTRAINTS
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.clustering import Clustering, Fit, affordable, minus_log_likelihood
 from mixtura.estimators.reading import (
-    TABLE_CONSTRAINTS,
     check_count,
     check_weight,
     opened,
@@ -138,15 +136,7 @@ class MixtureDensity(Clustering):
     (150,)
     """
 
-    _parameter_constraints = {
-        "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "density": [StrOptions(set(_DENSITIES)), Structure],
-        "solver": [StrOptions({"em"}), EM],
-        "standardize": ["boolean"],
-        **TABLE_CONSTRAINTS,
-        "warm_start": ["boolean"],
-        **FIT_CONSTRAINTS,
-    }
+    _parameter_constraints = CONSTRAINTS | {"density": [StrOptions(set(_DENSITIES)), Structure]}
 
     n_components: int | str = "auto"
     _: KW_ONLY

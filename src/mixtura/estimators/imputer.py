@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
 from typing import Self
 
 import numpy as np
 from sklearn.base import TransformerMixin, _fit_context
 from sklearn.utils import Tags
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_feature_names_in, _num_samples, check_is_fitted
 
 from mixtura.data.given import ArrayLike, Parameters
 from mixtura.data.in_memory import as_table, with_missing_indicators
 from mixtura.data.lazy import SCAN_ROWS, Opened, chunks_of, shared
-from mixtura.densities import DENSITIES, Structure
-from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
+from mixtura.densities import Structure
+from mixtura.estimators.base import CONSTRAINTS, ROWS, Estimator
 from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.reading import TABLE_CONSTRAINTS, check_weight, opened
+from mixtura.estimators.reading import check_weight, opened
 from mixtura.exceptions import InvalidInputError
 from mixtura.selection.held_out import mean_and_error
 
@@ -70,16 +69,12 @@ class MixtureImputer(TransformerMixin, Estimator):
     True
     """
 
-    _parameter_constraints = {
-        "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    _parameter_constraints = CONSTRAINTS | {
         "strategy": [StrOptions({"mean", "draw"})],
         "add_indicator": ["boolean"],
         "use_labels": ["boolean"],
-        "density": [StrOptions(set(DENSITIES)), Structure],
-        "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
-        **TABLE_CONSTRAINTS,
+        "prior_rows": [StrOptions({"auto"}), ROWS],
         "missingness": [StrOptions({"ignore", "informative"})],
-        **FIT_CONSTRAINTS,
     }
 
     n_components: int | str = "auto"

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import StrOptions
 
 from mixtura.data.batch import UNLABELED, Batch
 from mixtura.data.given import ArrayLike
@@ -16,10 +17,12 @@ from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.answering import DensityEstimator
+from mixtura.estimators.base import CONSTRAINTS, SHARE
 from mixtura.exceptions import DegenerateDataWarning, UnsupportedError, warn
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
+from mixtura.models.read_out import EMBEDDINGS
 from mixtura.objectives import Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
@@ -34,6 +37,12 @@ from mixtura.training.networks import NetworkPlan
 
 #: Embeddings that "auto" compares, and how far the mixtures of classes then keep to their own rows.
 _COMPARED = {"posterior": 0.0, "log_density": 1.0}
+#: What the parameters of both may be.
+NETWORK_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
+    "embedding": [StrOptions({"auto", *EMBEDDINGS})],
+    "tradeoff": [SHARE],
+    "solver": [StrOptions({"linked_em"}), LinkedEM],
+}
 
 
 class NetworkEstimator(DensityEstimator):

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from numbers import Integral, Real
+from numbers import Integral
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
@@ -22,13 +22,12 @@ from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.data.labels import CodedLabels, labeled_mask, read_labels
 from mixtura.data.lazy import Opened
 from mixtura.data.schema import Schema
-from mixtura.densities import DENSITIES, Structure
+from mixtura.densities import Structure
 from mixtura.engines import Engine, engine_of
-from mixtura.estimators.base import FIT_CONSTRAINTS
+from mixtura.estimators.base import SHARE
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
-from mixtura.estimators.network import NetworkEstimator, draw_rows
+from mixtura.estimators.network import NETWORK_CONSTRAINTS, NetworkEstimator, draw_rows
 from mixtura.estimators.reading import (
-    TABLE_CONSTRAINTS,
     check_count,
     check_weight,
     opened,
@@ -36,7 +35,6 @@ from mixtura.estimators.reading import (
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.calibration import Calibration
-from mixtura.models.read_out import EMBEDDINGS
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
 from mixtura.parts import resolve
@@ -141,22 +139,10 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     True
     """
 
-    _parameter_constraints = {
+    _parameter_constraints = NETWORK_CONSTRAINTS | {
         "n_components": [StrOptions({"auto"}), Integral, "array-like"],
-        "embedding": [StrOptions({"auto", *EMBEDDINGS})],
-        "specialize": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
+        "specialize": [StrOptions({"auto"}), SHARE],
         "objective": [StrOptions(set(_OBJECTIVES)), Objective],
-        "tradeoff": [Interval(Real, 0, 1, closed="both")],
-        "unlabeled_weight": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-        "density": [StrOptions(set(DENSITIES)), Structure],
-        "solver": [StrOptions({"linked_em"}), LinkedEM],
-        "init": [StrOptions({"em"}), EM],
-        "prior_rows": [Interval(Real, 0, None, closed="left")],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "calibrate": ["boolean"],
-        "standardize": ["boolean"],
-        **TABLE_CONSTRAINTS,
-        **FIT_CONSTRAINTS,
     }
 
     n_components: Numbers | str = "auto"

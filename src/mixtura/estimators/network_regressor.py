@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from numbers import Integral
 from os import PathLike
 from typing import Self
 
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin, _fit_context
-from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from mixtura.answers.condition import Condition, Given
@@ -20,10 +18,8 @@ from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.densities import Structure
 from mixtura.engines import Engine, engine_of
-from mixtura.estimators.network import NetworkEstimator, draw_rows
-from mixtura.estimators.network_classifier import MixtureNetworkClassifier
+from mixtura.estimators.network import NETWORK_CONSTRAINTS, NetworkEstimator, draw_rows
 from mixtura.estimators.reading import (
-    TABLE_CONSTRAINTS,
     check_count,
     check_weight,
     opened,
@@ -84,14 +80,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
     True
     """
 
-    _parameter_constraints = {
-        name: MixtureNetworkClassifier._parameter_constraints[name]
-        for name in (
-            *("embedding", "tradeoff", "density", "solver", "init", "prior_rows"),
-            *("max_time", "standardize", *TABLE_CONSTRAINTS),
-            *("device", "callbacks", "random_state", "verbose"),
-        )
-    } | {"n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")]}
+    _parameter_constraints = NETWORK_CONSTRAINTS
 
     n_components: Numbers | str = "auto"
     _: KW_ONLY

@@ -6,7 +6,6 @@ from numbers import Integral
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
@@ -28,12 +27,6 @@ _NUMBERS: Parameters = {
     "dtype": [np.float64, np.float32],
     "order": "C",
     "ensure_all_finite": "allow-nan",
-}
-#: Constraints of the parameters that say how mixed tables are read.
-TABLE_CONSTRAINTS: dict[str, list[object]] = {
-    "categorical_features": [None, StrOptions({"from_dtype"}), "array-like"],
-    "unexpected": [StrOptions({"missing", "ignore", "error"})],
-    "missingness": [StrOptions({"auto", "ignore", "informative"})],
 }
 #: Rows stand for no more rows than this, so that weighted sums of squares stay finite.
 _MOST_WEIGHT = 1e100

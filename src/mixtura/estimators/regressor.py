@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike
 from typing import Self
 
@@ -25,12 +25,11 @@ from mixtura.data.indicators import UNIT, Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling, nan_range, rounded_mean
 from mixtura.data.schema import Schema
-from mixtura.densities import DENSITIES, Structure
+from mixtura.densities import Structure
 from mixtura.engines import engine_of
-from mixtura.estimators.base import FIT_CONSTRAINTS, Estimator
+from mixtura.estimators.base import CONSTRAINTS, ROWS, Estimator
 from mixtura.estimators.conditioned import ConditionedRegressor
 from mixtura.estimators.reading import (
-    TABLE_CONSTRAINTS,
     check_count,
     check_weight,
     learn_table,
@@ -105,17 +104,11 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     (200, 2)
     """
 
-    _parameter_constraints = {
-        "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "density": [StrOptions(set(DENSITIES)), Structure],
+    _parameter_constraints = CONSTRAINTS | {
         "tradeoff": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "marginals": [StrOptions({"auto", "linear", *KINDS})],
-        "prior_rows": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
+        "prior_rows": [StrOptions({"auto"}), ROWS],
         "solver": [StrOptions({"lbfgs"}), LBFGS],
-        "init": [StrOptions({"em"}), EM],
-        "categorical_features": TABLE_CONSTRAINTS["categorical_features"],
-        "unexpected": TABLE_CONSTRAINTS["unexpected"],
-        **FIT_CONSTRAINTS,
     }
 
     n_components: int | str = "auto"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from numbers import Integral, Real
 from typing import Self
 
 import numpy as np
 from sklearn.base import _fit_context, clone
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from mixtura.answers.cells import Intervals
 from mixtura.answers.explain import Groups
@@ -19,6 +18,7 @@ from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import Structure
 from mixtura.engines import engine_of
+from mixtura.estimators.base import SHARE
 from mixtura.estimators.channels import (
     CHAIN_CONSTRAINTS,
     SequenceEstimator,
@@ -146,18 +146,12 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     True
     """
 
-    _parameter_constraints = {
+    _parameter_constraints = CHAIN_CONSTRAINTS | {
         "representation": [StrOptions(set(REPRESENTATIONS))],
         "method": [StrOptions(set(METHODS)), Objective],
         "multiclass": [StrOptions({"direct", "pairwise"})],
-        "n_stages": [Interval(Integral, 1, None, closed="left")],
-        "tradeoff": [Interval(Real, 0, 1, closed="both")],
+        "tradeoff": [SHARE],
         "solver": [StrOptions(set(SOLVERS)), Solver],
-        "init": [StrOptions({"em"}), EM],
-        "early_stopping": ["boolean"],
-        "calibrate": ["boolean"],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        **CHAIN_CONSTRAINTS,
     }
 
     n_states: int | str = "auto"

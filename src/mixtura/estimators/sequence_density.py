@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from numbers import Integral
 from typing import Self
 
 import numpy as np
 import torch
 from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from mixtura.answers.cells import Intervals
 from mixtura.answers.explain import Groups
@@ -107,11 +105,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
     ((1, 5, 2), (1, 5, 2, 2))
     """
 
-    _parameter_constraints = {
-        "n_components": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "solver": [StrOptions({"em"}), EM],
-        **CHAIN_CONSTRAINTS,
-    }
+    _parameter_constraints = CHAIN_CONSTRAINTS
 
     n_components: int | str = "auto"
     _: KW_ONLY

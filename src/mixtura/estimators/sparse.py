@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike
 from typing import Self
 
@@ -25,7 +25,7 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine, engine_of
-from mixtura.estimators.base import FIT_CONSTRAINTS
+from mixtura.estimators.base import CONSTRAINTS, COUNT
 from mixtura.estimators.classifying import ModelClassifier
 from mixtura.estimators.reading import learn_table, opened, read_table
 from mixtura.estimators.rows import Rows, component_counts, read_rows
@@ -119,21 +119,18 @@ class SparseMixtureClassifier(ModelClassifier):
     True
     """
 
-    _parameter_constraints = {
-        "n_components": [Interval(Integral, 1, None, closed="left"), "array-like"],
+    _parameter_constraints = CONSTRAINTS | {
+        "n_components": [COUNT, "array-like"],
         "form": [StrOptions({"auto", "primal", "dual"})],
         "kernel": [StrOptions({"poly2", *PAIRWISE_KERNEL_FUNCTIONS}), callable],
         "kernel_params": [None, dict],
         "features": [StrOptions({"quadratic", "diagonal", "linear"})],
         "moderate": ["boolean"],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "n_init": [COUNT],
+        "max_iter": [COUNT],
         "tol": [Interval(Real, 0, None, closed="left")],
         "ceiling": [Interval(Real, 0, None, closed="neither")],
-        "max_weights": [Interval(Integral, 1, None, closed="left")],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "standardize": ["boolean"],
-        **FIT_CONSTRAINTS,
+        "max_weights": [COUNT],
     }
 
     n_components: Numbers | str = 3
