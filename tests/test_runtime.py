@@ -41,6 +41,19 @@ from mixtura.testing import toy_sequences
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 ASKED = ("predict_log_proba", "predict", "score_samples", "impute", "transform")
 
+
+@pytest.fixture(autouse=True)
+def numpy_of_old(monkeypatch):
+    """Right sides with one axis less than the left are vectors in NumPy 1, and matrices in 2."""
+    solve = np.linalg.solve
+
+    def plain(left, right):
+        assert np.ndim(right) == np.ndim(left)
+        return solve(left, right)
+
+    monkeypatch.setattr(np.linalg, "solve", plain)
+
+
 # -- rows --------------------------------------------------------------------------------------
 
 RNG = np.random.default_rng(0)

@@ -184,7 +184,7 @@ class FullGaussian(Gaussian):
         masked, covariance = self._masked(seen, component), self.covariance[component]
         if place is None:
             return (covariance @ np.linalg.solve(masked, away[..., None]))[..., 0]
-        return _times(np.linalg.solve(masked, covariance).swapaxes(-1, -2), away, place)
+        return _times(np.linalg.solve(masked, covariance[None]).swapaxes(-1, -2), away, place)
 
 
 @dataclass(frozen=True)
