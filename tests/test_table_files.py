@@ -5,11 +5,13 @@ import json
 import sys
 from datetime import date
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 from test_command import PLAIN, error, facts, run, table
 
+import mixtura
 from mixtura.cli.columns import labels
 from mixtura.exceptions import AmbiguousDataWarning, FileFormatError, InvalidInputError
 from mixtura.files import check_table_place, read_frame, read_text, replacing, write_frame
@@ -208,6 +210,36 @@ def test_targets_that_are_none(tmp_path):
     assert "needs numbers" in error("fit", *options, "--target", "flower")
     assert "needs a --target" in error("fit", *options)
     assert [path.name for path in tmp_path.iterdir()] == ["table.parquet"]
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_words_for_nothing_may_be_classes(suffix):
+    """A disease called "None" is neither lost nor learned from before somebody says what it is."""
+    if suffix == ".xlsx":
+        pytest.importorskip("openpyxl")
+    name, frame = f"table{suffix}", table().replace({"flower": {"rose": "None"}})
+    frame.loc[0, "flower"] = ""
+    write_frame(frame, Path(name))
+    said = error("fit", name, *PLAIN, "--target", "flower")
+    assert "None, in 20 rows" in said
+    assert "--categorical flower" in said
+    assert "--missing None" in said
+    facts("fit", name, *PLAIN, "--target", "flower", "--categorical", "flower")
+    model = mixtura.load("model.safetensors")
+    assert model.classes_.tolist() == ["None", "iris", "lily"]
+    kept = frame.iloc[1:]
+    wrong = (model.predict(kept.drop(columns="flower")) != kept["flower"]).mean()
+    assert facts("evaluate", "model.safetensors", name)["error"] == pytest.approx(wrong)
+    facts("predict", "model.safetensors", name)
+    written = pd.read_csv("predictions.csv", keep_default_na=False)["flower"]
+    assert written.tolist() == frame["flower"].tolist()
+    found = facts("fit", name, *PLAIN, "--target", "flower", "--missing", "None")
+    assert found["without_target"] == 21
+    assert mixtura.load("model.safetensors").classes_.tolist() == ["iris", "lily"]
+    numbers = frame.assign(flower=frame["flower"].replace({"iris": 1, "lily": 2, "": None}))
+    write_frame(numbers, Path(name))  # there is no number called None
+    assert facts("fit", name, *PLAIN, "--target", "flower")["without_target"] == 21
 
 
 @pytest.mark.usefixtures("_here")

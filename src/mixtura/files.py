@@ -116,6 +116,7 @@ def read_frame(
     text: Collection[object] = (),
     known: Collection[object] | None = None,
     unused: Collection[object] = (),
+    only: str | None = None,
 ) -> pd.DataFrame:
     """Read a table.
 
@@ -127,6 +128,7 @@ def read_frame(
     text : columns whose cells are text even where they look like numbers.
     known : columns that are used; of delimited text, the cells of others stay as they are written.
     unused : columns that are not: they may hold anything.
+    only : a column of text that alone is read; "NA", "None" and the like are words there.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
@@ -139,9 +141,9 @@ def read_frame(
         )
     if kind == "text":
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            return read_text(stream, path.name, missing, text, known, unused)  # type: ignore[arg-type]
+            return read_text(stream, path.name, missing, text, known, unused, only=only)  # type: ignore[arg-type]
     try:
-        frame = _read_excel(path) if kind == "excel" else _read_arrow(path, kind)
+        frame = _read_excel(path, only) if kind == "excel" else _read_arrow(path, kind)
     except (InvalidInputError, FileFormatError):
         raise
     except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
@@ -157,6 +159,7 @@ def read_text(
     known: Collection[object] | None = None,
     unused: Collection[object] = (),
     most_columns: int = 100_000,
+    only: str | None = None,
 ) -> pd.DataFrame:
     """The same for delimited text; `label` is what messages call it."""
     import pandas as pd
@@ -172,7 +175,7 @@ def read_text(
                 f"{label} has {len(rows[0])} columns, more than {most_columns}: leave some out."
             )
         names, decimal = _names_of(rows[0], label), _decimal(rows[1:], delimiter)
-        text = {*text} if known is None else {*text} | ({*names} - {*known})
+        text = {*text, only} if known is None else {*text} | ({*names} - {*known})
         stream.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -184,7 +187,9 @@ def read_text(
                 names=names,
                 index_col=False,
                 skipinitialspace=True,
-                na_values=list(missing),
+                usecols=None if only is None else [only],
+                na_values=["", *missing],
+                keep_default_na=only is None,
                 dtype=dict.fromkeys(set(text) & set(names), str),
                 decimal=decimal,
                 low_memory=False,
@@ -275,14 +280,15 @@ def _ipc_table(pyarrow: pa, path: Path) -> pa.Table:
             return pyarrow.ipc.open_stream(file).read_all()
 
 
-def _read_excel(path: Path) -> pd.DataFrame:
+def _read_excel(path: Path, only: str | None) -> pd.DataFrame:
     import pandas as pd
 
-    cells = pd.read_excel(path, header=None)
+    cells = pd.read_excel(path, header=None, na_values=[""], keep_default_na=only is None)
     if not len(cells):
         raise FileFormatError(f"{path.name} is empty: it needs a line of names, and rows.")
     names = _names_of(["" if cell != cell else str(cell) for cell in cells.iloc[0]], path.name)
-    return cells.iloc[1:].set_axis(names, axis=1).reset_index(drop=True).infer_objects()
+    frame = cells.iloc[1:].set_axis(names, axis=1).reset_index(drop=True).infer_objects()
+    return frame if only is None else frame[[only]]
 
 
 # -- delimited text ----------------------------------------------------------------------------

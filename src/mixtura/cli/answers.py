@@ -70,7 +70,7 @@ def report(
         "report.html"
     ),
     target: Truth = None,
-    time: Annotated[float, typer.Option(help="seconds it may take, about")] = 60.0,
+    time: Annotated[float, typer.Option(min=0.0, help="seconds it may take, about")] = 60.0,
     missing: Missing = None,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -97,7 +97,9 @@ def explain(
         str | None, typer.Option(help="probability, log_odds, log_density or mean")
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="so many rows at most, the first ones")] = 1000,
-    time: Annotated[float, typer.Option(help="seconds it may take where it has to draw")] = 60.0,
+    time: Annotated[
+        float, typer.Option(min=0.0, help="seconds it may take where it has to draw")
+    ] = 60.0,
     missing: Missing = None,
     seed: Seed = 0,
     as_json: AsJson = False,

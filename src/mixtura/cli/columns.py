@@ -73,6 +73,27 @@ def usable(frame: pd.DataFrame, categorical: Collection[str] = ()) -> pd.DataFra
     return frame[kept]
 
 
+def may_lack_words(column: pd.Series) -> bool:
+    """Whether pandas may have taken words, such as NA or None, for missing labels."""
+    import pandas as pd
+
+    if column.notna().all() or _kind(column) != "text":
+        return False
+    return bool(pd.to_numeric(column.dropna(), errors="coerce").isna().any())
+
+
+def check_words(column: pd.Series, written: pd.Series) -> None:
+    """Refuse words of which nobody has said whether they are classes or missing labels."""
+    lost = written[column.isna()].dropna()
+    if len(lost):
+        word = quote(str(lost.iloc[0]))
+        raise InvalidInputError(
+            f"--target {column.name}: is {word}, in {lost.eq(lost.iloc[0]).sum()} rows, a class, "
+            f"or a missing label? Add --categorical {quote(str(column.name))} for the one, "
+            f"--missing {word} for the other."
+        )
+
+
 def classes(column: pd.Series, chosen: bool = False) -> np.ndarray:
     """(n,) labels, None where there is none; `chosen` says that numbers are classes."""
     name, known = column.name, column.dropna()

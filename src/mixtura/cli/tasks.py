@@ -13,7 +13,15 @@ import pandas as pd
 from sklearn.model_selection import train_test_split
 
 from mixtura import MixtureClassifier, MixtureDensity, MixtureRegressor
-from mixtura.cli.columns import check_classes, check_columns, classes, numbers, usable
+from mixtura.cli.columns import (
+    check_classes,
+    check_columns,
+    check_words,
+    classes,
+    may_lack_words,
+    numbers,
+    usable,
+)
 from mixtura.cli.large import Large
 from mixtura.cli.output import Facts
 from mixtura.cli.processes import Processes
@@ -76,7 +84,13 @@ class Source:
     def _target(self, column: pd.Series) -> np.ndarray:
         if self.regression:
             return numbers(column)
-        return classes(column, chosen=column.name in (self.categorical or ()))
+        chosen = column.name in (self.categorical or ())
+        if may_lack_words(column):
+            written = read_frame(self.data, self.missing or (), only=self.target)[self.target]
+            if not chosen:
+                check_words(column, written)
+            column = written
+        return classes(column, chosen)
 
 
 @dataclass

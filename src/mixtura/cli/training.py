@@ -34,7 +34,9 @@ def fit(
     missing: Missing = None,
     regression: Regression = False,
     test_size: TestSize = 0.0,
-    time: Annotated[float | None, typer.Option(help="seconds that training may take")] = None,
+    time: Annotated[
+        float | None, typer.Option(min=0.0, help="seconds that training may take")
+    ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="a file by which a fit that was killed goes on")
     ] = None,
@@ -72,7 +74,9 @@ def tune(
     missing: Missing = None,
     regression: Regression = False,
     test_size: TestSize = 0.0,
-    time: Annotated[float | None, typer.Option(help="seconds after which no trial begins")] = None,
+    time: Annotated[
+        float | None, typer.Option(min=0.0, help="seconds after which no trial begins")
+    ] = None,
     settings: Settings = None,
     seed: Seed = 0,
     as_json: AsJson = False,
