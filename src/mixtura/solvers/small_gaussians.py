@@ -221,14 +221,15 @@ class Patterns:
         self.seen, self.patterns = (each.double().numpy() for each in (observed, patterns))
         columns, self._column = (each.numpy() for each in found.columns)
         self._own = columns.astype(float)  # (n, U)
-        self._member = np.eye(columns.shape[1])[self._column]  # (D, U)
-        _, first = np.unique(self._column, return_index=True)
-        self._of_pattern = self.patterns[:, first].T
+        self._order = self._column.argsort(kind="stable")
+        _, self._first = np.unique(self._column[self._order], return_index=True)
+        self._of_pattern = self.patterns[:, self._order[self._first]].T
 
     def over_observed(self, values: np.ndarray) -> np.ndarray:
         """(m, D) to (m, P): sums over what each pattern has."""
-        apart = self._member.shape[1] == len(self._member)
-        return (values if apart else values @ self._member) @ self._of_pattern
+        if len(self._first) < len(self._order):
+            values = np.add.reduceat(values[:, self._order], self._first, axis=1)
+        return values @ self._of_pattern
 
     def over_rows(self, values: np.ndarray) -> np.ndarray:
         """(m, n) to (m, D): sums over the rows that have each feature."""
