@@ -78,10 +78,21 @@ def half(table: str) -> str:
 
 def calibration_error(proba: np.ndarray, y: np.ndarray, n_bins: int = 10) -> float:
     """Expected calibration error of the predicted class's probability; proba (n, classes)."""
-    confidence, right = proba.max(1), proba.argmax(1) == y
+    return _gap(proba.max(1), proba.argmax(1) == y, n_bins)
+
+
+def calibration_by_chance(proba: np.ndarray, n_draws: int = 20) -> float:
+    """The same in the mean, were all probabilities right: few rows have a gap by chance alone."""
+    confidence, rng = proba.max(1), np.random.default_rng(0)
+    return float(
+        np.mean([_gap(confidence, rng.random(len(proba)) < confidence) for _ in range(n_draws)])
+    )
+
+
+def _gap(confidence: np.ndarray, right: np.ndarray, n_bins: int = 10) -> float:
     bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
     gaps = np.bincount(bins, weights=right - confidence, minlength=n_bins)
-    return float(np.abs(gaps).sum() / len(y))
+    return float(np.abs(gaps).sum() / len(right))
 
 
 def punch_by_class(X: np.ndarray, y: np.ndarray, share: float, seed: int) -> np.ndarray:
@@ -147,13 +158,14 @@ def _measured(task: Task, settings: dict[str, Any]) -> Iterator[Record]:
 
 
 def scores(proba: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """Error in per cent, log-loss in nats, and calibration error; proba (n, classes)."""
+    """Error in per cent, log-loss in nats, calibration errors; proba (n, classes)."""
     proba = np.nan_to_num(proba).clip(LEAST)
     proba = proba / proba.sum(1, keepdims=True)
     return {
         "error": 100 * float(np.mean(proba.argmax(1) != y)),
         "log_loss": float(-np.log(proba[np.arange(len(y)), y]).mean()),
         "calibration": calibration_error(proba, y),
+        "calibration_by_chance": calibration_by_chance(proba),
     }
 
 

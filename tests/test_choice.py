@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import approx_fprime, minimize
-from scipy.special import logit
+from scipy.special import expit, logit
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, make_classification
 
@@ -22,7 +22,7 @@ from mixtura.densities import DiagonalGaussian, Full, LowRank, LowRankGaussian
 from mixtura.engines import Engine, Punched
 from mixtura.models.calibration import Calibration
 from mixtura.progress import Progress
-from mixtura.selection.held_out import Answers
+from mixtura.selection.held_out import Answers, Averages
 from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, Adam, LinkedEM
 
 #: Nothing is left open, so that nothing is compared.
@@ -411,6 +411,22 @@ def test_calibration_is_where_the_slope_vanishes(rng):
     least = loss(np.array(point))
     plain = minimize(loss, [1.0, 1.0, -2.0], method="Nelder-Mead", options={"maxiter": 2000})
     assert least <= plain.fun + 1e-6
+
+
+def test_averages_are_expected_to_be_too_cautious(rng):
+    """Until held-out rows say otherwise."""
+
+    def temperatures(n, best):
+        """By n rows, whole and with holes, whose log-joints are right at the best temperature."""
+        joint = np.tile(rng.normal(scale=3.0, size=(n, 2)), (2, 1))
+        y = np.tile((rng.random(n) < expit((joint[:n, 1] - joint[:n, 0]) / best)).astype(int), 2)
+        rows = np.ones(2 * n), np.repeat([False, True], n), joint, np.zeros(2 * n), y, 0.0 * joint
+        return [kind(*rows).calibration.temperature for kind in (Answers, Averages)]
+
+    few = np.log([temperatures(3, 1.0) for _ in range(20)])
+    assert np.abs(few[:, 1] + 0.3).max() < 0.5 < np.abs(few[:, 0]).max()
+    for best in (0.3, 3.0):
+        assert temperatures(20_000, best) == pytest.approx([best, best], rel=0.1)
 
 
 @pytest.mark.parametrize(("n_labels", "compared"), [(100, True), (120, False)])

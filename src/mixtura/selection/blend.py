@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 from scipy.special import softmax
 
 from mixtura.models.fitted import log_average
-from mixtura.selection.held_out import Answers
+from mixtura.selection.held_out import Answers, Averages
 
 #: Rows of evidence for the weights that models deserve each by itself, were so small a share of
 #: the rows known; how far apart these may be, in logs; steps of EM that find the best weights.
 _PRIOR_ROWS, _SHARE, _DEEPEST, _STEPS = 20.0, 0.05, 30.0, 100
 
 
-def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:
+def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Averages]:
     """(M,) weights under which the averages of M models predict labels best, and the averages.
 
     The models answered for the same rows.
@@ -32,7 +31,7 @@ def blend_answers(answers: Sequence[Answers]) -> tuple[np.ndarray, Answers]:
     )
     weights = blend_weights(-np.stack([each.losses() for each in answers]), first.weight)
     joint = log_average(log_proba, weights).numpy()
-    average = replace(first, class_log_joint=joint, frames=np.ones(1))
+    average = Averages(first.weight, first.punched, joint, first.missing, first.y, first.evidence)
     return weights, average
 
 

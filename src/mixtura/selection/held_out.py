@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -33,9 +33,6 @@ _BOUNDS = ((-3.0, 8.0), (0.0, 3.0), (-30.0, 30.0))
 _TINY = np.finfo(float).tiny
 #: Share of the loss by which less is not worth a step to a better calibration.
 _TOL = 1e-7
-#: Widths of the priors of the log temperature and the fade, and rows of evidence for a little
-#: doubt: enough to keep a handful of held-out rows from claiming certainty.
-_PRIOR_WIDTHS, _PRIOR_DOUBT = np.array([3.0, 0.5]), 0.5
 #: Held-out rows are judged whole and with so many holes: as they may come.
 HOLES = 0.3
 #: A gain is clear if it is more than so many standard errors, and so many nats per row. Holes at
@@ -131,6 +128,18 @@ class Losses(HeldOut):
         return self.values
 
 
+class Expected(NamedTuple):
+    """What is expected of calibrations before any row is held out.
+
+    Widths are those of the priors of the log temperature and the fade; `doubt` rows are evidence
+    for a little doubt: enough to keep a handful of held-out rows from claiming certainty.
+    """
+
+    log_temperature: float
+    widths: tuple[float, float]
+    doubt: float
+
+
 @dataclass(frozen=True)
 class Answers(HeldOut):
     """Class log-joints; their loss is minus the calibrated log probability of the label.
@@ -151,6 +160,7 @@ class Answers(HeldOut):
     y: np.ndarray
     evidence: np.ndarray
     frames: np.ndarray = field(default_factory=lambda: np.ones(1))
+    expected: ClassVar[Expected] = Expected(0.0, (3.0, 0.5), 0.5)
 
     @classmethod
     def of(
@@ -263,12 +273,23 @@ class Answers(HeldOut):
         found = np.maximum((1.0 - doubt) * own + doubt / joint.shape[1], _TINY)
         by_log = share * (1.0 - doubt) * own / found
         by_log = by_log * (logits[at] - np.einsum("nc,nc->n", chance, logits))
-        off = (point[:2] - [0.5 * np.log(self.frames.mean()), 1.0]) / _PRIOR_WIDTHS
-        loss = share @ -np.log(found) + 0.5 * off @ off - _PRIOR_DOUBT * np.log(doubt)
-        by_doubt = share @ ((own - 1.0 / joint.shape[1]) / found) - _PRIOR_DOUBT / doubt
+        middle, widths, rows = self.expected
+        off = (point[:2] - [middle + 0.5 * np.log(self.frames.mean()), 1.0]) / widths
+        loss = share @ -np.log(found) + 0.5 * off @ off - rows * np.log(doubt)
+        by_doubt = share @ ((own - 1.0 / joint.shape[1]) / found) - rows / doubt
         slope = [by_log @ reach, log_temperature * (by_log @ (reach * log_seen))]
         by_odds = by_doubt * doubt * (1.0 - doubt / _LARGEST_DOUBT)
-        return float(loss), np.array([*(slope + off / _PRIOR_WIDTHS), by_odds])
+        return float(loss), np.array([*(slope + off / widths), by_odds])
+
+
+class Averages(Answers):
+    """Answers of models that are calibrated, averaged: these are less sure than they might be.
+
+    Such averages differ less from one table to the next than single models do, so that more is
+    expected of them.
+    """
+
+    expected = Expected(-0.3, (0.5, 1.5), 0.2)
 
 
 def mean_and_error(gain: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
