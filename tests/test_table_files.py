@@ -154,6 +154,11 @@ def test_damaged_files_are_refused(suffix, tmp_path):
         read_frame(path)
 
 
+def test_the_old_format_of_excel_is_not_written(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"end in .*\.xlsx, \.xlsm, \.csv"):
+        check_table_place(tmp_path / "table.xls")
+
+
 @pytest.mark.parametrize("suffix", [".json", ".JSONL", ".npz"])
 def test_files_that_are_no_tables_are_refused_by_their_names(suffix, tmp_path):
     path = tmp_path / f"table{suffix}"

@@ -89,9 +89,10 @@ def check_place(path: Path, *read: Path) -> None:
 def check_table_place(path: Path, *read: Path) -> None:
     """Refuse a name under which no table can be written, before any work is done."""
     check_place(path, *read)
-    if path.suffix.lower() not in _KINDS:
+    written = [suffix for suffix in _KINDS if suffix != ".xls"]  # that format is only read
+    if path.suffix.lower() not in written:
         raise InvalidInputError(
-            f"{path}: what is to be written there? Let the name end in {', '.join(_KINDS)}."
+            f"{path}: what is to be written there? Let the name end in {', '.join(written)}."
         )
     _check_packages(_KINDS[path.suffix.lower()])
 

@@ -314,10 +314,12 @@ class Schema:
         """
         if not reach.size:
             return rows
+        far = (rows.values < reach[0]) | (rows.values > reach[1])
+        if not far.any():
+            return rows
         then = "they count as missing for class probabilities"
         self.tell_far(rows.values, reach, np.arange(reach.shape[1]), then, rows.where)
-        far = (rows.values < reach[0]) | (rows.values > reach[1])
-        return rows.without(far) if far.any() else rows
+        return rows.without(far)
 
     def tell_far(
         self,
