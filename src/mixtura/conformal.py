@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
+from mixtura.data.given import ArrayLike
 from mixtura.data.matrix import Matrix
 
 #: Held-back rows that have all that the row at hand has; if they are fewer, the others join them.
@@ -28,28 +29,41 @@ AnyFitted = TypeVar("AnyFitted")
 Score = Callable[[AnyFitted, Matrix, np.ndarray], np.ndarray]
 
 
-class Unseen(Protocol):
-    """Rows (n, D), class indices (n,) or numbers (n, T), weights and folds (n,).
+@dataclass(frozen=True)
+class HeldBack:
+    """Labeled rows, in folds, and for each fold a model that has not seen its rows.
 
-    A fold's models, one per model that is averaged, have not seen its rows.
+    Attributes
+    ----------
+    values : (n, D) in the user's units, categories as codes, NaN where missing.
+    y : (n,) class indices; or (n, T) numbers, in the user's units.
+    weight : (n,) of the rows, one on average.
+    fold : (n,) number of the model that has not seen the row.
+    models : for each fold the mixtures, or the network, of the rows of the others, in place of that
+        of the fitted model and those that are averaged with it; none where the model itself has
+        seen none of the rows. Empty where a step of EM without the rows of a fold tells them.
+    total_weight, prior : of such a step: weight of all rows of training; imagined rows and their
+        spread.
     """
 
-    @property
-    def values(self) -> np.ndarray: ...
-    @property
-    def y(self) -> np.ndarray: ...
-    @property
-    def weight(self) -> np.ndarray: ...
-    @property
-    def fold(self) -> np.ndarray: ...
-    @property
-    def models(self) -> Sequence[Sequence[object]]: ...
+    values: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    fold: np.ndarray
+    models: tuple[tuple[ArrayLike, ...], ...] = ((),)
+    total_weight: float = 0.0
+    prior: tuple[float, ArrayLike] | None = None
+
+    @classmethod
+    def unseen(cls, values: np.ndarray, y: np.ndarray) -> HeldBack:
+        """Rows that the model itself has not seen."""
+        return cls(values, y, np.ones(len(y)), np.zeros(len(y), dtype=int))
 
 
 def conformal_sets(
     fitted: AnyFitted,
     rows: Matrix,
-    held_back: Unseen,
+    held_back: HeldBack,
     proba: Callable[[AnyFitted, Matrix], np.ndarray],
     coverage: float,
 ) -> np.ndarray:
@@ -70,7 +84,7 @@ def conformal_sets(
 
 
 def conformal_thresholds(
-    fitted: AnyFitted, rows: Matrix, held_back: Unseen, score: Score[AnyFitted], coverage: float
+    fitted: AnyFitted, rows: Matrix, held_back: HeldBack, score: Score[AnyFitted], coverage: float
 ) -> np.ndarray:
     """(n, T) scores that T numbers of rows must have to be inside; minus infinity: all are.
 
@@ -87,7 +101,7 @@ def conformal_thresholds(
 def interval_around(
     fitted: AnyFitted,
     rows: Matrix,
-    held_back: Unseen,
+    held_back: HeldBack,
     predicted: Callable[[AnyFitted, Matrix], np.ndarray],
     coverage: float,
 ) -> np.ndarray:
@@ -111,7 +125,7 @@ def _threshold(scores: np.ndarray, weight: np.ndarray, coverage: float) -> float
 
 
 def _scores(
-    fitted: AnyFitted, held_back: Unseen, score: Score[AnyFitted], patterns: np.ndarray
+    fitted: AnyFitted, held_back: HeldBack, score: Score[AnyFitted], patterns: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For each pattern: scores of held-back rows that lack what it lacks, and their weights."""
     size = max(1, _AT_ONCE // len(held_back.y))
@@ -126,7 +140,7 @@ def _scores(
 
 
 def _masked(
-    fitted: AnyFitted, held_back: Unseen, score: Score[AnyFitted], patterns: np.ndarray
+    fitted: AnyFitted, held_back: HeldBack, score: Score[AnyFitted], patterns: np.ndarray
 ) -> np.ndarray:
     """(P, n, ...) scores of held-back rows where they lack what a pattern lacks."""
     found = np.empty((len(patterns), *held_back.y.shape))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from mixtura.constants import LOG_2PI
 from mixtura.data.given import ArrayLike
+from mixtura.data.indicators import Indicators
+from mixtura.data.matrix import Matrix
+from mixtura.data.schema import Schema
 from mixtura.exceptions import InvalidInputError
 
 #: So many deviations below its mean the logs of a normal's chances are a series; its terms.
@@ -131,3 +135,62 @@ def check_quantiles(quantiles: ArrayLike) -> np.ndarray:
     if shares.ndim != 1 or not ((shares > 0.0) & (shares < 1.0)).all():
         raise InvalidInputError(f"quantiles must lie between 0 and 1, got {quantiles!r}.")
     return shares
+
+
+#: A fitted model, which has in its `blend` those that are averaged with it.
+AnyFitted = TypeVar("AnyFitted")
+
+
+def members_of(fitted: AnyFitted) -> list[AnyFitted]:
+    """All models that are averaged."""
+    blend = fitted.blend  # type: ignore[attr-defined]
+    return [fitted, *(() if blend is None else blend.members)]
+
+
+def weights_of(fitted: AnyFitted) -> np.ndarray:
+    """(M,) how much say each has."""
+    blend = fitted.blend  # type: ignore[attr-defined]
+    return np.ones(1) if blend is None else blend.weights
+
+
+@dataclass(frozen=True)
+class FeaturesAndTargets(Generic[AnyFitted]):
+    """Models of the features, as numbers, and of the targets, which are the last columns.
+
+    Attributes
+    ----------
+    fitted : a mixture, others that are averaged with it, the units of their columns, and rows that
+        are held back.
+    schema : names and categories of the columns that users pass.
+    indicators : the features as numbers.
+    n_targets : how many targets there are.
+    flat : whether they were given, and are to be answered, as (n,).
+    reach : (2, P) between which features, as numbers, predictions of targets follow them.
+    """
+
+    fitted: AnyFitted
+    schema: Schema
+    indicators: Indicators
+    n_targets: int
+    flat: bool
+    reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+
+    @property
+    def n_columns(self) -> int:
+        """How many columns rows of features have."""
+        return self.indicators.n_columns
+
+    def whole(self, rows: Matrix, y: np.ndarray | None = None) -> Matrix:
+        """Rows of features, as numbers, beside targets (n, T); none are known unless given."""
+        missing = np.full((len(rows), self.n_targets), np.nan)
+        return Matrix(self.indicators.beside(rows.values, missing if y is None else y))
+
+    def near(self, rows: Matrix) -> Matrix:
+        """The same, targets unknown, with numbers no farther out than predictions follow them."""
+        return self.whole(rows).within(self.reach)
+
+    def checked(self, rows: Matrix) -> Matrix:
+        """The rows; a warning says where numbers lie farther out."""
+        column, then = self.indicators.column, "predictions are those for the nearest"
+        self.schema.tell_far(self.whole(rows).values, self.reach, column, then)
+        return rows

@@ -13,11 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from mixtura.conformal import conformal_thresholds, interval_around
+from mixtura.conformal import HeldBack, conformal_thresholds, interval_around
 from mixtura.data.given import Device
 from mixtura.data.matrix import Matrix
 from mixtura.models.fitted import Fitted, run_over
-from mixtura.models.held_back import HeldBack
 from mixtura.models.network import Network
 from mixtura.models.regression import Regression, predictive
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mixtura.conformal import conformal_sets
+from mixtura.conformal import HeldBack, conformal_sets
 from mixtura.data.given import Device
 from mixtura.data.matrix import Matrix
 from mixtura.models.fitted import Fitted
-from mixtura.models.held_back import HeldBack
 from mixtura.selection.typical import with_models
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from mixtura.answers.condition import Condition, Given, draw_by_chance
 from mixtura.answers.next_feature import Cost, next_feature, unit_costs
 from mixtura.answers.sets import predict_set
+from mixtura.conformal import HeldBack
 from mixtura.data.given import ArrayLike, ClassWeight, RandomState
 from mixtura.data.labels import encode_labels
 from mixtura.data.matrix import Matrix
@@ -31,7 +32,6 @@ from mixtura.exceptions import (
     warn,
 )
 from mixtura.models.fitted import Observations
-from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import log_margin

@@ -14,6 +14,7 @@ from torch import Tensor
 from mixtura.answers.condition import Condition, Given
 from mixtura.answers.intervals import network_interval, network_means
 from mixtura.answers.next_feature import Cost, next_for_network, unit_costs
+from mixtura.conformal import HeldBack
 from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.densities import Structure
@@ -27,7 +28,6 @@ from mixtura.estimators.reading import (
 from mixtura.estimators.rows import check_held_back, read_targets, target_score
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations
-from mixtura.models.held_back import HeldBack
 from mixtura.numerics import spawn
 from mixtura.progress import Progress
 from mixtura.report import write_numbers_report

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from mixtura.conformal import HeldBack
 from mixtura.data.atoms import SUFFIX
 from mixtura.data.curves import KINDS
 from mixtura.data.given import Numbers
@@ -24,7 +25,6 @@ from mixtura.estimators.classifying import EVEN
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import working_type
-from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Conditional, Likelihood, Objective

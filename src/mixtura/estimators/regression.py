@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from mixtura.conformal import HeldBack
 from mixtura.data.curves import Curves
 from mixtura.data.scaling import Scaling
 from mixtura.data.targets import with_punched_features
@@ -21,7 +22,6 @@ from mixtura.estimators.rows import distinct_rows
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Blend, Fitted
-from mixtura.models.held_back import HeldBack
 from mixtura.models.regression import log_conditional
 from mixtura.numerics import spawn
 from mixtura.parts import resolve

@@ -19,6 +19,7 @@ from mixtura.answers.explain import NUMBERS, Groups
 from mixtura.answers.intervals import predict_interval
 from mixtura.answers.next_feature import Cost, next_for_targets, unit_costs
 from mixtura.answers.question import TargetQuestion
+from mixtura.conformal import HeldBack
 from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.indicators import UNIT, Indicators
@@ -39,7 +40,6 @@ from mixtura.estimators.reading import (
 from mixtura.estimators.regression import Comparison, make_plans
 from mixtura.estimators.rows import check_held_back, read_targets, target_score
 from mixtura.exceptions import InvalidInputError
-from mixtura.models.held_back import HeldBack
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
 from mixtura.predictive import check_quantiles

@@ -12,6 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, check_consistent_length
 
+from mixtura.conformal import HeldBack
 from mixtura.data.columns import unmasked
 from mixtura.data.given import ArrayLike, ClassWeight, Numbers
 from mixtura.data.labels import (
@@ -32,7 +33,6 @@ from mixtura.exceptions import (
     warn,
 )
 from mixtura.models.fitted import Observations
-from mixtura.models.held_back import HeldBack
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifying import ModelClassifier

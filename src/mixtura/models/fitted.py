@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.conformal import HeldBack
 from mixtura.constants import SHARES
 from mixtura.data.atoms import Atoms
 from mixtura.data.batch import UNLABELED, Batch
@@ -30,7 +31,6 @@ from mixtura.engines import Engine, engine_of
 from mixtura.engines.base import HasRowCost
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, NoDensityError, warn
 from mixtura.models.calibration import Calibration
-from mixtura.models.held_back import HeldBack
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.models.sparse import SparseModel
@@ -46,7 +46,7 @@ _ROUNDING, _MOST_NATS = 4.0, 0.05
 _ENOUGH_ROWS, _OTHER_SHARE = 30, 0.3
 _DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
-for _shared in (Schema, Scaling, Curves, Atoms, Indicators):
+for _shared in (Schema, Scaling, Curves, Atoms, Indicators, HeldBack):
     storable(_shared)  # which the runtime reads without scikit-learn, and so without `parts`
 
 #: What gives rows a class log-joint.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,9 +14,7 @@ from torch import Tensor
 from mixtura.constants import LOG_2PI
 from mixtura.data.batch import Batch
 from mixtura.data.given import Device
-from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
-from mixtura.data.schema import Schema
 from mixtura.data.targets import without_targets
 from mixtura.densities.gaussian import Gaussian
 from mixtura.densities.patterns import distinct_patterns
@@ -24,61 +22,23 @@ from mixtura.exceptions import UnsupportedError
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Mixture
 from mixtura.parts import storable
-from mixtura.predictive import Predictive
+from mixtura.predictive import FeaturesAndTargets, Predictive, members_of, weights_of
 
 
 @storable
 @dataclass(frozen=True)
-class Regression:
-    """Models of the features, as numbers, and of the targets, which are the last columns.
-
-    Attributes
-    ----------
-    fitted : a mixture, others that are averaged with it, the units of their columns, and rows that
-        are held back.
-    schema : names and categories of the columns that users pass.
-    indicators : the features as numbers.
-    n_targets : how many targets there are.
-    flat : whether they were given, and are to be answered, as (n,).
-    reach : (2, P) between which features, as numbers, predictions of targets follow them.
-    """
-
-    fitted: Fitted
-    schema: Schema
-    indicators: Indicators
-    n_targets: int
-    flat: bool
-    reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
+class Regression(FeaturesAndTargets[Fitted]):
+    """What mixtures over features and targets say of new rows."""
 
     @property
-    def n_columns(self) -> int:
-        """How many columns rows of features have."""
-        return self.indicators.n_columns
-
-    @property
-    def members(self) -> tuple[Fitted, ...]:
+    def members(self) -> list[Fitted]:
         """All models that are averaged."""
-        return _members(self.fitted)
+        return members_of(self.fitted)
 
     @property
     def weights(self) -> np.ndarray:
         """(M,) how much say each has."""
-        return _weights(self.fitted)
-
-    def whole(self, rows: Matrix, y: np.ndarray | None = None) -> Matrix:
-        """Rows of features, as numbers, beside targets (n, T); none are known unless given."""
-        missing = np.full((len(rows), self.n_targets), np.nan)
-        return Matrix(self.indicators.beside(rows.values, missing if y is None else y))
-
-    def near(self, rows: Matrix) -> Matrix:
-        """The same, targets unknown, with numbers no farther out than predictions follow them."""
-        return self.whole(rows).within(self.reach)
-
-    def checked(self, rows: Matrix) -> Matrix:
-        """The rows; a warning says where numbers lie farther out."""
-        column, then = self.indicators.column, "predictions are those for the nearest"
-        self.schema.tell_far(self.whole(rows).values, self.reach, column, then)
-        return rows
+        return weights_of(self.fitted)
 
     def predictive(self, rows: Matrix, device: Device) -> Predictive:
         """The distributions of the targets given features."""
@@ -197,21 +157,11 @@ def predictive(fitted: Fitted, whole: Matrix, n_targets: int, device: Device) ->
         each[-n_targets:] for each in (fitted.scaling.location, fitted.scaling.scale)
     )
     engine, parts = fitted.engine(whole, device), []
-    for each in _members(fitted):
+    for each in members_of(fitted):
         rows = engine.under(each.scaling)
         found = run_over(each.mixture, rows, partial(conditional, n_targets=n_targets))
         parts.append(Predictive.of(found.numpy(), location, scale))
-    return Predictive.average(parts, _weights(fitted))
-
-
-def _members(fitted: Fitted) -> tuple[Fitted, ...]:
-    """All models that are averaged."""
-    return (fitted, *(() if fitted.blend is None else fitted.blend.members))
-
-
-def _weights(fitted: Fitted) -> np.ndarray:
-    """(M,) how much say each has."""
-    return np.ones(1) if fitted.blend is None else fitted.blend.weights
+    return Predictive.average(parts, weights_of(fitted))
 
 
 def log_conditional(mixture: Mixture, batch: Batch, n_targets: int) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mixtura.models.held_back import HeldBack
+from mixtura.conformal import HeldBack
 from mixtura.plotting.base import printable
 from mixtura.plotting.classifiers import wilson
 from mixtura.report.html import Html, listed, tag

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mixtura.conformal import conformal_sets
+from mixtura.conformal import HeldBack, conformal_sets
 from mixtura.constants import SHARES, SILENCE
 from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
@@ -21,7 +21,7 @@ from mixtura.exceptions import NoDensityError, UnsupportedError
 from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import KINDS, kind
 
-KINDS |= {each.__name__: each for each in (Schema, Scaling, Curves, Atoms, Indicators)}
+KINDS |= {each.__name__: each for each in (Schema, Scaling, Curves, Atoms, Indicators, HeldBack)}
 #: The largest value of a row, and in the model's units, as in `Table`.
 _LARGEST = float(np.finfo(np.float64).max)
 FARTHEST = _LARGEST**0.25
@@ -175,18 +175,6 @@ class Blend:
         weighted = np.stack(log_proba) + np.log(self.weights)[:, None, None]
         found = self.calibration.log_proba(np.logaddexp.reduce(weighted, axis=0), missing)
         return np.where(missing[:, None] == 1.0, log_proba[0], found)
-
-
-@kind
-@dataclass(frozen=True)
-class HeldBack:
-    values: np.ndarray
-    y: np.ndarray
-    weight: np.ndarray
-    fold: np.ndarray
-    models: tuple[tuple[Mixture, ...], ...] = ((),)
-    total_weight: float = 0.0
-    prior: tuple[float, np.ndarray] | None = None
 
 
 @kind

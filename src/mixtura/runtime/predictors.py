@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mixtura.conformal import interval_around
+from mixtura.conformal import HeldBack, interval_around
 from mixtura.constants import FAR
 from mixtura.coupling import couple
 from mixtura.data.columns import is_missing, kept
@@ -17,7 +17,7 @@ from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedErro
 from mixtura.predictive import check_quantiles
 from mixtura.runtime import gaussians, mixed, sparse  # noqa: F401  what files may hold
 from mixtura.runtime.files import Arrays, class_name, named, unpack
-from mixtura.runtime.models import Fitted, HeldBack
+from mixtura.runtime.models import Fitted
 from mixtura.runtime.networks import Network, RegressionNetwork
 from mixtura.runtime.regression import Regression
 
@@ -224,8 +224,7 @@ class Classifier(Filler):
                 f"calibration=(X, y) needs labels of {self.classes_.tolist()}, one per row; rows "
                 "without one, None or -1, are left out."
             )
-        values, codes = values[codes >= 0], codes[codes >= 0]
-        return HeldBack(values, codes, np.ones(len(codes)), np.zeros(len(codes), dtype=int))
+        return HeldBack.unseen(values[codes >= 0], codes[codes >= 0])
 
 
 class Density(Filler):

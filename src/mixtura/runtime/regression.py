@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from mixtura.conformal import conformal_thresholds
+from mixtura.conformal import HeldBack, conformal_thresholds
 from mixtura.constants import LOG_2PI
-from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
-from mixtura.data.schema import Schema
-from mixtura.predictive import Predictive
+from mixtura.predictive import FeaturesAndTargets, Predictive, members_of, weights_of
 from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
 from mixtura.runtime.gaussians import Gaussian
-from mixtura.runtime.models import Fitted, HeldBack, Mixture, log_softmax
+from mixtura.runtime.models import Fitted, Mixture, log_softmax
 
 
 @kind
 @dataclass(frozen=True)
-class Regression:
-    fitted: Fitted
-    schema: Schema
-    indicators: Indicators
-    n_targets: int
-    flat: bool
-    reach: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
-
-    @property
-    def n_columns(self) -> int:
-        return self.indicators.n_columns
-
-    def _whole(self, rows: Matrix) -> Matrix:
-        """Rows of features, as numbers, beside targets that are missing."""
-        targets = np.full((len(rows), self.n_targets), np.nan)
-        return Matrix(np.column_stack([self.indicators.apply(rows.values), targets]))
-
-    def _near(self, rows: Matrix) -> Matrix:
-        """The same, with numbers no farther out than predictions follow them."""
-        return self._whole(rows).within(self.reach)
-
-    def checked(self, rows: Matrix) -> Matrix:
-        """The rows; a warning says where numbers lie farther out."""
-        column, then = self.indicators.column, "predictions are those for the nearest"
-        self.schema.tell_far(self._whole(rows).values, self.reach, column, then)
-        return rows
-
+class Regression(FeaturesAndTargets[Fitted]):
     def predicted(self, rows: Matrix) -> np.ndarray:
         """(n,) or (n, T) expected targets: conditional means, averaged."""
         cost = max(each.mixture.row_cost for each, _ in _members(self.fitted))
-        found = self.fitted.run(self._near(rows), self._predicted, cost)
+        found = self.fitted.run(self.near(rows), self._predicted, cost)
         return found[:, 0] if self.flat else found
 
     def _predicted(self, batch: Batch) -> np.ndarray:
@@ -63,20 +35,19 @@ class Regression:
 
     def predictive(self, rows: Matrix) -> Predictive:
         """The distributions of the targets given features."""
-        return self._predictive(self.fitted, self._near(rows))
+        return self._predictive(self.fitted, self.near(rows))
 
     def _predictive(self, fitted: Fitted, whole: Matrix) -> Predictive:
         scaling, last = self.fitted.scaling, slice(-self.n_targets, None)
-        parts, weights = [], []
-        for each, weight in _members(fitted):
+        parts = []
+        for each in members_of(fitted):
 
             def found(batch: Batch, each: Fitted = each) -> np.ndarray:
                 return self._conditional(each.mixture, fitted.under(batch, each.scaling))
 
             told = fitted.run(whole, found, each.mixture.row_cost)
             parts.append(Predictive.of(told, scaling.location[last], scaling.scale[last]))
-            weights.append(weight)
-        return Predictive.average(parts, np.array(weights))
+        return Predictive.average(parts, weights_of(fitted))
 
     def _conditional(self, mixture: Mixture, batch: Batch) -> np.ndarray:
         """(n, K, 1 + 2 T) log shares of components, and their means and log deviations."""
@@ -101,19 +72,16 @@ class Regression:
         def rarity(own: Fitted, whole: Matrix, y: np.ndarray) -> np.ndarray:
             return self._predictive(own, whole.within(self.reach)).rarity(y)
 
-        least = conformal_thresholds(self.fitted, self._whole(rows), held_back, rarity, coverage)
+        least = conformal_thresholds(self.fitted, self.whole(rows), held_back, rarity, coverage)
         return self.predictive(rows).interval(least)
 
     def log_density(self, rows: Matrix) -> np.ndarray:
         """(n,) log p(x)."""
-        whole = self._whole(rows)
+        whole = self.whole(rows)
         found = [each.log_density(whole) + np.log(weight) for each, weight in _members(self.fitted)]
         return np.logaddexp.reduce(found, axis=0)
 
 
 def _members(fitted: Fitted) -> list[tuple[Fitted, float]]:
     """All models that are averaged, and how much say each has."""
-    if fitted.blend is None:
-        return [(fitted, 1.0)]
-    models = fitted, *fitted.blend.members
-    return list(zip(models, fitted.blend.weights.tolist(), strict=True))
+    return list(zip(members_of(fitted), weights_of(fitted).tolist(), strict=True))

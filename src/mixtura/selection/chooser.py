@@ -9,9 +9,10 @@ from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 
+from mixtura.conformal import HeldBack
 from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine
-from mixtura.models.held_back import HeldBack
+from mixtura.models.held_back import held_back_of
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.numerics import one_thread, spawn
@@ -179,7 +180,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         if self._engine is None or not models:
             return None
         number = self._number.where(self._number < len(models), -1)
-        return HeldBack.of(self._engine, number, models)
+        return held_back_of(self._engine, number, models)
 
     def unseen(self, contender: Contender[AnyWay, AnyTrained]) -> list[tuple[AnyTrained, Engine]]:
         """The models of a contender, each with the rows that were held out from it.

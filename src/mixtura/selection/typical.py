@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.conformal import HeldBack
 from mixtura.constants import SHARES
 from mixtura.data.batch import Batch
 from mixtura.data.given import Device
@@ -17,7 +18,7 @@ from mixtura.densities import Statistics
 from mixtura.densities.base import add_statistics, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.fitted import Fitted, PerValue, in_deviations, run_over, typicality
-from mixtura.models.held_back import MOST_HELD_BACK, HeldBack
+from mixtura.models.held_back import MOST_HELD_BACK, held_back_of
 from mixtura.models.mixture import Mixture
 from mixtura.progress import Progress
 from mixtura.solvers import SpreadPrior
@@ -189,7 +190,7 @@ def held_back_rows(mixture: Mixture, engine: Engine, prior: SpreadPrior | None) 
     if not mixture.density.closed_form:
         return None
     rows = engine.only(engine.labeled).merged(MOST_HELD_BACK)
-    held_back = HeldBack.of(rows, torch.arange(len(rows)) % _FEW_FOLDS, [])
+    held_back = held_back_of(rows, torch.arange(len(rows)) % _FEW_FOLDS, [])
     assert held_back is not None
     known = None if prior is None else (prior.rows, prior.reference.cpu())
     return replace(held_back, total_weight=engine.total_weight, prior=known)
