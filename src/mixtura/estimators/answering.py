@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import torch
 from sklearn.base import TransformerMixin
-from sklearn.utils import Tags
 
 from mixtura.answers.cells import Cells, Intervals
 from mixtura.answers.condition import Condition, Given
@@ -48,11 +47,6 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
     standardize: bool = True
     categorical_features: ArrayLike = None
     unexpected: str = "missing"
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
-        return tags
 
     # -- reading -------------------------------------------------------------------------------
 

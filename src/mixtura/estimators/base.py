@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state, estimator_html_repr
+from sklearn.utils import Tags, check_random_state, estimator_html_repr
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -96,6 +96,12 @@ class Estimator(BaseEstimator):
     target_name_: str | None = field(init=False)
     #: What marked missing values in the file that it has read.
     missing_marks_: list[str] = field(init=False)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Holes and categories are welcome, unless an estimator says otherwise."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
+        return tags
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to one file; `mixtura.load` reads it back."""

@@ -7,7 +7,6 @@ from typing import Self
 
 import numpy as np
 from sklearn.base import TransformerMixin, _fit_context
-from sklearn.utils import Tags
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_feature_names_in, _num_samples, check_is_fitted
 
@@ -87,11 +86,6 @@ class MixtureImputer(TransformerMixin, Estimator):
     categorical_features: ArrayLike = None
     unexpected: str = "missing"
     missingness: str = "ignore"
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
-        return tags
 
     def _inner(self, **options: ArrayLike) -> MixtureClassifier:
         """What is fitted: it has the parameters that bear the same names here."""

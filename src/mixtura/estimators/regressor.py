@@ -10,7 +10,6 @@ from typing import Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
-from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -121,11 +120,6 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     init: str | EM = "em"
     categorical_features: ArrayLike = None
     unexpected: str = "missing"
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.categorical = tags.input_tags.sparse = True
-        return tags
 
     # -- fitting -------------------------------------------------------------------------------
 

@@ -149,7 +149,7 @@ class SparseMixtureClassifier(ModelClassifier):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = tags.input_tags.categorical = False
         return tags
 
     # -- attributes ------------------------------------------------------------------------

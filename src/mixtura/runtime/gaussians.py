@@ -61,7 +61,7 @@ def _times(matrix: np.ndarray, vector: np.ndarray, place: np.ndarray | None) -> 
 
 @dataclass(frozen=True)
 class Gaussian(ABC):
-    """What all forms of covariances share; a form writes `distances` and `regress`."""
+    """What all forms of covariances share; a form writes `distances`, and `regress`."""
 
     mean: np.ndarray
     floor: float
@@ -78,7 +78,6 @@ class Gaussian(ABC):
     def distances(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Squared distances of what is observed, and log det(2 pi covariance) of it, (n, K)."""
 
-    @abstractmethod
     def regress(
         self,
         away: np.ndarray,
@@ -89,8 +88,9 @@ class Gaussian(ABC):
         """Expected deviations (..., D) of whole rows, given those (zero elsewhere) that are seen.
 
         Leading dimensions end with those that `component` has. Rows that share what is seen have it
-        at their `place` (n,).
+        at their `place` (n,). None are expected where features are independent.
         """
+        return np.zeros_like(away)
 
     def log_prob(self, batch: Batch) -> np.ndarray:
         squared, log_det = self.distances(batch)
@@ -127,15 +127,6 @@ class DiagonalGaussian(Gaussian):
     def distances(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         (table, log_variance), values = self.table, batch.moments
         return values @ table, values[:, -len(log_variance) :] @ log_variance
-
-    def regress(
-        self,
-        away: np.ndarray,
-        seen: np.ndarray,
-        component: np.ndarray | slice,
-        place: np.ndarray | None = None,
-    ) -> np.ndarray:
-        return np.zeros_like(away)
 
 
 @kind

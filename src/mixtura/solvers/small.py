@@ -6,9 +6,9 @@ The loss of class log-joints stays the objective's own. Arrays over rows have th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ _SMALL = {False: 1_000_000, True: 5_000_000}
 _TOGETHER = 600_000
 _LOWEST, _TINY = lowest_log(torch.float64), np.finfo(float).tiny
 
+_Either = TypeVar("_Either", bound=Mixture | MixtureStack)
 #: A parameter: its name, its place in a problem's vector, the shape of all of it.
 _Named = tuple[str, slice, torch.Size]
 #: Losses (P, n) of class log-joints (P, C, n), and derivatives by these.
@@ -127,24 +128,24 @@ def _is_small(model: Mixture | MixtureStack, engine: Engine, missing: bool) -> b
     return few and engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
 
 
-class _Mixtures:
-    """P mixtures, each with K components in C classes."""
+@dataclass
+class _Mixtures(Generic[_Either]):
+    """P mixtures, each with K components in C classes; rows weigh so much in each (P,)."""
 
-    def __init__(
-        self,
-        model: Mixture | MixtureStack,
-        objective: Objective,
-        batch: Batch,
-        kind: Kind,
-        total: np.ndarray,
-    ) -> None:
-        self._kind, self._n_problems = kind, model.n_problems
-        self._owner = model.layout.owner.numpy()
+    _model: _Either
+    _objective: Objective
+    _batch: Batch
+    _kind: Kind
+    _total: np.ndarray
+
+    def __post_init__(self) -> None:
+        model, objective, batch = self._model, self._objective, self._batch
+        self._n_problems, self._owner = model.n_problems, model.layout.owner.numpy()
         counts = np.asarray(model.layout.counts)
         self._starts = np.cumsum(counts) - counts
         self._log_prior = model.log_prior.numpy().reshape(model.n_problems, -1)
         y, weight = (each.view(len(batch), -1).mT for each in model.asked(batch))  # (P, n)
-        self._weight, self._total = weight.numpy(), total
+        self._weight = weight.numpy()
         self._loss_and_slope: _LossAndSlope = partial(_by_objective, objective, y.flatten())
         own = y[0].numpy(), np.arange(len(batch))
         if isinstance(objective, Hybrid) and objective.likelihood.unlabeled_weight is None:
@@ -176,22 +177,15 @@ class _Mixtures:
         return _summed(values, self._starts, self._owner)
 
 
-class _Gradient(_Mixtures):
+class _Gradient(_Mixtures[Mixture | MixtureStack]):
     """Their losses and gradients."""
 
-    def __init__(
-        self,
-        model: Mixture | MixtureStack,
-        objective: Objective,
-        batch: Batch,
-        kind: Kind,
-        total: np.ndarray,
-    ) -> None:
-        super().__init__(model, objective, batch, kind, total)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._shapes = list[_Named]()
-        for name, value in model.free().items():
+        for name, value in self._model.free().items():
             first = self._shapes[-1][1].stop if self._shapes else 0
-            place = slice(first, first + value.numel() // model.n_problems)
+            place = slice(first, first + value.numel() // self._n_problems)
             self._shapes.append((name.removeprefix("density."), place, value.shape))
 
     def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -213,23 +207,16 @@ class _Gradient(_Mixtures):
         return loss / self._total, np.concatenate(flat, 1) / -self._total[:, None]
 
 
-class _Steps(_Mixtures, Generic[AnyMixture]):
+class _Steps(_Mixtures[AnyMixture]):
     """EM of them: each stays as it is once it has settled (P,)."""
 
-    def __init__(
-        self,
-        model: AnyMixture,
-        objective: Objective,
-        batch: Batch,
-        kind: Kind,
-        total: np.ndarray,
-    ) -> None:
-        super().__init__(model, objective, batch, kind, total)
-        self._model: AnyMixture = model
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        model = self._model
         self._named = {name: each.numpy() for name, each in model.density.tensors().items()}
         self._log_weight = model.log_weight.numpy().reshape(model.n_problems, -1)
         self._previous = self._losses = np.full(model.n_problems, np.inf)
-        self.settled = total == 0  # nothing is learned where there is no row
+        self.settled = self._total == 0  # nothing is learned where there is no row
 
     @np.errstate(all="ignore")  # what is not valid stays as it was
     def step(self, tol: float) -> np.ndarray:
