@@ -10,17 +10,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.numerics import Context, exp_or_zero, logsumexp
-from mixtura.parts import Part
+from mixtura.parts import POSITIVE, Part
 
 
 class Objective(Part, ABC):
@@ -180,10 +178,7 @@ class LogMargin(Objective):
     margin: float = 20.0
     smoothness: float = 10.0
 
-    _parameter_constraints = {
-        "margin": [Interval(Real, 0, None, closed="neither")],
-        "smoothness": [Interval(Real, 0, None, closed="neither")],
-    }
+    _parameter_constraints = {"margin": [POSITIVE], "smoothness": [POSITIVE]}
 
     @property
     def reach(self) -> float:

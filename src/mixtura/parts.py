@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval
 
 from mixtura.exceptions import InvalidInputError
 
 AnyPart = TypeVar("AnyPart", bound="Part")
+#: What many parameters may be: how many, how much (nothing, too, or not), and which share.
+COUNT = Interval(Integral, 1, None, closed="left")
+AMOUNT = Interval(Real, 0, None, closed="left")
+POSITIVE = Interval(Real, 0, None, closed="neither")
+SHARE = Interval(Real, 0, 1, closed="both")
 
 
 class Part(BaseEstimator):

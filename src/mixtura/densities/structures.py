@@ -5,10 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from mixtura.data.given import Parameters
@@ -19,10 +18,10 @@ from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.low_rank_precision import LowRankPrecision
 from mixtura.densities.student import StudentT
 from mixtura.exceptions import DegenerateDataWarning, warn
-from mixtura.parts import Part
+from mixtura.parts import COUNT, POSITIVE, Part
 
-_FLOOR: list[object] = [Interval(Real, 0, None, closed="neither")]
-_RANK: list[object] = [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")]
+_FLOOR: list[object] = [POSITIVE]
+_RANK: list[object] = [StrOptions({"auto"}), COUNT]
 #: Up to so many features a full covariance has hardly more parameters than one of low rank.
 _NARROW = 2
 #: Where a number is left to "auto": first choice first. The study behind them is

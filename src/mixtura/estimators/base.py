@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from numbers import Integral, Real
 from os import PathLike
 from typing import Self
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_random_state, estimator_html_repr
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura.answers.explain import METHODS, Groups, explain
@@ -31,7 +30,7 @@ from mixtura.estimators.reading import check_count
 from mixtura.exceptions import InvalidInputError, warning_once
 from mixtura.models.fitted import Fitted, Observations
 from mixtura.numerics import one_thread
-from mixtura.parts import storable
+from mixtura.parts import AMOUNT, COUNT, POSITIVE, SHARE, storable
 from mixtura.persistence import content_of, save_estimator
 from mixtura.progress import Callback, Progress, Record
 from mixtura.report import notebook
@@ -43,17 +42,13 @@ from mixtura.solvers import EM
 _DOCS = "https://mixtura.readthedocs.io/en/latest/api/mixtura.{estimator_name}.html"
 #: Rows, or frames, that completions are drawn of at a time.
 _DRAWN_AT_ONCE = 50_000
-#: What several parameters may be: a number of things, a share, a number of imagined rows.
-COUNT = Interval(Integral, 1, None, closed="left")
-SHARE = Interval(Real, 0, 1, closed="both")
-ROWS = Interval(Real, 0, None, closed="left")
 #: What parameters may be, where an estimator that has them says nothing else.
 CONSTRAINTS: dict[str, list[object]] = {
     "n_components": [StrOptions({"auto"}), COUNT],
     "density": [StrOptions(set(DENSITIES)), Structure],
     "solver": [StrOptions({"em"}), EM],
     "init": [StrOptions({"em"}), EM],
-    "prior_rows": [ROWS],
+    "prior_rows": [AMOUNT],
     "unlabeled_weight": [StrOptions({"auto"}), SHARE],
     "class_weight": [None, dict, StrOptions({"balanced"})],
     "n_stages": [COUNT],
@@ -64,7 +59,7 @@ CONSTRAINTS: dict[str, list[object]] = {
     "categorical_features": [None, StrOptions({"from_dtype"}), "array-like"],
     "unexpected": [StrOptions({"missing", "ignore", "error"})],
     "missingness": [StrOptions({"auto", "ignore", "informative"})],
-    "max_time": [None, Interval(Real, 0, None, closed="neither")],
+    "max_time": [None, POSITIVE],
     "device": [str, torch.device],
     "callbacks": [None, "array-like"],
     "random_state": ["random_state"],

@@ -13,14 +13,14 @@ from sklearn.utils._param_validation import StrOptions
 from mixtura.data.given import ArrayLike
 from mixtura.densities import DENSITIES, Auto, Full, Structure
 from mixtura.engines import Engine, engine_of
-from mixtura.estimators.base import CONSTRAINTS, COUNT
+from mixtura.estimators.base import CONSTRAINTS
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.growing import fit_best
 from mixtura.estimators.reading import opened
 from mixtura.estimators.rows import component_counts
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
-from mixtura.parts import resolve
+from mixtura.parts import COUNT, resolve
 from mixtura.selection.held_out import Answers
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM

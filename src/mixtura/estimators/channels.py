@@ -22,8 +22,9 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, read_sequences
 from mixtura.estimators.answering import DensityEstimator
-from mixtura.estimators.base import CONSTRAINTS, COUNT
+from mixtura.estimators.base import CONSTRAINTS
 from mixtura.exceptions import InvalidInputError
+from mixtura.parts import COUNT
 
 #: Constraints of the parameters of hidden Markov models, of reading sequences, and of fitting.
 CHAIN_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {

@@ -20,7 +20,7 @@ from mixtura.data.lazy import Openable, source_of
 from mixtura.data.schema import Schema
 from mixtura.densities import Structure
 from mixtura.engines import Engine
-from mixtura.estimators.base import CONSTRAINTS, COUNT, ROWS, SHARE
+from mixtura.estimators.base import CONSTRAINTS
 from mixtura.estimators.blending import Ensemble, Trial, best_of, kinds_for, try_beside
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import DensityClassifier
@@ -41,6 +41,7 @@ from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Objective
+from mixtura.parts import AMOUNT, COUNT, SHARE
 from mixtura.progress import Progress
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.selection.chooser import MOST_COMPARED
@@ -189,7 +190,7 @@ class MixtureClassifier(DensityClassifier):
         "solver": [StrOptions({"auto", *SOLVERS}), Solver],
         "holes": [Interval(Real, 0, 0.5, closed="both")],
         "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
-        "prior_rows": [StrOptions({"auto"}), ROWS],
+        "prior_rows": [StrOptions({"auto"}), AMOUNT],
         "marginals": [StrOptions({"auto", *MARGINALS})],
     }
 

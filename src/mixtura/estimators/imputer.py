@@ -14,10 +14,11 @@ from mixtura.data.given import ArrayLike, Parameters
 from mixtura.data.in_memory import as_table, with_missing_indicators
 from mixtura.data.lazy import SCAN_ROWS, Opened, chunks_of, shared
 from mixtura.densities import Structure
-from mixtura.estimators.base import CONSTRAINTS, ROWS, Estimator
+from mixtura.estimators.base import CONSTRAINTS, Estimator
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.reading import check_weight, opened
 from mixtura.exceptions import InvalidInputError
+from mixtura.parts import AMOUNT
 from mixtura.selection.held_out import mean_and_error
 
 #: Rows per entry of a covariance for which low rank is no question.
@@ -72,7 +73,7 @@ class MixtureImputer(TransformerMixin, Estimator):
         "strategy": [StrOptions({"mean", "draw"})],
         "add_indicator": ["boolean"],
         "use_labels": ["boolean"],
-        "prior_rows": [StrOptions({"auto"}), ROWS],
+        "prior_rows": [StrOptions({"auto"}), AMOUNT],
         "missingness": [StrOptions({"ignore", "informative"})],
     }
 

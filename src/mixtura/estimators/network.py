@@ -17,14 +17,14 @@ from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.answering import DensityEstimator
-from mixtura.estimators.base import CONSTRAINTS, SHARE
+from mixtura.estimators.base import CONSTRAINTS
 from mixtura.exceptions import DegenerateDataWarning, UnsupportedError, warn
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network
 from mixtura.models.read_out import EMBEDDINGS
 from mixtura.objectives import Objective
-from mixtura.parts import resolve
+from mixtura.parts import SHARE, resolve
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, warn_if_cut_short
 from mixtura.selection.chooser import Chooser, Contender

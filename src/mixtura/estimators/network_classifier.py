@@ -24,7 +24,6 @@ from mixtura.data.lazy import Opened
 from mixtura.data.schema import Schema
 from mixtura.densities import Structure
 from mixtura.engines import Engine, engine_of
-from mixtura.estimators.base import SHARE
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.network import NETWORK_CONSTRAINTS, NetworkEstimator, draw_rows
 from mixtura.estimators.reading import (
@@ -37,7 +36,7 @@ from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, Unsuppo
 from mixtura.models.calibration import Calibration
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
-from mixtura.parts import resolve
+from mixtura.parts import SHARE, resolve
 from mixtura.progress import Progress
 from mixtura.selection.chooser import Chooser, to_compare
 from mixtura.selection.held_out import Answers, HeldOut

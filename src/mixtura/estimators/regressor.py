@@ -27,7 +27,7 @@ from mixtura.data.scaling import Scaling, nan_range, rounded_mean
 from mixtura.data.schema import Schema
 from mixtura.densities import Structure
 from mixtura.engines import engine_of
-from mixtura.estimators.base import CONSTRAINTS, ROWS, Estimator
+from mixtura.estimators.base import CONSTRAINTS, Estimator
 from mixtura.estimators.conditioned import ConditionedRegressor
 from mixtura.estimators.reading import (
     check_count,
@@ -41,6 +41,7 @@ from mixtura.estimators.rows import check_held_back, read_targets, target_score
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
+from mixtura.parts import AMOUNT
 from mixtura.predictive import check_quantiles
 from mixtura.progress import Progress
 from mixtura.report import write_numbers_report
@@ -106,7 +107,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     _parameter_constraints = CONSTRAINTS | {
         "tradeoff": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "marginals": [StrOptions({"auto", "linear", *KINDS})],
-        "prior_rows": [StrOptions({"auto"}), ROWS],
+        "prior_rows": [StrOptions({"auto"}), AMOUNT],
         "solver": [StrOptions({"lbfgs"}), LBFGS],
     }
 

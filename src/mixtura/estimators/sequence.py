@@ -18,7 +18,6 @@ from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
 from mixtura.densities import Structure
 from mixtura.engines import engine_of
-from mixtura.estimators.base import SHARE
 from mixtura.estimators.channels import (
     CHAIN_CONSTRAINTS,
     SequenceEstimator,
@@ -34,6 +33,7 @@ from mixtura.estimators.rows import Rows
 from mixtura.exceptions import NoDensityError, UnsupportedError
 from mixtura.models.fitted import Fitted
 from mixtura.objectives import Objective
+from mixtura.parts import SHARE
 from mixtura.solvers import EM, Solver
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from numbers import Real
 from os import PathLike
 from typing import Self
 
@@ -14,7 +13,7 @@ from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import KERNEL_PARAMS, PAIRWISE_KERNEL_FUNCTIONS
 from sklearn.utils import Tags
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_feature_names_in
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine, engine_of
-from mixtura.estimators.base import CONSTRAINTS, COUNT
+from mixtura.estimators.base import CONSTRAINTS
 from mixtura.estimators.classifying import ModelClassifier
 from mixtura.estimators.reading import learn_table, opened, read_table
 from mixtura.estimators.rows import Rows, component_counts, read_rows
@@ -34,6 +33,7 @@ from mixtura.models.columns import Kernel, Kernels, Products
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.mixture import Layout
 from mixtura.models.sparse import SparseModel
+from mixtura.parts import AMOUNT, COUNT, POSITIVE
 from mixtura.progress import Progress, Record
 from mixtura.selection.budget import warn_if_cut_short
 from mixtura.selection.chooser import MOST_COMPARED
@@ -128,8 +128,8 @@ class SparseMixtureClassifier(ModelClassifier):
         "moderate": ["boolean"],
         "n_init": [COUNT],
         "max_iter": [COUNT],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "ceiling": [Interval(Real, 0, None, closed="neither")],
+        "tol": [AMOUNT],
+        "ceiling": [POSITIVE],
         "max_weights": [COUNT],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 import torch
@@ -18,8 +18,9 @@ from mixtura.data.meter import counted
 from mixtura.engines import Engine
 from mixtura.numerics import one_thread
 from mixtura.objectives import Objective
+from mixtura.parts import COUNT, POSITIVE
 from mixtura.progress import Progress, Record
-from mixtura.solvers.base import AnyModel, FitResult, Model, Penalty, Solver
+from mixtura.solvers.base import CONSTRAINTS, AnyModel, FitResult, Model, Penalty, Solver
 from mixtura.solvers.gradients import Best, Free
 from mixtura.solvers.lbfgs import LBFGS
 
@@ -61,15 +62,13 @@ class Adam(Solver):
     patience: int | str = "auto"
 
     single_precision = True
-    _parameter_constraints = {
-        "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+    _parameter_constraints = CONSTRAINTS | {
+        "max_iter": [StrOptions({"auto"}), COUNT],
+        "batch_size": [StrOptions({"auto"}), COUNT],
+        "learning_rate": [POSITIVE],
         "schedule": [StrOptions(set(SCHEDULES))],
         "averaging": [Interval(Real, 0, 1, closed="left")],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "patience": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "patience": [StrOptions({"auto"}), COUNT],
     }
 
     def for_trials(self) -> Solver:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from sklearn.base import clone
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.data.batch import Batch
@@ -20,9 +22,19 @@ from mixtura.engines.base import HasRowCost
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
-from mixtura.parts import Part
+from mixtura.parts import AMOUNT, COUNT, Part
 from mixtura.progress import Progress
 from mixtura.solvers.near import Near, learning
+
+#: What settings of solvers may be, where one that has them says nothing else.
+CONSTRAINTS: dict[str, list[object]] = {
+    "max_iter": [COUNT],
+    "tol": [AMOUNT],
+    "n_init": [COUNT],
+    "patience": [COUNT],
+    "early_stopping": ["boolean"],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+}
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral, Real
 from typing import NamedTuple
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.data.batch import Batch
@@ -24,8 +22,9 @@ from mixtura.engines import Engine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Objective
+from mixtura.parts import AMOUNT, POSITIVE
 from mixtura.progress import Progress, Record
-from mixtura.solvers.base import FitResult, Solver, SpreadPrior, penalty
+from mixtura.solvers.base import CONSTRAINTS, FitResult, Solver, SpreadPrior, penalty
 from mixtura.solvers.gradients import Best
 
 _MOST_DOUBLINGS = 60
@@ -79,15 +78,10 @@ class EBW(Solver):
     finish: Solver | None = None
 
     closed_form_only = settles = True
-    _parameter_constraints = {
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "factor": [Interval(Real, 0, None, closed="neither")],
+    _parameter_constraints = CONSTRAINTS | {
+        "factor": [POSITIVE],
         "per_component": ["boolean"],
-        "damping": [None, Interval(Real, 0, None, closed="left")],
-        "patience": [Interval(Integral, 1, None, closed="left")],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "damping": [None, AMOUNT],
         "finish": [None, Solver],
     }
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral, Real
 from typing import Generic
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.data.batch import Batch
@@ -23,6 +21,7 @@ from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
 from mixtura.progress import Progress, Record
 from mixtura.solvers.base import (
+    CONSTRAINTS,
     AnyMixture,
     FitResult,
     Solver,
@@ -56,11 +55,7 @@ class EM(Solver):
     n_init: int = 1
 
     likelihood_only = settles = True
-    _parameter_constraints = {
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-    }
+    _parameter_constraints = CONSTRAINTS
 
     def run(  # type: ignore[override]
         self,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral, Real
 from types import NoneType
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.data.batch import Batch
@@ -23,6 +21,7 @@ from mixtura.models.stack import MixtureStack
 from mixtura.objectives import Objective
 from mixtura.progress import Progress, Record
 from mixtura.solvers.base import (
+    CONSTRAINTS,
     AnyModel,
     FitResult,
     Model,
@@ -67,13 +66,7 @@ class LBFGS(Solver):
     validation_fraction: float = 0.1
     patience: int = 10
 
-    _parameter_constraints = {
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "patience": [Interval(Integral, 1, None, closed="left")],
-    }
+    _parameter_constraints = CONSTRAINTS
 
     def run(
         self,

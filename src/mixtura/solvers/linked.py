@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral, Real
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from scipy.special import logsumexp
-from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from mixtura.data.batch import Batch
@@ -25,9 +23,9 @@ from mixtura.densities.product import numeric_part, with_numeric_part
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.models.network import Network, RegressionNetwork
-from mixtura.parts import Part
+from mixtura.parts import AMOUNT, Part
 from mixtura.progress import Progress, Record
-from mixtura.solvers.base import SpreadPrior, penalty
+from mixtura.solvers.base import CONSTRAINTS, SpreadPrior, penalty
 from mixtura.solvers.elastic_net import ElasticNet, cross_entropy, squared_error
 from mixtura.solvers.em import em_update
 
@@ -73,12 +71,10 @@ class LinkedEM(Part):
     equal_covariances: bool = False
     end_to_end: bool = True
 
-    _parameter_constraints = {
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "l1": [Interval(Real, 0, None, closed="left")],
-        "l2": [Interval(Real, 0, None, closed="left")],
-        "link": [Interval(Real, 0, None, closed="left")],
+    _parameter_constraints = CONSTRAINTS | {
+        "l1": [AMOUNT],
+        "l2": [AMOUNT],
+        "link": [AMOUNT],
         "annihilate": ["boolean"],
         "equal_covariances": ["boolean"],
         "end_to_end": ["boolean"],
