@@ -10,6 +10,7 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.densities import Diagonal
 from mixtura.engines import engine_of
+from mixtura.selection.chooser import Chooser
 from mixtura.solvers import EM
 from mixtura.training.groups import Recipe
 from mixtura.training.leaves import leaf_start
@@ -145,3 +146,27 @@ def test_who_chooses_the_solver_or_the_components_has_no_leaves(rng):
     for settings in ({"solver": "lbfgs"}, {"n_components": 2}, {"tradeoff": 0.5}):
         model = MixtureClassifier(categorical_features=list(range(6)), random_state=0, **settings)
         assert all(row["marginals"] != "leaves" for row in model.fit(X, y).choice_)
+
+
+def test_the_time_of_trials_is_shared_out_among_all_models(squares, monkeypatch):
+    """Kernels have a share of it, and leaves two: as many as are tried, and tried again."""
+    shares, tried = [], []
+    begin, enter, deepen = Chooser.__init__, Chooser._enter, Chooser.deepen
+
+    def begun(self, *given, n_ways, **options):
+        shares.append(n_ways)
+        begin(self, *given, n_ways=n_ways, **options)
+
+    def entered(self, way, question):
+        tried.append(way.marginals)
+        return enter(self, way, question)
+
+    def deepened(self, contender, way):
+        tried.append(way.marginals)
+        deepen(self, contender, way)
+
+    for name, function in {"__init__": begun, "_enter": entered, "deepen": deepened}.items():
+        monkeypatch.setattr(Chooser, name, function)
+    MixtureClassifier(random_state=0).fit(*squares)
+    assert [tried.count(name) for name in ("power", "leaves", "kernels")] == [1, 2, 1]
+    assert shares == [len(tried)]

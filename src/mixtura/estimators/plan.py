@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 #: The map that makes indicators of categories and numbers: of models beside a first one.
 INDICATORS = "indicators"
 _POWER, _RANKS = KINDS
+#: All models that may stand beside a first one.
+_OTHERS = (*KINDS, INDICATORS, LEAVES, KERNELS)
 #: How columns of numbers may be mapped.
 MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", *KINDS))
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
@@ -214,8 +216,8 @@ def choose(
     asks = estimator.missingness == "auto" and engine.has_holes and not settled
     calibrates = estimator.calibrate and not plan.generative and not plan.solver.held_out_share
     several = len(plans) > 1
-    maps = 1 + len(KINDS) if several and estimator.marginals == "auto" else 0
-    # The best of several is tried twice.
+    maps = len(_OTHERS) + 1 if several and estimator.marginals == "auto" else 0
+    # The best of several is tried twice, and so are leaves.
     n_ways = several + len(tradeoffs) + asks + maps
     some = None
     if n_ways or calibrates:
