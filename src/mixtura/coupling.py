@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mixtura.exceptions import InvalidInputError
@@ -13,6 +15,17 @@ _TOLERANCE, _SWEEPS = 1e-10, 1_000
 _RIDGE = 1e-14
 #: Coupling makes arrays of about so many numbers.
 _CHUNK = 2**21
+
+
+def coupled(answers: Sequence[np.ndarray], pairs: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """(n, C) class probabilities, from those (n, 2) of each of the pairs (P, 2) of classes.
+
+    Classes have so many rows, `count` (C,).
+    """
+    r = np.full((len(answers[0]), len(count), len(count)), 0.5)
+    for (i, j), proba in zip(pairs, answers, strict=True):
+        r[:, i, j], r[:, j, i] = proba.T
+    return couple(r, np.add.outer(count, count))
 
 
 def couple(r: np.ndarray, weights: np.ndarray) -> np.ndarray:

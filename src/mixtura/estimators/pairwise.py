@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from mixtura.coupling import couple
+from mixtura.coupling import coupled
 from mixtura.data.given import ArrayLike, Classifier
 from mixtura.data.lazy import Opened
 from mixtura.estimators.base import Estimator
@@ -125,13 +125,9 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
             return self.estimators_[0].predict_proba(X)
         with warning_once():
             answers = Parallel(n_jobs=self.n_jobs)(
-                delayed(_predict_proba)(estimator, X) for estimator in self.estimators_
+                delayed(estimator.predict_proba)(X) for estimator in self.estimators_
             )
-        n_classes = len(self.classes_)
-        r = np.full((len(answers[0]), n_classes, n_classes), 0.5)
-        for (i, j), proba in zip(self.pairs_, answers, strict=True):
-            r[:, i, j], r[:, j, i] = proba.T
-        return couple(r, np.add.outer(self.class_count_, self.class_count_))
+        return coupled(answers, self.pairs_, self.class_count_)
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """log p(class | x), (n, C), classes in the order of `classes_`."""
@@ -180,7 +176,3 @@ def _taken(X: ArrayLike, rows: np.ndarray | None) -> ArrayLike:
     if isinstance(X, Opened):
         return X if rows is None else replace(X, rows=X.rows.view(rows))
     return _safe_indexing(X, rows)
-
-
-def _predict_proba(estimator: Classifier, X: ArrayLike) -> np.ndarray:
-    return estimator.predict_proba(X)

@@ -8,7 +8,7 @@ import numpy as np
 
 from mixtura.conformal import HeldBack, interval_around
 from mixtura.constants import FAR
-from mixtura.coupling import couple
+from mixtura.coupling import coupled
 from mixtura.data.columns import is_missing, kept
 from mixtura.data.given import ArrayLike
 from mixtura.data.in_memory import as_table, with_missing_indicators
@@ -354,11 +354,7 @@ class Pairwise:
         """(n, C) from the probabilities (n, 2) of all pairs."""
         if len(answers) == 1:
             return answers[0]
-        n_classes = len(self.classes_)
-        r = np.full((len(answers[0]), n_classes, n_classes), 0.5)
-        for (i, j), proba in zip(self._pairs, answers, strict=True):
-            r[:, i, j], r[:, j, i] = proba.T
-        return couple(r, np.add.outer(self._count, self._count))
+        return coupled(answers, self._pairs, self._count)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of each row."""
