@@ -25,7 +25,7 @@ from mixtura import MixtureClassifier
 
 MODELS = {
     "one model (marginals='linear')": {"marginals": "linear"},
-    "the default, three models": {},
+    "the default, up to five models": {},
 }
 
 

@@ -165,6 +165,7 @@ def test_conditions_outside_the_data_are_warned_of(one, iris):
         far = one.condition({0: 1e6})
     assert np.isfinite(far.score_samples(iris[0])).all()
     assert np.isfinite(far.sample(3)).all()
+    assert "tensor" not in repr(far)
 
 
 def test_numbers_that_a_network_predicts(rng):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +27,7 @@ class ConditionedModel:
     """
 
     estimator: DensityEstimator
-    condition: Condition
+    condition: Condition = field(repr=False)
 
     def _rows(self, X: ArrayLike) -> Matrix:
         return self.condition.rows(self.estimator._table(X))
@@ -73,7 +73,7 @@ class ConditionedRegressor:
     """
 
     estimator: MixtureRegressor
-    given: Matrix
+    given: Matrix = field(repr=False)
 
     def _rows(self, X: ArrayLike) -> Matrix:
         return with_given(self.estimator._rows(X), self.given)
