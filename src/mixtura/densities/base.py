@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import ClassVar, Generic, Self, TypeVar
@@ -19,6 +19,7 @@ from mixtura.exceptions import UnsupportedError
 from mixtura.parts import storable
 
 Statistics = dict[str, Tensor]
+Value = TypeVar("Value")
 #: What a density is asked about: `Batch`, or `SequenceBatch`.
 
 #: Dimensions of a Sobol sequence that are used, and how far its points stay from the border.
@@ -37,15 +38,31 @@ def scale_statistics(statistics: Statistics, factor: Tensor) -> Statistics:
     }
 
 
+def nested(inner: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """What a part holds by name, as the whole names it."""
+    return {prefix + name: value for name, value in inner.items()}
+
+
+def inside(named: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """The other way round; other names are left out."""
+    own = (name for name in named if name.startswith(prefix))
+    return {name.removeprefix(prefix): named[name] for name in own}
+
+
+def numbered(inner: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """The same of several parts: names of part 1 begin with "1."."""
+    parts = [nested(own, f"{number}.") for number, own in enumerate(inner)]
+    return {name: value for own in parts for name, value in own.items()}
+
+
 def outward(inner: dict[str, Tensor], shape: torch.Size, prefix: str) -> dict[str, Tensor]:
     """What a stack (K * S, ...) of a stack (K, S) holds by name, as (K, S, ...)."""
-    return {prefix + name: value.unflatten(0, shape) for name, value in inner.items()}
+    return {name: value.unflatten(0, shape) for name, value in nested(inner, prefix).items()}
 
 
 def inward(named: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The other way round; other names are left out."""
-    own = {name: value for name, value in named.items() if name.startswith(prefix)}
-    return {name.removeprefix(prefix): value.flatten(0, 1) for name, value in own.items()}
+    return {name: value.flatten(0, 1) for name, value in inside(named, prefix).items()}
 
 
 @storable

@@ -19,7 +19,7 @@ from torch import Tensor
 from mixtura.constants import SAME
 from mixtura.data.atoms import Atoms, Values
 from mixtura.data.batch import Batch, index_of
-from mixtura.densities.base import Density, Statistics, VectorDensity
+from mixtura.densities.base import Density, Statistics, VectorDensity, inside, numbered
 from mixtura.densities.categorical import Categorical
 
 Answer = TypeVar("Answer")
@@ -69,22 +69,11 @@ class Product(Density[Batch]):
 
     # -- names: what belongs to part 1 begins with "1." ------------------------------------------
 
-    @staticmethod
-    def _outward(inner: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        return {
-            f"{i}.{name}": value for i, part in enumerate(inner) for name, value in part.items()
-        }
-
     def _inward(self, named: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-        inner: list[dict[str, Tensor]] = [{} for _ in self.parts]
-        for name, value in named.items():
-            number, dot, rest = name.partition(".")
-            if dot:
-                inner[int(number)][rest] = value
-        return inner
+        return [inside(named, f"{number}.") for number in range(len(self.parts))]
 
     def tensors(self) -> dict[str, Tensor]:
-        return self._outward([part.tensors() for part in self.parts])
+        return numbered([part.tensors() for part in self.parts])
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
         pairs = zip(self.parts, self._inward(tensors), strict=True)
@@ -135,7 +124,7 @@ class Product(Density[Batch]):
 
     def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
         inner = self._each(batch, lambda part, view: part.statistics(view, occupancy))
-        return {"mass": occupancy.sum(0), **self._outward(inner)}
+        return {"mass": occupancy.sum(0), **numbered(inner)}
 
     def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
         return self._joint(self._each(batch, lambda part, view: part.expectation(view)))
@@ -155,7 +144,7 @@ class Product(Density[Batch]):
 
         def statistics(occupancy: Tensor) -> Statistics:
             inner = [function(occupancy) for _, function in found]
-            return {"mass": occupancy.sum(0), **self._outward(inner)}
+            return {"mass": occupancy.sum(0), **numbered(inner)}
 
         return sum(rest, first), statistics
 
@@ -189,7 +178,7 @@ class Product(Density[Batch]):
     def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         trios = zip(self.parts, self.spreads(reference), self._centers(center), strict=True)
         inner = [part.spread_statistics(spread, where) for part, spread, where in trios]
-        return {"mass": torch.ones_like(inner[0]["mass"]), **self._outward(inner)}
+        return {"mass": torch.ones_like(inner[0]["mass"]), **numbered(inner)}
 
     def center(self, statistics: Statistics) -> Tensor:
         pairs = zip(self.parts, self._inward(statistics), strict=True)
@@ -197,7 +186,7 @@ class Product(Density[Batch]):
 
     def own_statistics(self) -> Statistics:
         inner = [part.own_statistics() for part in self.parts]
-        return {"mass": torch.ones_like(inner[0]["mass"]), **self._outward(inner)}
+        return {"mass": torch.ones_like(inner[0]["mass"]), **numbered(inner)}
 
     def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         pairs = zip(self.parts, self._inward(statistics), strict=True)
@@ -210,10 +199,10 @@ class Product(Density[Batch]):
 
     def slope(self, statistics: Statistics) -> dict[str, Tensor]:
         pairs = zip(self.parts, self._inward(statistics), strict=True)
-        return self._outward([part.slope(inner) for part, inner in pairs])
+        return numbered([part.slope(inner) for part, inner in pairs])
 
     def free(self) -> dict[str, Tensor]:
-        return self._outward([part.free() for part in self.parts])
+        return numbered([part.free() for part in self.parts])
 
     def from_free(self, free: dict[str, Tensor]) -> Self:
         pairs = zip(self.parts, self._inward(free), strict=True)

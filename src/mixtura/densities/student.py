@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mixtura.data.batch import Batch
 from mixtura.data.given import Setting
-from mixtura.densities.base import Statistics, VectorDensity, rand
+from mixtura.densities.base import Statistics, VectorDensity, inside, nested, rand
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import Gaussian
 
@@ -103,18 +103,18 @@ class StudentT(VectorDensity):
     # -- names: what belongs to the Gaussians begins with "scale." -------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"dof": self.dof, **_outward(self.scale.tensors())}
+        return {"dof": self.dof, **nested(self.scale.tensors(), _INNER)}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        scale = self.scale.with_tensors(_inward(tensors))
+        scale = self.scale.with_tensors(inside(tensors, _INNER))
         return replace(self, scale=scale, dof=tensors.get("dof", self.dof))
 
     def free(self) -> dict[str, Tensor]:
-        return {"raw_dof": self._dof_share.logit(), **_outward(self.scale.free())}
+        return {"raw_dof": self._dof_share.logit(), **nested(self.scale.free(), _INNER)}
 
     def from_free(self, free: dict[str, Tensor]) -> Self:
         dof = LEAST_DOF * (free["raw_dof"].sigmoid() * math.log(MOST_DOF / LEAST_DOF)).exp()
-        return replace(self, dof=dof, scale=self.scale.from_free(_inward(free)))
+        return replace(self, dof=dof, scale=self.scale.from_free(inside(free, _INNER)))
 
     @property
     def _dof_share(self) -> Tensor:
@@ -170,7 +170,7 @@ class StudentT(VectorDensity):
         return {
             "mass": occupancy.sum(0),
             "tail": (occupancy * tail).sum(0),
-            **_outward(inner),
+            **nested(inner, _INNER),
         }
 
     def own_statistics(self) -> Statistics:
@@ -179,22 +179,22 @@ class StudentT(VectorDensity):
     def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         """Imagined rows have the tails that the components have."""
         inner = self.scale.spread_statistics(reference, center)
-        return {"mass": inner["mass"], "tail": _gap(self.dof), **_outward(inner)}
+        return {"mass": inner["mass"], "tail": _gap(self.dof), **nested(inner, _INNER)}
 
     def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         mass, tail = statistics["mass"], statistics["tail"]
-        scale, valid = self.scale.maximize({**_inward(statistics), "rows": mass})
+        scale, valid = self.scale.maximize({**inside(statistics, _INNER), "rows": mass})
         return replace(self, scale=scale, dof=dof_of(tail / mass)), valid & (mass > 0) & (tail > 0)
 
     def slope(self, statistics: Statistics) -> dict[str, Tensor]:
         mass, share = statistics["mass"], self._dof_share
         by_dof = 0.5 * (mass * _gap(self.dof) - statistics["tail"])
         rate = math.log(MOST_DOF / LEAST_DOF) * self.dof * share * (1.0 - share)
-        inner = self.scale.slope({**_inward(statistics), "rows": mass})
-        return {"raw_dof": by_dof * rate, **_outward(inner)}
+        inner = self.scale.slope({**inside(statistics, _INNER), "rows": mass})
+        return {"raw_dof": by_dof * rate, **nested(inner, _INNER)}
 
     def center(self, statistics: Statistics) -> Tensor:
-        return self.scale.center(_inward(statistics))
+        return self.scale.center(inside(statistics, _INNER))
 
     @property
     def spread(self) -> Tensor:
@@ -268,12 +268,3 @@ def dof_of(gap: Tensor) -> Tensor:
         rate = half * torch.polygamma(1, half) - 1.0
         log_dof = log_dof + (found / gap).log() * found / rate
     return log_dof.exp().clamp(LEAST_DOF, MOST_DOF)
-
-
-def _outward(inner: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {_INNER + name: value for name, value in inner.items()}
-
-
-def _inward(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    own = {name: value for name, value in named.items() if name.startswith(_INNER)}
-    return {name.removeprefix(_INNER): value for name, value in own.items()}

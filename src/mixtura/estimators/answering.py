@@ -254,9 +254,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         """
         return ConditionedModel(self, self._condition(given))
 
-    def _condition(self, given: Given | Condition) -> Condition:
-        if isinstance(given, Condition):
-            return given
+    def _condition(self, given: Given) -> Condition:
         if isinstance(self._fitted.mixture.density, HiddenMarkov):
             raise UnsupportedError("conditions are for tables: frames of sequences have none.")
         return Condition.of(self._fitted, self.n_features_in_, given, self.device)

@@ -11,7 +11,7 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
-from mixtura.answers.condition import Condition, Given, draw_by_chance
+from mixtura.answers.condition import Given, draw_by_chance
 from mixtura.answers.next_feature import Cost, next_feature, unit_costs
 from mixtura.answers.sets import predict_set
 from mixtura.conformal import HeldBack
@@ -348,7 +348,7 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         n_samples: int = 1,
         y: ArrayLike = None,
         *,
-        given: Given | Condition | None = None,
+        given: Given | None = None,
         random_state: RandomState = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the model.
@@ -371,7 +371,7 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         return rows, self.classes_[labels.numpy()]
 
     def _sample_given(
-        self, given: Given | Condition, count: int, y: ArrayLike, generator: torch.Generator
+        self, given: Given, count: int, y: ArrayLike, generator: torch.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows of which some columns are given, and labels: as told, or as the model has them."""
         model, condition, labels = self._fitted, self._condition(given), None

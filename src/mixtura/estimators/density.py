@@ -16,7 +16,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from mixtura.answers.condition import Condition, Given, draw_by_chance
+from mixtura.answers.condition import Given, draw_by_chance
 from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.schema import Schema
@@ -290,7 +290,7 @@ class MixtureDensity(Clustering):
         self,
         n_samples: int = 1,
         *,
-        given: Given | Condition | None = None,
+        given: Given | None = None,
         random_state: RandomState = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows, and the component each came from.

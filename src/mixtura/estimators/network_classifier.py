@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
-from mixtura.answers.condition import Condition, Given
+from mixtura.answers.condition import Given
 from mixtura.data.batch import UNLABELED, Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.data.labels import CodedLabels, labeled_mask, read_labels
@@ -280,7 +280,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         n_samples: int = 1,
         y: ArrayLike = None,
         *,
-        given: Given | Condition | None = None,
+        given: Given | None = None,
         random_state: RandomState = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the mixtures, and labels from what the network makes of them.

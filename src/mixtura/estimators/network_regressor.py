@@ -11,7 +11,7 @@ import torch
 from sklearn.base import RegressorMixin, _fit_context
 from torch import Tensor
 
-from mixtura.answers.condition import Condition, Given
+from mixtura.answers.condition import Given
 from mixtura.answers.intervals import network_interval, network_means
 from mixtura.answers.next_feature import Cost, next_for_network, unit_costs
 from mixtura.conformal import HeldBack
@@ -224,7 +224,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         self,
         n_samples: int = 1,
         *,
-        given: Given | Condition | None = None,
+        given: Given | None = None,
         random_state: RandomState = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the mixture, and what the network predicts for them.

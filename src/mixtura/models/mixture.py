@@ -15,10 +15,12 @@ from mixtura.data.batch import Batch
 from mixtura.data.given import Device
 from mixtura.data.sequences import SequenceBatch
 from mixtura.densities import Density, Statistics
+from mixtura.densities.base import inside, nested
 from mixtura.numerics import logsumexp
 from mixtura.parts import storable
 
 _MOST_COMPONENTS = 10_000_000
+_INNER = "density."
 
 
 def padded_slots(counts: Sequence[int]) -> Tensor | None:
@@ -163,7 +165,7 @@ class Weighted:
 
     def free(self) -> dict[str, Tensor]:
         """Unconstrained parameters by name; the first dimension goes mixture by mixture."""
-        free = {f"density.{name}": value for name, value in self.density.free().items()}
+        free = nested(self.density.free(), _INNER)
         free["log_weight"] = self.log_weight
         if self.learn_prior:
             free["log_prior"] = self.log_prior
@@ -171,11 +173,9 @@ class Weighted:
 
     def from_free(self, free: dict[str, Tensor]) -> Self:
         """That of unconstrained parameters; weights and priors are normalized here."""
-        prefix = "density."
-        inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
         return replace(
             self,
-            density=self.density.from_free(inner),
+            density=self.density.from_free(inside(free, _INNER)),
             log_weight=self.normalize_weight(free["log_weight"]),
             log_prior=free["log_prior"].log_softmax(-1) if self.learn_prior else self.log_prior,
         )
@@ -186,7 +186,7 @@ class Weighted:
         by_class = self.layout.sum(mass)
         total = by_class.sum(-1, keepdim=True)
         return {
-            **{f"density.{name}": v for name, v in self.density.slope(statistics).items()},
+            **nested(self.density.slope(statistics), _INNER),
             "log_weight": mass - self.layout.by_component(by_class) * self.log_weight.exp(),
             "log_prior": by_class - total * self.log_prior.exp(),
         }

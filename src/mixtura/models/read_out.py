@@ -13,6 +13,7 @@ from torch import Tensor
 from mixtura.data.batch import Batch
 from mixtura.data.given import Device
 from mixtura.densities import Density
+from mixtura.densities.base import inside, nested
 from mixtura.models.mixture import Mixture, Weighted
 from mixtura.models.stack import MixtureStack
 
@@ -68,6 +69,7 @@ EMBEDDINGS: dict[str, Callable[[Weighted, Tensor], Tensor]] = {
 Slopes = tuple[Tensor, dict[str, Tensor]]
 #: Draws of what is missing in a row that its answer is the mean of.
 N_DRAWS = 128
+_INNER = "mixture."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,13 +216,10 @@ class ReadOut(ABC):
 
     def free(self) -> dict[str, Tensor]:
         """Unconstrained parameters of mixtures and read-out."""
-        free = {f"mixture.{name}": value for name, value in self.mixture.free().items()}
-        return {**free, "weight": self.weight, "bias": self.bias}
+        return {**nested(self.mixture.free(), _INNER), "weight": self.weight, "bias": self.bias}
 
     def from_free(self, free: dict[str, Tensor]) -> Self:
-        prefix = "mixture."
-        inner = {k.removeprefix(prefix): v for k, v in free.items() if k.startswith(prefix)}
-        mixture = self.mixture.from_free(inner)
+        mixture = self.mixture.from_free(inside(free, _INNER))
         return replace(self, mixture=mixture, weight=free["weight"], bias=free["bias"])
 
     def with_read_out(self, weight: Tensor, bias: Tensor, shift: Tensor, scale: Tensor) -> Self:

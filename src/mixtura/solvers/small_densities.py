@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +10,7 @@ from scipy.special import expit, gammaln, psi
 
 from mixtura.data.batch import Batch
 from mixtura.densities import Categorical, Density, Product
+from mixtura.densities.base import inside, nested, numbered
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import DiagonalGaussian
 from mixtura.densities.hole_evidence import HoleEvidence
@@ -31,7 +31,7 @@ from mixtura.solvers.small_gaussians import (
     Patterns,
 )
 
-_RANGE = np.log(MOST_DOF / LEAST_DOF)
+_RANGE, _SCALE = np.log(MOST_DOF / LEAST_DOF), "scale."
 
 
 class _Student(Kind):
@@ -42,11 +42,11 @@ class _Student(Kind):
 
     def natural(self, free: Arrays) -> Arrays:
         dof = LEAST_DOF * np.exp(expit(free["raw_dof"]) * _RANGE)
-        return {"dof": dof, **_outward(self._scale.natural(_inward(free)))}
+        return {"dof": dof, **nested(self._scale.natural(inside(free, _SCALE)), _SCALE)}
 
     def log_prob(self, named: Arrays) -> np.ndarray:
         size = self._scale.sizes
-        squared, peak = self._scale.distances(_inward(named))
+        squared, peak = self._scale.distances(inside(named, _SCALE))
         squared = np.maximum(squared, 0.0)
         self._dof = dof = named["dof"][:, None]
         whole = 0.5 * (dof + size)
@@ -64,7 +64,7 @@ class _Student(Kind):
         by_dof = 0.5 * (rows * _gap(dof) - self._tail(occupancy))
         share = np.log(dof / LEAST_DOF) / _RANGE
         inner = self._scale.slope_of(occupancy * self._weight, occupancy)
-        return {"raw_dof": by_dof * _RANGE * dof * share * (1.0 - share), **_outward(inner)}
+        return {"raw_dof": by_dof * _RANGE * dof * share * (1.0 - share), **nested(inner, _SCALE)}
 
     def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
         inner, valid = self._scale.maximized_of(occupancy * self._weight, occupancy)
@@ -72,7 +72,7 @@ class _Student(Kind):
         tail = self._tail(occupancy) + imagined * _gap(self._dof[:, 0])
         mass = occupancy.sum(1) + imagined
         dof = dof_of(torch.from_numpy(tail / mass)).numpy()
-        return {"dof": dof, **_outward(inner)}, valid & (tail > 0.0)
+        return {"dof": dof, **nested(inner, _SCALE)}, valid & (tail > 0.0)
 
     def log_prior(self) -> np.ndarray:
         return self._scale.log_prior()
@@ -183,16 +183,11 @@ class _Product(Kind):
         self._parts = parts
 
     def _inward(self, named: Arrays) -> list[Arrays]:
-        inner: list[Arrays] = [{} for _ in self._parts]
-        for name, value in named.items():
-            number, dot, rest = name.partition(".")
-            if dot:
-                inner[int(number)][rest] = value
-        return inner
+        return [inside(named, f"{number}.") for number in range(len(self._parts))]
 
     def natural(self, free: Arrays) -> Arrays:
         pairs = zip(self._parts, self._inward(free), strict=True)
-        return _numbered([part.natural(own) for part, own in pairs])
+        return numbered([part.natural(own) for part, own in pairs])
 
     def log_prob(self, named: Arrays) -> np.ndarray:
         pairs = zip(self._parts, self._inward(named), strict=True)
@@ -200,11 +195,11 @@ class _Product(Kind):
         return sum(rest, first)
 
     def slope(self, occupancy: np.ndarray) -> Arrays:
-        return _numbered([part.slope(occupancy) for part in self._parts])
+        return numbered([part.slope(occupancy) for part in self._parts])
 
     def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
         found, valid = zip(*(part.maximized(occupancy) for part in self._parts), strict=True)
-        return _numbered(found), np.logical_and.reduce(valid)
+        return numbered(found), np.logical_and.reduce(valid)
 
     def log_prior(self) -> np.ndarray:
         first, *rest = [part.log_prior() for part in self._parts]
@@ -246,18 +241,6 @@ class _Contrast(Kind):
 
 def _gap(dof: np.ndarray) -> np.ndarray:
     return np.log(0.5 * dof) - psi(0.5 * dof)
-
-
-def _inward(named: Arrays) -> Arrays:
-    return {name.removeprefix("scale."): value for name, value in named.items()}
-
-
-def _outward(named: Arrays) -> Arrays:
-    return {f"scale.{name}": value for name, value in named.items()}
-
-
-def _numbered(inner: Sequence[Arrays]) -> Arrays:
-    return {f"{i}.{name}": value for i, own in enumerate(inner) for name, value in own.items()}
 
 
 def kind_of(density: Density, batch: Batch, prior: SpreadPrior | None) -> Kind | None:
