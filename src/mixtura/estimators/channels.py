@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 import numpy as np
@@ -12,18 +12,21 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_n_features
 from torch import Tensor
 
+from mixtura.answers.cells import Intervals
+from mixtura.answers.explain import Groups
 from mixtura.answers.frames import decoded
 from mixtura.data.columns import distinct
-from mixtura.data.given import ArrayLike
+from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.lazy import Openable, are_files, is_path
 from mixtura.data.names import check_names, chosen_columns
 from mixtura.data.packing import Packing
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, read_sequences
+from mixtura.densities import Structure
 from mixtura.estimators.answering import DensityEstimator
 from mixtura.estimators.base import CONSTRAINTS
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.parts import COUNT
 
 #: Constraints of the parameters of hidden Markov models, of reading sequences, and of fitting.
@@ -38,12 +41,18 @@ CHAIN_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
 }
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SequenceEstimator(DensityEstimator):
-    """An estimator of sequences: how it reads them, and their paths through its states."""
+    """An estimator of sequences by hidden Markov models: what these are, and how it reads them."""
 
-    channels_first: bool
-    id_column: str
-    time_column: str | None
+    density: str | Structure = "diag"
+    topology: str = "ergodic"
+    n_mixtures: int = 1
+    durations: int = 1
+    prior_rows: float = 1.0
+    channels_first: bool = False
+    id_column: str = "id"
+    time_column: str | None = None
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -88,6 +97,43 @@ class SequenceEstimator(DensityEstimator):
 
     def _rows(self, X: ArrayLike) -> Sequences:
         return self._read(X, self._fitted.schema)[0]
+
+    def explain(
+        self,
+        X: ArrayLike,
+        output: str | None = None,
+        *,
+        method: str = "auto",
+        groups: Groups = None,
+        intervals: Intervals = None,
+        max_time: float | None = 60.0,
+        random_state: RandomState = None,
+    ) -> ArrayLike:
+        """Why the model answers as it does: Shapley values of the channels, or of parts in time.
+
+        What is left out is integrated out: channels and frames by hidden Markov models, channels
+        by summaries. Summaries are no density of frames, so that parts in time are explained for
+        `representation="states"`, and for the log density.
+
+        Parameters
+        ----------
+        X : sequences, as for `fit`.
+        groups : channels that come and go together, by name or position.
+        intervals : what to cut sequences into: the number of equal parts of each, or a list of
+            ascending frames at which the second and later intervals begin. All channels of an
+            interval come and go together; with `groups`, each group, and each other channel, does
+            within each interval.
+        output, method, max_time, random_state, and what is returned
+            As in `MixtureClassifier.explain`, with channels, intervals or both in place of columns.
+        """
+        self._fitted  # noqa: B018  an error where there is none
+        own = getattr(self, "representation_", "states")
+        if intervals is not None and own != "states" and output != "log_density":
+            raise UnsupportedError(
+                f"representation_ is {own!r}, and summaries of sequences cannot leave out frames: "
+                "explain channels, or output='log_density', or fit with representation='states'."
+            )
+        return self._explained(X, output, method, groups, intervals, max_time, random_state)
 
     def decode(self, X: ArrayLike) -> list[np.ndarray]:
         """The likeliest path (T_i,) of each sequence through the states of its component."""

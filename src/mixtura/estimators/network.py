@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -45,19 +45,20 @@ NETWORK_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
 }
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class NetworkEstimator(DensityEstimator):
     """What classifier and regressor share."""
 
-    embedding: str
-    density: str | Structure
-    solver: str | LinkedEM
-    init: str | EM
-    missingness: str
-    prior_rows: float
-    tradeoff: float
+    embedding: str = "auto"
+    density: str | Structure = "diag"
+    tradeoff: float = 0.2
+    solver: str | LinkedEM = "linked_em"
+    init: str | EM = "em"
+    prior_rows: float = 3.0
+    missingness: str = "auto"
 
-    n_iter_: int
-    converged_: bool
+    n_iter_: int = field(init=False)
+    converged_: bool = field(init=False)
 
     # -- attributes ----------------------------------------------------------------------------
 

@@ -40,7 +40,6 @@ from mixtura.parts import SHARE, resolve
 from mixtura.progress import Progress
 from mixtura.selection.chooser import Chooser, to_compare
 from mixtura.selection.held_out import Answers, HeldOut
-from mixtura.solvers import EM, LinkedEM
 from mixtura.solvers.linked import LinkedResult
 from mixtura.training.groups import NOTHING
 from mixtura.training.networks import NetworkPlan
@@ -146,17 +145,11 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
 
     n_components: Numbers | str = "auto"
     _: KW_ONLY
-    embedding: str = "auto"
     specialize: float | str = "auto"
     objective: str | Objective = "conditional"
-    tradeoff: float = 0.2
     unlabeled_weight: float | str = "auto"
     density: str | Structure = "low_rank"
-    solver: str | LinkedEM = "linked_em"
-    init: str | EM = "em"
-    prior_rows: float = 3.0
     calibrate: bool = True
-    missingness: str = "auto"
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike = None, sample_weight: ArrayLike = None) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Self
 
@@ -17,7 +17,6 @@ from mixtura.answers.next_feature import Cost, next_for_network, unit_costs
 from mixtura.conformal import HeldBack
 from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
-from mixtura.densities import Structure
 from mixtura.engines import Engine, engine_of
 from mixtura.estimators.network import NETWORK_CONSTRAINTS, NetworkEstimator, draw_rows
 from mixtura.estimators.reading import (
@@ -33,7 +32,6 @@ from mixtura.progress import Progress
 from mixtura.report import write_numbers_report
 from mixtura.selection.chooser import MOST_COMPARED, Chooser
 from mixtura.selection.held_out import Losses, with_holes
-from mixtura.solvers import EM, LinkedEM
 from mixtura.solvers.linked import LinkedResult
 from mixtura.training.networks import NetworkPlan
 
@@ -83,14 +81,6 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
     _parameter_constraints = NETWORK_CONSTRAINTS
 
     n_components: Numbers | str = "auto"
-    _: KW_ONLY
-    embedding: str = "auto"
-    tradeoff: float = 0.2
-    density: str | Structure = "diag"
-    solver: str | LinkedEM = "linked_em"
-    init: str | EM = "em"
-    prior_rows: float = 3.0
-    missingness: str = "auto"
 
     @property
     def target_location_(self) -> float:

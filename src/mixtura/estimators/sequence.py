@@ -9,14 +9,11 @@ import numpy as np
 from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import StrOptions
 
-from mixtura.answers.cells import Intervals
-from mixtura.answers.explain import Groups
 from mixtura.data.failures import limits_of
 from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
-from mixtura.densities import Structure
 from mixtura.engines import engine_of
 from mixtura.estimators.channels import (
     CHAIN_CONSTRAINTS,
@@ -30,7 +27,7 @@ from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.reading import check_count
 from mixtura.estimators.representing import METHODS, REPRESENTATIONS, SOLVERS, represent
 from mixtura.estimators.rows import Rows
-from mixtura.exceptions import NoDensityError, UnsupportedError
+from mixtura.exceptions import NoDensityError
 from mixtura.models.fitted import Fitted
 from mixtura.objectives import Objective
 from mixtura.parts import SHARE
@@ -159,20 +156,12 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     representation: str = "auto"
     method: str | Objective = "auto"
     multiclass: str = "direct"
-    density: str | Structure = "diag"
-    topology: str = "ergodic"
-    n_mixtures: int = 1
-    durations: int = 1
     n_stages: int = 10
     tradeoff: float = 0.0
     solver: str | Solver = "lbfgs"
     init: str | EM = "em"
     early_stopping: bool = True
     calibrate: bool = True
-    prior_rows: float = 1.0
-    channels_first: bool = False
-    id_column: str = "id"
-    time_column: str | None = None
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -278,44 +267,6 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         return self.classes_[self.predict_log_proba(X).argmax(1)]
 
     # -- what a fitted model answers -------------------------------------------------------
-
-    def explain(
-        self,
-        X: ArrayLike,
-        output: str | None = None,
-        *,
-        method: str = "auto",
-        groups: Groups = None,
-        intervals: Intervals = None,
-        max_time: float | None = 60.0,
-        random_state: RandomState = None,
-    ) -> ArrayLike:
-        """Why the model answers as it does: Shapley values of the channels, or of parts in time.
-
-        What is left out is integrated out: channels and frames by hidden Markov models, channels
-        by summaries. Summaries are no density of frames, so that parts in time are explained for
-        `representation="states"`, and for the log density.
-
-        Parameters
-        ----------
-        X : sequences, as for `fit`.
-        groups : channels that come and go together, by name or position.
-        intervals : what to cut sequences into: the number of equal parts of each, or a list of
-            ascending frames at which the second and later intervals begin. All channels of an
-            interval come and go together; with `groups`, each group, and each other channel, does
-            within each interval.
-        output, method, max_time, random_state, and what is returned
-            As in `MixtureClassifier.explain`, with channels, intervals or both in place of columns.
-        """
-        self._fitted  # noqa: B018  an error where there is none
-        summarized = self.representation_ != "states"
-        if intervals is not None and summarized and output != "log_density":
-            raise UnsupportedError(
-                f"representation_ is {self.representation_!r}, and summaries of sequences cannot "
-                "leave out frames: explain channels, or output='log_density', or fit with "
-                "representation='states'."
-            )
-        return self._explained(X, output, method, groups, intervals, max_time, random_state)
 
     def sample(  # type: ignore[override]
         self,

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from sklearn.base import _fit_context
 
-from mixtura.answers.cells import Intervals
-from mixtura.answers.explain import Groups
 from mixtura.answers.frames import Forecast, draw_futures, forecast, frame_scores, state_proba
 from mixtura.constants import SHARES
 from mixtura.data.failures import limits_of, stuck
@@ -18,7 +16,7 @@ from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
-from mixtura.densities import DENSITIES, Structure
+from mixtura.densities import DENSITIES
 from mixtura.engines import Engine, engine_of
 from mixtura.estimators.channels import (
     CHAIN_CONSTRAINTS,
@@ -110,15 +108,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
     n_components: int | str = "auto"
     _: KW_ONLY
     n_states: int | str = "auto"
-    density: str | Structure = "diag"
-    topology: str = "ergodic"
-    n_mixtures: int = 1
-    durations: int = 1
     solver: str | EM = "em"
-    prior_rows: float = 1.0
-    channels_first: bool = False
-    id_column: str = "id"
-    time_column: str | None = None
 
     @property
     def n_states_(self) -> int:
@@ -273,23 +263,6 @@ class SequenceDensity(SequenceEstimator, Clustering):
         )
         still = stuck(rows, model.limits)
         return rows.with_values(strange | (still if by_channel else still.any(1))).split()
-
-    def explain(
-        self,
-        X: ArrayLike,
-        output: str | None = None,
-        *,
-        method: str = "auto",
-        groups: Groups = None,
-        intervals: Intervals = None,
-        max_time: float | None = 60.0,
-        random_state: RandomState = None,
-    ) -> ArrayLike:
-        """Why sequences are likely or not: Shapley values of channels, or of parts in time.
-
-        `output` is "log_density"; all else is as in `SequenceMixtureClassifier.explain`.
-        """
-        return self._explained(X, output, method, groups, intervals, max_time, random_state)
 
     def forecast(
         self,
