@@ -23,11 +23,12 @@ from mixtura.data.packing import Packing
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, read_sequences
-from mixtura.densities import Structure
+from mixtura.densities import DENSITIES, Structure
 from mixtura.estimators.answering import DensityEstimator
 from mixtura.estimators.base import CONSTRAINTS
 from mixtura.exceptions import InvalidInputError, UnsupportedError
-from mixtura.parts import COUNT
+from mixtura.parts import COUNT, resolve
+from mixtura.training.start import Chains
 
 #: Constraints of the parameters of hidden Markov models, of reading sequences, and of fitting.
 CHAIN_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
@@ -94,6 +95,12 @@ class SequenceEstimator(DensityEstimator):
         sequences = _aligned(sequences, schema, self.unexpected)
         _check_n_features(self, sequences.frames, reset=False)
         return _coded(sequences, schema, self.unexpected), schema
+
+    def _chains(self, n_numbers: int, longest: int) -> Chains:
+        """What models of so many channels of numbers, and of such sequences, are made of."""
+        structure = resolve(self.density, DENSITIES).candidates(n_numbers)[0]
+        ordered, durations = self.topology == "left_to_right", min(self.durations, longest)
+        return Chains(structure, ordered, durations, self.n_mixtures)
 
     def _rows(self, X: ArrayLike) -> Sequences:
         return self._read(X, self._fitted.schema)[0]

@@ -12,7 +12,6 @@ import torch
 
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
-from mixtura.densities import DENSITIES
 from mixtura.engines import Engine
 from mixtura.estimators.growing import Choice, calibrated_by, fit_best, most_compared, train_in_time
 from mixtura.exceptions import DegenerateDataWarning, UnsupportedError, warn
@@ -187,11 +186,11 @@ def _states(
 def _plan(
     estimator: SequenceMixtureClassifier, method: str | Objective, engine: Engine, n_classes: int
 ) -> ChainPlan:
-    structure = resolve(estimator.density, DENSITIES).candidates(engine.n_numbers)[0]
+    chains = estimator._chains(engine.n_numbers, int(engine.sizes.max()))
     solver = resolve(estimator.solver, SOLVERS)
     if isinstance(method, Objective) or method in _DISCRIMINATIVE:
         method = resolve(method, OBJECTIVES)
-        if solver.likelihood_only or (solver.closed_form_only and not structure.closed_form):
+        if solver.likelihood_only or (solver.closed_form_only and not chains.structure.closed_form):
             raise UnsupportedError(
                 f"solver={estimator.solver!r} cannot train density={estimator.density!r} to "
                 f"discriminate (method={estimator.method!r}): use solver='lbfgs' or 'adam', or "
@@ -200,10 +199,7 @@ def _plan(
     return ChainPlan(
         n_states=_STATES[0] if estimator.n_states == "auto" else int(estimator.n_states),
         method=method,
-        structure=structure,
-        left_to_right=estimator.topology == "left_to_right",
-        durations=min(estimator.durations, int(engine.sizes.max())),
-        n_mixtures=estimator.n_mixtures,
+        chains=chains,
         em=resolve(estimator.init, {"em": EM}),
         prior_rows=estimator.prior_rows,
         n_stages=estimator.n_stages,

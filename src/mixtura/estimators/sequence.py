@@ -202,7 +202,7 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         self.representation_, self.choice_ = found.representation, found.table
         if found.states is not None:
             plan, self.stage_weights_ = found.states.plan, np.array(found.states.grown.shares)
-            self.n_states_, self.density_ = plan.n_states, plan.structure
+            self.n_states_, self.density_ = plan.n_states, plan.chains.structure
             self.method_, self.n_stages_ = found.method, len(self.stage_weights_)
         self.history_ = progress.history
         self.n_iter_ = max(1, len(self.history_))

@@ -16,7 +16,6 @@ from mixtura.data.given import ArrayLike, RandomState
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, per_sequence
-from mixtura.densities import DENSITIES
 from mixtura.engines import Engine, engine_of
 from mixtura.estimators.channels import (
     CHAIN_CONSTRAINTS,
@@ -150,7 +149,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
         self.model_ = Fitted(
             mixture, scaling, schema, typical=typical, per_value=per_value, limits=limits
         )
-        self.density_, self.form_ = plan.structure, rows.unpadded_form
+        self.density_, self.form_ = plan.chains.structure, rows.unpadded_form
         self.length_quantiles_ = length_quantiles(rows.lengths)
         self.frame_quantiles_ = self._frame_quantiles(rows, weight)
         self._tell(outcome, len(engine), progress)
@@ -169,10 +168,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
         plan = ChainMixturePlan(
             1 if open_count else affordable(int(self.n_components), len(rows), "sequences"),
             _STATES[0] if open_states else int(self.n_states),
-            resolve(self.density, DENSITIES).candidates(int((scaling.levels == 0).sum()))[0],
-            self.topology == "left_to_right",
-            min(self.durations, int(rows.lengths.max())),
-            self.n_mixtures,
+            self._chains(int((scaling.levels == 0).sum()), int(rows.lengths.max())),
             resolve(self.solver, {"em": EM}),
             self.prior_rows,
         )

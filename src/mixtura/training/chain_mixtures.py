@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from mixtura.data.sequences import SequenceBatch
-from mixtura.densities import Density, HiddenMarkov, Structure
+from mixtura.densities import Density, HiddenMarkov
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
 from mixtura.solvers import EM, FitResult, SpreadPrior
-from mixtura.training.start import chain_start, cluster
+from mixtura.training.start import Chains, cluster
 
 #: States of the model of all sequences that clusters of them go by, at most, and its iterations.
 _MOST_STATES, _ITERATIONS = 12, 10
@@ -36,10 +36,7 @@ class ChainMixturePlan:
 
     n_components: int
     n_states: int
-    structure: Structure
-    left_to_right: bool
-    durations: int
-    n_mixtures: int
+    chains: Chains
     em: EM
     prior_rows: float
 
@@ -72,18 +69,11 @@ class ChainMixturePlan:
 
     def _start(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Mixture:
         """One model of each cluster of sequences."""
-        begin = partial(
-            chain_start,
-            structure=self.structure,
-            left_to_right=self.left_to_right,
-            durations=self.durations,
-            n_mixtures=self.n_mixtures,
-        )
-        own = partial(begin, generator=generator, n_states=self.n_states)
+        own = partial(self.chains.start, generator=generator, n_states=self.n_states)
         if self.n_components == 1:
             return own(engine)
         n_states = max(self.n_states, min(_MOST_STATES, self.n_states * self.n_components))
-        whole = begin(engine, generator, n_states=n_states)
+        whole = self.chains.start(engine, generator, n_states)
         brief = replace(self, em=self.em.limited(_ITERATIONS))
         whole = brief.improved(whole, engine, progress.part(1.0)).model
         features = engine.concat(partial(_visits, whole), whole).to(engine.weight)

@@ -13,7 +13,6 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from mixtura.densities import Structure
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.votes import Votes
@@ -23,7 +22,7 @@ from mixtura.progress import Progress
 from mixtura.solvers import EM, Solver, SpreadPrior
 from mixtura.training.boosting import Boosting, Learner, adaboost
 from mixtura.training.groups import Recipe
-from mixtura.training.start import chain_start
+from mixtura.training.start import Chains
 
 #: Methods that grow a classifier, for `grow`.
 GROWING = ("boosted", "boosted_generative", "adaboost")
@@ -145,10 +144,7 @@ class ChainPlan(Growth):
 
     n_states: int
     method: str | Objective
-    structure: Structure
-    left_to_right: bool
-    durations: int
-    n_mixtures: int
+    chains: Chains
     em: EM
     prior_rows: float
     n_stages: int
@@ -164,14 +160,7 @@ class ChainPlan(Growth):
         self, engine: Engine, generator: torch.Generator, progress: Progress
     ) -> Iterator[Grown]:
         """What there is after every stage, or after every leg of discriminative training."""
-        begin = partial(
-            chain_start,
-            n_states=self.n_states,
-            structure=self.structure,
-            left_to_right=self.left_to_right,
-            durations=self.durations,
-            n_mixtures=self.n_mixtures,
-        )
+        begin = partial(self.chains.start, n_states=self.n_states)
         held_out, discriminative = None, isinstance(self.method, Objective) and self.n_classes > 1
         if discriminative and self.solver.held_out_share:
             engine, held_out = engine.hold_out(self.solver.held_out_share, generator)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -254,54 +254,57 @@ def _share_with_empty(membership: Tensor, weight: Tensor) -> Tensor:
     return torch.where(poor, 1e-3 * weight[..., None], membership)
 
 
-def chain_start(
-    engine: Engine,
-    generator: torch.Generator,
-    *,
-    n_states: int,
-    structure: Structure,
-    left_to_right: bool,
-    durations: int = 1,
-    n_mixtures: int = 1,
-) -> Mixture:
-    """A single hidden Markov model: k-means clusters of frames, or equal stretches of time.
+@dataclass(frozen=True)
+class Chains:
+    """What hidden Markov models are made of, but for their states.
 
-    Each is divided into `n_mixtures` clusters again, where states emit mixtures.
+    `durations` frames of a state have chances of their own; states emit mixtures of `n_mixtures`.
     """
-    most = max(1, int(_MOST_FRAMES / float(engine.sizes.mean())))
-    batch = engine.subsample(most, generator).all_rows()
-    frames, packing, levels = batch.frames, batch.packing, engine.levels
-    alike = torch.zeros_like(frames.y)
-    moment = packing.moments()
-    compared = _as_numbers(replace(frames, y=alike), levels)
-    if left_to_right:
-        labels = moment * n_states // packing.lengths[packing.owner]
-    else:
-        labels = _nearest_of_some(compared, frames.weight, n_states, generator)
-    x = completed(replace(frames, y=alike), levels, generator)
-    membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
-    shares = _share_with_empty(membership[:, None], frames.weight[:, None])[:, 0]
-    divided = _divided(compared, shares, n_mixtures, generator)
-    each, scaling = divided.flatten(1), engine.scaling
-    emission = built(structure.start, False, x, each, generator, scaling, x)
-    part = numeric_part(emission)
-    if isinstance(part, VectorDensity):
-        emission = with_numeric_part(emission, structure.finish(part))
-    if n_mixtures > 1:
-        emission = EmissionMixtures.of(emission, divided.sum(0))
-    first = membership[: packing.n_first].sum(0)
-    moves = membership[packing.previous()].mT @ (membership[packing.n_first :] > 0).to(x)
-    visits = float(batch.weight @ packing.lengths.to(x) / batch.weight.sum()) / n_states
-    return Mixture.single(
-        HiddenMarkov.from_states(
-            emission,
-            first + _UNSEEN * first.sum() / n_states,
-            moves + _UNSEEN * moves.sum(1, keepdim=True).clamp_min(1e-3) / n_states,
-            durations,
-            left_to_right=left_to_right,
-            visits=max(1.0, visits),
+
+    structure: Structure
+    left_to_right: bool
+    durations: int = 1
+    n_mixtures: int = 1
+
+    def start(self, engine: Engine, generator: torch.Generator, n_states: int) -> Mixture:
+        """A single hidden Markov model: k-means clusters of frames, or equal stretches of time.
+
+        Each is divided into `n_mixtures` clusters again, where states emit mixtures.
+        """
+        most = max(1, int(_MOST_FRAMES / float(engine.sizes.mean())))
+        batch = engine.subsample(most, generator).all_rows()
+        frames, packing, levels = batch.frames, batch.packing, engine.levels
+        alike = torch.zeros_like(frames.y)
+        moment = packing.moments()
+        compared = _as_numbers(replace(frames, y=alike), levels)
+        if self.left_to_right:
+            labels = moment * n_states // packing.lengths[packing.owner]
+        else:
+            labels = _nearest_of_some(compared, frames.weight, n_states, generator)
+        x = completed(replace(frames, y=alike), levels, generator)
+        membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
+        shares = _share_with_empty(membership[:, None], frames.weight[:, None])[:, 0]
+        divided = _divided(compared, shares, self.n_mixtures, generator)
+        each, scaling = divided.flatten(1), engine.scaling
+        emission = built(self.structure.start, False, x, each, generator, scaling, x)
+        part = numeric_part(emission)
+        if isinstance(part, VectorDensity):
+            emission = with_numeric_part(emission, self.structure.finish(part))
+        if self.n_mixtures > 1:
+            emission = EmissionMixtures.of(emission, divided.sum(0))
+        first = membership[: packing.n_first].sum(0)
+        moves = membership[packing.previous()].mT @ (membership[packing.n_first :] > 0).to(x)
+        visits = float(batch.weight @ packing.lengths.to(x) / batch.weight.sum()) / n_states
+        return Mixture.single(
+            HiddenMarkov.from_states(
+                emission,
+                first + _UNSEEN * first.sum() / n_states,
+                moves + _UNSEEN * moves.sum(1, keepdim=True).clamp_min(1e-3) / n_states,
+                self.durations,
+                left_to_right=self.left_to_right,
+                visits=max(1.0, visits),
+            )
         )
-    )
 
 
 def _divided(x: Tensor, membership: Tensor, count: int, generator: torch.Generator) -> Tensor:
