@@ -3,10 +3,12 @@
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -126,6 +128,26 @@ def test_what_is_under_way_ends_when_the_server_does(model, monkeypatch):
         server.should_exit = True
         asked.join()
     assert b'"prediction":"iris"' in answers[0]
+
+
+def test_several_workers_come_up_and_end(model, tmp_path):
+    """In time, however long each takes to import what it needs."""
+    model.save(tmp_path / "model")
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    command = [sys.executable, "-c", "from mixtura.cli import main; main()"]
+    asked = ["serve", str(tmp_path / "model"), "--workers", "2", "--port", str(port)]
+    with subprocess.Popen([*command, *asked], stdout=subprocess.DEVNULL) as server:
+        try:
+            for _ in range(3000):
+                time.sleep(0.1)
+                with suppress(OSError):
+                    found = fetch(f"http://127.0.0.1:{port}/predict", b'{"rows": [{}]}')
+                    break
+            assert b'"prediction"' in found
+        finally:
+            server.terminate()
+    assert server.returncode == 0
 
 
 def test_the_page(address, browser, tmp_path):

@@ -42,6 +42,9 @@ _MODEL, _HOSTS = "MIXTURA_SERVED_MODEL", "MIXTURA_SERVED_HOSTS"
 _LOCAL = {"127.0.0.1", "localhost", "::1"}
 #: Seconds in which requests that are under way may end when the server is told to stop.
 _FAREWELL = 10
+#: Seconds in which a worker has to show that it is alive: it first imports PyTorch, which takes
+#: longer than the five that uvicorn gives it where a machine is slow or busy.
+_ALIVE = 120
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -383,4 +386,5 @@ def run(model: Path, host: str, port: int, workers: int) -> None:
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=_FAREWELL,
+        timeout_worker_healthcheck=_ALIVE,
     )
