@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _CURVE_ROWS, _TIME = 20_000, 0.2
 #: How many indicators there may be, and knots of a column of numbers, as far as these allow.
 _MOST_COLUMNS, _KNOTS = 300, range(8, 3, -1)
-#: The curves of models that are named after their components; iterations, and the gain that ends
-#: them, after which leaves are compared with the first model; rows that they learn from, at most.
-_UNITS, _GLIMPSE, _LEAF_ROWS = {KERNELS: KINDS[0], LEAVES: KINDS[1]}, (12, 1e-3), 20_000
+#: Iterations, and the gain that ends them, after which leaves are compared with the first model;
+#: rows that they learn from, at most.
+_GLIMPSE, _LEAF_ROWS = (12, 1e-3), 20_000
 #: A model beside the first with less weight has no say.
 _LITTLE = 0.01
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, the
@@ -61,7 +61,7 @@ def curved(engine: Engine, kind: str) -> Scaling:
         own, values = engine.scaling, engine.scaling.invert(values)
         knots = _knots(engine, values, weight)
         return own.with_indicators(Indicators.learn(values, weight, own.levels, knots))
-    kind, atoms, _ = _UNITS.get(kind, kind).partition(SUFFIX)
+    kind, atoms, _ = kind.partition(SUFFIX)
     levels, scaling = engine.scaling.levels, engine.scaling
     shared = shared_values(values, weight, levels) if atoms else {}
     for column, each in shared.items():
@@ -140,7 +140,7 @@ def _tried(decision: Decision, way: Plan) -> Trial:
         way = by_one(way, len(scaling.location))  # and indicators are no columns to lack
         way = replace(way, recipe=replace(way.recipe, informative=False))
     chooser = decision.chooser.under(scaling)
-    if way.marginals != LEAVES:
+    if way.recipe.begin != LEAVES:
         return chooser.try_out(way, "marginals", whole=decision.saw_all)
     tried = chooser.try_out(way.limited(*_GLIMPSE), "marginals", beside=decision.trial)
     if tried.won:
@@ -156,7 +156,7 @@ def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list
     beside = list[Trial]()
     for each in others:
         held_out, best, way = each.held_out(), decision.held_out, each.way
-        same = way.marginals not in (INDICATORS, KERNELS, LEAVES) and way.term == decision.plan.term
+        same = way.name not in (INDICATORS, KERNELS, LEAVES) and way.term == decision.plan.term
         if same and held_out is not None and best is not None and held_out.surely_beats(best):
             plan = replace(way, solver=decision.plan.solver)
             engine = decision.engine.under(each.scaling)
@@ -180,7 +180,7 @@ def _trained(
 
     Leaves are those of another tree: of more rows, it has more of them.
     """
-    if trial.way.marginals == LEAVES:
+    if trial.way.recipe.begin == LEAVES:
         engine = rows.sample(_LEAF_ROWS, generator).under(trial.scaling)
         return replace(trial.way, begin=()).train(engine, generator, progress.part(_TIME))
     plan, begin = from_trial(estimator, replace(trial.way, solver=decision.plan.solver), trial)

@@ -311,7 +311,7 @@ class MixtureClassifier(DensityClassifier):
                 others = try_beside(decision, ways)
                 if not decision.saw_all and decision.engine.total_weight > MOST_COMPARED:
                     decision, others = best_of(decision, others)
-            powers = (each for each in others if each.way.marginals.startswith(KINDS[0]))
+            powers = (each for each in others if each.way.name.startswith(KINDS[0]))
             units = [decision.engine.scaling, *(each.scaling for each in powers)]
             own = spawn(generator) if others else generator
             outcome = train(self, decision, generator, progress)
@@ -325,7 +325,7 @@ class MixtureClassifier(DensityClassifier):
         if ensemble is not None:
             self.model_ = ensemble.beside(self.model_, self.calibrate)
             others = ensemble.trials
-            self.marginals_ = (plan.marginals, *(each.way.marginals for each in others))
+            self.marginals_ = (plan.marginals, *(each.way.name for each in others))
         shown = held_back(decision, others)
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)

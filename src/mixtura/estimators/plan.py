@@ -46,8 +46,10 @@ if TYPE_CHECKING:
 #: The map that makes indicators of categories and numbers: of models beside a first one.
 INDICATORS = "indicators"
 _POWER, _RANKS = KINDS
-#: All models that may stand beside a first one.
-_OTHERS = (*KINDS, INDICATORS, LEAVES, KERNELS)
+#: The units of models that are named after what their components begin with; and all models that
+#: may stand beside a first one.
+_UNITS = {LEAVES: _RANKS, KERNELS: _POWER}
+_OTHERS = (*KINDS, INDICATORS, *_UNITS)
 #: How columns of numbers may be mapped.
 MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", *KINDS))
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
@@ -321,10 +323,12 @@ def ways_beside(
         recipe = trial.way.recipe
         if best is second and recipe.structure == _SHARED and not ways:
             recipe = replace(recipe, structure=_VARIANCES, prior_rows=None)
-        recipe = replace(recipe, em=decision.plan.recipe.em, informative=decision.trusts_holes)
+        begin, em = kind if kind in _UNITS else "", decision.plan.recipe.em
+        recipe = replace(recipe, em=em, informative=decision.trusts_holes, begin=begin)
         if kind == KERNELS:
             recipe = replace(recipe, structure=_VARIANCES, informative=False)
-        way = replace(decision.plan, recipe=recipe, counts=counts, marginals=kind)
+        units = _UNITS.get(kind, kind)
+        way = replace(decision.plan, recipe=recipe, counts=counts, marginals=units)
         if open_term and open_counts and kind.startswith(_RANKS):
             numbers = decision.engine.n_numbers
             wide = numbers > _PER_LABEL * int(decision.engine.labeled.sum())

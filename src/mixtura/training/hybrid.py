@@ -82,12 +82,17 @@ class Plan:
         return isinstance(self.term, Likelihood) or self.tradeoff == 1.0
 
     @property
+    def name(self) -> str:
+        """What tells it from other models that are averaged: how it begins, or its units."""
+        return self.recipe.begin or self.marginals
+
+    @property
     def settings(self) -> dict[str, object]:
         """What candidates differ in."""
         return {
             "density": self.recipe.structure,
             "tradeoff": self.tradeoff,
-            "marginals": self.marginals,
+            "marginals": self.name,
             "missingness": self.recipe.missingness,
             "unlabeled_weight": self.unlabeled_weight,
         }
@@ -108,13 +113,13 @@ class Plan:
     @property
     def together(self) -> bool:
         """Whether trials on all folds cost little more than one: all have like components."""
-        return isinstance(self.solver.for_trials(), LBFGS) and self.marginals != LEAVES
+        return isinstance(self.solver.for_trials(), LBFGS) and self.recipe.begin != LEAVES
 
     def trials(
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
     ) -> list[Trained]:
         """The mixtures of trials; each learns from the rows of the other folds."""
-        if self.marginals == KERNELS:
+        if self.recipe.begin == KERNELS:
             return self._kernels(engine, folds, generator)
         begin = [self.begin[number] for number in folds.held_out if self.begin]
         trial = replace(self, solver=self.solver.for_trials())
@@ -177,7 +182,7 @@ class Plan:
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
     ) -> list[Trained]:
         """EM on the labeled rows of every class, in every trial; or leaves of a tree."""
-        if self.marginals == LEAVES:
+        if self.recipe.begin == LEAVES:
             return [leaf_start(engine, self.recipe, self.log_prior, self.learn_prior, generator)]
         if engine not in folds.groups:
             folds.groups[engine] = Groups.by_class(engine, len(self.log_prior), folds)
@@ -203,7 +208,7 @@ class Plan:
         held_out: Engine | None = None,
     ) -> Trained:
         """Begin anew or with a previous mixture, and train."""
-        if self.marginals == KERNELS:
+        if self.recipe.begin == KERNELS:
             return self._kernels(engine, Folds.none(engine), generator)[0]
         if self.unlabeled_weight == 0.0:
             engine = engine.only(engine.labeled)
