@@ -17,10 +17,11 @@ from mixtura.engines import Engine, Punched
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
-from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior, near
+from mixtura.solvers import EM, LBFGS, Adam, SpreadPrior, adam, near
 from mixtura.solvers.adam import SCHEDULES, make_step
 from mixtura.solvers.gradients import Packed, evaluate
 from mixtura.solvers.lbfgs import Minimization, explicit_sums, traced_sums
+from mixtura.solvers.small import small_differentiation
 from mixtura.testing import (
     STRUCTURES,
     check_solver,
@@ -334,6 +335,38 @@ def test_minibatches_are_unbiased(name, size, generator):
     np.testing.assert_allclose(
         gradients.mean(0), torch.cat([g.flatten() for g in expected]), 1e-9, 1e-12
     )
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("structure", STRUCTURES, ids="-".join)
+def test_minibatches_in_numpy_are_those_of_autograd(structure, name, holes, generator, monkeypatch):
+    """Losses and gradients, of rows with weights and copies with holes, prior included."""
+    start, engine = problem(structure, generator, holes=holes)
+    engine.weight[:9] *= 3.0
+    prior = SpreadPrior(3.0, start.density.spread[0])
+    views = [engine, engine.seen(Punched(0.3, generator))] if holes else [engine]
+    for rows in views:
+        state, found = generator.get_state(), []
+        for slow in (False, True):
+            if slow:
+                monkeypatch.setattr(adam, "small_differentiation", lambda *given: None)
+            generator.set_state(state)
+            found.append(
+                losses_and_gradients(start, OBJECTIVES[name], rows, [torch.arange(20)], prior)
+            )
+        monkeypatch.undo()
+        for small, autograd in zip(*found, strict=True):
+            np.testing.assert_allclose(small, autograd.detach(), 1e-8, 1e-10)
+
+
+@pytest.mark.parametrize("kind", ["diag", "low_rank", "full"])
+def test_small_minibatches_of_gaussians_are_numpys(kind, generator):
+    start, engine = problem((kind, "covariance"), generator, holes=True)
+    free = start.free()
+    for rows, known in ((engine, True), (engine.cast(torch.float32), False)):
+        found = small_differentiation(start, Conditional(), free, rows, 20, None)
+        assert (found is not None) == known
 
 
 def test_punched_copies_share_the_weight_of_their_rows(generator):

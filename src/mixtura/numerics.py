@@ -135,6 +135,15 @@ def invert_few(work: np.ndarray) -> np.ndarray:
     return -np.log(pivots).sum(0)
 
 
+def inverses(matrices: np.ndarray) -> np.ndarray:
+    """Of each of a stack (..., D, D); NaN where there is none."""
+    try:
+        return np.linalg.inv(matrices)
+    except np.linalg.LinAlgError:
+        found, failed = torch.linalg.inv_ex(torch.from_numpy(matrices))
+        return found.masked_fill(failed[..., None, None] != 0, torch.nan).numpy()
+
+
 def is_positive_definite(matrix: Tensor) -> Tensor:
     """Whether each symmetric matrix (..., D, D) has a Cholesky factor."""
     return torch.linalg.cholesky_ex(matrix).info == 0

@@ -23,6 +23,7 @@ from mixtura.progress import Progress, Record
 from mixtura.solvers.base import CONSTRAINTS, AnyModel, FitResult, Model, Penalty, Solver
 from mixtura.solvers.gradients import Best, Free
 from mixtura.solvers.lbfgs import LBFGS
+from mixtura.solvers.small import small_differentiation
 
 #: Share of the full step size at each point (0 to 1) of training.
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -248,8 +249,12 @@ def make_step(
     if engine.device.type == "cuda" and engine.uniform and not engine.may_marginalize:
         return GraphedStep(differentiated, engine, free, moments, size, row_share)
 
+    model = build({name: leaf.detach() for name, leaf in free.items()})
+    small = small_differentiation(model, objective, free, engine, size, prior)
+    differentiate = small or differentiated
+
     def step(index: Tensor, learning_rate: float) -> Tensor:
-        loss = differentiated(engine.batch(index), row_share / len(index))
+        loss = differentiate(engine.batch(index), row_share / len(index))
         moments.set_rate(learning_rate)
         moments.step()
         return loss

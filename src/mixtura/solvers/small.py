@@ -21,8 +21,8 @@ from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.numerics import lowest_log
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, Objective
-from mixtura.solvers.base import AnyMixture, SpreadPrior
-from mixtura.solvers.gradients import Function
+from mixtura.solvers.base import AnyMixture, Model, Penalty, SpreadPrior
+from mixtura.solvers.gradients import Free, Function
 from mixtura.solvers.small_densities import Arrays, Kind, contrast, kind_of
 
 #: Numbers held in memory for all rows, without and with holes, up to which overhead is what costs.
@@ -59,6 +59,47 @@ def small_function(
         kind = contrast(model.density, rows, lacking, prior)
     total = model.total_weight(engine.y, engine.weight).numpy()  # copies do not count
     return None if kind is None else _Gradient(model, objective, batch, kind, total)
+
+
+def small_differentiation(
+    model: Model,
+    objective: Objective,
+    free: Free,
+    engine: Engine,
+    size: int,
+    prior: Penalty | None,
+) -> Callable[[Batch, float], torch.Tensor] | None:
+    """The loss of minibatches of a size, rows scaled; free parameters get its gradient.
+
+    None where there is nothing to gain, or densities are of other kinds.
+    """
+    if not isinstance(model, Mixture) or not isinstance(prior, SpreadPrior | None):
+        return None
+    mixture, spread, total = model, prior, engine.total_weight
+    missing = engine.may_marginalize or isinstance(engine.view, Punched)
+    if not _is_small(mixture, engine, missing, size):
+        return None
+    row = engine.seen(None).batch(torch.zeros(1).long())
+    if missing and row.observed is None:
+        row = replace(row, observed=torch.ones_like(row.x, dtype=torch.bool))
+    if kind_of(mixture.density, row, spread) is None:
+        return None
+    leaves = [free[name] for name in mixture.free()]
+    ends = np.cumsum([leaf.numel() for leaf in leaves])[:-1]
+
+    @np.errstate(all="ignore")  # as PyTorch: the caller looks at what comes out
+    def differentiated(batch: Batch, scale: float) -> torch.Tensor:
+        kind = kind_of(mixture.density, batch, spread)
+        assert kind is not None
+        scaled = replace(batch, weight=batch.weight * (scale * total))
+        point = np.concatenate([leaf.detach().numpy().ravel() for leaf in leaves])
+        gradient = _Gradient(mixture, objective, scaled, kind, np.array([total]))
+        loss, slope = gradient.at(point[None])
+        for leaf, part in zip(leaves, np.split(slope[0], ends), strict=True):
+            leaf.grad = torch.from_numpy(part).view_as(leaf)
+        return torch.from_numpy(loss)[0]
+
+    return differentiated
 
 
 def small_steps(
@@ -122,8 +163,11 @@ def small_log_joint(mixture: Mixture, batch: Batch) -> torch.Tensor | None:
     return torch.from_numpy(by_class[0].T)
 
 
-def _is_small(model: Mixture | MixtureStack, engine: Engine, missing: bool) -> bool:
-    few = 0 < engine.n_here * model.row_cost(missing) <= _SMALL[missing]
+def _is_small(
+    model: Mixture | MixtureStack, engine: Engine, missing: bool, n_rows: int | None = None
+) -> bool:
+    n_rows = engine.n_here if n_rows is None else n_rows
+    few = 0 < n_rows * model.row_cost(missing) <= _SMALL[missing]
     few &= not engine.is_recorded  # a fit may go on with rows elsewhere: the same sums are to come
     return few and engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
 
@@ -166,7 +210,6 @@ class _Mixtures(Generic[_Either]):
         by_class, within = self._summed(log_joint)
         losses, slope = self._loss_and_slope(by_class)
         occupancy = within * (slope * -self._weight[:, None])[:, self._owner]
-        passed(self._weight.shape[1])
         return (losses * self._weight).sum(1), occupancy
 
     def _log_prior_of_spread(self) -> np.ndarray:
@@ -189,6 +232,12 @@ class _Gradient(_Mixtures[Mixture | MixtureStack]):
             self._shapes.append((name.removeprefix("density."), place, value.shape))
 
     def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = self.at(points)
+        passed(self._weight.shape[1])
+        return found
+
+    def at(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same, of rows that are part of a pass."""
         free = {name: points[:, place].reshape(shape) for name, place, shape in self._shapes}
         weight = free["log_weight"].reshape(self._n_problems, -1)
         weight = weight - self._summed(weight)[0][:, self._owner]
@@ -224,6 +273,7 @@ class _Steps(_Mixtures[AnyMixture]):
         if self.settled.all():
             return self._previous
         losses, occupancy = self._explained(self._named, self._log_weight, self._log_prior)
+        passed(self._weight.shape[1])
         total = np.maximum(self._total, _TINY)
         loss, penalized = losses / total, (losses - self._log_prior_of_spread()) / total
         named, valid = self._kind.maximized(occupancy.reshape(-1, occupancy.shape[2]))

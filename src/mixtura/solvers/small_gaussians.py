@@ -19,6 +19,7 @@ from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.patterns import Holes
 from mixtura.numerics import (
     floor_spectrum,
+    inverses,
     invert_few,
     is_positive_definite,
     tri_pack_index,
@@ -141,7 +142,7 @@ class LowRank(Gaussians):
         if len(self._eye):
             scaled = loading * weight[:, None]
             gram = scaled @ loading.swapaxes(1, 2) + self._eye
-            inverse = np.linalg.inv(gram)
+            inverse = inverses(gram)
             projected = (scaled.reshape(-1, size) @ self.x.T).reshape(*scaled.shape[:2], -1)
             projected -= scaled @ mean[..., None]
             latent = inverse @ projected
@@ -193,7 +194,7 @@ class LowRank(Gaussians):
         scale = moments[:, -1, -1][:, None, None]
         valid = (scale[:, 0, 0] > 0.0) & np.isfinite(moments).all((1, 2))
         moments = np.where(valid[:, None, None], moments / scale, np.eye(len(self._eye) + 1))
-        step = np.linalg.inv(moments) @ (short / scale)
+        step = inverses(moments) @ (short / scale)
         residual = found.residual + imagined.rows * (imagined.spread + away**2)
         residual -= (step * short).sum(1)
         diagonal = residual / (rows.sum(1) + imagined.rows)[:, None]
@@ -326,7 +327,7 @@ class FullCovariance(Gaussians):
     def _factor(self, named: Arrays) -> np.ndarray:
         """(K, D, D); what whitens is kept."""
         self._mean, self._root = named["mean"], named["factor"]
-        self._pivots, self._half = np.einsum("kdd->kd", self._root), np.linalg.inv(self._root)
+        self._pivots, self._half = np.einsum("kdd->kd", self._root), inverses(self._root)
         self._log_det = 2.0 * np.log(self._pivots).sum(1)
         return self._root
 
