@@ -60,13 +60,17 @@ _FILES = {"ripley": "ripley_synth", "breast cancer": "breast_cancer_raetsch"}
 
 #: Widths of radial kernels, in units of the usual one.
 _WIDTHS = (0.05, 0.1, 0.2, 0.35, 0.7, 1.4, 2.8, 5.0)
+#: Starts of a mixture, of which the largest evidence is kept; a single component has but one.
+_STARTS = 5
 #: What is compared, by model.
 CANDIDATES: dict[str, dict[str, Parameters]] = {
     "sparse mixture": {
-        "primal": {"form": "primal"},
-        "dual": {"form": "dual"},
+        "primal": {"form": "primal", "n_init": _STARTS},
+        "dual": {"form": "dual", "n_init": _STARTS},
         **{
-            f"radial {width}": {"n_components": 2, "kernel": "rbf", "width": width, "n_init": 3}
+            f"radial {width}": {
+                **{"n_components": 2, "kernel": "rbf", "width": width, "n_init": _STARTS}
+            }
             for width in _WIDTHS
         },
     },
