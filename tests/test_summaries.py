@@ -22,7 +22,8 @@ from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _t
 from mixtura.selection.held_out import Answers
 from mixtura.solvers import EM
 from mixtura.training.groups import NOTHING, Folds
-from mixtura.training.summaries import SummaryPlan, _left_out, _Rows
+from mixtura.training.left_out import left_out
+from mixtura.training.summaries import SummaryPlan, _Rows
 
 ANY_LENGTH = torch.tensor([0.0, torch.inf]).double()
 FAST = {"init": EM(3), "n_states": 2, "random_state": 0}
@@ -140,7 +141,7 @@ def test_distances_without_a_row_are_those_of_moments_without_it():
     mass = np.bincount(y, weight)[y]
     share = weight * mass / ((mass - weight) * weight.sum())
     given = (x @ basis, y, means @ basis, 1 / spread, share[:, None], mass / (mass - weight))
-    found = _left_out(*(torch.from_numpy(each) for each in given))
+    found = left_out(*(torch.from_numpy(each) for each in given))
     for row in range(12):
         means, covariance = moments(np.arange(12) != row)
         off = x[row] - means
@@ -198,7 +199,7 @@ def test_the_ridge_of_few_sequences_is_that_of_all_numbers(rng):
     means = np.stack([flat[y == c].mean(0) for c in (0, 1)])
     covariance = np.cov((flat - means[y]).T, bias=True)
     args = (torch.from_numpy(each) for each in (ridges, covariance, means[:, None]))
-    loss, ridge = given._best_ridge(rows, *args, torch.zeros(2, dtype=torch.float64))
+    loss, ridge, _, _ = given._best_ridge(rows, *args, torch.zeros(2, dtype=torch.float64))
     expected = []
     for each in ridges:
         joint = []

@@ -23,6 +23,44 @@ _LEAST = -100.0
 
 @storable
 @dataclass(frozen=True)
+class Neighbors:
+    """A Gaussian per training sequence: classes that lie in many places have a part of the say.
+
+    Attributes
+    ----------
+    rows : (M, D, r) summaries, those of a class side by side.
+    counts : (C,) how many each class has.
+    log_weight : (M,) of each in its class.
+    covariance : (D r, D r) of each Gaussian.
+    temperature : () of what they say.
+    share : () how much of a say neighbors have.
+    """
+
+    rows: Tensor
+    counts: Tensor
+    log_weight: Tensor
+    covariance: Tensor
+    temperature: Tensor
+    share: Tensor
+
+    def to(self, device: Device | None) -> Neighbors:
+        """Another device."""
+        return Neighbors(*(each.to(device) for each in vars(self).values()))
+
+    def by_class(self, scores: Tensor) -> Tensor:
+        """(n, C) log means over the neighbors of each class of (n, M) log densities."""
+        parts = (scores + self.log_weight).split(self.counts.tolist(), 1)
+        return torch.stack([part.logsumexp(1) for part in parts], 1)
+
+    def beside(self, classes: Tensor, own: Tensor) -> Tensor:
+        """(n, C) logs of averages, of what classes say and of log-joints of neighbors (n, C)."""
+        said = torch.stack([classes, own / self.temperature]).log_softmax(2)
+        weight = torch.stack([1.0 - self.share, self.share]).log()
+        return (said + weight[:, None, None]).logsumexp(0)
+
+
+@storable
+@dataclass(frozen=True)
 class Summarized:
     """One Gaussian per class over summaries, of one covariance: not a density of frames.
 
@@ -39,6 +77,8 @@ class Summarized:
     shift : (D r,) what means move by where channels lack frames, as the covariance grows.
     usual : (D,) squared distances of channels from their class; few sequences are as far from all.
     lengths : (2,) of the shortest and the longest training sequence.
+    temperature : () of what classes say.
+    neighbors : what stands beside the classes, where it tells sequences left out better.
     """
 
     summary: Summary
@@ -49,6 +89,8 @@ class Summarized:
     shift: Tensor = field(default=torch.zeros(1, dtype=torch.float64))
     usual: Tensor = field(default=torch.full((1,), torch.inf, dtype=torch.float64))
     lengths: Tensor = field(default=torch.tensor([0.0, torch.inf]).double())
+    temperature: Tensor = field(default=torch.ones((), dtype=torch.float64))
+    neighbors: Neighbors | None = None
 
     def row_cost(self, missing: bool) -> int:
         """Numbers that a sequence of one frame takes."""
@@ -57,7 +99,8 @@ class Summarized:
     def to(self, device: Device | None = None, dtype: torch.dtype | None = None) -> Summarized:
         """Another device; always in double precision."""
         tensors = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return Summarized(self.summary.to(device), **tensors)
+        beside = None if self.neighbors is None else self.neighbors.to(device)
+        return Summarized(self.summary.to(device), **tensors, neighbors=beside)
 
     def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
         """(n, C) log p(c | summary), plus the log of the share of a say that the summary has."""
@@ -85,7 +128,7 @@ class Summarized:
         """The same of summaries (n, D, r), channels that are there (n, D), shares of frames that
         these lack (n,) and numbers of frames (n,)."""
         lost = (lost / _STEP).round() * _STEP
-        found, say = self.log_prior.repeat(len(x), 1), torch.zeros_like(lost)
+        found, say = x.new_empty(len(x), len(self.log_prior)), torch.zeros_like(lost)
         frames = lengths.to(x)
         alike = (frames / self.lengths[0]).minimum(self.lengths[1] / frames).clamp_max(1.0).sqrt()
         noise = self.noise.diagonal().view(-1, x.shape[2]).sum(1)
@@ -97,9 +140,15 @@ class Summarized:
             far = distances(x[rows], seen[rows], means.T.view_as(self.means)).min(1).values
             near = torch.where(seen[rows], self.usual + share * noise, 0.0).sum(1) * alike[rows]
             say[rows] = (_FADE * (near / far).log().nan_to_num(0.0)).clamp(_LEAST, 0.0)
-            scores = found.new_zeros(len(rows), found.shape[1])
-            _add_scores(scores, covariance, means, x[rows].flatten(1), seen[rows])
-            found[rows] += scores
+            each, known = x[rows].flatten(1), seen[rows]
+            found[rows] = (
+                self.log_prior + _scores(covariance, means, each, known)
+            ) / self.temperature
+            if (beside := self.neighbors) is not None:
+                covariance = beside.covariance + share * self.noise
+                places = (beside.rows.flatten(1) + share * self.shift).T
+                own = self.log_prior + beside.by_class(_scores(covariance, places, each, known))
+                found[rows] = beside.beside(found[rows], own)
         return found.log_softmax(1) + say[:, None]
 
     def outputs(self, batch: Batch | SequenceBatch) -> Tensor:
@@ -111,6 +160,13 @@ def distances(x: Tensor, seen: Tensor, means: Tensor) -> Tensor:
     """(n, C) squares, over channels (n, D) that are there, of summaries (n, D, r) from means."""
     square = x.square().sum((1, 2))[:, None] + seen.to(x) @ means.square().sum(2).T
     return (square - 2.0 * x.flatten(1) @ means.flatten(1).T).clamp_min(0.0)
+
+
+def _scores(covariance: Tensor, means: Tensor, x: Tensor, seen: Tensor) -> Tensor:
+    """(n, M) log densities of rows x (n, D r), up to a term per row; means are (D r, M)."""
+    found = x.new_zeros(len(x), means.shape[1])
+    _add_scores(found, covariance, means, x, seen)
+    return found
 
 
 def _add_scores(found: Tensor, covariance: Tensor, means: Tensor, x: Tensor, seen: Tensor) -> None:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mixtura.engines import Engine, Punched
-from mixtura.models.summarized import Summarized, distances
+from mixtura.models.summarized import Neighbors, Summarized, distances
 from mixtura.models.summary import Summary
 from mixtura.progress import Progress
 from mixtura.training.groups import Folds
+from mixtura.training.left_out import LeftOut
 
 #: Sequences that summaries are learned from, and those that are summed up, at most.
 _LEARNED, _MOST = 500, 20_000
 #: Share of the frames that copies lack, which tell how summaries suffer.
 _LOST = 0.3
-#: Ridges that are compared, in units of the total variance, and temperatures of their answers.
+#: Ridges that are compared, in units of the total variance.
 _RIDGES = torch.logspace(-4, 1, 16, dtype=torch.float64)
-_TEMPERATURES = torch.logspace(-0.5, 3, 15, dtype=torch.float64)
 #: Distances from all classes are usual up to this multiple of what so many sequences keep.
 _USUALLY, _MOSTLY = 2.0, 0.95
 #: The ridge where no sequence can be left out; nats that another weight of numbers has to gain.
 _USUAL, _CLEAR = 1e-2, 1e-3
+#: Neighbors, at most, and every how many ridges they are compared at.
+_NEIGHBORS, _COARSELY = 1_000, 3
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,14 @@ class _Rows:
         """The weight of numbers, and the ridge, that predict sequences best that are left out."""
         each = zip(self.summaries, self.x, self.lost, strict=True)
         found = [self._fit(n_classes, *one) for one in each]
-        return min(found, key=lambda one: one[0] + _CLEAR * (one is not found[0]))[1]
+        _, model, beside = min(found, key=lambda one: one[0] + _CLEAR * (one is not found[0]))
+        return replace(model, neighbors=beside())
 
     def _fit(
         self, n_classes: int, summary: Summary, x: Tensor, lost: Tensor
-    ) -> tuple[float, Summarized]:
-        """The loss of sequences that are left out, and the model by one weight of numbers.
+    ) -> tuple[float, Summarized, Callable[[], Neighbors | None]]:
+        """The loss of sequences that are left out, the model by one weight of numbers, and what
+        finds neighbors.
 
         A channel that is missing counts as the mean of its class. Covariances of channels shrink
         by that; variances are scaled by how often there is something of them.
@@ -120,13 +126,13 @@ class _Rows:
         prior = (label.T @ share).clamp_min(1e-12).log()
         variance = (x.square() * present[..., None]).sum((0, 2)) / total
         ridges = _RIDGES.to(share) * variance.sum().clamp_min(1e-6)
-        loss, ridge = self._best_ridge(x, ridges, covariance, means, prior)
+        loss, ridge, temperature, beside = self._best_ridge(x, ridges, covariance, means, prior)
         covariance = covariance + ridge * torch.eye(len(covariance)).to(covariance)
         share_lost = max(len(lost), 1) * _LOST
         noise, shift = lost.T @ lost / share_lost, lost.sum(0) / share_lost
         usual = self._usual(x, means).clamp_min(ridges[0] * x.shape[2])  # as the least ridge has it
-        lengths = self.lengths
-        return loss, Summarized(summary, means, covariance, noise, prior, shift, usual, lengths)
+        moments = means, covariance, noise, prior, shift, usual, self.lengths
+        return loss, Summarized(summary, *moments, temperature), beside
 
     def _usual(self, x: Tensor, means: Tensor) -> Tensor:
         """(D,) squared distances of channels, such that few sequences left out are farther off."""
@@ -145,51 +151,23 @@ class _Rows:
 
     def _best_ridge(
         self, x: Tensor, ridges: Tensor, covariance: Tensor, means: Tensor, prior: Tensor
-    ) -> tuple[float, Tensor]:
-        """By the log-loss of complete sequences, each judged by the moments of all others."""
-        mass = torch.zeros_like(prior).index_add_(0, self.y, self.weight)[self.y]
-        kept = self.seen.all(1) & (mass > self.weight)
-        if not kept.any():
-            return 0.0, _USUAL / _RIDGES[-1] * ridges[-1]
-        mass, weight, y = mass[kept], self.weight[kept], self.y[kept]
-        x, means = x.flatten(1), means.flatten(1)
-        if len(x) < len(covariance) and self.seen.all():  # moments are in the span of the rows
-            span = torch.linalg.qr(x.T).Q
-            x, means, covariance = x @ span, means @ span, span.T @ covariance @ span
-        spread, basis = torch.linalg.eigh(covariance)
-        x, means = x[kept] @ basis, means @ basis
-        others = mass - weight
-        share = (weight * mass / (others * self.weight.sum()))[:, None]
-        losses = []
-        for ridge in ridges:
-            joint = prior - 0.5 * _left_out(
-                x, y, means, 1.0 / (spread + ridge), share, mass / others
-            )
-            scaled = (joint / _TEMPERATURES.to(joint)[:, None, None]).log_softmax(2)
-            own = scaled.gather(2, y.expand(len(scaled), -1)[..., None])[..., 0]
-            losses.append(-(own @ weight).max() / weight.sum())
-        best = torch.stack(losses).min(0)
-        return float(best.values), ridges[best.indices]
+    ) -> tuple[float, Tensor, Tensor, Callable[[], Neighbors | None]]:
+        """By the log-loss of complete sequences, each judged by the moments of all others.
 
-
-def _left_out(
-    x: Tensor, y: Tensor, means: Tensor, precision: Tensor, share: Tensor, growth: Tensor
-) -> Tensor:
-    """(n, C) squared distances of rows from all means, by moments without the row itself.
-
-    Without it the covariance lacks `share` (n, 1) times the square of its deviation, and its own
-    mean is `growth` (n,) times as far away (Sherman and Morrison).
-
-    Parameters
-    ----------
-    x : (n, P) in a basis where covariances are diagonal; precision (P,) is their inverse.
-    """
-    scaled, own = x * precision, y[:, None]
-    cross, inner = scaled @ means.T, (means * precision) @ means.T
-    square = (scaled * x).sum(1, keepdim=True)
-    distance = square - 2.0 * cross + inner.diagonal()
-    along = square - cross - cross.gather(1, own) + inner[y]
-    deviation = along.gather(1, own)
-    left = (1.0 - share * deviation).clamp_min(1e-6)
-    distance = distance + share / left * along.square()
-    return distance.scatter(1, own, growth[:, None].square() * deviation / left)
+        The temperature at which that is least, but one: what is told apart perfectly says nothing
+        of how sure to be; and what finds neighbors.
+        """
+        complete = self.seen.all(1)
+        rows = x.flatten(1), self.y, self.weight
+        left = LeftOut.of(*rows, means.flatten(1), covariance, prior, complete)
+        if left is None:
+            return 0.0, _USUAL / _RIDGES[-1] * ridges[-1], torch.ones_like(prior[0]), lambda: None
+        joints = [left.by_classes(ridge) for ridge in ridges]
+        losses = [left.said(joint).loss for joint in joints]
+        best = min(range(len(ridges)), key=losses.__getitem__)
+        classes = left.said(joints[best], 1.0)
+        found = losses[best], ridges[best], classes.temperature
+        if len(x) > _NEIGHBORS or not complete.all():
+            return *found, lambda: None
+        every = ridges[::_COARSELY]
+        return *found, partial(left.neighbors, x, covariance, every, classes)

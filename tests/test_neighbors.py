@@ -1,0 +1,101 @@
+"""Neighbors: a Gaussian per training sequence beside those of classes, over summaries."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.metrics import log_loss
+
+from mixtura import SequenceMixtureClassifier, load
+from mixtura.models.summarized import Neighbors, Summarized
+from mixtura.training.left_out import LeftOut
+
+
+def moments(x, y, weight, kept):
+    """Means (C, P) and the covariance within classes of the rows that are kept."""
+    means = np.array([np.average(x[kept & (y == c)], 0, weight[kept & (y == c)]) for c in set(y)])
+    off = (x - means[y]) * kept[:, None]
+    return means, off.T @ (off * weight[:, None]) / weight.sum()
+
+
+@pytest.mark.parametrize("n_columns", [3, 20])
+def test_distances_between_sequences_are_those_of_moments_without_one(n_columns, rng):
+    x, y = rng.normal(size=(12, n_columns)), np.repeat([0, 1, 2], [5, 6, 1])
+    weight, ridge = rng.uniform(0.5, 2.0, 12), 0.3
+    means, covariance = moments(x, y, weight, np.ones(12, dtype=bool))
+    given = (x, y, weight, means, covariance, np.zeros(3), np.ones(12, dtype=bool))
+    left = LeftOut.of(*map(torch.from_numpy, given))
+    assert left.kept.tolist() == [True] * 11 + [False]
+    found = left.distances(torch.tensor(ridge, dtype=torch.float64))
+    for row in range(11):
+        kept = np.arange(12) != row
+        whole = moments(x, y, weight, kept)[1] + ridge * np.eye(n_columns)
+        off = x[row] - x
+        expected = (off * np.linalg.solve(whole, off.T).T).sum(1)
+        assert_allclose(found[row, kept], expected[kept], rtol=1e-8)
+        assert torch.isinf(found[row, row])
+
+
+def test_probabilities_are_those_of_scipys_densities(rng):
+    """With a channel that failed, too: it is integrated out of all Gaussians."""
+    rows, x = rng.normal(size=(5, 2, 2)), rng.normal(size=(3, 2, 2))
+    means, weight, share = rng.normal(size=(2, 2, 2)), rng.uniform(0.5, 2.0, 5), 0.3
+    of_classes, own = ((lambda a: a @ a.T + np.eye(4))(rng.normal(size=(4, 4))) for _ in "ab")
+    log_prior, temperatures = np.log([0.4, 0.6]), np.array([2.0, 0.5])
+    each = (rows, np.array([2, 3]), np.log(weight), own, temperatures[1], np.array(share))
+    given = (means, of_classes, np.zeros((4, 4)), log_prior, np.zeros(4))
+    beside = Neighbors(*(torch.as_tensor(part) for part in each))
+    model = Summarized(
+        None,
+        *map(torch.from_numpy, given),
+        temperature=torch.as_tensor(temperatures[0]),
+        neighbors=beside,
+    )
+    seen = np.array([[True, True], [True, False], [False, True]])
+    found = model._joint(
+        torch.from_numpy(x), torch.from_numpy(seen), torch.zeros(3).double(), torch.ones(3)
+    )
+
+    def density(row, mean, covariance, kept):
+        at = np.repeat(kept, 2)
+        return multivariate_normal.logpdf(row.ravel()[at], mean.ravel()[at], covariance[at][:, at])
+
+    for row, kept, told in zip(x, seen, found.numpy(), strict=True):
+        classes = log_prior + [density(row, mean, of_classes, kept) for mean in means]
+        near = np.log(weight) + [density(row, mean, own, kept) for mean in rows]
+        near = log_prior + np.array([logsumexp(near[:2]), logsumexp(near[2:])])
+        said = log_softmax(np.stack([classes, near]) / temperatures[:, None], 1)
+        assert_allclose(told, logsumexp(said, 0, b=[[1 - share], [share]]), rtol=1e-9)
+
+
+def bumps(rng, n):
+    """Classes that lie in two places each: an early bump up or down, or a late one."""
+    y, time = np.arange(n) % 2, np.linspace(-1, 1, 30)
+    bump = np.exp(-0.5 * ((time - np.where(y, 0.4, -0.4)[:, None]) / 0.15) ** 2)
+    X = rng.choice([-1.0, 1.0], n)[:, None] * bump + 0.3 * rng.normal(size=(n, 30))
+    return X[..., None], y
+
+
+def test_classes_that_lie_in_many_places_are_told_apart(tmp_path):
+    """Better than by one Gaussian per class; and files keep it."""
+    rng = np.random.default_rng(0)
+    (X, y), (X_test, y_test) = bumps(rng, 120), bumps(rng, 400)
+    model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
+    both, path = model.predict_proba(X_test), tmp_path / "model.safetensors"
+    model.save(path)
+    assert_allclose(load(path).predict_proba(X_test), both, rtol=1e-12)
+    summarized = model.model_.model
+    assert summarized.neighbors.counts.tolist() == [60, 60]
+    model.model_ = replace(model.model_, model=replace(summarized, neighbors=None))
+    assert log_loss(y_test, both) < log_loss(y_test, model.predict_proba(X_test)) - 0.02
+
+
+def test_one_gaussian_per_class_is_enough_where_classes_are_such(rng):
+    X, y = rng.normal(size=(60, 30, 1)), np.arange(60) % 2
+    X[:, 10:20, 0] += 0.8 * y[:, None]
+    model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
+    assert model.model_.model.neighbors is None
