@@ -236,6 +236,11 @@ def test_words_for_nothing_may_be_classes(suffix):
     kept = frame.iloc[1:]
     wrong = (model.predict(kept.drop(columns="flower")) != kept["flower"]).mean()
     assert facts("evaluate", "model.safetensors", name)["error"] == pytest.approx(wrong)
+    some = kept[kept["flower"] == "None"]
+    write_frame(some, Path(f"some{suffix}"))  # no other word says that the target is text
+    wrong = (model.predict(some.drop(columns="flower")) != "None").mean()
+    found = facts("evaluate", "model.safetensors", f"some{suffix}")
+    assert (found["rows"], found["error"]) == (len(some), pytest.approx(wrong))
     facts("predict", "model.safetensors", name)
     written = pd.read_csv("predictions.csv", keep_default_na=False)["flower"]
     assert written.tolist() == frame["flower"].tolist()

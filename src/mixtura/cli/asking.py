@@ -19,7 +19,7 @@ from mixtura.asking import (
     target_of,
     text_columns,
 )
-from mixtura.cli.columns import check_columns, labels, may_lack_words, note_replaced, numbers
+from mixtura.cli.columns import check_columns, labels, note_replaced, numbers
 from mixtura.cli.output import Facts
 from mixtura.cli.scores import scores
 from mixtura.data.columns import kind_of
@@ -58,9 +58,10 @@ class Asked:
         known = None if names is None else [*names, target, given]
         marks, answer = marks_of(found, missing), given or target
         frame = read_frame(data, marks, text_columns(found), known)
-        if answer in frame and hasattr(found, "classes_") and may_lack_words(frame[answer]):
-            words = read_frame(data, marks, only=answer)[answer]  # NA may be a class
-            frame[answer] = frame[answer].fillna(words[words.isin(found.classes_)])
+        if answer in frame and hasattr(found, "classes_") and frame[answer].isna().any():
+            words = read_frame(data, marks, only=answer)[answer].astype(object)
+            if (named := words.isin(found.classes_)).any():  # NA may be a class
+                frame[answer] = words.where(named, frame[answer])
         check_columns(frame, kept or [], "--id")
         unused = [target, *(name for name in kept or () if name not in (names or (name,)))]
         return cls(found, frame, frame.drop(columns=unused, errors="ignore"), kept)
