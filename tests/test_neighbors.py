@@ -12,6 +12,7 @@ from sklearn.metrics import log_loss
 
 from mixtura import SequenceMixtureClassifier, load
 from mixtura.models.summarized import Neighbors, Summarized
+from mixtura.training import summaries
 from mixtura.training.left_out import LeftOut
 
 
@@ -38,6 +39,10 @@ def test_distances_between_sequences_are_those_of_moments_without_one(n_columns,
         expected = (off * np.linalg.solve(whole, off.T).T).sum(1)
         assert_allclose(found[row, kept], expected[kept], rtol=1e-8)
         assert torch.isinf(found[row, row])
+    places = torch.tensor([0, 2, 5, 6, 8, 11])
+    some = left._only(places)
+    assert some.kept.tolist() == [True] * 5 + [False]
+    assert_allclose(some.distances(torch.tensor(ridge)), found[places[some.kept]][:, places])
 
 
 def test_probabilities_are_those_of_scipys_densities(rng):
@@ -97,5 +102,30 @@ def test_classes_that_lie_in_many_places_are_told_apart(tmp_path):
 def test_one_gaussian_per_class_is_enough_where_classes_are_such(rng):
     X, y = rng.normal(size=(60, 30, 1)), np.arange(60) % 2
     X[:, 10:20, 0] += 0.8 * y[:, None]
+    model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
+    assert model.model_.model.neighbors is None
+
+
+def test_some_complete_sequences_are_neighbors(monkeypatch):
+    """Of many, or where some lack a channel: folds have neighbors, and so has the whole."""
+    monkeypatch.setattr(summaries, "_NEIGHBORS", 98)
+    rng = np.random.default_rng(0)
+    (X, y), (X_test, y_test) = bumps(rng, 120), bumps(rng, 400)
+    X, X_test = (np.concatenate([each, each], 2) for each in (X, X_test))
+    few = X.copy()
+    few[:2, :, 1] = np.nan
+    for each, counts in ((X, [49, 49]), (few, [49, 49])):
+        model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(each, y)
+        summarized = model.model_.model
+        assert summarized.neighbors.counts.tolist() == counts
+        both = model.predict_proba(X_test)
+        model.model_ = replace(model.model_, model=replace(summarized, neighbors=None))
+        assert log_loss(y_test, both) < log_loss(y_test, model.predict_proba(X_test)) - 0.02
+
+
+def test_a_class_without_complete_sequences_has_no_neighbors_against_it(rng):
+    X, y = bumps(rng, 60)
+    X, y = np.concatenate([X, X], 2), np.where(np.arange(60) < 6, 2, y)
+    X[y == 2, :, 1] = np.nan
     model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
     assert model.model_.model.neighbors is None

@@ -3,7 +3,7 @@ neighbors would say of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -38,6 +38,8 @@ class LeftOut:
     spread : (P,) variances within classes, without a ridge.
     log_prior : (C,) of the classes.
     kept : (n,) whether a class has others, so that a sequence can be left out.
+    share : (n, 1) how much of the square of a deviation covariances lack without the sequence.
+    growth : (n,) how many times as far from the mean of its class it is, then.
     """
 
     x: Tensor
@@ -47,6 +49,8 @@ class LeftOut:
     spread: Tensor
     log_prior: Tensor
     kept: Tensor
+    share: Tensor
+    growth: Tensor
 
     @classmethod
     def of(
@@ -60,7 +64,7 @@ class LeftOut:
         complete: Tensor,
     ) -> LeftOut | None:
         """Of sequences (n, P), some of them complete (n,); None where none can be left out."""
-        mass = weight.new_zeros(len(means)).index_add_(0, y, weight)[y]
+        mass = _mass(y, weight, len(means))
         kept = complete & (mass > weight)
         if not kept.any():
             return None
@@ -68,25 +72,16 @@ class LeftOut:
             span = torch.linalg.qr(x.T).Q
             x, means, covariance = x @ span, means @ span, span.T @ covariance @ span
         spread, basis = torch.linalg.eigh(covariance)
-        return cls(x @ basis, y, weight, means @ basis, spread, log_prior, kept)
-
-    @property
-    def _mass(self) -> Tensor:
-        """(n,) weights of the classes of sequences."""
-        return self.weight.new_zeros(len(self.means)).index_add_(0, self.y, self.weight)[self.y]
-
-    @property
-    def _share(self) -> Tensor:
-        """(n, 1) how much of the square of a deviation covariances lack without the sequence."""
-        others = self._mass - self.weight
-        return (self.weight * self._mass / (others * self.weight.sum()))[:, None]
+        growth = mass / (mass - weight)
+        share = (weight * growth / weight.sum())[:, None]
+        moments = means @ basis, spread, log_prior
+        return cls(x @ basis, y, weight, *moments, kept, share, growth)
 
     def by_classes(self, ridge: Tensor) -> Tensor:
         """(m, C) log-joints of those that are kept."""
         kept, precision = self.kept, 1.0 / (self.spread + ridge)
-        growth = self._mass / (self._mass - self.weight)
         rows = self.x[kept], self.y[kept], self.means, precision
-        return self.log_prior - 0.5 * left_out(*rows, self._share[kept], growth[kept])
+        return self.log_prior - 0.5 * left_out(*rows, self.share[kept], self.growth[kept])
 
     def distances(self, ridge: Tensor) -> Tensor:
         """(m, n) squares, between those that are kept and all; infinite from themselves.
@@ -100,7 +95,7 @@ class LeftOut:
         along = off @ scaled.T
         at = kept.nonzero().flatten()
         along = along.gather(1, at[:, None]) - along
-        share, deviation = self._share[kept], (off * off / (self.spread + ridge)).sum(1)
+        share, deviation = self.share[kept], (off * off / (self.spread + ridge)).sum(1)
         left = (1.0 - share * deviation[:, None]).clamp_min(1e-6)
         distance = (distance + share / left * along.square()).clamp_min(0.0)
         return distance.scatter(1, at[:, None], torch.inf)
@@ -115,7 +110,7 @@ class LeftOut:
         return Said(-float(own[best] @ weight / weight.sum()), temperatures[best], own[best])
 
     def neighbors(
-        self, rows: Tensor, covariance: Tensor, ridges: Tensor, classes: Said
+        self, rows: Tensor, covariance: Tensor, ridges: Tensor, classes: Said, places: Tensor
     ) -> Neighbors | None:
         """Those of the best ridge and width, where they tell sequences better than classes alone.
 
@@ -123,32 +118,41 @@ class LeftOut:
         ----------
         rows : (n, D, r) the summaries as they are, and their covariance within classes.
         classes : what Gaussians of classes said.
+        places : (M,) of complete sequences that may be neighbors, those of a class side by side.
         """
-        order = self.y.argsort(stable=True)
-        counts = self.y.bincount(minlength=len(self.means))
-        mass = self._mass
-        without = mass[order].expand(int(self.kept.sum()), -1).clone()
-        same = self.y[self.kept, None] == self.y[order]
-        without = without - same * self.weight[self.kept, None]
-        log_weight = self.weight[order].log() - without.log()
+        some, n_classes = self._only(places), len(self.means)
+        counts, every = (y.bincount(minlength=n_classes) for y in (some.y, self.y))
+        if not some.kept.any() or (counts < every.clamp_max(1)).any():
+            return None
+        mass = _mass(some.y, some.weight, n_classes)
+        same = some.y[some.kept, None] == some.y
+        log_weight = some.weight.log() - (mass - same * some.weight[some.kept, None]).log()
         best, found = None, ridges[0]
         for each in ridges:
-            distance = self.distances(each)[:, order]
+            distance = some.distances(each)
             usual = distance[distance.isfinite()].median().clamp_min(1e-300)
             for width in _WIDTHS:
                 scores = log_weight - 0.5 * distance / (width * usual)
                 joint = [part.logsumexp(1) for part in scores.split(counts.tolist(), 1)]
-                said = self.said(self.log_prior + torch.stack(joint, 1))
+                said = some.said(self.log_prior + torch.stack(joint, 1))
                 if best is None or said.loss < best[0].loss:
                     best, found = (said, width * usual), each
         assert best is not None
         said, square = best
-        share = self._shared(classes.own, said.own)
+        alone = self.weight.masked_scatter(self.kept, classes.own)[places][some.kept]
+        share = some._shared(alone, said.own)
         if share < _LEAST:
             return None
         whole = covariance + found * torch.eye(len(covariance)).to(covariance)
-        weight = (self.weight / mass)[order].log()
-        return Neighbors(rows[order], counts, weight, whole * square, said.temperature, share)
+        weight = (some.weight / mass).log()
+        return Neighbors(rows[places], counts, weight, whole * square, said.temperature, share)
+
+    def _only(self, places: Tensor) -> LeftOut:
+        """Some of the sequences (M,), by the moments of all; others of a class are among them."""
+        each = self.x, self.y, self.weight, self.kept, self.share, self.growth
+        x, y, weight, kept, share, growth = (values[places] for values in each)
+        kept = kept & (_mass(y, weight, len(self.means)) > weight)
+        return replace(self, x=x, y=y, weight=weight, kept=kept, share=share, growth=growth)
 
     def _shared(self, classes: Tensor, own: Tensor) -> Tensor:
         """How much of a say neighbors should have, by log probabilities (m,) of labels, by EM."""
@@ -158,6 +162,11 @@ class LeftOut:
             odds = own - classes + share.logit()
             share = weight @ odds.sigmoid() / (len(own) + _AGAINST)
         return share
+
+
+def _mass(y: Tensor, weight: Tensor, n_classes: int) -> Tensor:
+    """(n,) weights of the classes of sequences."""
+    return weight.new_zeros(n_classes).index_add_(0, y, weight)[y]
 
 
 def left_out(

@@ -154,8 +154,8 @@ class _Rows:
     ) -> tuple[float, Tensor, Tensor, Callable[[], Neighbors | None]]:
         """By the log-loss of complete sequences, each judged by the moments of all others.
 
-        The temperature at which that is least, but one: what is told apart perfectly says nothing
-        of how sure to be; and what finds neighbors.
+        The temperature at which that is least, one at least: what is told apart perfectly says
+        nothing of how sure to be; and what finds neighbors.
         """
         complete = self.seen.all(1)
         rows = x.flatten(1), self.y, self.weight
@@ -167,7 +167,8 @@ class _Rows:
         best = min(range(len(ridges)), key=losses.__getitem__)
         classes = left.said(joints[best], 1.0)
         found = losses[best], ridges[best], classes.temperature
-        if len(x) > _NEIGHBORS or not complete.all():
-            return *found, lambda: None
+        order = self.y.argsort(stable=True)
+        order = order[complete[order]]
+        places = order[torch.linspace(0, len(order) - 1, min(len(order), _NEIGHBORS)).long()]
         every = ridges[::_COARSELY]
-        return *found, partial(left.neighbors, x, covariance, every, classes)
+        return *found, partial(left.neighbors, x, covariance, every, classes, places)
