@@ -28,7 +28,9 @@ def test_distances_between_sequences_are_those_of_moments_without_one(n_columns,
     x, y = rng.normal(size=(12, n_columns)), np.repeat([0, 1, 2], [5, 6, 1])
     weight, ridge = rng.uniform(0.5, 2.0, 12), 0.3
     means, covariance = moments(x, y, weight, np.ones(12, dtype=bool))
-    given = (x, y, weight, means, covariance, np.zeros(3), np.ones(12, dtype=bool))
+    mass = np.repeat(np.bincount(y, weight)[:, None], n_columns, 1)
+    prior, often, complete = np.zeros(3), np.ones(n_columns), np.ones(12, dtype=bool)
+    given = (x, y, weight, means, covariance, prior, mass, often, complete)
     left = LeftOut.of(*map(torch.from_numpy, given))
     assert left.kept.tolist() == [True] * 11 + [False]
     found = left.distances(torch.tensor(ridge, dtype=torch.float64))
@@ -129,3 +131,15 @@ def test_a_class_without_complete_sequences_has_no_neighbors_against_it(rng):
     X[y == 2, :, 1] = np.nan
     model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
     assert model.model_.model.neighbors is None
+
+
+def test_sequences_without_a_channel_do_not_tell_of_labels():
+    """A tenth of them: deviations of the others stand for theirs, and are left out with these."""
+    rng, found = np.random.default_rng(0), []
+    (X, y), (X_test, y_test) = bumps(rng, 200), bumps(rng, 400)
+    X, X_test = (np.concatenate([each, rng.normal(size=each.shape)], 2) for each in (X, X_test))
+    for n_without in (0, 20):
+        X[:n_without, :, 1] = np.nan
+        model = SequenceMixtureClassifier(representation="summary", calibrate=False, random_state=0)
+        found.append(log_loss(y_test, model.fit(X, y).predict_proba(X_test)))
+    assert found[1] < found[0] + 0.1

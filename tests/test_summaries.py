@@ -22,7 +22,7 @@ from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _t
 from mixtura.selection.held_out import Answers
 from mixtura.solvers import EM
 from mixtura.training.groups import NOTHING, Folds
-from mixtura.training.left_out import left_out
+from mixtura.training.left_out import LeftOut
 from mixtura.training.summaries import SummaryPlan, _Rows
 
 ANY_LENGTH = torch.tensor([0.0, torch.inf]).double()
@@ -137,11 +137,10 @@ def test_distances_without_a_row_are_those_of_moments_without_it():
 
     everyone = np.ones(12, dtype=bool)
     means, covariance = moments(everyone)
-    spread, basis = np.linalg.eigh(covariance)
-    mass = np.bincount(y, weight)[y]
-    share = weight * mass / ((mass - weight) * weight.sum())
-    given = (x @ basis, y, means @ basis, 1 / spread, share[:, None], mass / (mass - weight))
-    found = left_out(*(torch.from_numpy(each) for each in given))
+    mass = np.tile(np.bincount(y, weight)[:, None], 3)
+    given = (x, y, weight, means, covariance, np.zeros(3), mass, np.ones(3), everyone)
+    left = LeftOut.of(*(torch.from_numpy(each) for each in given))
+    found = -2.0 * left.by_classes(torch.zeros(()))
     for row in range(12):
         means, covariance = moments(np.arange(12) != row)
         off = x[row] - means
@@ -199,7 +198,8 @@ def test_the_ridge_of_few_sequences_is_that_of_all_numbers(rng):
     means = np.stack([flat[y == c].mean(0) for c in (0, 1)])
     covariance = np.cov((flat - means[y]).T, bias=True)
     args = (torch.from_numpy(each) for each in (ridges, covariance, means[:, None]))
-    loss, ridge, _, _ = given._best_ridge(rows, *args, torch.zeros(2, dtype=torch.float64))
+    others = (torch.zeros(2), torch.full((2, 1), 5.0), torch.ones(1, 1))
+    loss, ridge, _, _ = given._best_ridge(rows, *args, *(each.double() for each in others))
     expected = []
     for each in ridges:
         joint = []

@@ -3,7 +3,7 @@ neighbors would say of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -38,8 +38,9 @@ class LeftOut:
     spread : (P,) variances within classes, without a ridge.
     log_prior : (C,) of the classes.
     kept : (n,) whether a class has others, so that a sequence can be left out.
-    share : (n, 1) how much of the square of a deviation covariances lack without the sequence.
-    growth : (n,) how many times as far from the mean of its class it is, then.
+    lacks : (n, P) whose square, times a share (n,), covariances lack without the sequence.
+    away : (n, P) how far it is from the mean of its class, then.
+    share : (n,) of all weight.
     """
 
     x: Tensor
@@ -49,8 +50,9 @@ class LeftOut:
     spread: Tensor
     log_prior: Tensor
     kept: Tensor
+    lacks: Tensor
+    away: Tensor
     share: Tensor
-    growth: Tensor
 
     @classmethod
     def of(
@@ -61,44 +63,63 @@ class LeftOut:
         means: Tensor,
         covariance: Tensor,
         log_prior: Tensor,
+        mass: Tensor,
+        often: Tensor,
         complete: Tensor,
     ) -> LeftOut | None:
-        """Of sequences (n, P), some of them complete (n,); None where none can be left out."""
-        mass = _mass(y, weight, len(means))
-        kept = complete & (mass > weight)
+        """Of sequences (n, P), some of them complete (n,); None where none can be left out.
+
+        Where others lack channels, moments without a sequence are nearly what they would be.
+
+        Parameters
+        ----------
+        mass : (C, P) weights of the sequences of a class that have a number.
+        often : (P,) by which deviations are divided in the covariance (P, P).
+        """
+        others = mass[y] - weight[:, None]
+        kept = complete & (others > 0.0).all(1)
         if not kept.any():
             return None
+        growth, off = mass[y] / others, x - means[y]
+        lacks, away, share = off * growth.sqrt() / often, off * growth, weight / weight.sum()
         if len(x) < len(covariance) and complete.all():  # moments are in the span of the rows
             span = torch.linalg.qr(x.T).Q
-            x, means, covariance = x @ span, means @ span, span.T @ covariance @ span
+            x, means, lacks, away = (each @ span for each in (x, means, lacks, away))
+            covariance = span.T @ covariance @ span
         spread, basis = torch.linalg.eigh(covariance)
-        growth = mass / (mass - weight)
-        share = (weight * growth / weight.sum())[:, None]
-        moments = means @ basis, spread, log_prior
-        return cls(x @ basis, y, weight, *moments, kept, share, growth)
+        x, means, lacks, away = (each @ basis for each in (x, means, lacks, away))
+        return cls(x, y, weight, means, spread, log_prior, kept, lacks, away, share)
 
     def by_classes(self, ridge: Tensor) -> Tensor:
         """(m, C) log-joints of those that are kept."""
-        kept, precision = self.kept, 1.0 / (self.spread + ridge)
-        rows = self.x[kept], self.y[kept], self.means, precision
-        return self.log_prior - 0.5 * left_out(*rows, self.share[kept], self.growth[kept])
+        distance = self._between(ridge, self.means)
+        away, precision = self.away[self.kept], 1.0 / (self.spread + ridge)
+        lacks, factor = self._lacking(precision)
+        own = (away.square() @ precision) + factor * (lacks * away).sum(1).square()
+        return self.log_prior - 0.5 * distance.scatter(1, self.y[self.kept, None], own[:, None])
 
     def distances(self, ridge: Tensor) -> Tensor:
-        """(m, n) squares, between those that are kept and all; infinite from themselves.
+        """(m, n) squares, between those that are kept and all; infinite from themselves."""
+        at = self.kept.nonzero()
+        return self._between(ridge, self.x).scatter(1, at, torch.inf)
 
-        Their own deviation from their class is taken out of the covariance (Sherman and Morrison).
+    def _between(self, ridge: Tensor, places: Tensor) -> Tensor:
+        """(m, k) squares, between those that are kept and places (k, P).
+
+        What covariances lack without them is taken out of these (Sherman and Morrison).
         """
-        kept, scaled = self.kept, self.x / (self.spread + ridge)
-        square = (scaled * self.x).sum(1)
-        distance = square[kept, None] + square - 2.0 * scaled[kept] @ self.x.T
-        off = (self.x - self.means[self.y])[kept]
-        along = off @ scaled.T
-        at = kept.nonzero().flatten()
-        along = along.gather(1, at[:, None]) - along
-        share, deviation = self.share[kept], (off * off / (self.spread + ridge)).sum(1)
-        left = (1.0 - share * deviation[:, None]).clamp_min(1e-6)
-        distance = (distance + share / left * along.square()).clamp_min(0.0)
-        return distance.scatter(1, at[:, None], torch.inf)
+        x, precision = self.x[self.kept], 1.0 / (self.spread + ridge)
+        square, squares = x.square() @ precision, places.square() @ precision
+        distance = square[:, None] + squares - 2.0 * (x * precision) @ places.T
+        lacks, factor = self._lacking(precision)
+        along = (lacks * x).sum(1, keepdim=True) - lacks @ places.T
+        return (distance + factor[:, None] * along.square()).clamp_min(0.0)
+
+    def _lacking(self, precision: Tensor) -> tuple[Tensor, Tensor]:
+        """(m, P) what covariances lack, by the precision (P,), and (m,) how much that counts."""
+        lacks, share = self.lacks[self.kept], self.share[self.kept]
+        left = (1.0 - share * (lacks.square() @ precision)).clamp_min(1e-6)
+        return lacks * precision, share / left
 
     def said(self, joint: Tensor, least: float = 0.0) -> Said:
         """What log-joints (m, C) of those that are kept are worth, at the best temperature."""
@@ -149,10 +170,11 @@ class LeftOut:
 
     def _only(self, places: Tensor) -> LeftOut:
         """Some of the sequences (M,), by the moments of all; others of a class are among them."""
-        each = self.x, self.y, self.weight, self.kept, self.share, self.growth
-        x, y, weight, kept, share, growth = (values[places] for values in each)
+        each = self.x, self.y, self.weight, self.kept, self.lacks, self.away, self.share
+        x, y, weight, kept, lacks, away, share = (values[places] for values in each)
         kept = kept & (_mass(y, weight, len(self.means)) > weight)
-        return replace(self, x=x, y=y, weight=weight, kept=kept, share=share, growth=growth)
+        own = x, y, weight, self.means, self.spread, self.log_prior, kept
+        return LeftOut(*own, lacks, away, share)
 
     def _shared(self, classes: Tensor, own: Tensor) -> Tensor:
         """How much of a say neighbors should have, by log probabilities (m,) of labels, by EM."""
@@ -167,26 +189,3 @@ class LeftOut:
 def _mass(y: Tensor, weight: Tensor, n_classes: int) -> Tensor:
     """(n,) weights of the classes of sequences."""
     return weight.new_zeros(n_classes).index_add_(0, y, weight)[y]
-
-
-def left_out(
-    x: Tensor, y: Tensor, means: Tensor, precision: Tensor, share: Tensor, growth: Tensor
-) -> Tensor:
-    """(n, C) squared distances of rows from all means, by moments without the row itself.
-
-    Without it the covariance lacks `share` (n, 1) times the square of its deviation, and its own
-    mean is `growth` (n,) times as far away (Sherman and Morrison).
-
-    Parameters
-    ----------
-    x : (n, P) in a basis where covariances are diagonal; precision (P,) is their inverse.
-    """
-    scaled, own = x * precision, y[:, None]
-    cross, inner = scaled @ means.T, (means * precision) @ means.T
-    square = (scaled * x).sum(1, keepdim=True)
-    distance = square - 2.0 * cross + inner.diagonal()
-    along = square - cross - cross.gather(1, own) + inner[y]
-    deviation = along.gather(1, own)
-    left = (1.0 - share * deviation).clamp_min(1e-6)
-    distance = distance + share / left * along.square()
-    return distance.scatter(1, own, growth[:, None].square() * deviation / left)

@@ -126,7 +126,9 @@ class _Rows:
         prior = (label.T @ share).clamp_min(1e-12).log()
         variance = (x.square() * present[..., None]).sum((0, 2)) / total
         ridges = _RIDGES.to(share) * variance.sum().clamp_min(1e-6)
-        loss, ridge, temperature, beside = self._best_ridge(x, ridges, covariance, means, prior)
+        loss, ridge, temperature, beside = self._best_ridge(
+            x, ridges, covariance, means, prior, mass, often
+        )
         covariance = covariance + ridge * torch.eye(len(covariance)).to(covariance)
         share_lost = max(len(lost), 1) * _LOST
         noise, shift = lost.T @ lost / share_lost, lost.sum(0) / share_lost
@@ -150,7 +152,14 @@ class _Rows:
         return _USUALLY * share.quantile(_MOSTLY) * usual
 
     def _best_ridge(
-        self, x: Tensor, ridges: Tensor, covariance: Tensor, means: Tensor, prior: Tensor
+        self,
+        x: Tensor,
+        ridges: Tensor,
+        covariance: Tensor,
+        means: Tensor,
+        prior: Tensor,
+        mass: Tensor,
+        often: Tensor,
     ) -> tuple[float, Tensor, Tensor, Callable[[], Neighbors | None]]:
         """By the log-loss of complete sequences, each judged by the moments of all others.
 
@@ -159,7 +168,9 @@ class _Rows:
         """
         complete = self.seen.all(1)
         rows = x.flatten(1), self.y, self.weight
-        left = LeftOut.of(*rows, means.flatten(1), covariance, prior, complete)
+        mass, often = mass.repeat_interleave(x.shape[2], 1), often.expand_as(x[0]).flatten()
+        moments = means.flatten(1), covariance, prior, mass, often
+        left = LeftOut.of(*rows, *moments, complete)
         if left is None:
             return 0.0, _USUAL / _RIDGES[-1] * ridges[-1], torch.ones_like(prior[0]), lambda: None
         joints = [left.by_classes(ridge) for ridge in ridges]
