@@ -143,3 +143,12 @@ def test_sequences_without_a_channel_do_not_tell_of_labels():
         model = SequenceMixtureClassifier(representation="summary", calibrate=False, random_state=0)
         found.append(log_loss(y_test, model.fit(X, y).predict_proba(X_test)))
     assert found[1] < found[0] + 0.1
+
+
+def test_a_channel_that_a_class_never_has_leaves_answers(rng):
+    """Complete sequences of one class alone say nothing of how sure to be."""
+    X, y = bumps(rng, 80)
+    X = np.concatenate([X, rng.normal(size=X.shape)], 2)
+    X[y == 0, :, 1] = np.nan
+    model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
+    assert log_loss(y, model.predict_proba(X)) < 0.5

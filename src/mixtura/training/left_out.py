@@ -67,7 +67,7 @@ class LeftOut:
         often: Tensor,
         complete: Tensor,
     ) -> LeftOut | None:
-        """Of sequences (n, P), some of them complete (n,); None where none can be left out.
+        """Of sequences (n, P), some complete (n,); None where those left out are of one class.
 
         Where others lack channels, moments without a sequence are nearly what they would be.
 
@@ -78,7 +78,7 @@ class LeftOut:
         """
         others = mass[y] - weight[:, None]
         kept = complete & (others > 0.0).all(1)
-        if not kept.any():
+        if len(y[kept].unique()) < 2:
             return None
         growth, off = mass[y] / others, x - means[y]
         lacks, away, share = off * growth.sqrt() / often, off * growth, weight / weight.sum()
