@@ -290,6 +290,19 @@ def test_numbers_far_outside_of_training_count_as_missing_for_classes(wine, tmp_
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("kind", [BoostedMixtureClassifier, MixtureNetworkClassifier])
+def test_numbers_far_outside_count_as_missing_for_grown_mixtures_and_networks(kind, wine, tmp_path):
+    X, y = wine
+    model = kind(random_state=0).fit(X, y)
+    far, lacking = X[:6].copy(), X[:6].copy()
+    far[2, 3], lacking[2, 3] = 1e6, np.nan
+    model.save(path := tmp_path / "model.safetensors")
+    for each in (model, mixtura.runtime.load(path)):
+        with pytest.warns(DegenerateDataWarning, match=r"1e\+06 in row 2, column 3"):
+            found = each.predict_proba(far)
+        np.testing.assert_allclose(found, model.predict_proba(lacking), rtol=1e-9)
+
+
 def test_beyond_long_tails_numbers_have_a_say(rng):
     """By powers, what is twice the largest value of an income is not far; before its start it is.
 

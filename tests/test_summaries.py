@@ -361,6 +361,17 @@ def test_little_time_leaves_summaries_out(data):
     assert model.representation_ == "states"
 
 
+@pytest.mark.parametrize("representation", ["auto", "states", "summary"])
+def test_a_dozen_sequences_make_nobody_certain(representation):
+    """Labels are chance; doubt is that of 12 rows: 20 of 40 imagined ones are wrong."""
+    rng = np.random.default_rng(7)
+    X = [rng.normal(size=(rng.integers(20, 60), 2)).cumsum(0) for _ in range(72)]
+    model = SequenceMixtureClassifier(representation=representation, random_state=0)
+    with pytest.warns(DegenerateDataWarning, match="kept away from 0 and 1"):
+        model.fit(X[:12], np.repeat([0, 1], 6))
+    assert model.predict_proba(X[12:]).min() >= 0.5 * 20.0 / (40.0 + 12.0) - 1e-12
+
+
 def test_of_few_sequences_summaries_have_most_of_the_say(data):
     with pytest.warns(DegenerateDataWarning, match="too few"):
         model = SequenceMixtureClassifier(**FAST).fit(data[0][:8], data[1][:8])

@@ -138,9 +138,9 @@ class BoostedMixtureClassifier(DensityClassifier):
             if isinstance(model, Mixture):
                 prior = model.log_prior.exp().numpy()
                 typical = typical_quantiles(model, engine, found.grown.prior, progress)
-            self.model_ = Fitted(
-                model, scaling, schema, rows.classes, prior, found.calibration, typical
-            )
+            known = rows.classes, prior, found.calibration, typical
+            reach = self._reach(rows.X, schema, scaling)
+            self.model_ = Fitted(model, scaling, schema, *known, reach=reach)
             self.stage_weights_ = np.array(found.grown.shares)
             self.n_stages_, self.density_ = len(self.stage_weights_), structure
             self.choice_, self.history_ = found.table, progress.history

@@ -103,14 +103,15 @@ def train_in_time(
 
 
 def calibrated_by(held_out: HeldOut | None, different: Engine) -> Calibration:
-    """By what models said of rows they had not seen; none, and a warning, where rows are few."""
+    """By what models said of rows they had not seen; doubt, and a warning, where rows are few."""
     if isinstance(held_out, Answers):
         return held_out.calibration
-    if too_few(different):
-        warn(
-            f"{len(different)} different labeled rows are too few to hold some out: "
-            "probabilities are not calibrated, and first choices are taken. Remedy: "
-            f"{FEWEST} rows or more, and {FEWEST_PER_CLASS} per class, or calibrate=False.",
-            DegenerateDataWarning,
-        )
-    return Calibration()
+    if not too_few(different):
+        return Calibration()
+    warn(
+        f"{len(different)} different labeled rows (or sequences) are too few to hold some out: "
+        "first choices are taken, and probabilities are kept away from 0 and 1, the more the fewer "
+        f"there are. Remedy: {FEWEST} or more, and {FEWEST_PER_CLASS} per class.",
+        DegenerateDataWarning,
+    )
+    return Calibration.typical(0.0, float(different.labeled.sum()))

@@ -185,6 +185,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
                 classes=rows.classes,
                 class_prior=prior,
                 calibration=calibration,
+                reach=self._reach(rows.X, schema, engine.scaling),
             )
             self.specialize_, self.choice_ = plan.specialize, table
             self.unlabeled_weight_ = plan.unlabeled_weight if rows.has_unlabeled else None
