@@ -253,6 +253,20 @@ def test_words_for_nothing_may_be_classes(suffix):
 
 
 @pytest.mark.usefixtures("_here")
+def test_numbers_with_zeros_before_them_are_not_merged():
+    frame = table().replace({"flower": {"rose": "01", "iris": "1", "lily": ""}})
+    frame.to_csv("table.csv", index=False)
+    said = error("fit", "table.csv", *PLAIN, "--target", "flower")
+    assert "01 and 1 are one number" in said
+    assert "--categorical flower" in said
+    facts("fit", "table.csv", *PLAIN, "--target", "flower", "--categorical", "flower")
+    assert mixtura.load("model.safetensors").classes_.tolist() == ["01", "1"]
+    frame.replace({"flower": {"1": "10"}}).to_csv("table.csv", index=False)
+    facts("fit", "table.csv", *PLAIN, "--target", "flower")
+    assert mixtura.load("model.safetensors").classes_.tolist() == [1, 10]
+
+
+@pytest.mark.usefixtures("_here")
 def test_options_that_ask_for_what_is_not_there():
     table().to_csv("table.csv", index=False)
     common = ["fit", "table.csv", "--target", "flower"]

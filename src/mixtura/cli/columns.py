@@ -94,6 +94,25 @@ def check_words(column: pd.Series, written: pd.Series) -> None:
         )
 
 
+def is_whole(column: pd.Series) -> bool:
+    """Whether all are whole numbers."""
+    whole = _kind(column) == "numbers" and (column.dropna().astype("float64") % 1 == 0).all()
+    return bool(whole)
+
+
+def check_zeros(column: pd.Series, written: pd.Series) -> None:
+    """Refuse labels such as 01 and 1, which are one number."""
+    text = written.dropna().astype(str).str.strip()
+    padded = text[text.str.fullmatch(r"0\d+")]
+    plain = set(text[~text.index.isin(padded.index)])
+    for each in padded.unique():
+        if (short := each.lstrip("0") or "0") in plain:
+            raise InvalidInputError(
+                f"--target {column.name}: {each} and {short} are one number. Add --categorical "
+                f"{quote(str(column.name))} if they are two classes, or write them alike."
+            )
+
+
 def classes(column: pd.Series, chosen: bool = False) -> np.ndarray:
     """(n,) labels, None where there is none; `chosen` says that numbers are classes."""
     name, known = column.name, column.dropna()
@@ -130,7 +149,7 @@ def check_classes(column: pd.Series) -> None:
 def labels(column: pd.Series) -> np.ndarray:
     """(n,) labels as they are written, whole numbers without a point; None where there is none."""
     known = column.dropna()
-    if _kind(column) == "numbers" and (known.astype("float64") % 1 == 0).all():
+    if is_whole(column):
         known = known.astype("int64")
     found = np.full(len(column), None, dtype=object)
     found[column.notna().to_numpy()] = known.tolist()

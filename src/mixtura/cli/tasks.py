@@ -17,7 +17,9 @@ from mixtura.cli.columns import (
     check_classes,
     check_columns,
     check_words,
+    check_zeros,
     classes,
+    is_whole,
     may_lack_words,
     numbers,
     usable,
@@ -84,9 +86,12 @@ class Source:
     def _target(self, column: pd.Series) -> np.ndarray:
         if self.regression:
             return numbers(column)
-        chosen = column.name in (self.categorical or ())
-        if may_lack_words(column):
+        chosen, whole = column.name in (self.categorical or ()), is_whole(column)
+        if (whole and not chosen) or may_lack_words(column):
             written = read_frame(self.data, self.missing or (), only=self.target)[self.target]
+            if whole:
+                check_zeros(column, written)
+                return classes(column)
             if not chosen:
                 check_words(column, written)
             column = written
