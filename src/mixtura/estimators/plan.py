@@ -17,12 +17,10 @@ import torch
 from mixtura.conformal import HeldBack
 from mixtura.data.atoms import SUFFIX
 from mixtura.data.curves import KINDS
-from mixtura.data.given import Numbers
-from mixtura.data.labels import class_masses
 from mixtura.densities import DENSITIES, Auto, Diagonal, Full, LowRank, Structure, Student
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import EVEN
-from mixtura.estimators.rows import Rows
+from mixtura.estimators.rows import Rows, class_prior
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import working_type
 from mixtura.models.mixture import Mixture
@@ -82,9 +80,6 @@ _WHOLE, _PAIRS, _PAIRS_OF_MANY = 30, Full(0.1), LowRank(10, 0.1)
 _LEAF, _LEAF_ROWS, _RULES, _SHARPENING, _SHARPER = Diagonal(0.1), 1.0, 0.1, 60, 1e-4
 #: Columns per label above which nothing is learned of how they go together.
 _PER_LABEL = 10
-#: The prior of a class that a stream has not shown yet: with one of a row or less it would already
-#: be predicted for rows between the others.
-_NEVER = 1e-100
 
 
 @dataclass(frozen=True)
@@ -158,7 +153,7 @@ def make_plans(
             enough=_ENOUGH if brief else None,
         ),
         counts=counts,
-        log_prior=torch.from_numpy(np.log(_class_prior(estimator.class_prior, rows))),
+        log_prior=torch.from_numpy(np.log(class_prior(estimator.class_prior, rows))),
         learn_prior=isinstance(estimator.class_prior, str) and estimator.class_prior == "empirical",
         dtype=working_type(rows.X.values.dtype, n_numbers, float(structures[0].floor)),
         holes=estimator.holes,
@@ -436,19 +431,3 @@ def _refuse_contradictions(
             f"density={estimator.density!r} has none: use solver='adam' or 'lbfgs', or a density "
             "that has them, such as 'low_rank'."
         )
-
-
-def _class_prior(class_prior: Numbers | str, rows: Rows) -> np.ndarray:
-    n_classes = len(rows.classes)
-    if isinstance(class_prior, str):
-        mass = class_masses(rows.y, rows.weight, n_classes)
-        uniform = class_prior == "uniform" or mass.sum() == 0
-        prior = np.ones(n_classes) if uniform else mass
-        return np.maximum(prior / prior.sum(), _NEVER)
-    prior = np.asarray(class_prior, dtype=np.float64)
-    if prior.shape != (n_classes,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
-        raise InvalidInputError(
-            f"class_prior must hold {n_classes} positive numbers that sum to one, in the order of "
-            f"the classes {rows.classes.tolist()}; got {prior.tolist()}."
-        )
-    return prior / prior.sum()

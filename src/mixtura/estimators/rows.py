@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-12
 #: A mean weight of rows that is smaller hardly counts rows.
 _LITTLE = 0.1
+#: The prior of a class that a stream has not shown yet: with one of a row or less it would already
+#: be predicted for rows between the others.
+_NEVER = 1e-100
 #: What is said of a name in place of labels or targets.
 _NAME = "y={!r} is a name, for estimators that learn from files: pass one value per row."
 
@@ -323,6 +326,23 @@ def read_counts(n_components: Numbers | str, classes: np.ndarray) -> np.ndarray:
             f"({classes.tolist()}): give one number per class, or a single one."
         )
     return np.broadcast_to(counts, len(classes))
+
+
+def class_prior(given: Numbers | str, rows: Rows) -> np.ndarray:
+    """(C,) shares of the classes: those of the rows, the same for all, or as given."""
+    n_classes = len(rows.classes)
+    if isinstance(given, str):
+        mass = class_masses(rows.y, rows.weight, n_classes)
+        uniform = given == "uniform" or mass.sum() == 0
+        prior = np.ones(n_classes) if uniform else mass
+        return np.maximum(prior / prior.sum(), _NEVER)
+    prior = np.asarray(given, dtype=np.float64)
+    if prior.shape != (n_classes,) or not (prior > 0).all() or abs(prior.sum() - 1) > 1e-6:
+        raise InvalidInputError(
+            f"class_prior must hold {n_classes} positive numbers that sum to one, in the order of "
+            f"the classes {rows.classes.tolist()}; got {prior.tolist()}."
+        )
+    return prior / prior.sum()
 
 
 def component_counts(n_components: Numbers | str, rows: Rows) -> list[int] | None:
