@@ -152,3 +152,22 @@ def test_a_channel_that_a_class_never_has_leaves_answers(rng):
     X[y == 0, :, 1] = np.nan
     model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(X, y)
     assert log_loss(y, model.predict_proba(X)) < 0.5
+
+
+def test_order_and_names_do_not_matter_and_weights_are_repetitions():
+    rng = np.random.default_rng(0)
+    (X, y), (X_test, _) = bumps(rng, 60), bumps(rng, 20)
+
+    def found(X, y, weight=None):
+        model = SequenceMixtureClassifier(representation="summary", random_state=0)
+        proba = model.fit(X, y, sample_weight=weight).predict_proba(X_test)
+        assert model.model_.model.neighbors is not None
+        assert_allclose(model.predict_proba(X_test.astype(np.float32)), proba, atol=1e-4)
+        return proba
+
+    plain, order = found(X, y), rng.permutation(60)
+    assert_allclose(found(X[order], y[order]), plain, atol=1e-6)
+    twice = 1.0 + (np.arange(60) < 20)
+    repeated = np.concatenate([np.arange(60), np.arange(20)])
+    assert_allclose(found(X[repeated], y[repeated]), found(X, y, twice), atol=1e-6)
+    assert_allclose(found(X, np.array(["a", "b"])[y]), plain, atol=1e-12)

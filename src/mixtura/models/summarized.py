@@ -49,10 +49,9 @@ class Neighbors:
 
     def by_class(self, scores: Tensor) -> Tensor:
         """(n, C) log means over the neighbors of each class of (n, M) log densities."""
-        parts = (scores + self.log_weight).split(self.counts.tolist(), 1)
-        return torch.stack([part.logsumexp(1) for part in parts], 1)
+        return sums_by_class(scores + self.log_weight, self.counts)
 
-    def beside(self, classes: Tensor, own: Tensor) -> Tensor:
+    def averaged(self, classes: Tensor, own: Tensor) -> Tensor:
         """(n, C) logs of averages, of what classes say and of log-joints of neighbors (n, C)."""
         said = torch.stack([classes, own / self.temperature]).log_softmax(2)
         weight = torch.stack([1.0 - self.share, self.share]).log()
@@ -141,14 +140,13 @@ class Summarized:
             near = torch.where(seen[rows], self.usual + share * noise, 0.0).sum(1) * alike[rows]
             say[rows] = (_FADE * (near / far).log().nan_to_num(0.0)).clamp(_LEAST, 0.0)
             each, known = x[rows].flatten(1), seen[rows]
-            found[rows] = (
-                self.log_prior + _scores(covariance, means, each, known)
-            ) / self.temperature
+            joint = self.log_prior + _scores(covariance, means, each, known)
+            found[rows] = joint / self.temperature
             if (beside := self.neighbors) is not None:
                 covariance = beside.covariance + share * self.noise
                 places = (beside.rows.flatten(1) + share * self.shift).T
                 own = self.log_prior + beside.by_class(_scores(covariance, places, each, known))
-                found[rows] = beside.beside(found[rows], own)
+                found[rows] = beside.averaged(found[rows], own)
         return found.log_softmax(1) + say[:, None]
 
     def outputs(self, batch: Batch | SequenceBatch) -> Tensor:
@@ -160,6 +158,12 @@ def distances(x: Tensor, seen: Tensor, means: Tensor) -> Tensor:
     """(n, C) squares, over channels (n, D) that are there, of summaries (n, D, r) from means."""
     square = x.square().sum((1, 2))[:, None] + seen.to(x) @ means.square().sum(2).T
     return (square - 2.0 * x.flatten(1) @ means.flatten(1).T).clamp_min(0.0)
+
+
+def sums_by_class(scores: Tensor, counts: Tensor) -> Tensor:
+    """(n, C) sums in logs of (n, M), those of a class side by side, so many (C,) of each."""
+    parts = scores.split(counts.tolist(), 1)
+    return torch.stack([part.logsumexp(1) for part in parts], 1)
 
 
 def _scores(covariance: Tensor, means: Tensor, x: Tensor, seen: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mixtura.models.summarized import Neighbors
+from mixtura.models.summarized import Neighbors, sums_by_class
 
 #: Temperatures of answers that are compared.
 _TEMPERATURES = torch.logspace(-0.5, 3, 15, dtype=torch.float64)
@@ -154,8 +154,7 @@ class LeftOut:
             usual = distance[distance.isfinite()].median().clamp_min(1e-300)
             for width in _WIDTHS:
                 scores = log_weight - 0.5 * distance / (width * usual)
-                joint = [part.logsumexp(1) for part in scores.split(counts.tolist(), 1)]
-                said = some.said(self.log_prior + torch.stack(joint, 1))
+                said = some.said(self.log_prior + sums_by_class(scores, counts))
                 if best is None or said.loss < best[0].loss:
                     best, found = (said, width * usual), each
         assert best is not None
