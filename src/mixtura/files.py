@@ -213,10 +213,7 @@ def _check_packages(kind: str) -> None:
 
 
 def _checked(
-    frame: pd.DataFrame,
-    label: str,
-    known: Collection[object] | None,
-    unused: Collection[object],
+    frame: pd.DataFrame, label: str, known: Collection[object] | None, unused: Collection[object]
 ) -> pd.DataFrame:
     if not len(frame):
         raise FileFormatError(f"{label} has names of columns and no rows: put rows below them.")

@@ -100,11 +100,7 @@ def next_feature(
 
 
 def next_for_targets(
-    model: Regression,
-    rows: Matrix,
-    generator: torch.Generator,
-    device: Device,
-    progress: Progress,
+    model: Regression, rows: Matrix, generator: torch.Generator, device: Device, progress: Progress
 ) -> np.ndarray:
     """(n, D) the share of the variance of targets that each missing entry is expected to remove.
 

@@ -46,11 +46,7 @@ def predict(
 
 
 def evaluate(
-    model: Model,
-    data: Data,
-    target: Truth = None,
-    missing: Missing = None,
-    as_json: AsJson = False,
+    model: Model, data: Data, target: Truth = None, missing: Missing = None, as_json: AsJson = False
 ) -> None:
     """Compare with the truth: error, log-loss, calibration error, confusion."""
     with notes():

@@ -33,12 +33,7 @@ from mixtura.data.in_memory import (
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.data.matrix import AnyReadings, Matrix
 from mixtura.data.names import are_text, check_names, chosen_columns, column_label, some_of
-from mixtura.exceptions import (
-    AmbiguousDataWarning,
-    DegenerateDataWarning,
-    InvalidInputError,
-    warn,
-)
+from mixtura.exceptions import AmbiguousDataWarning, DegenerateDataWarning, InvalidInputError, warn
 
 _MANY_CATEGORIES = 1_000
 #: Different numbers of a column of text from which on they may have been meant as numbers.

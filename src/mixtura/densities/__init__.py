@@ -1,13 +1,7 @@
 """Densities: what components are (`Full`, `LowRank`, ...), and the stacks they are trained as."""
 
 from mixtura.data.batch import Batch
-from mixtura.densities.base import (
-    Density,
-    Statistics,
-    VectorDensity,
-    rand,
-    randn,
-)
+from mixtura.densities.base import Density, Statistics, VectorDensity, rand, randn
 from mixtura.densities.categorical import Categorical
 from mixtura.densities.emission_mixtures import EmissionMixtures
 from mixtura.densities.full_covariance import FullGaussian

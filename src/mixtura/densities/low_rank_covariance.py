@@ -15,13 +15,7 @@ from mixtura.data.batch import Batch
 from mixtura.data.given import Setting
 from mixtura.densities.base import Statistics, own_products, randn
 from mixtura.densities.full_covariance import FullGaussian
-from mixtura.densities.gaussian import (
-    NEGLIGIBLE,
-    Expectation,
-    n_rows,
-    side_by_side,
-    weight_per_row,
-)
+from mixtura.densities.gaussian import NEGLIGIBLE, Expectation, n_rows, side_by_side, weight_per_row
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
 from mixtura.densities.patterns import Holes, in_order
 from mixtura.densities.submatrices import factored

@@ -153,11 +153,7 @@ class StudentT(VectorDensity):
         return self.expectation(batch)[1](occupancy)
 
     def _statistics(
-        self,
-        batch: Batch,
-        squared: Tensor,
-        moments: Callable[..., Statistics],
-        occupancy: Tensor,
+        self, batch: Batch, squared: Tensor, moments: Callable[..., Statistics], occupancy: Tensor
     ) -> Statistics:
         """Those of the Gaussians, rows weighted by E[w], and what tells the degrees of freedom.
 

@@ -24,11 +24,7 @@ from mixtura.densities import HiddenMarkov
 from mixtura.estimators.base import ModelEstimator
 from mixtura.estimators.conditioned import ConditionedModel
 from mixtura.estimators.reading import check_count, learn_table, read_table
-from mixtura.exceptions import (
-    InvalidInputError,
-    UnsupportedError,
-    check_share,
-)
+from mixtura.exceptions import InvalidInputError, UnsupportedError, check_share
 from mixtura.models.fitted import Observations
 from mixtura.models.mixture import Mixture
 from mixtura.models.network import Network, RegressionNetwork

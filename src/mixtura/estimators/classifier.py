@@ -25,13 +25,7 @@ from mixtura.estimators.blending import Ensemble, Trial, best_of, kinds_for, try
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.deciding import calibrated, decide, train
-from mixtura.estimators.plan import (
-    MARGINALS,
-    Decision,
-    held_back,
-    leaves_density_open,
-    ways_beside,
-)
+from mixtura.estimators.plan import MARGINALS, Decision, held_back, leaves_density_open, ways_beside
 from mixtura.estimators.reading import opened
 from mixtura.estimators.rows import Rows
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows

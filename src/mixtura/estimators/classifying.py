@@ -25,12 +25,7 @@ from mixtura.estimators.answering import DensityEstimator
 from mixtura.estimators.base import ModelEstimator
 from mixtura.estimators.reading import check_count
 from mixtura.estimators.rows import Rows, check_held_back, labeled_score, read_rows
-from mixtura.exceptions import (
-    AmbiguousDataWarning,
-    InvalidInputError,
-    NoLabelsError,
-    warn,
-)
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, NoLabelsError, warn
 from mixtura.models.fitted import Observations
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn

@@ -25,11 +25,7 @@ from mixtura.engines import Engine, engine_of
 from mixtura.estimators.base import CONSTRAINTS
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.clustering import Clustering, Fit, affordable, minus_log_likelihood
-from mixtura.estimators.reading import (
-    check_count,
-    check_weight,
-    opened,
-)
+from mixtura.estimators.reading import check_count, check_weight, opened
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Fitted, Observations, log_density
 from mixtura.models.mixture import Mixture
@@ -287,11 +283,7 @@ class MixtureDensity(Clustering):
         return float(-2.0 * scores.sum() + 2.0 * self.mixture_.n_parameters)
 
     def sample(
-        self,
-        n_samples: int = 1,
-        *,
-        given: Given | None = None,
-        random_state: RandomState = None,
+        self, n_samples: int = 1, *, given: Given | None = None, random_state: RandomState = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows, and the component each came from.
 

@@ -26,11 +26,7 @@ from mixtura.densities import Structure
 from mixtura.engines import Engine, engine_of
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.network import NETWORK_CONSTRAINTS, NetworkEstimator, draw_rows
-from mixtura.estimators.reading import (
-    check_count,
-    check_weight,
-    opened,
-)
+from mixtura.estimators.reading import check_count, check_weight, opened
 from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.calibration import Calibration

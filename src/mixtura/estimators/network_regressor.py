@@ -19,11 +19,7 @@ from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.engines import Engine, engine_of
 from mixtura.estimators.network import NETWORK_CONSTRAINTS, NetworkEstimator, draw_rows
-from mixtura.estimators.reading import (
-    check_count,
-    check_weight,
-    opened,
-)
+from mixtura.estimators.reading import check_count, check_weight, opened
 from mixtura.estimators.rows import check_held_back, read_targets, target_score
 from mixtura.exceptions import InvalidInputError
 from mixtura.models.fitted import Observations
@@ -211,11 +207,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         return target_score(self.predict(X)[:, None], y[:, None], sample_weight)
 
     def sample(
-        self,
-        n_samples: int = 1,
-        *,
-        given: Given | None = None,
-        random_state: RandomState = None,
+        self, n_samples: int = 1, *, given: Given | None = None, random_state: RandomState = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows from the mixture, and what the network predicts for them.
 

@@ -29,13 +29,7 @@ from mixtura.densities import Structure
 from mixtura.engines import engine_of
 from mixtura.estimators.base import CONSTRAINTS, Estimator
 from mixtura.estimators.conditioned import ConditionedRegressor
-from mixtura.estimators.reading import (
-    check_count,
-    check_weight,
-    learn_table,
-    opened,
-    read_table,
-)
+from mixtura.estimators.reading import check_count, check_weight, learn_table, opened, read_table
 from mixtura.estimators.regression import Comparison, make_plans
 from mixtura.estimators.rows import check_held_back, read_targets, target_score
 from mixtura.exceptions import InvalidInputError

@@ -291,11 +291,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
     # -- draws -----------------------------------------------------------------------------
 
     def sample(
-        self,
-        n_samples: int = 1,
-        *,
-        lengths: ArrayLike = None,
-        random_state: RandomState = None,
+        self, n_samples: int = 1, *, lengths: ArrayLike = None, random_state: RandomState = None
     ) -> tuple[ArrayLike, np.ndarray]:
         """Draw sequences, and the component each came from.
 

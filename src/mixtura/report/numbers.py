@@ -222,7 +222,7 @@ def _card(found: _Numbers) -> Card:
     return {
         "What it does": [
             f"Predicts {n_targets} number(s) from {n_columns} columns; missing entries are "
-            "integrated out.",
+            "integrated out."
         ],
         "What it cannot do": [*cannot, *LIMITS],
         "How this was found out": [

@@ -87,11 +87,7 @@ class EM(Solver):
         )
 
     def _steps(
-        self,
-        left: _Left[AnyMixture],
-        objective: Objective,
-        progress: Progress,
-        iterations: range,
+        self, left: _Left[AnyMixture], objective: Objective, progress: Progress, iterations: range
     ) -> tuple[int, bool, bool]:
         """The last iteration, whether progress asked for an end, and whether all have settled."""
         for iteration in iterations:

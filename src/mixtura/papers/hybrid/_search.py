@@ -41,12 +41,7 @@ SHAPE = ("n_components", "density__floor", "density__rank", "prior_rows")
 #: into it: the best, and of both kinds of new ones.
 LAST, FINALISTS, NEWCOMERS = len(STEPS), 4, 4
 #: Whose settings are tried for an objective in the last round, the first that are known.
-RELATIVES = {
-    "LL+LM": ("LM",),
-    "LL+CLL": ("CLL",),
-    "LM": ("LL+LM", "CLL"),
-    "CLL": ("LL+CLL", "LM"),
-}
+RELATIVES = {"LL+LM": ("LM",), "LL+CLL": ("CLL",), "LM": ("LL+LM", "CLL"), "CLL": ("LL+CLL", "LM")}
 #: How far settings of a round are from the winner of the one before, at most, as a factor.
 NEAR = 3.0
 

@@ -12,13 +12,7 @@ from mixtura.constants import SAME
 from mixtura.data.atoms import Atoms
 from mixtura.exceptions import UnsupportedError
 from mixtura.runtime.export.graph import Graph, Rows, quadratic
-from mixtura.runtime.gaussians import (
-    LOG_2PI,
-    DiagonalGaussian,
-    FullGaussian,
-    LowRankForm,
-    StudentT,
-)
+from mixtura.runtime.gaussians import LOG_2PI, DiagonalGaussian, FullGaussian, LowRankForm, StudentT
 from mixtura.runtime.mixed import Categorical, HolePattern, Product
 
 #: Features up to which full covariances are eliminated.
