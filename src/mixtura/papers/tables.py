@@ -25,6 +25,11 @@ Split = tuple[np.ndarray, np.ndarray]
 _LEAST = 1e-15
 
 
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Cells of a table: mean and deviation over seeds, splits or draws."""
+    return {"ours": float(np.mean(values)), "deviation": float(np.std(values))}
+
+
 class Score(NamedTuple):
     """Error in percent and log-loss on the test part of a split, and seconds to fit."""
 
@@ -123,10 +128,9 @@ def labeled(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def summary(scores: Sequence[Score]) -> dict[str, float | None]:
     """Cells of a table: mean and deviation of the error, and means of the others."""
-    error, log_loss, seconds = np.mean(scores, axis=0)
+    _, log_loss, seconds = np.mean(scores, axis=0)
     return {
-        "ours": float(error),
-        "deviation": float(np.std([score.error for score in scores])),
+        **spread([score.error for score in scores]),
         "log_loss": None if np.isnan(log_loss) else float(log_loss),
         "seconds": float(seconds),
     }

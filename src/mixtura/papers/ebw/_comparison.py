@@ -14,6 +14,7 @@ from mixtura.objectives import Conditional, SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart, Recipe, accuracy, choose
 from mixtura.papers.ebw._rivals import Score, hidden_layer, support_vector_machine
 from mixtura.papers.report import Report
+from mixtura.papers.tables import spread
 
 Rows = tuple[np.ndarray, np.ndarray]
 #: Training rows, test rows.
@@ -65,10 +66,9 @@ def score_rivals(report: Report, splits: list[Split]) -> dict[str, list[Score]]:
 
 def summary(scores: list[Score]) -> dict[str, float]:
     """Cells of a table: means, and the deviation over splits."""
-    train, test, parameters = np.mean(scores, axis=0)
+    train, test, parameters = zip(*scores, strict=True)
     return {
-        "train": float(train),
-        "ours": float(test),
-        "deviation": float(np.std([score.test for score in scores])),
-        "parameters": round(parameters),
+        "train": float(np.mean(train)),
+        **spread(test),
+        "parameters": round(np.mean(parameters)),
     }

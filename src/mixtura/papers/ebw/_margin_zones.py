@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mixtura.objectives import SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart
-from mixtura.papers.report import Panel, Report
+from mixtura.papers.pictures import framed
+from mixtura.papers.report import Report
 from mixtura.progress import Record
 from mixtura.solvers import EBW
 
@@ -58,14 +59,8 @@ def show_zones(report: Report, table: str, course: np.ndarray) -> None:
         counts = dict(zip(ZONES, course[place - 1].round().astype(int).tolist(), strict=True))
         report.row(table, iteration=int(place), **counts)
     with report.figure(table, figsize=(6, 4)) as figure:
-        _plot(figure.subplots(), course)
-
-
-def _plot(axes: Panel, course: np.ndarray) -> None:
-    labels = ("wrong", "right, within the margin", "beyond the margin")
-    for counts, label, color in zip(course.T, labels, ("C3", "C2", "C9"), strict=True):
-        axes.plot(counts, label=label, color=color)
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("training rows")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+        panel = figure.subplots()
+        labels = ("wrong", "right, within the margin", "beyond the margin")
+        for counts, label, color in zip(course.T, labels, ("C3", "C2", "C9"), strict=True):
+            panel.plot(counts, label=label, color=color)
+        framed(panel, "iteration", "training rows")

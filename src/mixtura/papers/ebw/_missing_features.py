@@ -6,8 +6,9 @@ import numpy as np
 
 from mixtura.models.mixture import Mixture
 from mixtura.papers.ebw._one_start import OneStart, accuracy
+from mixtura.papers.pictures import framed
 from mixtura.papers.report import Lines, Panel, Report
-from mixtura.papers.tables import punch
+from mixtura.papers.tables import punch, spread
 
 
 def show_missing(
@@ -27,13 +28,7 @@ def show_missing(
         ]
         for name, mixture in mixtures.items():
             scores = [accuracy(mixture, rows) for rows in drawn]
-            report.row(
-                "missing",
-                missing=count,
-                model=name,
-                ours=float(np.mean(scores)),
-                deviation=float(np.std(scores)),
-            )
+            report.row("missing", missing=count, model=name, **spread(scores))
     with report.figure("missing", figsize=(6, 4)) as figure:
         _plot(figure.subplots(), report.tables["missing"])
 
@@ -41,12 +36,11 @@ def show_missing(
 def _plot(axes: Panel, rows: Lines) -> None:
     for name in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == name]
-        count, mean, spread = (
+        count, mean, deviation = (
             np.array([row[column] for row in mine]) for column in ("missing", "ours", "deviation")
         )
         (line,) = axes.plot(count, mean, label=name)
-        axes.fill_between(count, mean - spread, mean + spread, color=line.get_color(), alpha=0.2)
-    axes.set_xlabel("missing features")
-    axes.set_ylabel("accuracy (%)")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+        axes.fill_between(
+            count, mean - deviation, mean + deviation, color=line.get_color(), alpha=0.2
+        )
+    framed(axes, "missing features", "accuracy (%)")

@@ -17,6 +17,7 @@ from mixtura.objectives import Conditional, Objective, SmoothMargin
 from mixtura.papers.ebw._margin_zones import show_zones, zone_course
 from mixtura.papers.ebw._one_start import OneStart
 from mixtura.papers.ebw.spirals import MARGIN, SETTINGS, start_on_spirals
+from mixtura.papers.pictures import framed
 from mixtura.papers.report import Panel, Report
 from mixtura.solvers import EBW
 
@@ -66,6 +67,4 @@ def _show(
             best=float(curve.max()),
             falls=int((np.diff(curve) < 0).sum()),
         )
-    panel.set(title=f"{name}, {recipe}", xlabel="iteration", ylabel=name)
-    panel.grid(alpha=0.3)
-    panel.legend(frameon=False)
+    framed(panel, "iteration", name, f"{name}, {recipe}")

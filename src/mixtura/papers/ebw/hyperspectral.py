@@ -12,7 +12,7 @@ from sklearn.model_selection import train_test_split
 
 from mixtura.datasets import load_dataset
 from mixtura.densities import LowRank
-from mixtura.papers.cells import Cell
+from mixtura.papers.cells import grid
 from mixtura.papers.ebw._comparison import (
     Recipes,
     Split,
@@ -32,37 +32,20 @@ _LOW_RANK = LowRank(rank=5, floor=FLOOR)
 _MARGINS, _ITERATIONS = (3.0, 10.0, 30.0), 100
 _N_TRAIN, _SPLITS = 4000, 3
 #: Washington, D.C., Mall, by model and components: percent correct.
-_PAPER: dict[tuple[str, int | None], float] = {
-    ("GMM", 1): 81.94,
-    ("GMM", 3): 81.00,
-    ("GMM", 5): 82.67,
-    ("GMM", 10): 84.36,
-    ("CL-GMM", 1): 83.59,
-    ("CL-GMM", 3): 84.69,
-    ("CL-GMM", 5): 87.18,
-    ("CL-GMM", 10): 88.38,
-    ("MM-GMM", 1): 85.59,
-    ("MM-GMM", 3): 85.94,
-    ("MM-GMM", 5): 88.28,
-    ("MM-GMM", 10): 88.88,
-    ("SVM", None): 88.98,
+_PAPER = {
+    "GMM": (81.94, 81.00, 82.67, 84.36, None),
+    "CL-GMM": (83.59, 84.69, 87.18, 88.38, None),
+    "MM-GMM": (85.59, 85.94, 88.28, 88.88, None),
+    "SVM": (None, None, None, None, 88.98),
 }
-CELLS = [
-    Cell(
-        model,
-        f"M = {count}" if count else "",
-        accuracy,
-        True,
-        "the scene of the Mall is not to be had",
-    )
-    for (model, count), accuracy in _PAPER.items()
-]
-_PAPER_PARAMETERS: dict[tuple[str, int | None], int] = {
-    ("GMM", 10): 26_817,
-    ("CL-GMM", 10): 26_817,
-    ("MM-GMM", 10): 26_817,
-    ("SVM", None): 2_279_394,
-}
+CELLS = grid(
+    [*(f"M = {count}" for count in _COMPONENTS), ""],
+    _PAPER,
+    higher=True,
+    absent="the scene of the Mall is not to be had",
+)
+_PUBLISHED = {cell[:2]: cell.published for cell in CELLS}
+_PARAMETERS = {"M = 10": 26_817, "": 2_279_394}
 
 
 def run(report: Report) -> None:
@@ -105,16 +88,17 @@ def _show(
     count: int | None = None,
 ) -> None:
     """One row per model; a structure the paper does not have stands alone."""
+    column = f"M = {count}" if count else ""
     for name, found in scores.items():
-        known = covariance != "low rank"
+        paper = None if covariance == "low rank" else _PUBLISHED.get((name, column))
         report.row(
             "accuracy",
             model=name,
             covariance=covariance,
             components=count,
             **summary(found),
-            paper_dc_mall=_PAPER.get((name, count)) if known else None,
-            paper_parameters=_PAPER_PARAMETERS.get((name, count)) if known else None,
+            paper_dc_mall=paper,
+            paper_parameters=_PARAMETERS.get(column) if paper else None,
         )
 
 

@@ -20,8 +20,9 @@ from mixtura.objectives import Conditional, Objective, SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart
 from mixtura.papers.ebw.hyperspectral import draw_pixels
 from mixtura.papers.ebw.speech import phonemes
-from mixtura.papers.ebw.spirals import MARGIN, PUBLISHED_FACTOR, SETTINGS, Setting, start_on_spirals
-from mixtura.papers.report import Panel, Report
+from mixtura.papers.ebw.spirals import MARGIN, PUBLISHED_FACTOR, SETTINGS, start_on_spirals
+from mixtura.papers.pictures import framed
+from mixtura.papers.report import Report
 from mixtura.solvers import EBW, LBFGS, Adam, Solver
 from mixtura.solvers.gradients import evaluate
 
@@ -61,36 +62,28 @@ def run(report: Report) -> None:
             curves = _race(report, make(), objective, allowed)
             _tabulate(report, name, curves, allowed)
             with report.figure(name, figsize=(6, 4)) as figure:
-                _plot(figure.subplots(), curves)
+                panel = figure.subplots()
+                for solver, curve in curves.items():
+                    panel.plot(curve.seconds, curve.objective, label=solver)
+                panel.set_xscale("symlog", linthresh=0.1)
+                framed(panel, "seconds", "objective")
 
 
 def _problems(report: Report) -> dict[str, tuple[Callable[[], OneStart], Objective]]:
+    n_rows = 1500 if report.quick else 5000
     starts: dict[str, Callable[[], OneStart]] = {
-        f"spirals {setting.radius:g}": partial(_spirals, report, setting)
+        f"spirals {setting.radius:g}": partial(start_on_spirals, report, setting, n_rows, draw=0)
         for setting in SETTINGS[: 1 if report.quick else 2]
     }
     if not report.quick:
-        starts |= {"phonemes": partial(_phonemes, report), "pixels": partial(_pixels, report)}
+        starts["phonemes"] = lambda: OneStart.fit(report, *phonemes().splits[0][0], 4)
+        starts["pixels"] = lambda: OneStart.fit(report, *draw_pixels(report.seed)[0], 5)
     objectives = {"conditional": Conditional(), "margin": SmoothMargin(MARGIN)}
     return {
         f"{data} {name}": (start, objective)
         for data, start in starts.items()
         for name, objective in objectives.items()
     }
-
-
-def _spirals(report: Report, setting: Setting) -> OneStart:
-    return start_on_spirals(report, setting, 1500 if report.quick else 5000, draw=0)
-
-
-def _phonemes(report: Report) -> OneStart:
-    train, _ = phonemes().splits[0]
-    return OneStart.fit(report, *train, 4)
-
-
-def _pixels(report: Report) -> OneStart:
-    train, _ = draw_pixels(report.seed)
-    return OneStart.fit(report, *train, 5)
 
 
 def _race(
@@ -140,13 +133,3 @@ def _tabulate(report: Report, problem: str, curves: dict[str, Curve], allowed: f
             steps=len(curve.seconds) - 1,
             seconds_to_adam=curve.time_to(goal),
         )
-
-
-def _plot(axes: Panel, curves: dict[str, Curve]) -> None:
-    for name, curve in curves.items():
-        axes.plot(curve.seconds, curve.objective, label=name)
-    axes.set_xscale("symlog", linthresh=0.1)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("objective")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)

@@ -31,6 +31,7 @@ from mixtura.data.given import Parameters
 from mixtura.papers.cells import Cell
 from mixtura.papers.hybrid._prepared import STEPS, Joint, Prepared
 from mixtura.papers.report import Lines, Report, lines_of
+from mixtura.papers.tables import spread
 
 #: Draws of the settings per shape and objective, uniform in their logarithms.
 N_TRIALS = 8
@@ -319,9 +320,8 @@ def _measure(report: Report, task: Task, seeds: range, deadline: float) -> None:
         for term, values in errors.items():
             cell = task.cells[term]
             report.cell(cell.row, cell.column, values, chosen[term])
-            shown = {"ours": float(np.mean(values)), "deviation": float(np.std(values))}
             where = {"row": cell.row, "column": cell.column}
-            report.row("errors", **where, **shown, paper=cell.published)
+            report.row("errors", **where, **spread(values), paper=cell.published)
 
 
 def _prepared(report: Report, task: Task, form: Parameters, deadline: float) -> Prepared:

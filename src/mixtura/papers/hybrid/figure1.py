@@ -15,6 +15,7 @@ from mixtura.estimators import MixtureClassifier
 from mixtura.papers.hybrid._training import Fit
 from mixtura.papers.hybrid.table1 import load, train_cell
 from mixtura.papers.images import Images
+from mixtura.papers.pictures import framed
 from mixtura.papers.report import Lines, Report
 
 if TYPE_CHECKING:
@@ -68,10 +69,7 @@ def _plot(figure: Figure, rows: Lines) -> None:
         for part in ("train", "test"):
             axes.plot(places, [row[f"{part}_{name}"] for row in rows], marker="o", label=part)
         axes.set_xticks(places, [f"{row['tradeoff']:g}" for row in rows])
-        axes.set_xlabel("trade-off λ (0: discriminative, 1: generative)")
-        axes.set_ylabel(label)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
+        framed(axes, "trade-off λ (0: discriminative, 1: generative)", label)
         if axes.get_ylim()[0] < -1000:
             # Without the likelihood's share the density may fall by orders of magnitude.
             axes.set_yscale("symlog", linthresh=100)

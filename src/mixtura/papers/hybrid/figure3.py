@@ -25,7 +25,8 @@ from mixtura.papers.hybrid._training import error_rate
 from mixtura.papers.hybrid.figure1 import train_hybrid
 from mixtura.papers.hybrid.table1 import load, train_cell
 from mixtura.papers.images import Images
-from mixtura.papers.report import Lines, Panel, Report
+from mixtura.papers.pictures import curves, framed
+from mixtura.papers.report import Report
 from mixtura.papers.tables import punch
 from mixtura.solvers import EM
 
@@ -55,8 +56,10 @@ def run(report: Report) -> None:
             _show_times(report, images, rank)
     with report.figure(figsize=(11, 4)) as figure:
         errors, times = figure.subplots(1, 2)
-        _plot(errors, report.tables.get("errors", []), "tradeoff", "test error (%)")
-        _plot(times, report.tables.get("times", []), "rank", "milliseconds per row")
+        curves(errors, report.tables.get("errors", []), "tradeoff", "missing", "tradeoff = {}")
+        framed(errors, "features missing (%)", "test error (%)")
+        curves(times, report.tables.get("times", []), "rank", "missing", "rank = {}")
+        framed(times, "features missing (%)", "milliseconds per row")
         times.set_yscale("log")
 
 
@@ -143,15 +146,3 @@ def _score(mixture: Mixture, X: np.ndarray, device: torch.device) -> float:
     began = time.perf_counter()
     engine.concat(moved.class_log_joint, moved.density)
     return time.perf_counter() - began
-
-
-def _plot(axes: Panel, rows: Lines, by: str, label: str) -> None:
-    for value in dict.fromkeys(row[by] for row in rows):
-        mine = [row for row in rows if row[by] == value]
-        shares, ours = ([row[name] for row in mine] for name in ("missing", "ours"))
-        axes.plot(shares, ours, marker="o", label=f"{by} = {value}")
-    axes.set_xlabel("features missing (%)")
-    axes.set_ylabel(label)
-    axes.grid(alpha=0.3)
-    if rows:
-        axes.legend(frameon=False)

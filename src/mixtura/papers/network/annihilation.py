@@ -11,8 +11,8 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from mixtura.estimators import MixtureNetworkClassifier
-from mixtura.papers.boundary import scatter
 from mixtura.papers.network.link import draw_ellipses, published
+from mixtura.papers.pictures import scatter
 from mixtura.papers.report import Report
 
 PENALTIES = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1)

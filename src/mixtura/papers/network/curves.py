@@ -14,6 +14,7 @@ from sklearn.utils import Bunch
 
 from mixtura import MixtureClassifier, MixtureNetworkClassifier
 from mixtura.data.given import Classifier, Parameters, Setting
+from mixtura.papers.pictures import framed
 from mixtura.papers.report import Lines, Panel, Report
 from mixtura.papers.tables import (
     Split,
@@ -25,6 +26,7 @@ from mixtura.papers.tables import (
     load,
     losses,
     punch_at_random,
+    spread,
 )
 
 SEEDS = 5
@@ -66,18 +68,9 @@ def _show(report: Report, rows: Bunch, kind: str) -> None:
             _errors(report, rows, split, kind, shares, model, report.seed + number)
             for number, split in enumerate(splits)
         ]
-        for share, mean, deviation in zip(
-            shares, np.mean(errors, axis=0), np.std(errors, axis=0), strict=True
-        ):
-            report.row(
-                "errors",
-                data=rows.name,
-                kind=kind,
-                model=model,
-                share=round(100 * share),
-                ours=float(mean),
-                deviation=float(deviation),
-            )
+        for share, found in zip(shares, zip(*errors, strict=True), strict=True):
+            what = {"data": rows.name, "kind": kind, "model": model}
+            report.row("errors", **what, share=round(100 * share), **spread(found))
 
 
 def _errors(
@@ -138,13 +131,8 @@ def _draw(report: Report, name: str) -> None:
             _plot(missing, mine, "missing", "o-", color=color, label=model)
             _plot(missing, mine, "trained with holes", "s--", color=color)
         labels.set_xscale("log")
-        labels.set_xlabel("labels (%)")
-        missing.set_xlabel("missing entries (%)")
-        for panel in (labels, missing):
-            panel.set_title(name)
-            panel.set_ylabel("test error (%)")
-            panel.grid(alpha=0.3)
-            panel.legend(frameon=False)
+        framed(labels, "labels (%)", "test error (%)", name)
+        framed(missing, "missing entries (%)", "test error (%)", name)
 
 
 def _plot(panel: Panel, rows: Lines, kind: str, line: str, **style: Setting) -> None:

@@ -16,7 +16,7 @@ from sklearn.utils import Bunch
 from mixtura import MixtureNetworkClassifier
 from mixtura.data.given import Setting
 from mixtura.datasets import load_dataset
-from mixtura.papers.boundary import draw_boundary, scatter
+from mixtura.papers.pictures import draw_boundary, scatter
 from mixtura.papers.report import Panel, Report
 from mixtura.papers.tables import fit
 from mixtura.solvers import LinkedEM

@@ -24,14 +24,14 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, KFold
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkRegressor
 from mixtura.data.given import Parameters, Predictor
 from mixtura.papers.report import Report
-from mixtura.papers.tables import fit, load, punch_at_random, without_warnings
+from mixtura.papers.tables import fit, load, punch_at_random, spread, without_warnings
 
 #: The set, and the column of it that is predicted; None is sklearn's own target.
 TARGETS: dict[str, tuple[str, str] | None] = {
@@ -94,8 +94,7 @@ def _show(report: Report, name: str, state: str, model: str) -> None:
         state=state,
         model=model,
         rows=len(X),
-        ours=float(np.mean(scores)),
-        deviation=float(np.std(scores)),
+        **spread(scores),
         seconds=float(np.mean(seconds)),
     )
 
@@ -137,10 +136,6 @@ def _filled(rows: Bunch) -> ColumnTransformer:
     )
 
 
-def _ridge(rows: Bunch, report: Report) -> Pipeline:
-    return make_pipeline(_filled(rows), RidgeCV(_RIDGES))
-
-
 def _radial(rows: Bunch, report: Report) -> GridSearchCV:
     model = make_pipeline(_filled(rows), RadialBasis(random_state=report.seed), Ridge())
     centers = _CENTERS[:2] if report.quick else _CENTERS
@@ -173,6 +168,6 @@ MODELS: dict[str, Callable[[Bunch, Report], Predictor]] = {
     "network": _network,
     "searched network": _searched,
     "RBF": _radial,
-    "ridge": _ridge,
+    "ridge": lambda rows, report: make_pipeline(_filled(rows), RidgeCV(_RIDGES)),
     "trees": _trees,
 }

@@ -19,6 +19,7 @@ from sklearn.svm import SVC
 
 from mixtura import FisherScores, SequenceMixtureClassifier
 from mixtura.data.given import Predictor, Setting
+from mixtura.papers.tables import spread
 
 Sequences = list[np.ndarray]
 #: Training rows, test rows.
@@ -90,12 +91,8 @@ def error(model: Predictor, data: Sequences, target: np.ndarray) -> float:
 
 def summary(scores: Sequence[Score]) -> dict[str, float]:
     """Cells of a table: mean and deviation of the error over folds, seconds per fit."""
-    errors, seconds = np.array(scores).T
-    return {
-        "ours": float(errors.mean()),
-        "deviation": float(errors.std()),
-        "seconds": float(seconds.mean()),
-    }
+    errors, seconds = zip(*scores, strict=True)
+    return {**spread(errors), "seconds": float(np.mean(seconds))}
 
 
 def take(data: Sequences, rows: Iterable[int]) -> Sequences:

@@ -16,7 +16,8 @@ import numpy as np
 from sklearn.pipeline import make_pipeline
 
 from mixtura.data.given import Predictor
-from mixtura.papers.report import Lines, Panel, Report
+from mixtura.papers.pictures import curves, framed
+from mixtura.papers.report import Report
 from mixtura.papers.sequence._methods import (
     RIVALS,
     Interpolate,
@@ -29,6 +30,7 @@ from mixtura.papers.sequence._methods import (
     without_values,
 )
 from mixtura.papers.sequence.speech import SETTINGS, load
+from mixtura.papers.tables import spread
 
 Punch = Callable[..., Sequences]
 
@@ -83,33 +85,18 @@ def _show(
         holed = [punch(data, amount, np.random.default_rng(report.seed + k)) for k in range(draws)]
         for name, model in models.items():
             errors = [error(model, sequences, target) for sequences in holed]
-            report.row(
-                "errors",
-                data=part,
-                kind=kind,
-                missing=amount if kind == "channels" else round(100 * amount),
-                model=name,
-                ours=float(np.mean(errors)),
-                deviation=float(np.std(errors)),
-            )
+            missing = amount if kind == "channels" else round(100 * amount)
+            what = {"data": part, "kind": kind, "missing": missing, "model": name}
+            report.row("errors", **what, **spread(errors))
 
 
 def _draw(report: Report) -> None:
     rows = report.tables["errors"]
     panels = list(dict.fromkeys((row["data"], row["kind"]) for row in rows))
     with report.figure(figsize=(4.5 * len(panels), 4)) as figure:
-        for axes, panel in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
-            _plot(axes, *panel, [row for row in rows if (row["data"], row["kind"]) == panel])
-
-
-def _plot(axes: Panel, part: str, kind: str, rows: Lines) -> None:
-    for name in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in rows if row["model"] == name]
-        axes.plot([row["missing"] for row in mine], [row["ours"] for row in mine], "o-", label=name)
-    axes.set_title(part)
-    axes.set_xlabel("missing channels" if kind == "channels" else f"missing {kind} (%)")
-    axes.set_ylabel("test error (%)")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for panel, (part, kind) in zip(axes, panels, strict=True):
+            mine = [row for row in rows if (row["data"], row["kind"]) == (part, kind)]
+            curves(panel, mine, "model", "missing")
+            unit = "" if kind == "channels" else " (%)"
+            framed(panel, f"missing {kind}{unit}", "test error (%)", part)

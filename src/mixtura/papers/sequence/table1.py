@@ -22,6 +22,7 @@ from mixtura.datasets import make_hmm_sequences
 from mixtura.papers.cells import grid
 from mixtura.papers.report import Report
 from mixtura.papers.sequence._methods import MODELS, error
+from mixtura.papers.tables import spread
 from mixtura.solvers import EM, LBFGS
 
 #: Test error in percent, joint and conditional log-likelihood per sequence.
@@ -97,13 +98,13 @@ def _log_likelihoods(
 
 
 def _show(report: Report, name: str, outcomes: list[Outcome]) -> None:
-    wrong, joint, conditional, stages = map(float, np.mean(outcomes, axis=0))
-    report.cell(name, "error", [outcome[0] for outcome in outcomes])
+    _, joint, conditional, stages = map(float, np.mean(outcomes, axis=0))
+    errors = [outcome.error for outcome in outcomes]
+    report.cell(name, "error", errors)
     report.row(
         "errors",
         model=name,
-        ours=wrong,
-        deviation=float(np.std([outcome.error for outcome in outcomes])),
+        **spread(errors),
         paper=_PAPER[name][0],
         joint=None if np.isnan(joint) else joint,
         paper_joint=_PAPER[name][1],

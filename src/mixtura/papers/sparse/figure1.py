@@ -18,7 +18,7 @@ from sklearn.utils import Bunch
 from mixtura import MixtureClassifier, SparseMixtureClassifier
 from mixtura.data.given import Classifier, Parameters
 from mixtura.datasets import make_ripley
-from mixtura.papers.boundary import Height, contour, draw_boundary, scatter
+from mixtura.papers.pictures import Height, contour, draw_boundary, scatter
 from mixtura.papers.report import Panel, Report
 from mixtura.progress import Record
 

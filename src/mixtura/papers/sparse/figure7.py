@@ -11,7 +11,7 @@ import numpy as np
 
 from mixtura import SparseMixtureClassifier
 from mixtura.datasets import make_checkerboard
-from mixtura.papers.boundary import draw_boundary, scatter
+from mixtura.papers.pictures import draw_boundary, scatter
 from mixtura.papers.report import Report
 
 COMPONENTS = (2, 4, 6, 8, 10, 12, 14, 16, 18, 20)

@@ -33,6 +33,7 @@ from mixtura.papers.sparse._last_layer import (
     seeded,
     train,
 )
+from mixtura.papers.tables import spread
 
 SEEDS = 3
 EPOCHS = 20
@@ -128,9 +129,10 @@ class Outcome:
 def run(report: Report) -> None:
     """One row per cell of the table and one per seed of it, and the features of digits."""
     drawn: dict[str, tuple[Images, Outcome]] = {}
+    layers = _QUICK_LAYERS if report.quick else tuple(LAST_LAYERS)
     for name in _QUICK_PARTS if report.quick else PARTS:
         part = replace(PARTS[name], **_QUICK) if report.quick else PARTS[name]
-        cells = {layer: _seeds(report, f"{name}, {layer}") for layer in _layers(report)}
+        cells = {layer: _seeds(report, f"{name}, {layer}") for layer in layers}
         if not any(cells.values()):
             continue
         images = _load(report, part)
@@ -142,10 +144,6 @@ def run(report: Report) -> None:
                     drawn[layer] = images, outcomes[0]
     if drawn:
         _draw(report, drawn)
-
-
-def _layers(report: Report) -> tuple[str, ...]:
-    return _QUICK_LAYERS if report.quick else tuple(LAST_LAYERS)
 
 
 def _seeds(report: Report, cell: str) -> list[int]:
@@ -178,7 +176,8 @@ def train_cell(part: Part, images: Images, layer: str, seed: int) -> Outcome:
     with seeded(seed):
         body, size = part.body()
         width = part.width or size
-        network = Network(body, _squeeze(part, size), make(width, part.covariance))
+        squeeze = nn.Identity() if part.width is None else nn.Linear(size, width)
+        network = Network(body, squeeze, make(width, part.covariance))
         train(
             network.to(images.x.device),
             loss,
@@ -200,11 +199,6 @@ def train_cell(part: Part, images: Images, layer: str, seed: int) -> Outcome:
     )
 
 
-def _squeeze(part: Part, size: int) -> nn.Module:
-    """From the features of the body to those of the last layer."""
-    return nn.Identity() if part.width is None else nn.Linear(size, part.width)
-
-
 def _sparsity(last: nn.Module) -> tuple[float, int]:
     """Share of zeros among the weights of the last layer, and the number of others."""
     if isinstance(last, MixtureHead) and last.sparse:
@@ -218,16 +212,8 @@ def _show_seed(
     report: Report, part: Part, images: Images, name: str, layer: str, seed: int
 ) -> Outcome:
     outcome = train_cell(part, images, layer, seed)
-    report.row(
-        "seeds",
-        part=name,
-        head=layer,
-        seed=seed,
-        error=outcome.error,
-        sparsity=outcome.sparsity,
-        weights=outcome.weights,
-        seconds=outcome.seconds,
-    )
+    figures = {name: getattr(outcome, name) for name in ("error", "sparsity", "weights", "seconds")}
+    report.row("seeds", part=name, head=layer, seed=seed, **figures)
     return outcome
 
 
@@ -238,8 +224,7 @@ def _show_cell(report: Report, name: str, layer: str, outcomes: list[Outcome]) -
         "error",
         part=name,
         head=layer,
-        ours=float(np.mean(errors)),
-        deviation=float(np.std(errors)),
+        **spread(errors),
         paper=PARTS[name].paper[list(LAST_LAYERS).index(layer)],
         sparsity=float(np.mean([outcome.sparsity for outcome in outcomes])),
         weights=float(np.mean([outcome.weights for outcome in outcomes])),
