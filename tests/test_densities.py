@@ -237,7 +237,7 @@ def test_spherical_shares_one_variance(generator):
         assert torch.equal(variance, variance[:, :1].expand_as(variance))
 
 
-def test_latent_statistics_of_factor_analysers(generator):
+def test_latent_statistics_of_factor_analyzers(generator):
     """E[z], E[z z^T] and E[x z^T] of rows with holes, from the joint normal of x and z."""
     density = make_density("low_rank", "covariance", generator)
     batch = make_batch(density, 10, generator, holes=True)

@@ -130,7 +130,7 @@ def test_nothing_is_never_a_class(name, nothing, unlabeled, words):
 
 
 #: Ways to say that a row has no label: (labels of the classes, marker).
-UNLABELLED = {
+WITHOUT_LABELS = {
     "-1": ([0, 1, 2], -1),
     "NaN": ([0.0, 1.0, 2.0], np.nan),
     "None": ([0, 1, 2], None),
@@ -141,14 +141,14 @@ UNLABELLED = {
 
 def partly_labeled(way, n_rows=N):
     """Labels by turns, every fifth of them unlabeled; and which are labeled."""
-    labels, marker = UNLABELLED[way]
+    labels, marker = WITHOUT_LABELS[way]
     known = np.arange(n_rows) % 5 != 1
     y = [labels[at % 3] if known[at] else marker for at in range(n_rows)]
     return (np.array(y) if way in ("-1", "NaN") else np.array(y, dtype=object)), known
 
 
 @EVERY
-@pytest.mark.parametrize("way", UNLABELLED)
+@pytest.mark.parametrize("way", WITHOUT_LABELS)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_rows_without_a_label_have_no_part_in_a_score(name, way):
     """The score is the share of labeled rows that are right, by hand, with weights too."""
@@ -189,7 +189,7 @@ def test_a_class_called_minus_one_is_scored(name):
 
 
 @EVERY
-@pytest.mark.parametrize("way", UNLABELLED)
+@pytest.mark.parametrize("way", WITHOUT_LABELS)
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_partly_labeled_rows_are_cross_validated(name, way):
     """As -1 with stratified folds, and in every way with plain ones."""

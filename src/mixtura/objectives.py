@@ -227,6 +227,7 @@ class SmoothMargin(LogMargin):
 
     @property
     def kappa(self) -> float:
+        """What log-margins are multiplied by."""
         return math.log(2.0) / self.margin
 
     def _of_shortfall(self, short: Tensor) -> tuple[Tensor, Tensor]:

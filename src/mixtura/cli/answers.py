@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mixtura.cli.options import AsJson, Data, Kept, Missing, Model, Seed, TableOut, Truth
-from mixtura.cli.output import notes, show, working
+from mixtura.cli.output import show, working
 
 
 def predict(
@@ -27,36 +27,35 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict the rows of a file; classes come with their probabilities."""
-    with notes():
-        from mixtura.asking import load_model, predictions
-        from mixtura.cli.asking import Asked
-        from mixtura.cli.large import Large
+    from mixtura.asking import load_model, predictions
+    from mixtura.cli.asking import Asked
+    from mixtura.cli.large import Large
 
-        if large := Large.find(data):
-            with working(f"predicting {large.n_rows:,} rows"):
-                found = load_model(model, "predict")
-                facts = large.predict(found, out, id, coverage, outliers, missing or ())
-            show({**facts, "wrote": out}, as_json)
-            return
-        asked = Asked.read(model, data, missing, "predict", out, id)
-        with working(f"predicting {len(asked.X):,} rows"):
-            found = predictions(asked.model, asked.X, coverage, outliers)
-        asked.write_beside(found, out)
-        show({"rows": len(asked.X), **asked.summary(found), "wrote": out}, as_json)
+    if large := Large.find(data):
+        with working(f"predicting {large.n_rows:,} rows"):
+            found = load_model(model, "predict")
+            facts = large.predict(found, out, id, coverage, outliers, missing or ())
+        show({**facts, "wrote": out}, as_json)
+        return
+    asked = Asked.read(model, data, missing, "predict", out, id)
+    with working(f"predicting {len(asked.X):,} rows"):
+        found = predictions(asked.model, asked.X, coverage, outliers)
+    asked.write_beside(found, out)
+    show({"rows": len(asked.X), **asked.summary(found), "wrote": out}, as_json)
 
 
 def evaluate(
     model: Model, data: Data, target: Truth = None, missing: Missing = None, as_json: AsJson = False
 ) -> None:
     """Compare with the truth: error, log-loss, calibration error, confusion."""
-    with notes():
-        from mixtura.cli.asking import Asked
+    from mixtura.cli.asking import Asked
+    from mixtura.cli.scores import scores
 
-        asked = Asked.read(model, data, missing, given=target)
-        truth = asked.truth(target)
-        with working(f"predicting {len(asked.X):,} rows"):
-            found = asked.scores(truth)
-        show({"rows": len(asked.X), **found}, as_json)
+    asked = Asked.read(model, data, missing, given=target)
+    truth = asked.truth(target)
+    with working(f"predicting {len(asked.X):,} rows"):
+        found = scores(asked.model, asked.X, truth)
+    show({"rows": len(asked.X), **found}, as_json)
 
 
 def report(
@@ -72,16 +71,15 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write a report on a model as one HTML file, or its card, from rows that it has not seen."""
-    with notes():
-        from mixtura.cli.asking import Asked
-        from mixtura.files import check_place
+    from mixtura.cli.asking import Asked
+    from mixtura.files import check_place
 
-        check_place(out, model, data)
-        asked = Asked.read(model, data, missing, "report", given=target)
-        truth = asked.truth(target)
-        with working(f"reporting on {len(asked.X):,} rows"):
-            asked.model.report(out, asked.X, truth, max_time=time, random_state=seed)
-        show({"rows": len(asked.X), "wrote": out}, as_json)
+    check_place(out, model, data)
+    asked = Asked.read(model, data, missing, "report", given=target)
+    truth = asked.truth(target)
+    with working(f"reporting on {len(asked.X):,} rows"):
+        asked.model.report(out, asked.X, truth, max_time=time, random_state=seed)
+    show({"rows": len(asked.X), "wrote": out}, as_json)
 
 
 def explain(
@@ -101,20 +99,19 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say why: what each column adds to the answer for each row (Shapley values)."""
-    with notes():
-        from mixtura.asking import is_density
-        from mixtura.cli.asking import Asked
+    from mixtura.asking import is_density
+    from mixtura.cli.asking import Asked
 
-        asked = Asked.read(model, data, missing, "explain", out, id).first(rows)
-        with working(f"explaining {len(asked.X):,} rows"):
-            found, importance = asked.explanations(output, time, seed)
-        asked.write_beside(found, out)
-        usual = "log_density" if is_density(asked.model) else "mean"
-        what = output or ("probability" if "prediction" in found else usual)
-        show(
-            {"rows": len(asked.X), "explained": what, "importance": importance, "wrote": out},
-            as_json,
-        )
+    asked = Asked.read(model, data, missing, "explain", out, id).first(rows)
+    with working(f"explaining {len(asked.X):,} rows"):
+        found, importance = asked.explanations(output, time, seed)
+    asked.write_beside(found, out)
+    usual = "log_density" if is_density(asked.model) else "mean"
+    what = output or ("probability" if "prediction" in found else usual)
+    show(
+        {"rows": len(asked.X), "explained": what, "importance": importance, "wrote": out},
+        as_json,
+    )
 
 
 def impute(
@@ -129,15 +126,14 @@ def impute(
     as_json: AsJson = False,
 ) -> None:
     """Fill what is missing from what is there."""
-    with notes():
-        from mixtura.cli.asking import Asked
+    from mixtura.cli.asking import Asked
 
-        asked = Asked.read(model, data, missing, "impute", out)
-        with working(f"filling {len(asked.X):,} rows"):
-            filled = asked.filled(draw, seed)
-        asked.write(filled, out)
-        holes = {str(name): int(n) for name, n in asked.X.isna().sum().items() if n}
-        show({"rows": len(asked.X), "filled": holes, "wrote": out}, as_json)
+    asked = Asked.read(model, data, missing, "impute", out)
+    with working(f"filling {len(asked.X):,} rows"):
+        filled = asked.filled(draw, seed)
+    asked.write(filled, out)
+    holes = {str(name): int(n) for name, n in asked.X.isna().sum().items() if n}
+    show({"rows": len(asked.X), "filled": holes, "wrote": out}, as_json)
 
 
 def sample(
@@ -154,13 +150,12 @@ def sample(
     as_json: AsJson = False,
 ) -> None:
     """Draw rows from a model."""
-    with notes():
-        from mixtura.asking import load_model
-        from mixtura.cli.asking import draw
-        from mixtura.files import check_table_place, write_frame
+    from mixtura.asking import load_model
+    from mixtura.cli.asking import draw
+    from mixtura.files import check_table_place, write_frame
 
-        check_table_place(out, model)
-        # a regressor draws the targets of rows
-        drawn = draw(load_model(model, "responsibilities"), n, label, given or [], seed)
-        write_frame(drawn, out)
-        show({"rows": n, "columns": drawn.shape[1], "wrote": out}, as_json)
+    check_table_place(out, model)
+    # a regressor draws the targets of rows
+    drawn = draw(load_model(model, "responsibilities"), n, label, given or [], seed)
+    write_frame(drawn, out)
+    show({"rows": n, "columns": drawn.shape[1], "wrote": out}, as_json)

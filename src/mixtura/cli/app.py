@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from mixtura.cli import answers, papers, serving, training
-from mixtura.cli.output import one_line
+from mixtura.cli.output import notes, one_line
 
 #: What is wrong with a command line; Typer has its own copy of Click, or not, by its version.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
@@ -57,6 +57,7 @@ for command in (
     *(answers.predict, answers.evaluate, answers.report),
     *(answers.explain, answers.impute, answers.sample),
     *(serving.serve, serving.export),
-    *(papers.demo, papers.reproduce),
 ):
-    app.command()(command)
+    app.command()(notes()(command))
+app.command()(papers.demo)
+app.command()(papers.reproduce)

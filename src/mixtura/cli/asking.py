@@ -21,7 +21,6 @@ from mixtura.asking import (
 )
 from mixtura.cli.columns import check_columns, labels, note_replaced, numbers
 from mixtura.cli.output import Facts
-from mixtura.cli.scores import scores
 from mixtura.data.columns import kind_of
 from mixtura.data.given import Loaded, Parameters
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
@@ -112,10 +111,6 @@ class Asked:
         check_columns(self.frame, [target], "--target")
         column = self.frame[target]
         return labels(column) if classifies else numbers(column)
-
-    def scores(self, truth: np.ndarray | None) -> Facts:
-        """How good the model is."""
-        return scores(self.model, self.X, truth)
 
     # -- why -----------------------------------------------------------------------------------
 

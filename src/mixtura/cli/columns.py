@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixtura.data.columns import BOOLEANS, NUMBERS, TEXT, name_of_type
+from mixtura.data.names import some_of
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def check_columns(frame: pd.DataFrame, names: Collection[str], option: str) -> N
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"there are {_some(known)}."
+            remedy = f"did you mean {near[0]!r}?" if near else f"there are {some_of(known)}."
             if len(known) == 1:
                 remedy = f"the only one is {known[0]!r}. Delimiters are comma, semicolon, tab, |."
             raise InvalidInputError(f"{option} {name}: there is no such column; {remedy}")
@@ -204,7 +205,7 @@ def _check_marks(column: pd.Series) -> None:
     if not words or len(words) > 0.5 * len(different):
         return
     marks = " ".join(f"--missing {quote(word)}" for word in words[:3])
-    message = f"column {column.name!r} holds numbers and words ({_some(words)})"
+    message = f"column {column.name!r} holds numbers and words ({some_of(words)})"
     if len(different) - len(words) > _FEW:
         raise InvalidInputError(
             f"{message}. If these mark missing values, add {marks}; if all are categories, "
@@ -230,11 +231,7 @@ def note_replaced(names: Iterable[str], answers: Iterable[str]) -> None:
     """A word about columns of a file that are not written, since answers have their names."""
     if lost := sorted(set(names) & set(answers)):
         warn(
-            f"answers stand in place of the columns {_some(lost)} of the file: "
+            f"answers stand in place of the columns {some_of(lost)} of the file: "
             "rename these to keep them.",
             AmbiguousDataWarning,
         )
-
-
-def _some(values: list[str]) -> str:
-    return ", ".join(map(repr, values[:5])) + (", ..." if len(values) > 5 else "")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mixtura.cli.options import AsJson, Model
-from mixtura.cli.output import notes, show
+from mixtura.cli.output import show
 
 
 def serve(
@@ -18,14 +18,13 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, help="processes, each with the model")] = 1,
 ) -> None:
     """Serve a page where people ask the model, and the same as JSON; until it is stopped."""
-    with notes():
-        from mixtura.asking import load_model
-        from mixtura.serve import check_port, run
+    from mixtura.asking import load_model
+    from mixtura.serve import check_port, run
 
-        load_model(Path(model), "predict")
-        check_port(host, port)
-        typer.echo(f"serving {model} at http://{host}:{port} (Ctrl+C stops it)")
-        run(Path(model), host, port, workers)
+    load_model(Path(model), "predict")
+    check_port(host, port)
+    typer.echo(f"serving {model} at http://{host}:{port} (Ctrl+C stops it)")
+    run(Path(model), host, port, workers)
 
 
 def export(
@@ -36,10 +35,9 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a classifier as an ONNX graph, for onnxruntime and others."""
-    with notes():
-        from mixtura.asking import load_model
-        from mixtura.files import check_place
+    from mixtura.asking import load_model
+    from mixtura.files import check_place
 
-        check_place(out, model)
-        load_model(model, "predict").export(out)
-        show({"bytes": out.stat().st_size, "wrote": out}, as_json)
+    check_place(out, model)
+    load_model(model, "predict").export(out)
+    show({"bytes": out.stat().st_size, "wrote": out}, as_json)

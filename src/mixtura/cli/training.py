@@ -21,7 +21,7 @@ from mixtura.cli.options import (
     Target,
     TestSize,
 )
-from mixtura.cli.output import notes, show, working
+from mixtura.cli.output import show, working
 
 
 def fit(
@@ -45,18 +45,17 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit a model to a file, and save it; by torchrun, in many processes."""
-    with notes():
-        from mixtura.cli.processes import Processes
-        from mixtura.cli.tasks import Source, Task
+    from mixtura.cli.processes import Processes
+    from mixtura.cli.tasks import Source, Task
 
-        with Processes.of_torchrun() as processes:
-            source = Source(data, target, drop, id, categorical, missing, regression)
-            task = Task.read(source, out, test_size, settings, seed)
-            with working(f"fitting {task.name} to {task.n_rows:,} rows") as step:
-                task.fit(time, step, checkpoint, processes)
-            if processes.rank == 0:
-                found = {**task.facts(), **task.chosen(), **task.tested()}
-                show({**found, "wrote": task.save()}, as_json)
+    with Processes.of_torchrun() as processes:
+        source = Source(data, target, drop, id, categorical, missing, regression)
+        task = Task.read(source, out, test_size, settings, seed)
+        with working(f"fitting {task.name} to {task.n_rows:,} rows") as step:
+            task.fit(time, step, checkpoint, processes)
+        if processes.rank == 0:
+            found = {**task.facts(), **task.chosen(), **task.tested()}
+            show({**found, "wrote": task.save()}, as_json)
 
 
 def tune(
@@ -82,11 +81,10 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search for the settings that do best in cross-validation, and save the best model."""
-    with notes():
-        from mixtura.cli.tasks import Source, Task
+    from mixtura.cli.tasks import Source, Task
 
-        source = Source(data, target, drop, id, categorical, missing, regression)
-        task = Task.read(source, out, test_size, settings, seed)
-        with working(f"trying {trials} settings on {task.n_rows:,} rows"):
-            found = task.tune(trials, folds, time, storage)
-        show({**task.facts(), **found, **task.tested(), "wrote": task.save()}, as_json)
+    source = Source(data, target, drop, id, categorical, missing, regression)
+    task = Task.read(source, out, test_size, settings, seed)
+    with working(f"trying {trials} settings on {task.n_rows:,} rows"):
+        found = task.tune(trials, folds, time, storage)
+    show({**task.facts(), **found, **task.tested(), "wrote": task.save()}, as_json)

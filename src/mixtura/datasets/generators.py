@@ -60,16 +60,11 @@ def make_spirals(
 
     Parameters
     ----------
-    n_per_class : int, default=5000
-        Rows of each class.
-    radius : float, default=13.0
-        Distance from the origin at which the arms end.
-    noise : float, default=1.0
-        Standard deviation of the noise in each coordinate.
-    turns : float, default=2.0
-        How often an arm winds around the origin.
-    random_state : int, RandomState or None, default=None
-        Source of randomness.
+    n_per_class : rows of each class.
+    radius : distance from the origin at which the arms end.
+    noise : standard deviation of the noise in each coordinate.
+    turns : how often an arm winds around the origin.
+    random_state : source of randomness.
 
     Returns
     -------
@@ -97,8 +92,7 @@ def spirals_bayes_rate(radius: float = 13.0, noise: float = 1.0, turns: float = 
 
     Parameters
     ----------
-    radius, noise, turns : float
-        As for :func:`make_spirals`.
+    radius, noise, turns : as for :func:`make_spirals`.
 
     Returns
     -------
@@ -127,10 +121,9 @@ def make_ripley(n_per_class: int = 125, *, random_state: Seed = None) -> Bunch:
 
     Parameters
     ----------
-    n_per_class : int, default=125
-        Rows of each class; Ripley's own files have 125 for training and 500 for testing.
-    random_state : int, RandomState or None, default=None
-        Source of randomness.
+    n_per_class : rows of each class; Ripley's own files have 125 for training and 500 for
+        testing.
+    random_state : source of randomness.
 
     Returns
     -------
@@ -152,10 +145,9 @@ def make_checkerboard(n_per_component: int = 20, *, random_state: Seed = None) -
 
     Parameters
     ----------
-    n_per_component : int, default=20
-        Rows of each of the sixteen Gaussians: the paper trains on 20 and tests on 100 of each.
-    random_state : int, RandomState or None, default=None
-        Source of randomness.
+    n_per_component : rows of each of the sixteen Gaussians: the paper trains on 20 and tests on
+        100 of each.
+    random_state : source of randomness.
 
     Returns
     -------
@@ -182,10 +174,8 @@ def make_lobes(n_per_class: int = 100, *, random_state: Seed = None) -> Bunch:
 
     Parameters
     ----------
-    n_per_class : int, default=100
-        Rows of each class; the paper draws 200 in all.
-    random_state : int, RandomState or None, default=None
-        Source of randomness.
+    n_per_class : rows of each class; the paper draws 200 in all.
+    random_state : source of randomness.
 
     Returns
     -------
@@ -215,12 +205,9 @@ def make_hmm_sequences(
 
     Parameters
     ----------
-    n_per_class : int, default=100
-        Sequences of each class.
-    length : (int, int), default=(40, 60)
-        Smallest and largest number of frames, drawn uniformly.
-    random_state : int, RandomState or None, default=None
-        Source of randomness.
+    n_per_class : sequences of each class.
+    length : smallest and largest number of frames, drawn uniformly.
+    random_state : source of randomness.
 
     Returns
     -------
@@ -249,12 +236,9 @@ def make_waveform(n_samples: int = 5000, *, n_noise: int = 0, random_state: Seed
 
     Parameters
     ----------
-    n_samples : int, default=5000
-        Rows; the three classes are equally likely.
-    n_noise : int, default=0
-        Further features that are noise and nothing else; 19 gives the usual 40 features.
-    random_state : int, RandomState or None, default=None
-        Source of randomness.
+    n_samples : rows; the three classes are equally likely.
+    n_noise : further features that are noise and nothing else; 19 gives the usual 40 features.
+    random_state : source of randomness.
 
     Returns
     -------

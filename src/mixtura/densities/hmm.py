@@ -75,6 +75,7 @@ class HiddenMarkov(Density[SequenceBatch]):
 
     @property
     def n_states(self) -> int:
+        """States of each chain, S."""
         return self.log_start.shape[1]
 
     @property

@@ -39,7 +39,7 @@ _FEW = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class LowRankGaussian(LowRankForm):
-    """Covariance = diagonal + low rank: a mixture of factor analysers, with exact EM."""
+    """Covariance = diagonal + low rank: a mixture of factor analyzers, with exact EM."""
 
     explicit: ClassVar[bool] = True
     _sign: ClassVar[float] = -1.0

@@ -40,7 +40,7 @@ class PairwiseClassifier(MetaEstimatorMixin, ClassifierMixin, Estimator):
     ----------
     classes_ : (C,)
     pairs_ : (P, 2), places in `classes_`: (0, 1), (0, 2), ...
-    estimators_ : list of the fitted classifiers, one a pair; a single one for a single class
+    estimators_ : list of the fitted classifiers, one per pair; a single one for a single class
     class_count_ : (C,), rows of each class, by weight
     n_features_in_, feature_names_in_ : where the classifier has them
     """

@@ -25,8 +25,8 @@ from mixtura.models.regression import Regression
 from mixtura.plotting import ExplanationDisplay
 from mixtura.plotting.holes import with_holes
 from mixtura.report.card import LIMITS, Card, holes, kept_rows
-from mixtura.report.html import Html, table
-from mixtura.report.page import Section, bar, paragraph, picture, scrolling
+from mixtura.report.html import Html
+from mixtura.report.page import Section, bar, paragraph, picture, titled
 from mixtura.report.quality import percent
 from mixtura.report.subject import Sample
 from mixtura.report.write import check_report, chosen, columns_table, dated, publish
@@ -120,7 +120,7 @@ def _data(found: _Numbers) -> Iterator[Html]:
     yield paragraph(told)
     points = np.quantile(found.y, [0.0, 0.5, 1.0], axis=0)
     lines = [(f"target {at}", *(f"{v:.4g}" for v in each)) for at, each in enumerate(points.T)]
-    yield scrolling(table(("", "smallest", "median", "largest"), lines, "Targets"), "Targets")
+    yield titled(("", "smallest", "median", "largest"), lines, "Targets")
     yield columns_table(found.rows.values, found.estimator.model_.schema, found.columns)
 
 
@@ -133,9 +133,8 @@ def _quality(found: _Numbers) -> Iterator[Html]:
     head = ["entries taken away", "target", "rows", "R²", "root mean square error"]
     if found.intervals:
         head += ["intervals cover", "of rows", "median width"]
-    about = "Errors and intervals, whole and with entries missing"
     lines = [line for share in found.predicted for line in _lines(found, share)]
-    yield scrolling(table(head, lines, about), about)
+    yield titled(head, lines, "Errors and intervals, whole and with entries missing")
     said = found.predicted[0.0][:_DRAWN, 0]
 
     def draw(ax: Axes) -> None:
@@ -189,7 +188,7 @@ def _features(found: _Numbers) -> Iterator[Html]:
     order = np.argsort(-removed, kind="stable")[:_COLUMNS]
     lines = [(found.columns[at], percent(removed[at]), bar(removed[at])) for at in order]
     about = "What one measurement alone is expected to remove of the variance"
-    yield scrolling(table(("column", "of the variance", ""), lines, about), about)
+    yield titled(("column", "of the variance", ""), lines, about)
 
 
 def _misses(found: _Numbers) -> Iterator[Html]:
@@ -206,7 +205,7 @@ def _misses(found: _Numbers) -> Iterator[Html]:
         for at in worst
     ]
     head = ("row", *(f"target {t}: true / predicted" for t in range(true.shape[1])))
-    yield scrolling(table(head, lines, "Rows that it misses most"), "Rows that it misses most")
+    yield titled(head, lines, "Rows that it misses most")
 
 
 def _card(found: _Numbers) -> Card:

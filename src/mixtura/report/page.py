@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixtura.report.html import Html, joined, tag
+from mixtura.report.html import Html, joined, table, tag
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,6 +87,11 @@ def bullets(items: Sequence[object]) -> Html:
 def scrolling(found: Html, about: str) -> Html:
     """A wide table: it scrolls by itself, also by the keyboard."""
     return tag("div", found, class_="scroll", tabindex="0", role="region", aria_label=about)
+
+
+def titled(head: Sequence[object], rows: Iterable[Sequence[object]], about: str) -> Html:
+    """A table under its title, which scrolls by itself."""
+    return scrolling(table(head, rows, about), about)
 
 
 def bar(share: float) -> Html:

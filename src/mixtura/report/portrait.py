@@ -22,7 +22,7 @@ from mixtura.plotting import ComponentsDisplay, ExplanationDisplay, MarginalsDis
 from mixtura.plotting.components import component_log_joint
 from mixtura.progress import Progress
 from mixtura.report.html import Html, listed, table, tag
-from mixtura.report.page import bar, bullets, paragraph, picture, scrolling
+from mixtura.report.page import bar, bullets, paragraph, picture, scrolling, titled
 from mixtura.report.quality import percent
 from mixtura.report.subject import Subject, in_time
 
@@ -106,8 +106,8 @@ def measurements(subject: Subject) -> Iterator[Html]:
         f"Of a row of which nothing is known, the class is uncertain by {total:.3f} nats. This is "
         "what one measurement alone is expected to tell of them."
     )
-    about = "Which measurement to take first"
-    yield scrolling(table(("column", "nats", "of the uncertainty"), lines, about), about)
+    head = "column", "nats", "of the uncertainty"
+    yield titled(head, lines, "Which measurement to take first")
     yield from _next_of_incomplete(subject)
 
 
@@ -134,7 +134,7 @@ def _next_of_incomplete(subject: Subject) -> Iterator[Html]:
     ]
     about = f"What to measure next, of {len(found)} rows that lack something"
     head = "column", "rows where it tells most", "mean nats where it is missing"
-    yield scrolling(table(head, lines, about), about)
+    yield titled(head, lines, about)
 
 
 # -- classes -----------------------------------------------------------------------------------

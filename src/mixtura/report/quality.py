@@ -8,8 +8,8 @@ import numpy as np
 
 from mixtura.plotting import CalibrationDisplay, MissingDisplay
 from mixtura.plotting.classifiers import Reliability, wilson
-from mixtura.report.html import Html, joined, table, tag
-from mixtura.report.page import paragraph, picture, scrolling
+from mixtura.report.html import Html, joined, tag
+from mixtura.report.page import paragraph, picture, scrolling, titled
 from mixtura.report.subject import Subject
 
 #: Classes of which a whole confusion matrix is shown, and pairs that are shown of more.
@@ -53,8 +53,7 @@ def scores(subject: Subject) -> Iterator[Html]:
         "Missing entries were taken away at random, on top of those that the rows lack."
     )
     head = "entries taken away", "rows", "error", "log-loss", "calibration error"
-    about = "Errors, whole and with entries missing"
-    yield scrolling(table(head, lines, about), about)
+    yield titled(head, lines, "Errors, whole and with entries missing")
     yield picture(
         CalibrationDisplay(found).plot,
         (5.5, 4.6),
@@ -88,15 +87,15 @@ def confusions(subject: Subject) -> Iterator[Html]:
         order = np.argsort(-wrong, axis=None, kind="stable")[:_PAIRS]
         at = [divmod(int(place), len(names)) for place in order if wrong.flat[place]]
         lines = [(names[true], names[said], int(wrong[true, said])) for true, said in at]
-        about = "Classes that are confused most often"
-        yield scrolling(table(("true class", "predicted", "rows"), lines, about), about)
+        head = "true class", "predicted", "rows"
+        yield titled(head, lines, "Classes that are confused most often")
     right, true, said = np.diag(counts), counts.sum(1), counts.sum(0)
     fates = [
         (name, int(true[at]), _share(right[at], said[at]), _share(right[at], true[at]))
         for at, name in enumerate(names)
     ]
-    head = "class", "rows", "right where predicted (precision)", "found (recall)"
-    yield scrolling(table(head, fates, "Each class"), "Each class")
+    wide = "class", "rows", "right where predicted (precision)", "found (recall)"
+    yield titled(wide, fates, "Each class")
 
 
 def _share(part: int, whole: int) -> str:

@@ -19,8 +19,8 @@ from mixtura.plotting.base import require_matplotlib
 from mixtura.plotting.training import candidates
 from mixtura.report import portrait, quality
 from mixtura.report.card import Card, card, card_html, card_markdown
-from mixtura.report.html import Html, listed, table, tag
-from mixtura.report.page import Section, bar, page, paragraph, picture, scrolling
+from mixtura.report.html import Html, listed, tag
+from mixtura.report.page import Section, bar, page, paragraph, picture, scrolling, titled
 from mixtura.report.quality import percent
 from mixtura.report.subject import Subject
 from mixtura.report.summary import choice_table, facts
@@ -135,7 +135,7 @@ def _data(subject: Subject) -> Iterator[Html]:
     shares = [percent(each) for each in counts / counts.sum()]
     head = "class", "rows here", "share here", "share in training"
     lines = zip(subject.classes, counts.tolist(), shares, trained, strict=True)
-    yield scrolling(table(head, lines, "Classes"), "Classes")
+    yield titled(head, lines, "Classes")
     yield columns_table(subject.rows.values, subject.model.schema, subject.columns)
 
 
@@ -147,7 +147,7 @@ def columns_table(values: np.ndarray, schema: Schema, names: Sequence[str]) -> H
     kinds = schema.categories or (None,) * count
     lines = [(name, *_column(values[:, at], kinds[at])) for at, name in enumerate(names[:_COLUMNS])]
     wide = "column", "kind", "smallest / median / largest, or categories", "missing", ""
-    return scrolling(table(wide, lines, about), about)
+    return titled(wide, lines, about)
 
 
 def _column(values: np.ndarray, known: np.ndarray | None) -> tuple[object, ...]:
@@ -165,7 +165,7 @@ def _column(values: np.ndarray, known: np.ndarray | None) -> tuple[object, ...]:
 def chosen(estimator: object) -> Iterator[Html]:
     """What an estimator is, and what was compared to find it."""
     assert isinstance(estimator, BaseEstimator)
-    yield scrolling(table((), facts(estimator), "The model"), "The model")
+    yield titled((), facts(estimator), "The model")
     compared = candidates(getattr(estimator, "choice_", None) or [])
     judged = [each for each in compared if each.loss is not None]
     if not judged:

@@ -19,6 +19,9 @@ from mixtura.constants import LOG_2PI
 from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
 
+#: Components by their numbers (...,), or all; the pattern of each row (n,), or None for its own.
+Component = np.ndarray | slice
+Place = np.ndarray | None
 #: The corner of a bordered matrix: larger than any squared distance.
 _CORNER = 1e300
 
@@ -36,7 +39,7 @@ def _bordered(matrix: np.ndarray, vector: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _quadratic(
-    matrix: np.ndarray, vector: np.ndarray, place: np.ndarray | None
+    matrix: np.ndarray, vector: np.ndarray, place: Place
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same (n, K), of v (n, K, d) and A (P, K, d, d), those of each row by its place (n,)."""
     if place is None:
@@ -46,7 +49,7 @@ def _quadratic(
     return (_times(half, vector, place) ** 2).sum(2), log_det[place]
 
 
-def _times(matrix: np.ndarray, vector: np.ndarray, place: np.ndarray | None) -> np.ndarray:
+def _times(matrix: np.ndarray, vector: np.ndarray, place: Place) -> np.ndarray:
     """(n, K, d) matrices (P, K, d, d) times the vectors (n, K, d) of the rows that have them."""
     if place is None:
         return (matrix @ vector[..., None])[..., 0]
@@ -79,11 +82,7 @@ class Gaussian(ABC):
         """Squared distances of what is observed, and log det(2 pi covariance) of it, (n, K)."""
 
     def regress(
-        self,
-        away: np.ndarray,
-        seen: np.ndarray,
-        component: np.ndarray | slice,
-        place: np.ndarray | None = None,
+        self, away: np.ndarray, seen: np.ndarray, component: Component, place: Place = None
     ) -> np.ndarray:
         """Expected deviations (..., D) of whole rows, given those (zero elsewhere) that are seen.
 
@@ -160,17 +159,13 @@ class FullGaussian(Gaussian):
         squared, log_det = _quadratic(self._masked(patterns[:, None], slice(None)), away, place)
         return squared, log_det + LOG_2PI * seen.sum(2)
 
-    def _masked(self, seen: np.ndarray, component: np.ndarray | slice) -> np.ndarray:
+    def _masked(self, seen: np.ndarray, component: Component) -> np.ndarray:
         """Covariances of what is seen (..., D), in an identity."""
         both = seen[..., None] & seen[..., None, :]
         return np.where(both, self.covariance[component], np.eye(seen.shape[-1]))
 
     def regress(
-        self,
-        away: np.ndarray,
-        seen: np.ndarray,
-        component: np.ndarray | slice,
-        place: np.ndarray | None = None,
+        self, away: np.ndarray, seen: np.ndarray, component: Component, place: Place = None
     ) -> np.ndarray:
         masked, covariance = self._masked(seen, component), self.covariance[component]
         if place is None:
@@ -249,11 +244,7 @@ class LowRankForm(Gaussian):
         return _bordered(every, np.zeros(every.shape[:2]))[1]
 
     def regress(
-        self,
-        away: np.ndarray,
-        seen: np.ndarray,
-        component: np.ndarray | slice,
-        place: np.ndarray | None = None,
+        self, away: np.ndarray, seen: np.ndarray, component: Component, place: Place = None
     ) -> np.ndarray:
         scaled, loading = self._scaled[component], self.loading[component]
         side = (seen if self.of_covariance else ~seen)[..., None]

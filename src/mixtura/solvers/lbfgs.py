@@ -252,7 +252,7 @@ def traced_sums(
 class Minimization:
     """P functions, each minimized by L-BFGS; all are evaluated together, and none waits for others.
 
-    Steps fulfil the weak Wolfe conditions, found by doubling and halving, which also serves
+    Steps meet the weak Wolfe conditions, found by doubling and halving, which also serves
     functions with kinks. Curvature enters in its compact form (Byrd, Nocedal, Schnabel, 1994).
 
     Attributes
