@@ -98,7 +98,7 @@ def test_bounds_follow_the_data(flowers):
     assert many.distributions["n_components"].high == 20
     assert "learning_rate" in many.params
     narrow = FixedTrial(GIVEN)
-    chosen = density_space(narrow, MixtureDensity(), X[:, :1])
+    chosen = density_space(narrow, MixtureDensity(), X[:, :1], None)
     assert set(narrow.params) == {"n_components", "floor"}
     assert chosen == {"n_components": 2, "density": Full(1e-2)}
 

@@ -20,6 +20,7 @@ from mixtura.data.given import Classifier, Parameters
 from mixtura.densities import Auto
 from mixtura.estimators import MixtureClassifier
 from mixtura.objectives import Margin
+from mixtura.papers.pictures import framed
 from mixtura.papers.report import writable_folder
 from mixtura.solvers import LBFGS
 
@@ -120,11 +121,8 @@ def _plot_curves(curves: dict[str, list[float]], path: Path) -> Path:
         axes.plot(
             [100 * s for s in SHARES], [100 * e for e in errors], style, marker="o", label=name
         )
-    axes.set_xlabel("pixels missing at prediction (%)")
-    axes.set_ylabel("test error (%)")
-    axes.set_title("Digits: error against missing pixels")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    title = "Digits: error against missing pixels"
+    framed(axes, "pixels missing at prediction (%)", "test error (%)", title)
     figure.savefig(path, dpi=130)
     return path
 

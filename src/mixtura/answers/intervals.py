@@ -9,11 +9,9 @@ takes the place of what lies beyond: rows that lack the same entries have interv
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
-from mixtura.conformal import HeldBack, conformal_thresholds, interval_around
+from mixtura.conformal import HeldBack, conformal_thresholds
 from mixtura.data.given import Device
 from mixtura.data.matrix import Matrix
 from mixtura.models.fitted import Fitted, run_over
@@ -31,13 +29,6 @@ def predict_interval(
 
     least = conformal_thresholds(model.fitted, model.whole(rows), held_back, rarity, coverage)
     return model.predictive(rows, device).interval(least)
-
-
-def network_interval(
-    model: Fitted, held_back: HeldBack, rows: Matrix, coverage: float, device: Device
-) -> np.ndarray:
-    """(n, 2) the same around what a network predicts."""
-    return interval_around(model, rows, held_back, partial(network_means, device=device), coverage)
 
 
 def network_means(model: Fitted, rows: Matrix, device: Device) -> np.ndarray:

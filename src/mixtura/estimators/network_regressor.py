@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from typing import Self
 
@@ -12,9 +13,9 @@ from sklearn.base import RegressorMixin, _fit_context
 from torch import Tensor
 
 from mixtura.answers.condition import Given
-from mixtura.answers.intervals import network_interval, network_means
+from mixtura.answers.intervals import network_means
 from mixtura.answers.next_feature import Cost, next_for_network, unit_costs
-from mixtura.conformal import HeldBack
+from mixtura.conformal import HeldBack, interval_around
 from mixtura.data.batch import Batch
 from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.engines import Engine, engine_of
@@ -181,7 +182,9 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
             y = read_targets(self, seen, calibration[1], several=False)
             held_back = HeldBack.unseen(seen.values, y[:, None])
         known = check_held_back(held_back, coverage)
-        return network_interval(model, known, rows, coverage, self.device)
+        return interval_around(
+            model, rows, known, partial(network_means, device=self.device), coverage
+        )
 
     def report(
         self,

@@ -128,17 +128,16 @@ def candidates(table: Sequence[dict[str, object]]) -> list[Candidate]:
         asked = [question] if question in names else []
         differ = [name for name in names if len({str(row.get(name)) for row in rows}) > 1]
         others = [name for name in differ if name != question]
-        texts = _shortened([_settings(row, asked, others) for row in rows])
+        told = (
+            [str(row[n]) for n in asked] + [f"{n}={row.get(n)}" for n in others] for row in rows
+        )
+        texts = _shortened([", ".join(each) for each in told])
         for row, text in zip(rows, texts, strict=True):
             loss = row["loss"] if isinstance(row["loss"], float) else None
             n_rows, chosen = row["rows"], bool(row["chosen"])
             assert isinstance(n_rows, int)
             found.append(Candidate(question, text or question, n_rows, loss, chosen))
     return found
-
-
-def _settings(row: dict[str, object], asked: list[str], others: list[str]) -> str:
-    return ", ".join([*(str(row[n]) for n in asked), *(f"{n}={row.get(n)}" for n in others)])
 
 
 def _shortened(texts: list[str]) -> list[str]:

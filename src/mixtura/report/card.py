@@ -50,13 +50,12 @@ def card_markdown(
 ) -> str:
     """As a file of its own, with the header that model hubs read."""
     described = {"The model": [f"{name}: {value}" for name, value in facts], **found}
-    parts = [f"## {name}\n\n" + _items(items) for name, items in described.items()]
+    parts = [
+        "\n".join([f"## {name}\n", *(f"- {_plain(each)}" for each in items)])
+        for name, items in described.items()
+    ]
     head = "---\nlibrary_name: mixtura\ntags:\n- mixture-model\n---"
     return "\n\n".join([head, f"# {title}", *map(_plain, lead), *parts]) + "\n"
-
-
-def _items(items: Sequence[str]) -> str:
-    return "\n".join(f"- {_plain(each)}" for each in items)
 
 
 def _plain(text: str) -> str:

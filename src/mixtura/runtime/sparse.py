@@ -16,14 +16,6 @@ from mixtura.runtime.files import kind
 from mixtura.runtime.models import Layout, log_softmax
 
 
-def _squared(x: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    return ((x[:, None] - centers) ** 2).sum(2)
-
-
-def _absolute(x: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    return np.abs(x[:, None] - centers).sum(2)
-
-
 def _poly(
     x: np.ndarray, centers: np.ndarray, gamma: float, degree: float = 3, coef0: float = 1.0
 ) -> np.ndarray:
@@ -36,8 +28,8 @@ _KERNELS: dict[str, Callable[..., np.ndarray]] = {
     "linear": lambda x, centers: x @ centers.T,
     "poly": _poly,
     "polynomial": _poly,
-    "rbf": lambda x, centers, gamma: np.exp(-gamma * _squared(x, centers)),
-    "laplacian": lambda x, centers, gamma: np.exp(-gamma * _absolute(x, centers)),
+    "rbf": lambda x, centers, gamma: np.exp(-gamma * ((x[:, None] - centers) ** 2).sum(2)),
+    "laplacian": lambda x, centers, gamma: np.exp(-gamma * np.abs(x[:, None] - centers).sum(2)),
     "sigmoid": lambda x, centers, gamma, coef0=1.0: np.tanh(gamma * x @ centers.T + coef0),
 }
 

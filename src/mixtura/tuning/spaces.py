@@ -79,12 +79,12 @@ def classifier_space(
     return chosen
 
 
-def density_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = None) -> Parameters:
+def density_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike) -> Parameters:
     """The space of `MixtureDensity`."""
     return {"n_components": _components(trial, X.shape[0]), "density": _density(trial, X.shape[1])}
 
 
-def sparse_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = None) -> Parameters:
+def sparse_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike) -> Parameters:
     """The space of `SparseMixtureClassifier`: what its components are made of, and how many."""
     chosen: Parameters = {"n_components": trial.suggest_int("n_components", 1, 6), "form": "auto"}
     kernel = trial.suggest_categorical("kernel", ["poly2", "rbf"])
@@ -100,7 +100,7 @@ def sparse_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = N
     return {**chosen, "kernel": "poly2", "features": features, "kernel_params": None}
 
 
-def boosted_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = None) -> Parameters:
+def boosted_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike) -> Parameters:
     """The space of `BoostedMixtureClassifier`: what a stage is; their number is not searched."""
     return {
         "n_components": trial.suggest_int("n_components", 1, 4),
@@ -109,9 +109,7 @@ def boosted_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = 
     }
 
 
-def sequence_space(
-    trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = None
-) -> Parameters:
+def sequence_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike) -> Parameters:
     """The space of `SequenceMixtureClassifier`: what its hidden Markov models are."""
     chosen: Parameters = {"n_states": trial.suggest_int("n_states", 2, 16, log=True)}
     kind = trial.suggest_categorical("density", ["diag", "full"])
@@ -121,7 +119,7 @@ def sequence_space(
 
 
 def sequence_density_space(
-    trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike = None
+    trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike
 ) -> Parameters:
     """The space of `SequenceDensity`: the same, and how many components."""
     n_components = trial.suggest_int("n_components", 1, 8, log=True)
@@ -132,7 +130,7 @@ def network_space(
     trial: Trial,
     estimator: MixtureNetworkClassifier | MixtureNetworkRegressor,
     X: ArrayLike,
-    y: ArrayLike = None,
+    y: ArrayLike,
 ) -> Parameters:
     """The space of `MixtureNetworkClassifier` and `MixtureNetworkRegressor`."""
     linked = estimator.solver if isinstance(estimator.solver, LinkedEM) else LinkedEM()
@@ -156,7 +154,7 @@ def network_space(
 
 
 def regressor_space(
-    trial: Trial, estimator: MixtureRegressor, X: ArrayLike, y: ArrayLike = None
+    trial: Trial, estimator: MixtureRegressor, X: ArrayLike, y: ArrayLike
 ) -> Parameters:
     """The space of `MixtureRegressor`: one mixture."""
     return {

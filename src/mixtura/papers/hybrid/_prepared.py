@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -97,7 +98,10 @@ class Prepared(NamedTuple):
             deadline,
         )
         return [
-            min((one for one, its in zip(found, places, strict=True) if its == place), key=_error)
+            min(
+                (one for one, its in zip(found, places, strict=True) if its == place),
+                key=attrgetter("validation"),
+            )
             for place in range(len(settings))
         ]
 
@@ -120,7 +124,3 @@ def _trial(settings: Parameters) -> Trial:
         settings.get("solver__learning_rate", 1.0),
         1.0 - settings.get("unlabeled_weight", 0.0),
     )
-
-
-def _error(outcome: Outcome) -> float:
-    return outcome.validation

@@ -120,13 +120,13 @@ def _show_gaussians(report: Report) -> None:
         panels = figure.subplots(len(LINKS), 2, sharex=True, sharey=True)
         for line, link in zip(panels, LINKS, strict=True):
             model = published(rows, report, 3, link=link)
-            accuracy, lower = _accuracy(model, rows), _lower_weight(model)
+            accuracy, use = _accuracy(model, rows), np.abs(model.coef_[:3])
             report.row(
                 "gaussians",
                 link=link,
                 ours=accuracy,
                 paper=PAPER[link][0],
-                lower_weight=lower,
+                lower_weight=float(model.weights_[use.argmin()]),  # of what the read-out uses least
                 paper_weight=PAPER[link][1],
                 weights=" ".join(f"{weight:.3f}" for weight in model.weights_[:3]),
             )
@@ -135,8 +135,3 @@ def _show_gaussians(report: Report) -> None:
                 draw_ellipses(panel, model, label, color="black")
                 draw_boundary(panel, rows.data, model, "tab:green")
                 panel.set_title(f"class {label}, link {link:g}: {accuracy:.1f} %")
-
-
-def _lower_weight(model: MixtureNetworkClassifier) -> float:
-    """Weight, in the first class's mixture, of the component that the read-out uses least."""
-    return float(model.weights_[np.abs(model.coef_[:3]).argmin()])

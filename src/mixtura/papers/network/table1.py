@@ -249,13 +249,9 @@ def _judged(
     with without_warnings():
         logs = [model.predict_log_proba(X[part]) for model, part in zip(models, parts, strict=True)]
     log_proba, own = np.concatenate(logs), np.searchsorted(np.unique(y), y[np.concatenate(parts)])
-    losses = [log_loss_of(log_proba / each, own) for each in _TEMPERATURES]
-    return min(losses), Chosen(name, 100 * float(np.mean(log_proba.argmax(1) != own)))
-
-
-def log_loss_of(log_proba: np.ndarray, own: np.ndarray) -> float:
-    """Mean log-loss of probabilities that are given up to a factor per row."""
-    return -float(log_softmax(log_proba, axis=1)[np.arange(len(own)), own].mean())
+    given = np.arange(len(own)), own
+    losses = [-log_softmax(log_proba / each, axis=1)[given].mean() for each in _TEMPERATURES]
+    return float(min(losses)), Chosen(name, 100 * float(np.mean(log_proba.argmax(1) != own)))
 
 
 def _rival(model: str, rows: Bunch, seed: int) -> GridSearchCV:

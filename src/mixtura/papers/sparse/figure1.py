@@ -18,7 +18,7 @@ from sklearn.utils import Bunch
 from mixtura import MixtureClassifier, SparseMixtureClassifier
 from mixtura.data.given import Classifier, Parameters
 from mixtura.datasets import make_ripley
-from mixtura.papers.pictures import Height, contour, draw_boundary, scatter
+from mixtura.papers.pictures import contour, draw_boundary, scatter
 from mixtura.papers.report import Panel, Report
 from mixtura.progress import Record
 
@@ -37,7 +37,7 @@ def run(report: Report) -> None:
         for panel, (name, model) in zip(panels, models.items(), strict=True):
             model.fit(train.data, train.target)
             error = 100 * (1 - model.score(test.data, test.target))
-            report.row("errors", model=name, error=error, weights=_weights(model))
+            report.row("errors", model=name, error=error, weights=getattr(model, "n_coef_", None))
             _draw(panel, model, train, f"{name}: {error:.1f} %")
     _snapshots(report, train)
 
@@ -53,10 +53,6 @@ def _models(seed: int) -> Parameters:
         ),
         "sparse mixture": SparseMixtureClassifier(3, random_state=seed),
     }
-
-
-def _weights(model: object) -> int | None:
-    return getattr(model, "n_coef_", None)
 
 
 def _draw(panel: Panel, model: Classifier, rows: Bunch, title: str) -> None:
@@ -93,8 +89,8 @@ def _stop_after(n_iter: int) -> Callable[[Record], bool]:
 def _draw_components(panel: Panel, model: SparseMixtureClassifier, X: np.ndarray) -> None:
     for place, label in enumerate(np.repeat([0, 1], model.n_components_)):
         color = "tab:blue" if label == 0 else "tab:red"
-        contour(panel, X, _share(model, place), colors=color, linewidths=0.7)
 
+        def share(x: np.ndarray, place: int = place) -> np.ndarray:
+            return model.responsibilities(x)[:, place]
 
-def _share(model: SparseMixtureClassifier, place: int) -> Height:
-    return lambda x: model.responsibilities(x)[:, place]
+        contour(panel, X, share, colors=color, linewidths=0.7)

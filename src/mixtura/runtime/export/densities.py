@@ -101,13 +101,9 @@ def _(density: HolePattern, g: Graph, rows: Rows) -> str:
     facts = density.log_factorials
     broad = facts[: size + 1] + facts[size::-1] - facts[size + 1] + math.log(density.broad)
     likely = g.log_sum(g("Add", own, density.log_shares), 2)
-    pair = [g.widened(likely, 2), g.widened(expanded(g, g("Gather", broad, absent), count), 2)]
+    spread = g("Mul", g.widened(g("Gather", broad, absent), 1), np.ones(count))  # (n, K)
+    pair = [g.widened(likely, 2), g.widened(spread, 2)]
     return g.log_sum(g("Concat", *pair, axis=2), 2)
-
-
-def expanded(g: Graph, values: str, count: int) -> str:
-    """(n,) -> (n, count)."""
-    return g("Mul", g.widened(values, 1), np.ones(count))
 
 
 @log_prob.register
