@@ -57,7 +57,7 @@ class Cells:
         n_columns = rows.values.shape[1]
         if isinstance(rows, Matrix):
             return np.arange(n_columns)[None]
-        place = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
+        place = rows.moment
         if self.starts.dtype.kind == "f":
             place = place / np.repeat(rows.lengths, rows.lengths)
         interval = np.searchsorted(self.starts, place, side="right") - 1
@@ -69,7 +69,7 @@ class Cells:
         if isinstance(rows, Matrix):
             return observed
         found = np.zeros((len(rows), len(self.starts) * observed.shape[1]), dtype=bool)
-        own = np.repeat(np.arange(len(rows)), rows.lengths)[:, None] * found.shape[1]
+        own = rows.owner[:, None] * found.shape[1]
         found.ravel()[(own + self._numbers(rows))[observed]] = True
         return found
 

@@ -32,6 +32,11 @@ def is_missing(value: object) -> bool:
     return type(value).__name__ in _MISSING or bool(value != value)
 
 
+def plain(value: ArrayLike) -> ArrayLike:
+    """A number of NumPy as Python's; all else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def unmasked(given: ArrayLike) -> ArrayLike:
     """What is given; of NumPy's masked arrays, an array with NaN where they are masked."""
     if not isinstance(given, np.ma.MaskedArray) or not np.ma.is_masked(given):

@@ -89,18 +89,13 @@ def _parts(sequences: Sequences) -> Iterator[tuple[slice, Sequences]]:
         yield frames, Sequences(np.asarray(sequences.frames[frames]), own - own[0])
 
 
-def _owner(sequences: Sequences) -> np.ndarray:
-    """(F,) the sequence of each frame."""
-    return np.repeat(np.arange(len(sequences)), sequences.lengths)
-
-
 def _stretches(sequences: Sequences) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(F,) frames of the stretch that each belongs to, and of its sequence, by each channel.
 
     Last, by all channels: a stretch ends where one of them changes. Frames that are missing do not
     end a stretch, and do not count: they have 0 of 1.
     """
-    owner = _owner(sequences)
+    owner = sequences.owner
     seen_in_any, changes_in_any = np.zeros((2, len(owner)), dtype=bool)
     for values in sequences.frames.T:
         seen, changes = ~np.isnan(values), np.zeros(len(values), dtype=bool)
@@ -125,7 +120,7 @@ def _counted(
 
 def _heights(sequences: Sequences) -> Iterator[np.ndarray]:
     """(F,) by channel: how far values are above or below both of their neighbors, else zero."""
-    owner = _owner(sequences)
+    owner = sequences.owner
     inside = owner[:-2] == owner[2:]
     for values in sequences.frames.T:
         found = np.zeros(len(values))

@@ -55,10 +55,7 @@ class Form:
             return array.swapaxes(1, 2) if self.channels_first else array
         ids, times = sequences.ids, sequences.times
         ids = np.arange(len(sequences)) if ids is None else ids
-        inside = np.arange(len(sequences.frames)) - np.repeat(
-            sequences.offsets[:-1], sequences.lengths
-        )
-        times = inside if times is None else times
+        times = sequences.moment if times is None else times
         channels = sequences.by_name()
         if self.kind == "long":
             who, when = self.columns

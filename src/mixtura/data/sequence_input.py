@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing, column_or_1d
 
-from mixtura.data.columns import decoded, unmasked
+from mixtura.data.columns import decoded, plain, unmasked
 from mixtura.data.given import ArrayLike
 from mixtura.data.long_frames import (
     channel,
@@ -81,6 +81,16 @@ class Sequences:
     def lengths(self) -> np.ndarray:
         """Frames of each sequence, (n,)."""
         return np.diff(self.offsets)
+
+    @property
+    def owner(self) -> np.ndarray:
+        """The sequence of each frame, (F,)."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    @property
+    def moment(self) -> np.ndarray:
+        """When each frame is in its sequence, from 0, (F,)."""
+        return np.arange(len(self.frames)) - np.repeat(self.offsets[:-1], self.lengths)
 
     def take(self, index: np.ndarray | slice) -> Sequences:
         """The sequences that a mask or integers choose."""
@@ -183,8 +193,7 @@ def read_sequences(
         return X
     if is_frame(X):
         return _from_frame(X, id_column, time_column, gaps)
-    entries = _entries(X)
-    if entries is not None:
+    if (entries := _entries(X)) is not None:
         return _from_list(entries, channels_first)
     return _from_array(as_array(X, "X"), channels_first)
 
@@ -218,8 +227,8 @@ def per_sequence(y: ArrayLike, X: ArrayLike, id_column: str = "id") -> ArrayLike
         odd = int(codes[differs].min())
         one, other = labels[first[odd]], labels[differs & (codes == odd)][0]
         raise InvalidInputError(
-            f"the rows of {id_column} {_plain(ids[odd])!r} carry different labels, "
-            f"{_plain(one)!r} and {_plain(other)!r}: a sequence has one label."
+            f"the rows of {id_column} {plain(ids[odd])!r} carry different labels, "
+            f"{plain(one)!r} and {plain(other)!r}: a sequence has one label."
         )
     return _safe_indexing(y, first)
 
@@ -291,9 +300,8 @@ def as_array(value: ArrayLike, name: str, words: bool = False) -> np.ndarray:
 
 
 def _has_words(array: np.ndarray) -> bool:
-    return array.dtype.kind == "U" or (
-        array.dtype == object and any(isinstance(cell, str) for cell in array.flat)
-    )
+    cells = array.flat if array.dtype == object else ()
+    return array.dtype.kind == "U" or any(isinstance(cell, str) for cell in cells)
 
 
 def float_type(parts: Sequence[np.ndarray]) -> type:
@@ -407,8 +415,8 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 def finite(sequences: Sequences, ids: np.ndarray | None = None) -> Sequences:
     infinite = np.isinf(sequences.frames).any(1)
     if infinite.any():
-        place = int(np.searchsorted(sequences.offsets, np.argmax(infinite), side="right")) - 1
-        which = f"sequence {place}" if ids is None else f"the sequence {_plain(ids[place])!r}"
+        place = int(sequences.owner[infinite.argmax()])
+        which = f"sequence {place}" if ids is None else f"the sequence {plain(ids[place])!r}"
         raise InvalidInputError(
             f"{which} contains infinity: clip it, or put NaN where the value is not known."
         )
@@ -440,7 +448,3 @@ def _from_frame(X: ArrayLike, id_column: str, time_column: str | None, gaps: boo
     form = Form("long", library_of(X), columns=(id_column, time_column))
     found = Sequences(frames[order], offsets, names, ids, times, form, order, categories)
     return finite(found, ids)
-
-
-def _plain(value: ArrayLike) -> ArrayLike:
-    return value.item() if isinstance(value, np.generic) else value

@@ -22,7 +22,7 @@ from mixtura.asking import (
     target_of,
     text_columns,
 )
-from mixtura.data.columns import kind_of
+from mixtura.data.columns import kind_of, plain
 from mixtura.data.given import ArrayLike, Loaded
 from mixtura.exceptions import InvalidInputError
 from mixtura.files import read_text
@@ -166,7 +166,7 @@ class Questions:
         """What the model is about: its columns, with typical values, and its classes."""
         nothing = self.table_of([[None] * len(self.columns)])
         typical = _cells(self.model.impute(nothing))[0] if self._has("impute") else None
-        classes = [_plain(label) for label in getattr(self.model, "classes_", ())]
+        classes = [plain(label) for label in getattr(self.model, "classes_", ())]
         columns: list[Facts] = []
         for place, column in enumerate(self.columns):
             facts: Facts = {"name": column.name, "kind": column.kind}
@@ -193,10 +193,10 @@ class Questions:
         elif is_density(self.model):
             found = [{"log_density": float(v)} for v in self.model.score_samples(X)]
         else:
-            found = [{"prediction": _plain(v)} for v in self.model.predict(X)]
+            found = [{"prediction": plain(v)} for v in self.model.predict(X)]
         if coverage is not None and self._has("predict_set"):
             for facts, row in zip(found, self.model.predict_set(X, coverage), strict=True):
-                facts["set"] = [_plain(label) for label in classes[row]]
+                facts["set"] = [plain(label) for label in classes[row]]
         if coverage is not None and self._has("predict_interval"):
             for facts, ends in zip(found, self.model.predict_interval(X, coverage), strict=True):
                 facts["interval"] = [float(end) if np.isfinite(end) else None for end in ends]
@@ -213,7 +213,7 @@ class Questions:
         about: Facts = {} if is_density(self.model) else {"target": target_of(self.model)}
         for row, base in enumerate(why.base):
             order = np.argsort(-np.abs(why.adds[row]), kind="stable")
-            facts = about if why.labels is None else {"class": _plain(why.labels[row])}
+            facts = about if why.labels is None else {"class": plain(why.labels[row])}
             adds = {why.names[at]: float(why.adds[row, at]) for at in order}
             answer = float(base + why.adds[row].sum())
             found.append({**facts, "base": float(base), "adds": adds, "answer": answer})
@@ -236,7 +236,7 @@ class Questions:
         found: list[Facts] = []
         for row, holes in enumerate(pd.isna(_cells(X))):
             missing = np.flatnonzero(holes)
-            found.append({"filled": {names[at]: _plain(filled[row, at]) for at in missing}})
+            found.append({"filled": {names[at]: plain(filled[row, at]) for at in missing}})
         return found
 
     def table(self, body: bytes, most: int) -> bytes:
@@ -262,17 +262,13 @@ class Questions:
 def _of_classes(classes: np.ndarray, proba: np.ndarray) -> Facts:
     order = np.argsort(-proba, kind="stable")
     shares = {str(classes[at]): float(proba[at]) for at in order}
-    return {"prediction": _plain(classes[order[0]]), "probabilities": shares}
+    return {"prediction": plain(classes[order[0]]), "probabilities": shares}
 
 
 def _cells(table: ArrayLike) -> np.ndarray:
     return np.asarray(table, dtype=object)
 
 
-def _plain(value: ArrayLike) -> object:
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _rounded(value: ArrayLike) -> object:
-    value = _plain(value)
+    value = plain(value)
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
