@@ -308,8 +308,13 @@ class VectorDensity(Density[Batch]):
 
     def expected(self, batch: Batch) -> Tensor:
         """Conditional mean of every row given its observed entries, (n, K, D)."""
+        x = batch.x[:, None].expand(-1, self.n_components, -1)
         if batch.observed is None:
-            return batch.x[:, None].expand(-1, self.n_components, -1)
+            return x
+        return torch.where(batch.observed[:, None], x, self._expected_masked(batch, batch.observed))
+
+    def _expected_masked(self, batch: Batch, observed: Tensor) -> Tensor:
+        """The same where entries are not observed, (n, K, D); others may be anything."""
         raise self._unwritten("conditional means", "`expected`")
 
     def log_peak(self) -> Tensor:

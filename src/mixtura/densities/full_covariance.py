@@ -204,14 +204,11 @@ class FullGaussian(Gaussian):
         noise = randn(len(component), self.n_features, like=self.mean, generator=generator)
         return self.mean[component] + own_products(self.factor, component, noise)
 
-    def expected(self, batch: Batch) -> Tensor:
-        if batch.observed is None:
-            return batch.x[:, None].expand(-1, self.n_components, -1)
+    def _expected_masked(self, batch: Batch, observed: Tensor) -> Tensor:
         filled = batch.x.new_empty(len(batch), *self.mean.shape)
-        for rows, part in given(self._parts(batch.x.dtype), batch.x, Holes(batch.observed)):
+        for rows, part in given(self._parts(batch.x.dtype), batch.x, Holes(observed)):
             filled[rows] = part.blocks.restore(part.expected.permute(1, 2, 0, 3))
-        filled = filled + self.mean.to(filled.dtype)
-        return torch.where(batch.observed[:, None], batch.x[:, None], filled)
+        return filled + self.mean.to(filled.dtype)
 
 
 def _triangle_bands(size: int) -> list[tuple[int, int]]:

@@ -173,7 +173,7 @@ class Gaussian(VectorDensity):
     def covariances(self) -> Tensor: ...
 
     @abstractmethod
-    def expected(self, batch: Batch) -> Tensor: ...
+    def _expected_masked(self, batch: Batch, observed: Tensor) -> Tensor: ...
 
     def center(self, statistics: Statistics) -> Tensor:
         mass = statistics["mass"][:, None]
@@ -361,8 +361,5 @@ class DiagonalGaussian(Gaussian):
         noise = randn(len(component), self.n_features, like=self.mean, generator=generator)
         return self.mean[component] + self.variance[component].sqrt() * noise
 
-    def expected(self, batch: Batch) -> Tensor:
-        x = batch.x[:, None].expand(-1, self.n_components, -1)
-        if batch.observed is None:
-            return x
-        return torch.where(batch.observed[:, None], x, self.mean.to(x.dtype))
+    def _expected_masked(self, batch: Batch, observed: Tensor) -> Tensor:
+        return self.mean.to(batch.x.dtype)

@@ -275,17 +275,11 @@ class LowRankForm(Gaussian):
             {"mean": free["mean"], "diagonal": diagonal, "loading": free["loading"].mT}
         )
 
-    def expected(self, batch: Batch) -> Tensor:
-        if batch.observed is None:
-            return batch.x[:, None].expand(-1, self.n_components, -1)
-        dtype = batch.x.dtype
-        sums = self._sums(batch.x, batch.observed)
+    def _expected_masked(self, batch: Batch, observed: Tensor) -> Tensor:
+        sums, dtype = self._sums(batch.x, observed), batch.x.dtype
         found = [(rows, solve_posdef(gram, projected)) for rows, gram, projected, _ in sums]
-        latent = in_order(found)[..., 0]
-        filled = self.mean.to(dtype) + torch.einsum(
-            "nkr,kdr->nkd", latent, self._response.to(dtype)
-        )
-        return torch.where(batch.observed[:, None], batch.x[:, None], filled)
+        latent, response = in_order(found)[..., 0], self._response.to(dtype)
+        return self.mean.to(dtype) + torch.einsum("nkr,kdr->nkd", latent, response)
 
     def own_expected(self, batch: Batch, component: Tensor) -> Tensor:
         if batch.observed is None or len(component) * self.loading[0].numel() > _OWN:

@@ -9,7 +9,6 @@ Parts are named like "mushroom, 5, network".
 
 from __future__ import annotations
 
-import numpy as np
 from sklearn.utils import Bunch
 
 from mixtura import MixtureNetworkClassifier
@@ -20,12 +19,11 @@ from mixtura.papers.tables import (
     Score,
     Split,
     boosted_trees,
-    fit,
     halves,
     hide_labels,
     labeled,
     load,
-    losses,
+    score,
     summary,
 )
 
@@ -92,9 +90,7 @@ def _model(report: Report, rows: Bunch, model: str, seed: int) -> Classifier:
 
 def _score(model: Classifier, rows: Bunch, split: Split, share: float, number: int) -> Score:
     train, test = split
-    X, shown = rows.data[train], hide_labels(rows.target[train], share, number)
-    known: tuple[np.ndarray, np.ndarray] = (X, shown)
+    shown = hide_labels(rows.target[train], share, number)
     if not isinstance(model, MixtureNetworkClassifier):
-        known = labeled(X, shown)
-    seconds = fit(model, *known)
-    return Score(*losses(model, rows.data[test], rows.target[test]), seconds)
+        train, shown = labeled(train, shown)
+    return score(model, rows, (train, test), shown)
