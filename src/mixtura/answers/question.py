@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +25,12 @@ from mixtura.models.network import RegressionNetwork
 from mixtura.models.regression import Regression
 from mixtura.models.summarized import Summarized
 
+AnyFitted = TypeVar("AnyFitted", Fitted, Regression)
 
-class Question(Protocol):
-    """What is asked, and of which parts.
+
+@dataclass(frozen=True)
+class Question(ABC, Generic[AnyFitted]):
+    """What is asked of a model, and of which parts.
 
     Attributes
     ----------
@@ -34,55 +38,47 @@ class Question(Protocol):
     cells : what comes and goes.
     """
 
-    @property
-    def output(self) -> str: ...
-    @property
-    def cells(self) -> Cells: ...
-    @property
-    def schema(self) -> Schema:
-        """Names and categories of the columns."""
-        ...
-
-    @property
-    def names(self) -> list[str] | None:
-        """Of the C numbers of an answer; None where it is one number."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """How many numbers an answer has."""
-        ...
-
-    @property
-    def cost(self) -> int:
-        """Numbers that are held per row and subset, beside the row itself."""
-        ...
-
-    def values(self, rows: Observations, subsets: Subsets) -> Tensor:
-        """(s, n, C) answers to each subset of cells of rows that lack the same ones."""
-        ...
-
-    def log_density(self, rows: Observations) -> np.ndarray:
-        """(n,) in the user's units."""
-        ...
-
-    def adds_up(self) -> bool:
-        """Whether answers are sums over cells: then every order tells the Shapley values."""
-        ...
-
-
-@dataclass(frozen=True)
-class ClassQuestion:
-    """What a model says of classes, which number a network expects, or how likely rows are."""
-
-    model: Fitted
+    model: AnyFitted
     output: str
     device: Device
     cells: Cells = field(default_factory=lambda: Cells.of(None))
 
     @property
     def schema(self) -> Schema:
+        """Names and categories of the columns."""
         return self.model.schema
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str] | None:
+        """Of the C numbers of an answer; None where it is one number."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many numbers an answer has."""
+
+    @property
+    @abstractmethod
+    def cost(self) -> int:
+        """Numbers that are held per row and subset, beside the row itself."""
+
+    @abstractmethod
+    def values(self, rows: Observations, subsets: Subsets) -> Tensor:
+        """(s, n, C) answers to each subset of cells of rows that lack the same ones."""
+
+    @abstractmethod
+    def log_density(self, rows: Observations) -> np.ndarray:
+        """(n,) in the user's units."""
+
+    def adds_up(self) -> bool:
+        """Whether answers are sums over cells: then every order tells the Shapley values."""
+        return False
+
+
+@dataclass(frozen=True)
+class ClassQuestion(Question[Fitted]):
+    """What a model says of classes, which number a network expects, or how likely rows are."""
 
     @property
     def names(self) -> list[str] | None:
@@ -200,17 +196,8 @@ def _is_independent(density: Density) -> bool:
 
 
 @dataclass(frozen=True)
-class TargetQuestion:
+class TargetQuestion(Question[Regression]):
     """Which numbers a regression expects, or how likely it finds the features of rows."""
-
-    model: Regression
-    output: str
-    device: Device
-    cells: Cells = field(default_factory=lambda: Cells.of(None))
-
-    @property
-    def schema(self) -> Schema:
-        return self.model.schema
 
     @property
     def names(self) -> list[str] | None:
@@ -230,9 +217,6 @@ class TargetQuestion:
     def log_density(self, rows: Observations) -> np.ndarray:
         assert isinstance(rows, Matrix)
         return self.model.log_density(rows, None, self.device)
-
-    def adds_up(self) -> bool:
-        return False
 
     def values(self, rows: Observations, subsets: Subsets) -> Tensor:
         assert isinstance(rows, Matrix)
