@@ -20,6 +20,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
+from sequence_checks import toy_sequences
 
 import mixtura
 from mixtura import (
@@ -34,7 +35,6 @@ from mixtura import (
 )
 from mixtura.exceptions import FileFormatError, InvalidInputError, UnsupportedError
 from mixtura.solvers import EM, LBFGS, LinkedEM
-from mixtura.testing import toy_sequences
 
 LONG = "MIXTURA_FUZZ" in os.environ
 N_FILES = int(os.environ.get("MIXTURA_FUZZ", 100))

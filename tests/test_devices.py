@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sequence_checks import toy_sequences
 
 from mixtura import (
     BoostedMixtureClassifier,
@@ -19,14 +20,7 @@ from mixtura.engines import Engine
 from mixtura.objectives import Conditional, Hybrid, Likelihood, Margin, SmoothMargin
 from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM, SpreadPrior
-from mixtura.testing import (
-    KINDS,
-    check_valid,
-    make_batch,
-    make_density,
-    make_mixture,
-    toy_sequences,
-)
+from mixtura.testing import KINDS, check_valid, make_batch, make_density, make_mixture
 
 CLOSED_FORM = [key for key, (kind, _) in KINDS.items() if kind.closed_form]
 OBJECTIVES = {

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sequence_checks import toy_sequences
 from sklearn.linear_model import LogisticRegression
 
 import mixtura
@@ -22,7 +23,6 @@ from mixtura.exceptions import FileFormatError, InvalidInputError
 from mixtura.objectives import Conditional, Margin
 from mixtura.parts import find_class
 from mixtura.solvers import EM, LBFGS
-from mixtura.testing import toy_sequences
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from sequence_checks import toy_sequences
 from sklearn.exceptions import NotFittedError
 
 import mixtura
@@ -36,7 +37,6 @@ from mixtura.exceptions import (
 )
 from mixtura.models.fitted import Fitted
 from mixtura.solvers import EM, LBFGS, LinkedEM
-from mixtura.testing import toy_sequences
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 ASKED = ("predict_log_proba", "predict", "score_samples", "impute", "transform")

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
-from sklearn.base import clone
-
-from mixtura import SequenceMixtureClassifier
-from mixtura.datasets import make_hmm_sequences
-from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoDensityError
-from mixtura.solvers import EBW, EM, LBFGS, Adam
-from mixtura.testing import (
+from sequence_checks import (
     SEQUENCE_ESTIMATOR_CHECKS,
     check_one_class,
     check_sequence_estimator,
@@ -21,6 +15,12 @@ from mixtura.testing import (
     check_weights,
     toy_sequences,
 )
+from sklearn.base import clone
+
+from mixtura import SequenceMixtureClassifier
+from mixtura.datasets import make_hmm_sequences
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoDensityError
+from mixtura.solvers import EBW, EM, LBFGS, Adam
 
 PLAIN = {"early_stopping": False, "calibrate": False, "random_state": 0}
 
@@ -65,7 +65,7 @@ def test_check_sequence_estimator_runs_every_check(monkeypatch):
     """A new classifier inherits all checks by one call."""
     ran = []
     checks = [ran.append] * 3
-    monkeypatch.setattr("mixtura.testing.sequences.SEQUENCE_ESTIMATOR_CHECKS", checks)
+    monkeypatch.setattr("sequence_checks.SEQUENCE_ESTIMATOR_CHECKS", checks)
     check_sequence_estimator(THOROUGH["ml"])
     assert ran == [THOROUGH["ml"]] * 3
 

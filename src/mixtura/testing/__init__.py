@@ -1,4 +1,4 @@
-"""Property checks for every density, objective, trainer and classifier of sequences.
+"""Property checks for every density, objective and solver.
 
 They also hold for those yet to be written. Each compares with something computed another way: a
 reference that is passed, dense matrices, scipy's distributions, finite differences, or many draws.
@@ -20,14 +20,6 @@ from mixtura.testing.parts import (
     make_mixture,
 )
 from mixtura.testing.references import Reference, dense_conditional
-from mixtura.testing.sequences import (
-    SEQUENCE_ESTIMATOR_CHECKS,
-    check_one_class,
-    check_sequence_estimator,
-    check_storage,
-    check_weights,
-    toy_sequences,
-)
 from mixtura.testing.training import check_objective, check_solver, check_valid, penalized_loss
 
 __all__ = [
@@ -35,23 +27,17 @@ __all__ = [
     "GAUSSIAN_CHECKS",
     "KINDS",
     "REFERENCE_CHECKS",
-    "SEQUENCE_ESTIMATOR_CHECKS",
     "STRUCTURES",
     "STUDENTS",
     "Reference",
     "check_density",
     "check_objective",
-    "check_one_class",
-    "check_sequence_estimator",
     "check_solver",
-    "check_storage",
     "check_valid",
-    "check_weights",
     "dense_conditional",
     "make_batch",
     "make_density",
     "make_engine",
     "make_mixture",
     "penalized_loss",
-    "toy_sequences",
 ]
