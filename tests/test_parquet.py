@@ -265,8 +265,8 @@ def test_a_pass_reads_every_row_once(rows, monkeypatch):
     """Whatever the chunks; and a few rows of one file do not take those of others."""
     read, batches = [], rows._reader.batches
 
-    def counting(parts):
-        for place, batch in batches(parts):
+    def counting(parts, columns):
+        for place, batch in batches(parts, columns):
             read.append(len(batch))
             yield place, batch
 

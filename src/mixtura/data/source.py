@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from os import fspath
+from math import ceil
+from os import fspath, stat
 
 from mixtura.data.columns import BOOLEANS, NUMBERS, TEXT, name_of_type
 from mixtura.data.given import ArrayLike
@@ -15,7 +16,7 @@ from mixtura.files import INDEX
 
 try:
     import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
+    from pyarrow.parquet import FileMetaData, ParquetFile, read_metadata
 except ImportError:
     raise ImportError(
         "Rows in files and chunks are read by pyarrow: pip install 'mixtura[parquet]'."
@@ -65,6 +66,7 @@ class Reader:
         """
         self._columns, self._times = columns, times
         self._chunks: Iterable[ArrayLike] = ()
+        self._last_footer: tuple[object, FileMetaData | None] = None, None
         self.types: dict[str, pa.DataType] = {}
         self.first = ""
         listed = [given] if is_path(given) else given
@@ -147,33 +149,49 @@ class Reader:
     def _kind(self, given: pa.DataType, name: str) -> str:
         return str(given) if name in self._times else kind_of_arrow(given, name)
 
-    def batches(self, parts: Iterable[Part]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def batches(
+        self, parts: Iterable[Part], columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Some parts, one after another, in record batches; and where each stands, for messages."""
+        names = columns or list(self.types)
         for part in parts:
-            for place, batch in self._arrow(part):
+            for place, batch in self._arrow(part, names):
                 if part.path is None:
                     self._check(batch.schema, place)
-                yield place, self._typed(batch)
+                yield place, self._typed(batch, names)
 
-    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _typed(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
         """Columns to read; those without a value have the type that they have elsewhere."""
-        found = {name: batch.column(name) for name in self.types}
+        found = {name: batch.column(name) for name in names}
         empty = [name for name, column in found.items() if pa.types.is_null(column.type)]
         found |= {name: found[name].cast(self.types[name]) for name in empty}
         return pa.RecordBatch.from_pydict(found)
 
-    def _arrow(self, part: Part) -> Iterator[tuple[str, pa.RecordBatch]]:
-        size = max(1_024, _BLOCK // max(len(self.types), 1))
+    def _footer(self, path: str) -> FileMetaData:
+        """What the end of a file says of its row groups: read once for all of them."""
+        now = stat(path)
+        key = path, now.st_mtime_ns, now.st_size
+        last, footer = self._last_footer
+        if footer is None or last != key:
+            footer = read_metadata(path)
+            self._last_footer = key, footer
+        return footer
+
+    def _arrow(self, part: Part, names: Sequence[str] = ()) -> Iterator[tuple[str, pa.RecordBatch]]:
+        size = max(1_024, _BLOCK // max(len(names), 1))
         if part.path is None:
             for number, chunk in enumerate(self._chunks):
                 for batch in _as_arrow(chunk, number).to_batches(max_chunksize=size):
                     yield f"chunk {number}", batch
             return
-        text = [name for name, kind in self.types.items() if self._kind(kind, name) == "text"]
+        text = [name for name in names if self._kind(self.types[name], name) == "text"]
+        size = ceil(part.n_rows / max(1, ceil(part.n_rows / size)))  # batches of equal sizes
+        options = {"read_dictionary": text, "pre_buffer": False}
         try:
-            with ParquetFile(part.path, read_dictionary=text, pre_buffer=False) as file:
-                columns = list(self.types)
-                for batch in file.iter_batches(size, row_groups=[part.group], columns=columns):
+            with ParquetFile(part.path, metadata=self._footer(part.path), **options) as file:
+                for batch in file.iter_batches(
+                    max(1, size), row_groups=[part.group], columns=names, use_threads=False
+                ):
                     yield part.name, batch
         except (OSError, ValueError) as error:
             raise FileFormatError(f"{part.name} cannot be read: {_line(error)}") from error

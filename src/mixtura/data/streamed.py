@@ -23,6 +23,8 @@ from mixtura.data.schema import Schema
 from mixtura.data.source import Reader, kind_of_arrow
 from mixtura.exceptions import InvalidInputError
 
+#: Rows that are put together out of columns while they are in the cache.
+_CACHED = 4_096
 #: Numbers in the window of rows that minibatches are drawn from.
 _WINDOW = 2**23
 
@@ -265,12 +267,15 @@ class StreamedRows(LazyRows):
 
     def _blocks(self, part: int) -> Iterator[_Block]:
         """Where blocks begin, and their rows, from the beginning of a part on."""
-        start = int(self._edges[part])
+        start, names = int(self._edges[part]), [column.name for column in self._columns]
         for number in range(part, len(self._reader.parts)):
-            for _, batch in self._reader.batches([self._reader.parts[number]]):
-                values = np.empty((len(batch), len(self._columns)), self.dtype)
-                for at, column in enumerate(self._columns):
-                    values[:, at] = column.read(batch.column(column.name))
+            for _, batch in self._reader.batches([self._reader.parts[number]], names):
+                columns = [column.read(batch.column(column.name)) for column in self._columns]
+                values = np.empty((len(batch), len(columns)), self.dtype)
+                for first in range(0, len(batch), _CACHED):  # so many rows stay in a core's cache
+                    some = slice(first, first + _CACHED)
+                    for at, column in enumerate(columns):
+                        values[some, at] = column[some]
                 yield start, values
                 start += len(batch)
             if start != self._edges[number + 1]:
@@ -283,10 +288,12 @@ class StreamedRows(LazyRows):
     def _read(self, index: slice | np.ndarray) -> np.ndarray:
         if isinstance(index, slice):
             first, last, _ = index.indices(self._whole[0])
-            start, values = self._cursor.block_at(first) if first < last else (0, np.empty((0, 0)))
-            if first < last <= start + len(values):
-                return values[first - start : last - start]
-            index = np.arange(first, last)
+            pieces = [np.empty((0, self._whole[1]), self.dtype)] if first >= last else []
+            while first < last:
+                start, values = self._cursor.block_at(first)
+                pieces.append(values[first - start : last - start])
+                first = start + len(values)
+            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         order = None if (index[1:] >= index[:-1]).all() else np.argsort(index, kind="stable")
         wanted = index if order is None else index[order]
         found = np.empty((len(index), self._whole[1]), self.dtype)
