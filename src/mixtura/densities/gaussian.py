@@ -22,6 +22,8 @@ from mixtura.numerics import above, above_inverse, above_slope
 Expectation = tuple[Tensor, Callable[[Tensor, Tensor], Statistics]]
 #: What occupancies are to the largest one where they are less than the rounding of a sum.
 NEGLIGIBLE = 1e-20
+#: Parts of a chunk that a GPU sums up at the same time.
+_SIDE_BY_SIDE = 1_024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +221,23 @@ def peak_masked(holes: Holes, log_det: Tensor) -> Tensor:
     return -0.5 * (log_det + LOG_2PI * size)
 
 
+def _moments(x: Tensor, squared: Tensor, occupancy: Tensor) -> Statistics:
+    """Sums over rows by occupancies (n, K): of ones, of x (n, D), and of its squares."""
+    return {
+        "mass": occupancy.sum(0),
+        "first": _summed(x, occupancy).mT,
+        "second": _summed(squared, occupancy).mT,
+    }
+
+
+def _summed(x: Tensor, occupancy: Tensor) -> Tensor:
+    """(D, K): sums of rows (n, D) by occupancies (n, K); a GPU takes many of them side by side."""
+    if not x.is_cuda or len(x) % _SIDE_BY_SIDE:
+        return x.mT @ occupancy
+    parts = (each.unflatten(0, (_SIDE_BY_SIDE, -1)) for each in (x, occupancy))
+    return torch.einsum("snd,snk->sdk", *parts).sum(0)
+
+
 def weight_per_row(statistics: Statistics) -> Tensor:
     """(K, 1): one; or what the rows weigh on average, where `rows` (K,) says how many they are.
 
@@ -266,9 +285,19 @@ class DiagonalGaussian(Gaussian):
         return start.maximize(start._statistics_complete(x, membership))[0]
 
     def _log_prob_complete(self, x: Tensor) -> Tensor:
+        return self._log_prob_squared(x, x.square())
+
+    def _log_prob_squared(self, x: Tensor, squared: Tensor) -> Tensor:
         precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
-        linear = x @ scaled_mean.mT + constant.sum(1)
-        return torch.addmm(linear, x.square(), precision.mT, alpha=-0.5)
+        peak = constant.sum(1)
+        if x.is_cuda:  # values of a component side by side: sums over components take a fifth
+            by_component = torch.addmm(peak[:, None], scaled_mean, x.mT)
+            return by_component.addmm_(precision, squared.mT, alpha=-0.5).mT
+        return torch.addmm(peak, x, scaled_mean.mT).addmm_(squared, precision.mT, alpha=-0.5)
+
+    def _expectation_complete(self, x: Tensor) -> Expectation:
+        squared = x.square()
+        return self._log_prob_squared(x, squared), lambda share, _: _moments(x, squared, share)
 
     def _log_prob_masked(self, x: Tensor, holes: Holes) -> Tensor:
         precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
@@ -294,11 +323,7 @@ class DiagonalGaussian(Gaussian):
         return precision, scaled_mean, constant
 
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
-        return {
-            "mass": occupancy.sum(0),
-            "first": (x.mT @ occupancy).mT,
-            "second": (x.square().mT @ occupancy).mT,
-        }
+        return _moments(x, x.square(), occupancy)
 
     def _statistics_masked(
         self, x: Tensor, holes: Holes, occupancy: Tensor, scatter: Tensor

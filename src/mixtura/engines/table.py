@@ -115,7 +115,7 @@ class Table(Generic[AnyBatch]):
         """The largest value: squares and their sums stay finite."""
         return float(torch.finfo(self.dtype).max ** 0.25)
 
-    def _convert(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
+    def _convert(self, X: np.ndarray | Tensor) -> tuple[Tensor, Tensor | None]:
         """Rows on the device, zero where an entry is missing; and which entries are not."""
         step = len(X) if self.device.type == "cpu" else self.most_rows["cuda"]
         parts = [self._converted(X[at : at + step]) for at in range(0, len(X), step or 1)]
@@ -126,7 +126,7 @@ class Table(Generic[AnyBatch]):
             return x, None
         return x, torch.cat([_whole(x) if seen is None else seen for x, seen in parts])
 
-    def _converted(self, X: np.ndarray) -> tuple[Tensor, Tensor | None]:
+    def _converted(self, X: np.ndarray | Tensor) -> tuple[Tensor, Tensor | None]:
         x, farthest = self._in_units(X), self._farthest
         if x.is_cuda and self._lazy is not None and self._lazy.has_missing is False:
             return x.clamp_(-farthest, farthest).to(self.dtype), None  # without waiting for the GPU
@@ -137,14 +137,23 @@ class Table(Generic[AnyBatch]):
         x = x.clamp_(-farthest, farthest).to(self.dtype)
         return (x.masked_fill(missing, 0.0), ~missing) if missing.any() else (x, None)
 
-    def _in_units(self, X: np.ndarray) -> Tensor:
+    def _in_units(self, X: np.ndarray | Tensor) -> Tensor:
         """In the model's units, in float64 so that offsets do not eat the digits."""
-        if self.scaling.curves is not None or self.scaling.indicators is not None:
-            return torch.from_numpy(self.scaling.apply(X)).to(self.device)
+        rows = X if isinstance(X, Tensor) else self._moved(X)
+        if self._shaped:
+            return rows
         units = self.scaling.location, self.scaling.scale
         location, scale = (torch.from_numpy(each).to(self.device) for each in units)
-        rows = torch.from_numpy(_shareable(X)).to(self.device, non_blocking=True)
         return rows.sub(location).div_(scale)
+
+    def _moved(self, X: np.ndarray) -> Tensor:
+        """On the device; in the model's units already where these are more than a line."""
+        rows = self.scaling.apply(X) if self._shaped else _shareable(X)
+        return torch.from_numpy(rows).to(self.device, non_blocking=True)
+
+    @property
+    def _shaped(self) -> bool:
+        return self.scaling.curves is not None or self.scaling.indicators is not None
 
     def _absence_codes(self, X: np.ndarray, untold: np.ndarray) -> Tensor:
         """What the rows came without, where that is not known of all entries."""
@@ -172,10 +181,26 @@ class Table(Generic[AnyBatch]):
     def _rows_in_order(self, n_rows: int) -> Iterator[AnyBatch]:
         """The rows at hand, `n_rows` at a time: all, or those of this process."""
         if self._lazy is not None:
-            for at, rows in waited_for(self._lazy.chunks(n_rows)):
+            chunks = waited_for(self._lazy.chunks(n_rows))
+            for at, rows in self._moved_ahead(chunks) if self.device.type == "cuda" else chunks:
                 yield self._batch(*self._convert(rows), at)
             return
         yield from self._chunks.get(n_rows) or self._parts(n_rows)
+
+    def _moved_ahead(
+        self, chunks: Iterator[tuple[slice, np.ndarray]]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """The same rows on the GPU, which gets the next ones while it works on the last."""
+        copying, working = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
+        ahead: list[tuple[slice, Tensor]] = []
+        for at, rows in chunks:
+            with torch.cuda.stream(copying):
+                moved, there = self._moved(rows), copying.record_event()
+            moved.record_stream(working)
+            yield from ahead
+            working.wait_event(there)
+            ahead = [(at, moved)]
+        yield from ahead
 
     def _parts(self, n_rows: int) -> Iterator[AnyBatch] | list[AnyBatch]:
         """Chunks of rows in memory."""

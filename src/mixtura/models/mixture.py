@@ -122,7 +122,7 @@ class Weighted:
     def weighted(self, log_prob: Tensor) -> Tensor:
         """Component log-joint of the log densities of all components (n, ...)."""
         weight = self.log_joint_weight
-        return (log_prob + weight.flatten().to(log_prob.dtype)).view(-1, weight.shape[-1])
+        return (log_prob + weight.flatten().to(log_prob.dtype)).reshape(-1, weight.shape[-1])
 
     def by_class(self, log_joint: Tensor) -> Tensor:
         """Class log-joint (n, C) of component log-joints (n, K)."""

@@ -20,7 +20,7 @@ from mixtura.models.stack import MixtureStack
 
 def _row_by_row(log_joint: Tensor, like: Tensor) -> Tensor:
     """Values (n, K), or those of P networks (n * P, K), as (n, ...) beside parameters (..., K)."""
-    return log_joint.view(-1, *like.shape)
+    return log_joint.reshape(-1, *like.shape)
 
 
 def _posterior(mixture: Weighted, log_joint: Tensor) -> Tensor:
