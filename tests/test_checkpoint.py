@@ -12,7 +12,7 @@ from sklearn.base import clone
 from mixtura import MixtureClassifier, MixtureDensity, load
 from mixtura.engines import Engine, table
 from mixtura.exceptions import InvalidInputError, UnsupportedError
-from mixtura.solvers import EBW, EM, LBFGS, Adam
+from mixtura.solvers import EBW, EM, LBFGS, Adam, small
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*stopped")
 
@@ -88,6 +88,16 @@ def test_an_interrupted_fit_ends_with_the_same_bits(name, rows, tmp_path, comput
         record["objective"] for record in whole.history_
     ]
     assert not path.exists()
+
+
+def test_small_minibatches_are_the_same_with_a_checkpoint(rows, tmp_path, monkeypatch):
+    """They go through NumPy, whether epochs are written down or not."""
+    monkeypatch.setattr(small, "_SMALL", dict.fromkeys((False, True), 10**6))
+    model = clone(MODELS["adam"]).set_params(random_state=0)
+    whole, path = clone(model).fit(*rows), tmp_path / "run.ckpt"
+    interrupted(model, rows, path, 3)
+    resumed = clone(model).fit(*rows, checkpoint=path)
+    assert np.array_equal(resumed.means_, whole.means_)
 
 
 def test_wherever_a_crash_cuts_the_file(rows, tmp_path, rng):

@@ -166,9 +166,9 @@ def small_log_joint(mixture: Mixture, batch: Batch) -> torch.Tensor | None:
 def _is_small(
     model: Mixture | MixtureStack, engine: Engine, missing: bool, n_rows: int | None = None
 ) -> bool:
-    n_rows = engine.n_here if n_rows is None else n_rows
+    if n_rows is None:  # all of them: a fit may go on with rows elsewhere, by the same sums
+        n_rows = 0 if engine.is_recorded else engine.n_here
     few = 0 < n_rows * model.row_cost(missing) <= _SMALL[missing]
-    few &= not engine.is_recorded  # a fit may go on with rows elsewhere: the same sums are to come
     return few and engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
 
 
