@@ -96,6 +96,32 @@ def test_a_rare_class_is_not_lost_among_very_many_rows(monkeypatch):
     assert engine.merged(50).y.unique().tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("targets", [False, True], ids=["classes", "targets"])
+def test_samples_of_very_many_rows_take_no_order_of_them(targets, monkeypatch, generator):
+    """Every class has its share, no row comes twice, and all are as likely as others."""
+    monkeypatch.setattr(base, "_MANY", 100)
+    monkeypatch.setattr(base, "_AT_ONCE", 64)
+    y = np.random.default_rng(0).permutation(np.repeat([-1, 0, 1, 2], [200, 700, 99, 1]))
+    given = np.where(y < 0, np.nan, y) if targets else y.astype(np.int8)
+    X, drawn = np.arange(1_000.0)[:, None], np.zeros(1_000)
+    engine = Engine(X, given, scaling=Scaling.identity(1), device=torch.device("cpu"))
+    shares = [40, 40] if targets else [40, 35, 5, 1]
+    kind = np.minimum(y, 0) if targets else y
+    for _ in range(200):
+        place = engine.sample(40, generator).all_rows().x.flatten().long().numpy()
+        assert np.bincount(kind[place] + 1).tolist() == shares
+        assert (np.diff(place) > 0).all()
+        drawn[place] += 1
+    for label, share in enumerate(shares, -1):
+        chances = drawn[kind == label] / 200
+        expected = share / len(chances)
+        deviation = np.sqrt(expected * (1.0 - expected) / 200)
+        assert abs(chances - expected).max() <= 5 * deviation
+    place = engine.subsample(100, generator).all_rows().x.flatten()
+    assert len(place.unique()) == 100
+    assert np.array_equal(base._places(engine.labeled), np.flatnonzero(y >= 0))
+
+
 @pytest.mark.parametrize(
     ("weight", "parts"),
     [

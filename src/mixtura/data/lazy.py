@@ -70,7 +70,7 @@ class LazyRows(ABC):
         """The rows that a mask or integers choose; none is read yet."""
         index = np.flatnonzero(index) if index.dtype == bool else index
         if self._whole[0] < 2**31:
-            index = index.astype(np.int32)
+            index = index.astype(np.int32, copy=False)
         part = copy(self)
         part._order = index if self._order is None else self._order[index]
         return part

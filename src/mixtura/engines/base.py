@@ -22,6 +22,8 @@ from mixtura.engines.views import View
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
 #: Of more rows, a random sample is searched for copies.
 _SEARCHED = 100_000
+#: Of more rows, no order of all of them is made; so many are looked at together.
+_MANY, _AT_ONCE = 2**22, 2**20
 #: Numbers of copies that can be told from others, and how near to whole ones weights make them.
 _EXACT, _NEAR = 2.0**40, 1e-3
 #: Rows are of few kinds if these are fewer, or if such a share of those that repeat has several
@@ -102,12 +104,16 @@ class Engine(Table[AnyBatch]):
     @property
     def values_per_row(self) -> float:
         """Observed values of a row, copies aside, in all frames: the mean by weight, at least 1."""
-        values = self.sizes.double() * self.n_features
+        seen = torch.ones((), dtype=torch.float64, device=self.device).expand(len(self))
         if self._told_missing is not False:
             parts = [batch.missing_share() for batch in self._rows_in_order(SCAN_ROWS)]
-            values = values * (1.0 - self.joined(parts))
-        weight = self.weight.double()
-        return max(float(weight @ values / weight.sum()), 1.0)
+            seen = 1.0 - self.joined(parts)
+        each = (values.split(_AT_ONCE) for values in (self.weight, self.sizes, seen))
+        total = sum(
+            float(weight.double() @ (size.double() * self.n_features * some))
+            for weight, size, some in zip(*each, strict=True)
+        )
+        return max(total / float(self.weight.double().sum()), 1.0)
 
     def all_rows(self) -> AnyBatch:
         """One batch of all rows: for samples, which are small."""
@@ -154,6 +160,11 @@ class Engine(Table[AnyBatch]):
         y = self.y[:1] if self.y.stride() == (0,) else self.y
         return y[y >= 0].bincount().nonzero().flatten().tolist()
 
+    def label_counts(self, n_classes: int) -> Tensor:
+        """(C,) how many rows have each label, where all have one."""
+        parts = [part.bincount(minlength=n_classes) for part in self.y.split(_AT_ONCE)]
+        return torch.stack(parts).sum(0)
+
     def only(self, mask: Tensor) -> Self:
         """The rows of a mask (n,)."""
         return self if bool(mask.all()) else self.take(_places(mask))
@@ -161,6 +172,12 @@ class Engine(Table[AnyBatch]):
     def labeled_as(self, label: int) -> Self:
         """The rows of one class."""
         return self.take(_places(self.y == label))
+
+    def labeled_among(self, wanted: Tensor) -> Self:
+        """The rows whose label is wanted, of all labels (C,)."""
+        if bool(wanted.all()):
+            return self
+        return self.only(torch.cat([wanted[y.long()] for y in self.y.split(_AT_ONCE)]))
 
     def single_class(self) -> Self:
         """The same rows, all counted as class 0: what an unsupervised model sees."""
@@ -176,11 +193,12 @@ class Engine(Table[AnyBatch]):
         """At most `most` random rows."""
         if len(self) <= most:
             return self
-        keep = self._order(generator)[:most].sort().values
-        return self.take(keep.numpy())
+        return self.take(_drawn(len(self), most, generator).sort().values.numpy())
 
     def sample(self, most: int, generator: torch.Generator) -> Self:
         """About `most` labeled rows, every class its share, and as many unlabeled ones."""
+        if len(self) > _MANY:
+            return self.take(self._sampled_places(most, generator))
         if self.y.is_floating_point():
             order = self._order(generator)
             known = self.labeled.cpu()[order]
@@ -194,6 +212,36 @@ class Engine(Table[AnyBatch]):
         order = torch.randperm(len(unlabeled), generator=generator)[:most]
         index = torch.cat([*keep, unlabeled[order]]).sort().values
         return self if len(index) == len(self) else self.take(index.numpy())
+
+    def _sampled_places(self, most: int, generator: torch.Generator) -> np.ndarray:
+        """The same of very many rows: places, ascending, in memory that does not grow with them."""
+        counts = np.zeros(1, dtype=np.int64)  # of the unlabeled rows, and of each class
+        for kind in self._kinds():
+            found = np.bincount(kind, minlength=len(counts))
+            counts = found + np.pad(counts, (0, len(found) - len(counts)))
+        share = most / max(counts[1:].sum(), 1)
+        wanted = np.minimum(counts, np.maximum(2, np.ceil(counts * share)).astype(np.int64))
+        wanted[0] = min(counts[0], most)
+        ranks = [
+            np.sort(_drawn(int(count), int(some), generator).numpy())
+            for count, some in zip(counts, wanted, strict=True)
+        ]
+        start, passed, places = 0, np.zeros_like(counts), []
+        for kind in self._kinds():
+            here = np.bincount(kind, minlength=len(counts))
+            first = start + np.argsort(kind, kind="stable")
+            for own, rank, before, count in zip(
+                np.split(first, np.cumsum(here)[:-1]), ranks, passed, here, strict=True
+            ):
+                low, high = np.searchsorted(rank, [before, before + count])
+                places.append(own[rank[low:high] - before])
+            start, passed = start + len(kind), passed + here
+        return np.sort(np.concatenate(places))
+
+    def _kinds(self) -> Iterator[np.ndarray]:
+        """What rows are, some at a time: 0 without a label, else one more than the class, or 1."""
+        for y in self.y.split(_AT_ONCE):
+            yield ((~y.isnan()).to(torch.int8) if y.is_floating_point() else y + 1).cpu().numpy()
 
     def fewer_unlabeled(self, whole: Engine, most: int) -> Self:
         """The first `most` of the unlabeled rows, beside the labeled ones.
@@ -303,7 +351,25 @@ def _repetitions(weight: np.ndarray) -> np.ndarray:
 
 
 def _places(mask: Tensor) -> np.ndarray:
-    return mask.nonzero().flatten().cpu().numpy()
+    """Where a mask (n,) is true; of very many rows as small numbers."""
+    if not _MANY < len(mask) < 2**31:
+        return mask.nonzero().flatten().cpu().numpy()
+    places, done = np.empty(int(mask.sum()), dtype=np.int32), 0
+    for start, part in enumerate(mask.split(_AT_ONCE)):
+        found = part.nonzero().flatten().cpu().numpy() + start * _AT_ONCE
+        places[done : done + len(found)] = found
+        done += len(found)
+    return places
+
+
+def _drawn(count: int, some: int, generator: torch.Generator) -> Tensor:
+    """`some` of `count` places, at random; of very many, no order of all is made."""
+    if count <= max(_MANY, 8 * some):
+        kind = torch.int32 if count < 2**31 else torch.int64
+        return torch.randperm(count, generator=generator, dtype=kind)[:some]
+    drawn = torch.randint(count, (2 * some + 100,), generator=generator).numpy()
+    first = np.sort(np.unique(drawn, return_index=True)[1])[:some]
+    return torch.from_numpy(drawn[first])
 
 
 def _odds(engine: Engine) -> float:

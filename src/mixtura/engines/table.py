@@ -67,7 +67,7 @@ class Table(Generic[AnyBatch]):
         self._absent: Tensor | None = None
         if self._lazy is not None:
             whole = not self.y.is_floating_point() and self.y.stride() != (0,)
-            self.y = self.y.int() if whole else self.y
+            self.y = self.y.int() if whole and self.y.element_size() > 4 else self.y
         else:
             assert isinstance(X, np.ndarray)
             self.y, self.weight = self.y.contiguous(), self.weight.contiguous()
@@ -94,7 +94,7 @@ class Table(Generic[AnyBatch]):
     @property
     def sizes(self) -> Tensor:
         """(n,) how many densities of single frames the density of each row is made of."""
-        return torch.ones_like(self.weight)
+        return torch.ones((), dtype=self.dtype, device=self.device).expand(len(self))
 
     @property
     def _told_missing(self) -> bool | None:

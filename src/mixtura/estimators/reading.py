@@ -118,14 +118,15 @@ def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:
             f"sample_weight has shape {weight.shape}, but X has {n_rows} rows: "
             f"give one weight per row, shape ({n_rows},)."
         )
-    if not np.isfinite(weight).all() or (weight < 0).any():
+    told = weight[:1] if weight.strides == (0,) else weight  # what all rows share is kept once
+    if not np.isfinite(told).all() or (told < 0).any():
         raise InvalidInputError("sample_weight must be finite and not negative.")
-    if (weight > _MOST_WEIGHT / max(n_rows, 1)).any():
+    if (told > _MOST_WEIGHT / max(n_rows, 1)).any():
         raise InvalidInputError(
-            f"sample_weight reaches {weight.max():.3g}, and a weight counts rows: divide it by "
+            f"sample_weight reaches {told.max():.3g}, and a weight counts rows: divide it by "
             "its mean."
         )
-    if not (weight > 0).any():
+    if not (told > 0).any():
         raise InvalidInputError("sample_weight is zero for every row: nothing to fit.")
     return weight
 

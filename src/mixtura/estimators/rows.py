@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-12
 #: A mean weight of rows that is smaller hardly counts rows.
 _LITTLE = 0.1
+#: Rows that are looked at before all are.
+_GLANCE = 2**20
 #: The prior of a class that a stream has not shown yet: with one of a row or less it would already
 #: be predicted for rows between the others.
 _NEVER = 1e-100
@@ -108,7 +110,7 @@ def read_rows(
     """
     classes, codes = read_classes(estimator, X, y, estimator.unlabeled, known)
     weight = check_weight(sample_weight, len(X))
-    if (mean := weight[weight > 0].mean()) < _LITTLE:
+    if (mean := weight.mean(where=weight > 0)) < _LITTLE:
         warn(
             f"sample_weight is {mean:.3g} in the mean, and a weight counts rows: so few rows tell "
             "little. Remedy: divide the weights by their mean, unless that is meant.",
@@ -153,7 +155,7 @@ def read_classes(
     _check_given(estimator, y)
     if isinstance(y, CodedLabels):
         classes, codes = read_classes(estimator, y.values, y.values, unlabeled, known)
-        return classes, codes.astype(np.min_scalar_type(-len(classes)))[y.codes]
+        return classes, codes.astype(np.min_scalar_type(-2 * len(classes)))[y.codes]
     y = read_labels(y)
     check_consistent_length(X, y)
     if y.dtype.kind == "f":
@@ -351,10 +353,7 @@ def component_counts(n_components: Numbers | str, rows: Rows) -> list[int] | Non
         return None
     classes = rows.classes
     wanted = read_counts(n_components, classes)
-    found = [
-        distinct_rows(rows.X.values, np.flatnonzero(rows.y == label), most)
-        for label, most in enumerate(wanted)
-    ]
+    found = [_distinct_of(rows, label, most) for label, most in enumerate(wanted)]
     available = np.maximum(found, 1)
     if (wanted > available).any():
         warn(
@@ -364,6 +363,15 @@ def component_counts(n_components: Numbers | str, rows: Rows) -> list[int] | Non
             DegenerateDataWarning,
         )
     return np.minimum(wanted, available).tolist()
+
+
+def _distinct_of(rows: Rows, label: int, most: int) -> int:
+    """`distinct_rows` of a class: the first rows tell, as a rule, and all places take memory."""
+    first = np.flatnonzero(rows.y[:_GLANCE] == label)
+    found = distinct_rows(rows.X.values, first, most)
+    if found == most or len(rows.y) <= _GLANCE:
+        return found
+    return distinct_rows(rows.X.values, np.flatnonzero(rows.y == label), most)
 
 
 def distinct_rows(X: np.ndarray, index: np.ndarray, most: int) -> int:

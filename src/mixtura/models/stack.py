@@ -40,7 +40,7 @@ class Assignment:
 
     def weight(self, kind: Tensor, weight: Tensor) -> Tensor:
         """(n, P) what the rows of these kinds (n,) weigh in each problem."""
-        return weight[:, None] * self.sees.mT[kind].to(weight.dtype)
+        return weight[:, None] * self.sees.mT[kind.long()].to(weight.dtype)
 
     def total(self, kind: Tensor, weight: Tensor) -> Tensor:
         """(P,) what all rows weigh in each problem; of very many, some at a time are looked at."""

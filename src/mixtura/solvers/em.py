@@ -146,8 +146,7 @@ class _Unsettled(Generic[AnyMixture]):
             return
         self._all, self._final = self.whole()
         self._model = model.only(left)
-        rows = self._model.assignment.sees.any(0)
-        self._engine = self._engine.only(rows[self._engine.y])
+        self._engine = self._engine.labeled_among(self._model.assignment.sees.any(0))
         self._prior = None if self._prior is None else self._prior.only(left)
         self._weight, self._places = self._weight[left], self._places[left]
         self._previous, self._losses = self._previous[left], self._losses[left]

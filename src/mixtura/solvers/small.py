@@ -119,7 +119,7 @@ def small_steps(
     blocks = list[tuple[torch.Tensor, _Steps[AnyMixture]]]()
     for mask in _apart(model, engine):
         part = model if mask.all() else model.only(mask)
-        rows = engine.only(part.assignment.sees.any(0)[engine.y])
+        rows = engine.labeled_among(part.assignment.sees.any(0))
         own = prior if prior is None or mask.all() else prior.only(mask)
         steps = _steps_of(part, objective, rows, own)
         if steps is None:

@@ -142,7 +142,7 @@ class Learner:
                 stack = replace(stack, density=SideBySide.of(stack.density, kind))
             count = stack.density.location[..., 0].numel() // len(labels)  # states, too
             prior = SpreadPrior.stacked([self.prior] * len(labels), count)
-            some = engine.only(own.any(0)[engine.y])
+            some = engine.labeled_among(own.any(0))
             found = run(stack, engine=some, prior=prior)
             if isinstance(found.model.density, SideBySide):
                 plain = replace(found.model, density=found.model.density.plain())

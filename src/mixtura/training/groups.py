@@ -158,7 +158,7 @@ class Groups:
         if key in self._parts:
             return self._parts[key]
         sees = self.sees[:, list(classes)].flatten(0, 1)
-        part = self.engine.only(sees.any(0)[self.engine.y]), Assignment(sees, self.label)
+        part = self.engine.labeled_among(sees.any(0)), Assignment(sees, self.label)
         if len(self.sees) > 1:  # others may try these rows
             self._parts[key] = part
         return part
@@ -166,7 +166,7 @@ class Groups:
     def portions(self, classes: Sequence[int]) -> list[list[int]]:
         """The classes in portions that are worked on together."""
         found: list[list[int]] = [[]]
-        size = torch.bincount(self.engine.y, minlength=self.sees.shape[2])
+        size = self.engine.label_counts(self.sees.shape[2])
         rows = (self.sees.any(0) * size).sum(1).tolist()
         for each in classes:
             together = [*found[-1], each]
@@ -226,8 +226,11 @@ class Folds:
 
     def kinds(self, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
         """(n,) the kind of each row; (M,) its class; (T, M) whether a trial learns from it."""
-        kind = (self.number.to(y.device) + 1) * (n_classes + 1) + y + 1
-        every = torch.arange((int(self.number.max()) + 2) * (n_classes + 1), device=y.device)
+        number, n_rows = self.number.to(y.device), len(y)
+        if number.stride() == y.stride() == (0,):  # what all rows have in common is kept once
+            number, y = number[:1], y[:1]
+        kind = ((number + 1) * (n_classes + 1) + y + 1).expand(n_rows)
+        every = torch.arange((int(number.max()) + 2) * (n_classes + 1), device=y.device)
         fold, label = every // (n_classes + 1) - 1, every % (n_classes + 1) - 1
         return kind, label, fold != torch.tensor(self.held_out, device=y.device)[:, None]
 

@@ -133,7 +133,7 @@ class Plan:
         kind, assignment = folds.assignment(engine.y, len(self.log_prior))
         stack = MixtureStack.of([each.model for each in begun], assignment)
         prior = SpreadPrior.stacked([each.prior for each in begun], stack.layout.n_components)
-        rows = engine.with_answers(y=kind).only(assignment.sees.any(0)[kind])
+        rows = engine.with_answers(y=kind).labeled_among(assignment.sees.any(0))
         if self.unlabeled_weight and not begin:
             stack = self._shown_unlabeled(stack, prior, rows, progress)
         evidence = self._evidence(engine, folds)
