@@ -46,7 +46,7 @@ def contestants(seed: int) -> dict[str, Classifier]:
     }
 
 
-def compare(seed: int = 0) -> Iterator[tuple[str, Classifier, list[float], float]]:
+def compare(seed: int) -> Iterator[tuple[str, Classifier, list[float], float]]:
     """Name, fitted model, test errors by share of missing pixels, and seconds to fit."""
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(
@@ -127,9 +127,10 @@ def _plot_curves(curves: dict[str, list[float]], path: Path) -> Path:
     return path
 
 
-def _plot_samples(model: MixtureClassifier, path: Path, seed: int, columns: int = 12) -> Path:
+def _plot_samples(model: MixtureClassifier, path: Path, seed: int) -> Path:
     from matplotlib.figure import Figure
 
+    columns = 12
     figure = Figure(figsize=(columns * 0.6, 6.2), layout="constrained")
     grid = figure.subplots(10, columns)
     for digit, row in enumerate(grid):

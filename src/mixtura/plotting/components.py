@@ -262,10 +262,8 @@ class ComponentsDisplay(Display):
         ax = self._axes(ax, 6.5, 5.0)
         self.points_ = [self._scatter(ax, number) for number in range(-1, len(self.classes))]
         self.lines_ = list(self._outline(ax))
-        top, side = (
-            ax.inset_axes((0.0, 1.02, 1.0, 0.18), sharex=ax),
-            ax.inset_axes((1.02, 0.0, 0.18, 1.0), sharey=ax),
-        )
+        top = ax.inset_axes((0.0, 1.02, 1.0, 0.18), sharex=ax)
+        side = ax.inset_axes((1.02, 0.0, 0.18, 1.0), sharey=ax)
         self.marginals[0].draw(top)
         self.marginals[1].draw(side, flat=True)
         for beside in (top, side):

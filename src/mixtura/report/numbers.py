@@ -77,8 +77,8 @@ def write_numbers_report(
     X: ArrayLike,
     y: np.ndarray,
     *,
-    max_time: float = 60.0,
-    seed: int = 0,
+    max_time: float,
+    seed: int,
 ) -> None:
     """Write a report for targets (n, T), NaN where there is none; see the method of regressors."""
     check_report(path, max_time)

@@ -26,8 +26,8 @@ from mixtura.report.page import bar, bullets, paragraph, picture, scrolling, tit
 from mixtura.report.quality import percent
 from mixtura.report.subject import Subject, in_time
 
-#: Columns, classes, components of a class and rows that are shown.
-_COLUMNS, _CLASSES, _COMPONENTS, _ROWS = 12, 12, 4, 5
+#: Columns, classes, components of a class, words for one and rows that are shown.
+_COLUMNS, _CLASSES, _COMPONENTS, _WORDS, _ROWS = 12, 12, 4, 4, 5
 #: Rows that are explained, incomplete rows that are asked about, and points that are drawn.
 _EXPLAINED, _ASKED, _POINTS = 200, 50, 300
 #: Deviations from the mean of all rows from which a component is described by a column.
@@ -192,7 +192,7 @@ def _in_words(subject: Subject) -> Iterator[Html]:
         yield paragraph(f"The first {_CLASSES} of {len(subject.classes)} classes are described.")
 
 
-def describe(model: Fitted, names: list[str], most: int = 4) -> list[str]:
+def describe(model: Fitted, names: list[str]) -> list[str]:
     """Each component in words: how it differs from all rows together."""
     told: list[list[tuple[float, str]]] = [[] for _ in range(model.mixture.n_components)]
     found_in = *_numbers(model, names), *_categories(model, names), *_atoms(model, names)
@@ -202,7 +202,7 @@ def describe(model: Fitted, names: list[str], most: int = 4) -> list[str]:
     found = []
     for own in told:
         notable = [word for strength, word in sorted(own, reverse=True) if strength > _NOTABLE]
-        found.append("; ".join(notable[:most]) or "much like all rows together")
+        found.append("; ".join(notable[:_WORDS]) or "much like all rows together")
     return found
 
 

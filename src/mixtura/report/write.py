@@ -35,8 +35,8 @@ def write_report(
     X: ArrayLike,
     y: ArrayLike,
     *,
-    max_time: float = 60.0,
-    seed: int = 0,
+    max_time: float,
+    seed: int,
 ) -> None:
     """Write a report; see the method of classifiers."""
     check_report(path, max_time)

@@ -106,16 +106,16 @@ def _accuracy(model: MixtureNetworkClassifier, rows: Bunch) -> float:
 # -- three Gaussians -----------------------------------------------------------------------------
 
 
-def make_three_gaussians(n_rows: int = N_ROWS, seed: int = 0) -> Bunch:
+def make_three_gaussians(seed: int) -> Bunch:
     """Rows to the left and to the right of a line, in three clouds, one of them across it."""
     rng = np.random.default_rng(seed)
-    cloud = rng.integers(3, size=n_rows)
-    data = CENTERS[cloud] + DEVIATION * rng.normal(size=(n_rows, 2))
+    cloud = rng.integers(3, size=N_ROWS)
+    data = CENTERS[cloud] + DEVIATION * rng.normal(size=(N_ROWS, 2))
     return Bunch(data=data, target=(data[:, 0] > 0).astype(int), cloud=cloud)
 
 
 def _show_gaussians(report: Report) -> None:
-    rows = make_three_gaussians(seed=report.seed)
+    rows = make_three_gaussians(report.seed)
     with report.figure("gaussians", figsize=(11, 8)) as figure:
         panels = figure.subplots(len(LINKS), 2, sharex=True, sharey=True)
         for line, link in zip(panels, LINKS, strict=True):

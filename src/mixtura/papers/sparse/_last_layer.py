@@ -132,8 +132,9 @@ def _convolution(depth_in: int, depth: int, pool: int = 1) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(depth), nn.ReLU(), nn.MaxPool2d(pool))
 
 
-def photo_body(depth: int = 64) -> Body:
+def photo_body() -> Body:
     """A small residual network for 32 x 32 color images."""
+    depth = 64
     module = nn.Sequential(
         _convolution(3, depth),
         _convolution(depth, 2 * depth, 2),
