@@ -4,8 +4,9 @@ Kim and Pavlovic (2007), section 5.1: each class is a mixture of an easy and a h
 model, the base model a single one per class. The paper prints neither parameters nor sizes; ours
 are those of `make_hmm_sequences`, with which log-likelihoods are not comparable, only their order.
 On ours, one model of two states per class cannot fit both halves of it by likelihood: ML is worse
-than the paper's, and so is CML, which ends in a poor optimum when it starts there (others exist);
-boosted mixtures of it are better.
+than the paper's, and so is CML, which ends in poor optima on most draws; it starts after one step
+of EM, ten times, and the largest conditional likelihood of the training sequences is kept. Boosted
+mixtures of it are better.
 Boosted mixtures stop after four stages at most, the ensemble of classifiers after ten.
 """
 
@@ -45,6 +46,8 @@ DRAWS = 10
 N_TRAIN, N_TEST = 200, 250
 N_STATES = 2
 STAGES = {"BBN": 10, "BxML": 4, "BxCML": 4}
+#: Starts of CML: from where ML ends it mostly stays near.
+STARTS = 10
 
 
 class Outcome(NamedTuple):
@@ -68,22 +71,28 @@ def run(report: Report) -> None:
 def train(name: str, seed: int, quick: bool = False) -> Outcome:
     """Fit on one draw and test on another."""
     n_train, n_test = (30, 100) if quick else (N_TRAIN, N_TEST)
-    most = 20 if quick else 100
-    train = make_hmm_sequences(n_train, random_state=seed)
+    rows = make_hmm_sequences(n_train, random_state=seed)
     test = make_hmm_sequences(n_test, random_state=seed + 1)
+    count = STARTS if name == "CML" and not quick else 1
+    models = [_fitted(name, rows, seed + 1_000 * start, quick) for start in range(count)]
+    model = max(models, key=lambda each: _log_likelihoods(name, each, rows)[1])
+    wrong = error(model, test.data, test.target)
+    return Outcome(wrong, *_log_likelihoods(name, model, test), getattr(model, "n_stages_", 1))
+
+
+def _fitted(name: str, rows: Bunch, seed: int, quick: bool) -> SequenceMixtureClassifier:
+    most = 20 if quick else 100
     model = SequenceMixtureClassifier(
         N_STATES,
         method=MODELS[name],
         n_stages=STAGES.get(name, 1),
         solver=LBFGS(most),
-        init=EM(most),
+        init=EM(1 if name == "CML" and not quick else most),
         early_stopping=not quick,
         calibrate=not quick,
         random_state=seed,
     )
-    model.fit(train.data, train.target)
-    wrong = error(model, test.data, test.target)
-    return Outcome(wrong, *_log_likelihoods(name, model, test), getattr(model, "n_stages_", 1))
+    return model.fit(rows.data, rows.target)
 
 
 def _log_likelihoods(

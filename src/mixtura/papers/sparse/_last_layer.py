@@ -40,7 +40,12 @@ class LastLayer(NamedTuple):
 
 
 class LargeMarginLinear(nn.Linear):
-    """A linear layer whose own class must be ahead by a multiple of the angle (Liu et al. 2016)."""
+    """A linear layer whose own class must be ahead by a multiple of the angle (Liu et al. 2016).
+
+    `least` is the share of the plain logit that stays when the angle has come in.
+    """
+
+    least = 0.0
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features, bias=False)
@@ -72,7 +77,7 @@ def _lasso(layer: nn.Module, x: Tensor, labels: Tensor, done: float, n_rows: int
 
 def _margin(layer: nn.Module, x: Tensor, labels: Tensor, done: float, n_rows: int) -> Tensor:
     assert isinstance(layer, LargeMarginLinear)
-    plain = max(1.0 - 2.0 * done, 0.0)
+    plain = max(1.0 - 2.0 * done, layer.least)
     return cross_entropy(layer.with_margin(x, labels, plain), labels)
 
 

@@ -1,8 +1,11 @@
 """Sparse mixtures, Table 2 and Figure 5: the last layer of a network on image sets.
 
 Hayashi and Uchida (2021), section 4.2. All layers share network, budget and schedule, which are
-not the paper's: batches of 256, AdamW, one cycle of the learning rate, and for CIFAR-10 (a JPEG
-copy) a small residual network in place of a DenseNet. Errors in percent over several seeds.
+not the paper's: batches of 256, AdamW, one cycle of the learning rate over 20 epochs, and for
+CIFAR-10 (a JPEG copy) a small residual network in place of a DenseNet, where the mixture that is
+not sparse has 40 epochs, and the margin softmax keeps the share of the plain logit (0, 0.5 or 0.8)
+that errs least on 5,000 training images held out, after ten epochs. Errors in percent over several
+seeds.
 
 A part is named like "mnist 2-d, sparse mixture, seed 0".
 """
@@ -27,6 +30,7 @@ from mixtura.papers.report import Report
 from mixtura.papers.sparse._last_layer import (
     LAST_LAYERS,
     Body,
+    LargeMarginLinear,
     Network,
     digit_body,
     photo_body,
@@ -42,6 +46,8 @@ BATCH_SIZE = 256
 NEGLIGIBLE = 1e-3
 #: The layers whose 2-d features are drawn.
 DRAWN = ("softmax", "sparse mixture")
+#: Cells that are trained for longer than the others.
+LONGER = {("cifar10", "mixture"): 40}
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Part:
     covariance : of the mixtures.
     rate : highest learning rate. augment : train on random crops and mirror images.
     n_train, n_test : random rows to keep; all by default.
+    plain : share of the plain logit that the margin softmax keeps.
     paper : the paper's errors, in the order of LAST_LAYERS.
     """
 
@@ -72,6 +79,7 @@ class Part:
     augment: bool = False
     n_train: int | None = None
     n_test: int | None = None
+    plain: float = 0.0
     epochs: int = EPOCHS
     batch_size: int = BATCH_SIZE
 
@@ -90,6 +98,7 @@ PARTS = {
         deviation=0.2516,
         body=photo_body,
         augment=True,
+        plain=0.8,
     ),
 }
 CELLS = grid(list(LAST_LAYERS), {name: part.paper for name, part in PARTS.items()})
@@ -177,7 +186,10 @@ def train_cell(part: Part, images: Images, layer: str, seed: int) -> Outcome:
         body, size = part.body()
         width = part.width or size
         squeeze = nn.Identity() if part.width is None else nn.Linear(size, width)
-        network = Network(body, squeeze, make(width, part.covariance))
+        last = make(width, part.covariance)
+        if isinstance(last, LargeMarginLinear):
+            last.least = part.plain
+        network = Network(body, squeeze, last)
         train(
             network.to(images.x.device),
             loss,
@@ -211,7 +223,8 @@ def _sparsity(last: nn.Module) -> tuple[float, int]:
 def _show_seed(
     report: Report, part: Part, images: Images, name: str, layer: str, seed: int
 ) -> Outcome:
-    outcome = train_cell(part, images, layer, seed)
+    epochs = part.epochs if report.quick else LONGER.get((name, layer), part.epochs)
+    outcome = train_cell(replace(part, epochs=epochs), images, layer, seed)
     figures = {name: getattr(outcome, name) for name in ("error", "sparsity", "weights", "seconds")}
     report.row("seeds", part=name, head=layer, seed=seed, **figures)
     return outcome
