@@ -1,6 +1,7 @@
 """A fit that was interrupted goes on where it was, and ends with the same bits."""
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -148,6 +149,32 @@ def test_a_killed_process_leaves_what_can_go_on(rows, tmp_path):
         assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     assert path.exists()
     assert np.array_equal(clone(model).fit(*rows, checkpoint=path).means_, whole.means_)
+    assert np.array_equal(load(saved).means_, whole.means_)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+def test_a_file_that_cannot_grow_is_named(rows, tmp_path):
+    """As on a full disk: a model, and a checkpoint; what stood there before still does."""
+    model, saved, path = clone(MODELS["em"]), tmp_path / "model", tmp_path / "run.ckpt"
+    whole = model.set_params(random_state=0).fit(*rows)
+    whole.save(saved)
+    for work, name in (
+        (lambda: whole.save(saved), saved),
+        (lambda: clone(model).fit(*rows, checkpoint=path), path),
+    ):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))
+                work()
+            except OSError as error:
+                os.write(writing, str(error).encode())
+            finally:
+                os._exit(1)  # else it would run the tests that follow
+        os.waitpid(child, 0)
+        assert f"too large: '{name}'" in os.read(reading, 1_000).decode()
     assert np.array_equal(load(saved).means_, whole.means_)
 
 

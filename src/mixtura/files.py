@@ -70,6 +70,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with fresh.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(fresh, target)
+    except OSError as error:  # a full disk, say: which file it was about is not always told
+        if error.errno is None or error.filename not in (None, fresh, os.fspath(fresh)):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(target)) from error
     finally:
         fresh.unlink(missing_ok=True)
 

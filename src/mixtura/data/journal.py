@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -88,6 +89,7 @@ class Journal:
 
     def close(self, finished: bool) -> None:
         """End the fit; what has finished needs no checkpoint."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written has been told
+            self._file.close()
         if finished:
             self._path.unlink()
