@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import make_classification
+from sklearn.datasets import make_blobs, make_classification
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura import (
@@ -226,3 +226,15 @@ def test_a_loss_that_is_no_number_never_wins():
     budget = Budget(watch, train, lambda model, rows: losses[model], torch.Generator())
     found = budget.run(engine)
     assert (sizes[0], found.model) == (1000, 2)
+
+
+def test_very_many_rows_begin_with_the_model_of_a_sample(monkeypatch):
+    """Training on all rows goes on from there, and is no worse by its own objective."""
+    monkeypatch.setattr("mixtura.training.hybrid._TRAINED_FIRST", 60)
+    X, y = make_blobs(600, centers=4, cluster_std=3.0, random_state=0)
+    model = MixtureClassifier(2, density="diag", solver=LBFGS(6, tol=0.0), tradeoff=0.5)
+    model.set_params(calibrate=False, random_state=0).fit(X, y)
+    steps = [record for record in model.history_ if record["stage"] == "L-BFGS"]
+    assert [record["iteration"] for record in steps] == [*range(1, 7)] * 2
+    assert steps[-1]["objective"] < steps[6]["objective"]
+    assert model.n_iter_ == 6

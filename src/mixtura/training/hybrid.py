@@ -28,7 +28,7 @@ from mixtura.objectives import (
     log_margin,
 )
 from mixtura.progress import Progress
-from mixtura.solvers import EM, LBFGS, FitResult, Solver, SpreadPrior
+from mixtura.solvers import EM, LBFGS, Adam, FitResult, Solver, SpreadPrior
 from mixtura.solvers.base import AnyMixture
 from mixtura.training.evidence import hole_evidence, with_evidence, without_evidence
 from mixtura.training.groups import NOTHING, Folds, Groups, Recipe, fit_groups
@@ -37,6 +37,9 @@ from mixtura.training.leaves import LEAVES, leaf_start
 
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
 _MOST_TO_START = 30_000
+#: A sample that is trained on first, where rows are more than so many times as many: it takes
+#: little beside them, and all rows then begin where it ended.
+_TRAINED_FIRST, _MANY_TIMES = 100_000, 4
 #: Iterations of EM and of other solvers that are enough to see whether unlabeled rows help.
 _SHORT_EM, _SHORT = 30, 20
 
@@ -223,16 +226,18 @@ class Plan:
                 start = replace(start, model=shown)
         evidence = self._evidence(engine, Folds.none(engine))
         model, prior = self._beside(start.model, start.prior, evidence)
-        rows = self._for_solver(engine, generator)
-        result = self.solver.run(
-            model,
-            self.objective(rows),
-            rows,
-            progress,
-            generator=generator,
-            held_out=held_out,
-            prior=prior,
-        )
+        for some in [engine] if previous else self._first_some(engine, generator):
+            rows = self._for_solver(some, generator)
+            result = self.solver.run(
+                model,
+                self.objective(rows),
+                rows,
+                progress,
+                generator=generator,
+                held_out=held_out,
+                prior=prior,
+            )
+            model = result.model
         if not math.isfinite(result.objective):
             warn(
                 f"{type(self.term).__name__} was not finite in any iteration of "
@@ -267,6 +272,13 @@ class Plan:
         if isinstance(self.solver, EM) or len(engine) <= _MOST_TO_START:
             return engine
         return engine.sample(_MOST_TO_START, generator)
+
+    def _first_some(self, engine: Engine, generator: torch.Generator) -> list[Engine]:
+        """All rows; where they are very many, a sample first, whose model is where all begin."""
+        many = len(engine) > _MANY_TIMES * _TRAINED_FIRST
+        if not many or isinstance(self.solver, EM | Adam):
+            return [engine]
+        return [engine.sample(_TRAINED_FIRST, generator), engine]
 
     def _shown_unlabeled(
         self, model: AnyMixture, prior: SpreadPrior | None, engine: Engine, progress: Progress
