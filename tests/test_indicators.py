@@ -5,8 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 from scipy.stats import multivariate_normal
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import log_loss
 
 from mixtura import MixtureClassifier, load
 from mixtura.data.indicators import Indicators, quantile_knots
@@ -185,6 +187,33 @@ def test_knots_are_all_of_few_values_or_quantiles():
         np.repeat(many, count)[: -count[-1]], np.arange(1, 9) / 9, method="inverted_cdf"
     )
     np.testing.assert_array_equal(quantile_knots(many, count, 8), wanted)
+
+
+def test_zeros_that_most_rows_have_leave_knots_to_the_other_values():
+    rng = np.random.default_rng(0)
+    some = rng.exponential(size=100)
+    values, count = np.append(np.zeros(900), some), np.ones(1000)
+    wanted = np.quantile(some, np.arange(1, 8) / 8, method="inverted_cdf")
+    np.testing.assert_array_equal(quantile_knots(values, count, 8), [0.0, *wanted])
+    once, repeated = np.append(0.0, some), np.append(900.0, np.ones(100))
+    np.testing.assert_array_equal(quantile_knots(once, repeated, 8), [0.0, *wanted])
+
+
+def test_a_sum_of_curves_is_learned_as_one():
+    """Waves, folds, and amounts that most rows have none of, beside trees and the truth."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 8))
+    X[:, 7] = np.where(rng.random(4000) < 0.8, 0.0, np.exp(2.0 * X[:, 7]))
+    curves = np.sin(3.0 * X[:, :3]).sum(1) + np.abs(X[:, 3:6]).sum(1) - 2.4
+    chance = expit(2.0 * curves + 4.0 * np.sin(2.0 * np.log1p(X[:, 7])))
+    y = (rng.random(4000) < chance).astype(int)
+    model = MixtureClassifier(random_state=0).fit(X[:1000], y[:1000])
+    weights = dict(zip(model.marginals_, model.model_.blend.weights, strict=True))
+    assert max(weights, key=weights.get) == "additive"
+    trees = HistGradientBoostingClassifier(random_state=0).fit(X[:1000], y[:1000])
+    proba = [each.predict_proba(X[1000:])[:, 1] for each in (model, trees)]
+    ours, theirs, least = (log_loss(y[1000:], each) for each in (*proba, chance[1000:]))
+    assert ours - least < 0.75 * (theirs - least)
 
 
 def test_thresholds_and_values_out_of_order_tell_the_class():

@@ -18,6 +18,7 @@ from mixtura.engines import Engine
 from mixtura.estimators import blending
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
+from mixtura.selection import blend
 from mixtura.selection.blend import _PRIOR_ROWS, _SHARE, blend_weights
 from mixtura.selection.chooser import Chooser
 from mixtura.solvers import LBFGS
@@ -302,12 +303,12 @@ def test_of_many_rows_the_first_model_is_that_of_the_best_curves(monkeypatch):
         learned.append(len(engine))
         return own(plan, engine, *args, **options)
 
-    def weigh(answers, own=blending.blend_answers):
+    def weigh(answers, own=blend.blend_answers):
         weighed.append([each.y for each in answers])
         return own(answers)
 
     monkeypatch.setattr(Plan, "train", train)
-    monkeypatch.setattr(blending, "blend_answers", weigh)
+    monkeypatch.setattr(blend, "blend_answers", weigh)
     for X, kinds in ((np.exp(logs), {"power", "ranks"}), (logs, {"linear"})):
         model = MixtureClassifier(1, solver=LBFGS(3, early_stopping=True), random_state=0)
         model.fit(X, y)
@@ -332,10 +333,10 @@ def test_models_with_hardly_a_say_are_left_out(monkeypatch, rng):
     """And files and predictions know nothing of them."""
     X = np.exp(rng.normal(size=(300, 3)))
     y = (np.log(X).sum(1) > 0.0).astype(int)
-    monkeypatch.setattr(blending, "_LITTLE", 0.0)
+    monkeypatch.setattr(blend, "_LITTLE", 0.0)
     every = MixtureClassifier(random_state=0).fit(X, y)
     weights = dict(zip(every.marginals_, every.model_.blend.weights, strict=True))
-    monkeypatch.setattr(blending, "_LITTLE", 0.1)
+    monkeypatch.setattr(blend, "_LITTLE", 0.1)
     model = MixtureClassifier(random_state=0).fit(X, y)
     kept = {kind: each for kind, each in weights.items() if each >= 0.1 or kind == "linear"}
     assert 1 < len(kept) < len(weights)
@@ -347,9 +348,26 @@ def test_models_with_hardly_a_say_are_left_out(monkeypatch, rng):
     assert model.predict_set(X, 0.9).mean(0).sum() == pytest.approx(1.0, abs=0.2)
 
 
+def test_models_without_a_say_on_a_sample_do_not_learn_from_all_rows(monkeypatch):
+    rng = np.random.default_rng(0)
+    y = np.arange(4000) % 2
+    X = 1.5 * rng.normal(size=(4000, 2)) + 1.2 * y[:, None]
+    learned = []
+
+    def train(plan, engine, *args, own=Plan.train, **options):
+        learned.append(plan.name)
+        return own(plan, engine, *args, **options)
+
+    monkeypatch.setattr(Plan, "train", train)
+    monkeypatch.setattr(blend, "_LITTLE", 1.0)  # but one always has
+    model = MixtureClassifier(solver=LBFGS(3), random_state=0).fit(X, y)
+    assert (*learned,) == model.marginals_
+    assert len(learned) == 2 < sum(row["question"] == "marginals" for row in model.choice_)
+
+
 def test_a_model_beside_has_more_components(monkeypatch):
     """Where a ring lies around a class, one component per class is too few for both."""
-    monkeypatch.setattr(blending, "_LITTLE", 0.0)  # all stay
+    monkeypatch.setattr(blend, "_LITTLE", 0.0)  # all stay
     rng = np.random.default_rng(0)
     y = np.arange(80) % 2
     angle, far = rng.uniform(0, 2 * np.pi, 80), 0.3 * rng.normal(size=80) + 2.0 * y

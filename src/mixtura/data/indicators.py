@@ -111,14 +111,20 @@ class Indicators:
 
 
 def quantile_knots(values: np.ndarray, weight: np.ndarray, most: int) -> np.ndarray:
-    """Increasing knots of a column of numbers (n,): all values, if these are few, or quantiles."""
+    """Increasing knots of a column of numbers (n,): all values, if these are few, or quantiles.
+
+    Values that more rows share than there are between two knots are knots, and the others are
+    quantiles of what is left: zeros that most rows have say nothing of where the other values lie.
+    """
     seen = ~np.isnan(values)
     found, place = np.unique(values[seen], return_inverse=True)
     if len(found) <= most:
         return found
-    mass = np.cumsum(np.bincount(place, weight[seen]))
-    shares = np.arange(1, most + 1) / (most + 1)
-    return np.unique(found[np.searchsorted(mass, shares * mass[-1])])
+    mass = np.bincount(place, weight[seen])
+    shared = mass * (most + 1) > mass.sum()
+    rest, left = np.cumsum(mass[~shared]), most - int(shared.sum())
+    between = np.arange(1, left + 1) / (left + 1) * rest[-1]
+    return np.union1d(found[shared], found[~shared][np.searchsorted(rest, between)])
 
 
 def _faded(knots: Sequence[float] | np.ndarray) -> list[tuple[float, float, float]]:

@@ -14,13 +14,13 @@ from mixtura.data.curves import KINDS, Curves
 from mixtura.data.indicators import Indicators, quantile_knots
 from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine
-from mixtura.estimators.plan import INDICATORS, Decision, by_one, from_trial
+from mixtura.estimators.plan import ADDITIVE, INDICATORS, Decision, by_indicators, from_trial
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Blend, Fitted
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import anew, spawn
 from mixtura.progress import Progress
-from mixtura.selection.blend import blend_answers
+from mixtura.selection.blend import Say
 from mixtura.selection.chooser import MOST_COMPARED, Contender
 from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 #: Rows that curves are learned from, at most; share of the time left that one model may take.
 _CURVE_ROWS, _TIME = 20_000, 0.2
-#: How many indicators there may be, and knots of a column of numbers, as far as these allow.
-_MOST_COLUMNS, _KNOTS = 300, range(8, 3, -1)
+#: How many indicators there may be, and knots of a column of numbers, as far as these allow;
+#: labeled rows from which a curve per column is worth a try.
+_MOST_COLUMNS, _ENOUGH = 300, 400
+_KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1)}
 #: Iterations, and the gain that ends them, after which leaves are compared with the first model;
 #: rows that they learn from, at most.
 _GLIMPSE, _LEAF_ROWS = (12, 1e-3), 20_000
-#: A model beside the first with less weight has no say.
-_LITTLE = 0.01
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, the
 #: gain that ends them, and rows that each looks at, at most; and rows that models are asked about
 #: together, so that all see the same holes.
@@ -57,9 +57,9 @@ def curved(engine: Engine, kind: str) -> Scaling:
     With "+atoms", values that many rows share are left to probabilities.
     """
     values, weight = _values(engine)
-    if kind == INDICATORS:
+    if kind in _KNOTS:
         own, values = engine.scaling, engine.scaling.invert(values)
-        knots = _knots(engine, values, weight)
+        knots = _knots(engine, kind, values, weight)
         return own.with_indicators(Indicators.learn(values, weight, own.levels, knots))
     kind, atoms, _ = kind.partition(SUFFIX)
     levels, scaling = engine.scaling.levels, engine.scaling
@@ -82,17 +82,20 @@ def kinds_for(engine: Engine) -> list[str]:
     shared = shared_values(values, weight, levels)
     atoms = shared and n_patterns(values, shared) <= _PATTERNS
     kinds = [kind + SUFFIX if atoms else kind for kind in KINDS] if engine.n_numbers else []
-    n_knots = _n_knots(engine)
-    some = n_knots or (levels.any() and _n_indicators(engine, 0) <= _MOST_COLUMNS)
-    kinds = [*kinds, INDICATORS] if some else kinds
+    some = levels.any() and _n_indicators(engine, 0) <= _MOST_COLUMNS
+    kinds = [*kinds, INDICATORS] if some or _n_knots(engine, INDICATORS) else kinds
+    enough = int(engine.labeled.sum()) >= _ENOUGH
+    kinds = [*kinds, ADDITIVE] if enough and _n_knots(engine, ADDITIVE) else kinds
     few = len(engine) <= _LARGE and engine.n_features <= _MOST_COLUMNS
     kinds = [*kinds, LEAVES] if few else kinds
     return [*kinds, KERNELS] if len(engine) <= MOST_COMPARED else kinds
 
 
-def _knots(engine: Engine, values: np.ndarray, weight: np.ndarray) -> dict[int, np.ndarray]:
+def _knots(
+    engine: Engine, kind: str, values: np.ndarray, weight: np.ndarray
+) -> dict[int, np.ndarray]:
     """The knots of columns of numbers (n, D): all values of codes, as far as there is room."""
-    most = _n_knots(engine)
+    most = _n_knots(engine, kind)
     if not most:
         return {}
     numbers = np.flatnonzero(engine.scaling.levels == 0).tolist()
@@ -108,11 +111,11 @@ def _knots(engine: Engine, values: np.ndarray, weight: np.ndarray) -> dict[int, 
     return knots
 
 
-def _n_knots(engine: Engine) -> int:
+def _n_knots(engine: Engine, kind: str) -> int:
     """Knots per column of numbers: none where rows or columns are many, which would take long."""
     if len(engine) > _LARGE or not engine.n_numbers:
         return 0
-    fitting = (n for n in _KNOTS if _n_indicators(engine, n) <= _MOST_COLUMNS)
+    fitting = (n for n in _KNOTS[kind] if _n_indicators(engine, n) <= _MOST_COLUMNS)
     return next(fitting, 0)
 
 
@@ -136,9 +139,8 @@ def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:
 
 def _tried(decision: Decision, way: Plan) -> Trial:
     scaling = curved(decision.every, way.marginals)
-    if way.marginals == INDICATORS:
-        way = by_one(way, len(scaling.location))  # and indicators are no columns to lack
-        way = replace(way, recipe=replace(way.recipe, informative=False))
+    if way.marginals in _KNOTS:
+        way = by_indicators(way, len(scaling.location))
     chooser = decision.chooser.under(scaling)
     if way.recipe.begin != LEAVES:
         return chooser.try_out(way, "marginals", whole=decision.saw_all)
@@ -156,7 +158,7 @@ def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list
     beside = list[Trial]()
     for each in others:
         held_out, best, way = each.held_out(), decision.held_out, each.way
-        same = way.name not in (INDICATORS, KERNELS, LEAVES) and way.term == decision.plan.term
+        same = way.name not in (*_KNOTS, KERNELS, LEAVES) and way.term == decision.plan.term
         if same and held_out is not None and best is not None and held_out.surely_beats(best):
             plan = replace(way, solver=decision.plan.solver)
             engine = decision.engine.under(each.scaling)
@@ -220,41 +222,41 @@ class Ensemble:
     ) -> Ensemble:
         """All are weighed by what they say of held-out rows; where there are none, all the same.
 
-        Where there are more rows than were compared on, the others learn from those that the first
-        one was shown, and all are asked about those that it was not.
+        Who has no say is not trained. Where there are more rows than were compared on, the others
+        learn from those that the first one was shown, and all are asked about those that it was
+        not.
         """
-        models = [
-            (decision.saw_all and each.whole)
-            or _trained(each, estimator, decision, first.shown, spawn(generator), progress)
-            for each in others
-        ]
         answers = [decision.held_out, *(each.held_out() for each in others)]
+        say, heard = Say.of(answers, decision.trusts_holes).heard(others)
+        members = [
+            (
+                (decision.saw_all and each.whole)
+                or _trained(each, estimator, decision, first.shown, spawn(generator), progress),
+                each,
+            )
+            for each in heard
+        ]
         if first.held_out is not None and not decision.saw_all:
             rows, same = first.held_out.subsample(MOST_COMPARED, generator), spawn(generator)
-            units = [rows, *(rows.under(each.scaling) for each in others)]
+            units = [rows, *(rows.under(trial.scaling) for _, trial in members)]
+            models = [first.result, *(model for model, _ in members)]
             answers = [
                 Answers.of(each.model, engine, anew(same), each.evidence, _TOGETHER)
-                for each, engine in zip([first.result, *models], units, strict=True)
+                for each, engine in zip(models, units, strict=True)
             ]
-        known = [each for each in answers if isinstance(each, Answers)]
-        if decision.trusts_holes:  # and who does not look at them has not that to go by
-            known = [each.alone() for each in known]
-        weights, calibration = np.full(len(answers), 1.0 / len(answers)), Calibration()
-        calibrations: list[Calibration | None] = [None] * len(others)
-        if len(known) == len(answers):
-            weights, average = blend_answers(known)
-            calibration = average.calibration
-            calibrations = [each.calibration for each in known[1:]]
-        for each, weight in zip(others, weights[1:], strict=True):
-            each.won = weight >= min(_LITTLE, weights[1:].max())
-        members = [
-            (trained.model.to("cpu", torch.float64), each.scaling, own)
-            for trained, each, own in zip(models, others, calibrations, strict=True)
-            if each.won
-        ]
-        weights = weights[[True, *(each.won for each in others)]]
-        trials = [each for each in others if each.won]
-        return cls(trials, members, weights / weights.sum(), calibration)
+            say, members = Say.of(answers, decision.trusts_holes).heard(members)
+        trials = [trial for _, trial in members]
+        for each in others:
+            each.won = each in trials
+        return cls(
+            trials,
+            [
+                (trained.model.to("cpu", torch.float64), trial.scaling, own)
+                for (trained, trial), own in zip(members, say.own[1:], strict=True)
+            ],
+            say.weights,
+            say.average,
+        )
 
     def beside(self, first: Fitted, calibrate: bool) -> Fitted:
         """The first model, and these beside it."""

@@ -41,20 +41,22 @@ from mixtura.training.leaves import LEAVES
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
 
-#: The map that makes indicators of categories and numbers: of models beside a first one.
-INDICATORS = "indicators"
+#: The maps that make indicators of categories and numbers, where pairs of them count, and where
+#: each counts by itself, so that there may be more: of models beside a first one.
+INDICATORS, ADDITIVE = "indicators", "additive"
 _POWER, _RANKS = KINDS
 #: The units of models that are named after what their components begin with; and all models that
 #: may stand beside a first one.
 _UNITS = {LEAVES: _RANKS, KERNELS: _POWER}
-_OTHERS = (*KINDS, INDICATORS, *_UNITS)
+_OTHERS = (*KINDS, INDICATORS, ADDITIVE, *_UNITS)
 #: How columns of numbers may be mapped.
 MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", *KINDS))
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
-#: That of the conditional likelihood, which models beside the first are trained by.
-_CONDITIONAL = 0.5
+#: Those of the conditional likelihood, which models beside the first are trained by: in general,
+#: and for rules and curves, that are to tell classes apart far more than to explain rows.
+_CONDITIONAL, _RULES = 0.5, 0.1
 #: Iterations that tell which of several candidates is best, those that are left for it, those that
 #: lead from one trained mixture to another one nearby, those of a model beside the first, and those
 #: that all rows are left where a trial without some of them was the start; each ends where one
@@ -75,9 +77,8 @@ _FEW, _CALIBRATING = 100, 8
 #: How columns go together within the one component that a class has in some models beside the
 #: first: of few columns, and of more.
 _WHOLE, _PAIRS, _PAIRS_OF_MANY = 30, Full(0.1), LowRank(10, 0.1)
-#: Of leaves of trees: variances, imagined rows, the trade-off, iterations and the gain that ends
-#: them.
-_LEAF, _LEAF_ROWS, _RULES, _SHARPENING, _SHARPER = Diagonal(0.1), 1.0, 0.1, 60, 1e-4
+#: Of leaves of trees: variances, imagined rows, iterations and the gain that ends them.
+_LEAF, _LEAF_ROWS, _SHARPENING, _SHARPER = Diagonal(0.1), 1.0, 60, 1e-4
 #: Columns per label above which nothing is learned of how they go together.
 _PER_LABEL = 10
 
@@ -327,17 +328,17 @@ def ways_beside(
         if open_term and open_counts and kind.startswith(_RANKS):
             numbers = decision.engine.n_numbers
             wide = numbers > _PER_LABEL * int(decision.engine.labeled.sum())
-            way = by_one(way, numbers, None if wide else _SHARED_ROWS)
-            if wide:
-                way = replace(way, recipe=replace(way.recipe, structure=_VARIANCES))
+            shared = (_pairs(numbers), _SHARED_ROWS)
+            way = _by_one(way, *((_VARIANCES,) if wide else shared))
         if open_term and (decision.saw_all or not kind.startswith(_POWER)):
-            way = replace(way, term=Conditional(), tradeoff=_CONDITIONAL)
+            tradeoff = _RULES if kind == ADDITIVE else _CONDITIONAL
+            way = replace(way, term=Conditional(), tradeoff=tradeoff)
         ways.append(_by_leaves(way) if kind == LEAVES else _quick(estimator, way, _BESIDE))
     return ways
 
 
 def _by_leaves(way: Plan) -> Plan:
-    """Leaves of a tree, that are to tell classes apart far more than to explain rows.
+    """Leaves of a tree, by variances of few rows.
 
     Unlabeled rows are set aside: they would move leaves to where they lie.
     """
@@ -347,16 +348,25 @@ def _by_leaves(way: Plan) -> Plan:
     return way.limited(_SHARPENING, _SHARPER)
 
 
-def by_one(way: Plan, n_columns: int, imagined: float | None = None) -> Plan:
-    """One component per class, whose covariance tells how numbers and indicators go together.
+def by_indicators(way: Plan, n_columns: int) -> Plan:
+    """Over so many indicators, which are no columns to lack, by pairs of them or each by itself."""
+    way = replace(way, recipe=replace(way.recipe, informative=False))
+    if way.marginals == ADDITIVE:
+        return _by_one(way, _VARIANCES, _SHARED_ROWS)
+    return _by_one(way, _pairs(n_columns))
 
-    It is that of all classes if so many rows are imagined with it.
-    """
-    structure = _PAIRS if n_columns <= _WHOLE else _PAIRS_OF_MANY
+
+def _by_one(way: Plan, structure: Structure, imagined: float | None = None) -> Plan:
+    """One component per class; all have the same spread if so many rows are imagined with it."""
     recipe = replace(way.recipe, structure=structure)
     if imagined is not None and recipe.prior_rows is None:
         recipe = replace(recipe, prior_rows=imagined)
     return replace(way, recipe=recipe, counts=[1] * len(way.log_prior))
+
+
+def _pairs(n_columns: int) -> Structure:
+    """How numbers and indicators go together."""
+    return _PAIRS if n_columns <= _WHOLE else _PAIRS_OF_MANY
 
 
 def _more(counts: list[int], engine: Engine) -> list[int]:

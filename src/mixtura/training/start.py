@@ -27,7 +27,7 @@ from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import Assignment, MixtureStack
 
-_MOST_ROWS = 20_000
+_MOST_ROWS, _FEW_ROWS, _PER_CLUSTER = 20_000, 3_000, 256
 _MOST_FRAMES = 1_000_000
 #: Moves of the centers of k-means at most.
 _MOST_MOVES = 100
@@ -85,7 +85,8 @@ def stack_start(
     `informative` lets components also differ in which entries are absent; `own_units` measures
     distances by the deviations of these rows.
     """
-    some = engine.subsample(_MOST_ROWS, generator)
+    enough = _PER_CLUSTER * n_components * len(assignment.sees)
+    some = engine.subsample(min(max(enough, _FEW_ROWS), _MOST_ROWS), generator)
     kept = some.uniform and some.view is None  # with what follows from them
     rows = next(iter(some.chunks(len(some)))) if kept else some.all_rows()
     batch = rows.to(torch.float64)
