@@ -129,6 +129,25 @@ def test_components_grow_where_rows_shift_late(rng):
     assert np.argmin(model.drift_) == 1
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_class_that_becomes_two_clusters_later_gets_two_components(seed):
+    """Once its one component has become as wide as both together, its past may be split too."""
+    rng = np.random.default_rng(seed)
+    stream = MixtureClassifier(density="diag", objective="likelihood", random_state=seed)
+
+    def part(late, n_rows=150):
+        y = rng.integers(2, size=n_rows)
+        X = rng.normal(size=(n_rows, 2)) + np.outer(y, [0.0, 4.0])
+        X[:, 0] += np.where(late & (y == 0), rng.choice([-6.0, 6.0], size=n_rows), 0.0)
+        return X, y
+
+    for number in range(12):
+        stream.partial_fit(*part(number >= 5), classes=[0, 1], memory=300)
+    assert np.atleast_1d(stream.n_components_).tolist() == [2, 1]
+    assert sorted(stream.means_[:2, 0].round(-1).tolist()) == [-10.0, 10.0]
+    assert stream.score(*part(True, 2_000)) > 0.99
+
+
 @pytest.mark.parametrize("density", [Student(), Full(0.3), Diagonal(0.3)], ids=str)
 def test_a_stream_goes_on_with_what_auto_chose(density, iris):
     """It also has structures that are compared for some rows alone: heavy tails, few labels."""

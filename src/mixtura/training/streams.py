@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mixtura.densities import Density, Statistics
-from mixtura.densities.base import add_statistics
+from mixtura.densities.base import add_statistics, scale_statistics
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
@@ -29,6 +29,9 @@ _MOST_COMPONENTS = 16
 _AHEAD = 2
 #: Standard errors that a gain must have.
 _SURE = 2.0
+#: Mean log density that a component may lack of the best single one for its rows where its past was
+#: like them.
+_ALIKE = 0.1
 #: Share of the rows of a component that another must have for the two to be taken for one.
 _SHARED = 0.05
 
@@ -79,8 +82,7 @@ def _grown(
         further = _further(larger.settled, train, recipe, generator)
         if further is None:
             break
-        longer = {name: torch.cat([each, 0.0 * each[:1]]) for name, each in larger.past.items()}
-        larger = _Own.of(_with(larger.settled, further), longer, train)
+        larger = larger.split(further, train) if further.alike else larger.joined(further, train)
         own = larger if larger.explains_better(own, held_out, total) else own
     while own.size > 1:
         smaller = own.with_pair_as_one(train)
@@ -107,6 +109,25 @@ class _Own:
     @property
     def size(self) -> int:
         return self.settled.n_components
+
+    def joined(self, further: _Further, rows: Engine) -> _Own:
+        """With one more component, for which the past has no rows."""
+        longer = {name: torch.cat([each, 0.0 * each[:1]]) for name, each in self.past.items()}
+        return _Own.of(
+            _with(self.settled, further.pair.density.select(further.worse)), longer, rows
+        )
+
+    def split(self, further: _Further, rows: Engine) -> _Own:
+        """With a pair in place of one, whose past they share as they share its new rows."""
+        pair, own, others = further.pair, self.settled, further.others
+        share, weight = pair.log_weight.exp(), own.log_weight.exp()
+        density = Density.stack([own.density.select(others), pair.density])
+        mass = torch.cat([weight[others], weight[further.place] * share])
+        parts = scale_statistics(
+            pair.density.own_statistics(), self.past["mass"][further.place] * share
+        )
+        past = {name: torch.cat([each[others], parts[name]]) for name, each in self.past.items()}
+        return _Own.of(Mixture.single(density).with_masses(density, mass), past, rows)
 
     def explains_better(self, smaller: _Own, held_out: Engine, n_rows: float) -> bool:
         """Whether held-out rows are surely better explained than by fewer components.
@@ -143,13 +164,30 @@ def _settled(mixture: Mixture, past: Statistics, rows: Engine) -> Mixture:
     return mixture
 
 
+@dataclass(frozen=True)
+class _Further:
+    """A component that gains by being two.
+
+    Attributes
+    ----------
+    pair : the two, learned from the rows of that component alone.
+    place, others : where it stands, and where the others do.
+    worse : which of the two has the rows that the component explained worse.
+    alike : whether it explained its rows about as well as a single one can: then its past may have
+        been two, as well.
+    """
+
+    pair: Mixture
+    place: int
+    others: Tensor
+    worse: Tensor
+    alike: bool
+
+
 def _further(
     mixture: Mixture, rows: Engine, recipe: Recipe, generator: torch.Generator
-) -> Density | None:
-    """A component for some of the rows of that which gains most from being two.
-
-    Of the two it is the one whose rows the component explained worse. None: rows are too few.
-    """
+) -> _Further | None:
+    """The component that gains most from being two. None: rows are too few."""
     em, found = EM(_FEW, tol=0.0), None
     owner = rows.concat(lambda batch: mixture.log_joint(batch).argmax(1), mixture.density)
     most = 0.0
@@ -158,17 +196,22 @@ def _further(
         if len(mine) < 2 * ROWS_PER_COMPONENT:
             continue
         starts = [recipe.finished(recipe.start(mine, n, generator, True)) for n in (1, 2)]
-        one, two = (em.run(start, Likelihood(), mine, Progress()) for start in starts)
-        gain = (one.objective - two.objective) * mine.total_weight
+        one, two = (em.run(start, Likelihood(), mine, Progress()).model for start in starts)
+        alone, pair = (_log_density(each, mine) for each in (one, two))
+        gain = float((pair - alone) @ mine.weight.cpu())
         if gain > most:
-            most, found = gain, (two.model, mine, mixture.density.select(torch.tensor([k])))
+            most, found = gain, (k, two, mine, alone)
     if found is None:
         return None
-    pair, mine, before = found
-    child = mine.concat(lambda batch: pair.log_joint(batch).argmax(1), pair.density)
+    place, pair_of, mine, alone = found
+    before = mixture.density.select(torch.tensor([place]))
+    child = mine.concat(lambda batch: pair_of.log_joint(batch).argmax(1), pair_of.density)
     explained = mine.concat(lambda batch: before.log_prob(batch)[:, 0], before)
     means = [explained[child == each].mean().nan_to_num(torch.inf) for each in (0, 1)]
-    return pair.density.select(torch.tensor([int(means[1] < means[0])]))
+    worse = torch.tensor([int(means[1] < means[0])])
+    others = torch.tensor([each for each in range(mixture.n_components) if each != place])
+    alike = float((alone - explained).mean()) < _ALIKE
+    return _Further(pair_of, place, others.long(), worse, alike)
 
 
 def _with(mixture: Mixture, further: Density) -> Mixture:
