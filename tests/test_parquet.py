@@ -37,6 +37,7 @@ pa = pytest.importorskip("pyarrow")
 pd = pytest.importorskip("pandas")
 pq = pytest.importorskip("pyarrow.parquet")
 parquet = pytest.importorskip("mixtura.parquet")
+source = pytest.importorskip("mixtura.data.source")
 streamed = pytest.importorskip("mixtura.data.streamed")
 
 #: A short fit of a network; gradients through all of it are the regressor's.
@@ -115,6 +116,28 @@ def test_files_and_memory_give_the_same_model(settings, frame, files, streaming)
     assert ours.margin_bound_ == pytest.approx(theirs.margin_bound_, rel=1e-9)
     probabilities = ours.predict_proba(frame[FEATURES]), theirs.predict_proba(frame[FEATURES])
     np.testing.assert_allclose(*probabilities, 1e-9, 1e-12)
+
+
+class DataSet:
+    """Rows as Hugging Face's datasets give them: one by one, or in batches, by name."""
+
+    def __init__(self, frame):
+        self.frame = frame
+
+    def __iter__(self):
+        return iter(self.frame.to_dict("records"))
+
+    def iter(self, batch_size):
+        for start in range(0, len(self.frame), batch_size):
+            yield self.frame[start : start + batch_size].to_dict("list")
+
+
+def test_data_sets_are_read_in_batches(frame, large, monkeypatch):
+    monkeypatch.setattr(source, "_ROWS", 64)
+    given = frame[[*FEATURES, "label"]].astype({"kind": object}).replace({np.nan: None})
+    model = MixtureDensity(2, density="diag", solver=EM(2), missingness="ignore", random_state=0)
+    ours = clone(model).fit(parquet.Source(DataSet(given)), "label")
+    np.testing.assert_array_equal(ours.means_, model.fit(frame[FEATURES]).means_)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])

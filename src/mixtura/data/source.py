@@ -22,8 +22,8 @@ except ImportError:
         "Rows in files and chunks are read by pyarrow: pip install 'mixtura[parquet]'."
     ) from None
 
-#: Numbers that are read together.
-_BLOCK = 2**20
+#: Numbers that are read together, and rows of data sets that are asked for.
+_BLOCK, _ROWS = 2**20, 10_000
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class Reader:
         self.types: dict[str, pa.DataType] = {}
         self.first = ""
         listed = [given] if is_path(given) else given
+        if callable(getattr(listed, "iter", None)):
+            listed = _Batches(listed)
         if isinstance(listed, list | tuple) and listed and all(map(is_path, listed)):
             self.parts = [part for path in _found(listed) for part in self._opened(path)]
         elif iter(listed) is listed:
@@ -224,6 +226,16 @@ def _found(given: Sequence[ArrayLike]) -> list[str]:
     return found
 
 
+@dataclass(frozen=True)
+class _Batches:
+    """A data set like those of Hugging Face, many rows at a time: `iter` gives columns by name."""
+
+    given: ArrayLike
+
+    def __iter__(self) -> Iterator[ArrayLike]:
+        return iter(self.given.iter(batch_size=_ROWS))
+
+
 def _as_arrow(chunk: ArrayLike, number: int) -> pa.Table:
     if isinstance(chunk, pa.RecordBatch):
         return pa.Table.from_batches([chunk])
@@ -233,9 +245,11 @@ def _as_arrow(chunk: ArrayLike, number: int) -> pa.Table:
         return pa.Table.from_pandas(chunk, preserve_index=False)
     if isinstance(chunk, pa.Table):
         return chunk
+    if isinstance(chunk, dict):
+        return pa.table(chunk)
     raise InvalidInputError(
         f"chunk {number} is a {type(chunk).__name__}: chunks are Arrow record batches or tables, "
-        "or data frames of pandas or polars."
+        "data frames of pandas or polars, or dictionaries of columns."
     )
 
 

@@ -41,7 +41,8 @@ class Source(Openable):
     ----------
     given : a path of a Parquet file, a pattern such as `rows/*.parquet`, or a list of these; or
         whatever gives the same chunks each time it is gone through: Arrow record batches or tables,
-        data frames of pandas or polars.
+        data frames of pandas or polars, dictionaries of columns; or a data set whose
+        `iter(batch_size=...)` gives such dictionaries, as those of Hugging Face's datasets do.
     columns : names of those that are read, labels and weights included; None reads all.
     """
 
