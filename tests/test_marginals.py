@@ -325,7 +325,7 @@ def test_of_very_many_rows_equals_are_left_out(monkeypatch):
     y = np.arange(4000) % 2
     X = 1.5 * rng.normal(size=(4000, 2)) + 1.2 * y[:, None]
     model = MixtureClassifier(solver=LBFGS(3), random_state=0).fit(X, y)
-    assert model.marginals_ == ("linear", "ranks")
+    assert model.marginals_ == ("linear", "ranks", "additive")  # and no pairs of indicators
     assert [row["chosen"] for row in model.choice_ if row["marginals"] == "power"] == [False]
 
 

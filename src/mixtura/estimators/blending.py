@@ -112,8 +112,8 @@ def _knots(
 
 
 def _n_knots(engine: Engine, kind: str) -> int:
-    """Knots per column of numbers: none where rows or columns are many, which would take long."""
-    if len(engine) > _LARGE or not engine.n_numbers:
+    """Knots per column of numbers: none of many columns, or for pairs of many rows: long work."""
+    if not engine.n_numbers or (kind == INDICATORS and len(engine) > _LARGE):
         return 0
     fitting = (n for n in _KNOTS[kind] if _n_indicators(engine, n) <= _MOST_COLUMNS)
     return next(fitting, 0)
