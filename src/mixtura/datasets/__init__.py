@@ -10,11 +10,13 @@ from mixtura.datasets.generators import (
     spirals_bayes_rate,
 )
 from mixtura.datasets.loading import list_datasets, load_dataset
+from mixtura.datasets.timit import load_timit
 from mixtura.datasets.variants import mnist_variant
 
 __all__ = [
     "list_datasets",
     "load_dataset",
+    "load_timit",
     "make_checkerboard",
     "make_hmm_sequences",
     "make_lobes",
