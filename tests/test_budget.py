@@ -22,7 +22,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine
 from mixtura.progress import Progress
 from mixtura.selection.budget import Budget, warn_if_cut_short
-from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
+from mixtura.solvers import EBW, EM, LBFGS, Adam, FitResult, LinkedEM, Solver
 
 #: Seconds that the clock of these tests takes to read a row.
 SECONDS_PER_ROW = 1e-5
@@ -238,3 +238,18 @@ def test_very_many_rows_begin_with_the_model_of_a_sample(monkeypatch):
     assert [record["iteration"] for record in steps] == [*range(1, 7)] * 2
     assert steps[-1]["objective"] < steps[6]["objective"]
     assert model.n_iter_ == 6
+
+
+def test_solvers_that_go_by_minibatches_begin_with_all_rows(monkeypatch):
+    """A solver of one's own learns once, as Adam does: only full passes are many and slow."""
+    seen = []
+
+    class Own(Solver):
+        def run(self, model, objective, engine, progress, **options):
+            seen.append(len(engine))
+            return FitResult(model, 0.0, 1, True)
+
+    monkeypatch.setattr("mixtura.training.hybrid._TRAINED_FIRST", 60)
+    X, y = make_blobs(600, centers=4, random_state=0)
+    MixtureClassifier(2, density="diag", solver=Own(), calibrate=False, random_state=0).fit(X, y)
+    assert seen == [600]

@@ -216,6 +216,18 @@ def test_a_sum_of_curves_is_learned_as_one():
     assert ours - least < 0.75 * (theirs - least)
 
 
+def test_weights_are_repetitions_where_a_sum_of_curves_begins():
+    """210 rows that count twice are 420: enough for one more model."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(210, 3))
+    y = (rng.random(210) < expit(6.0 * np.sin(3.0 * X).sum(1))).astype(int)
+    once = MixtureClassifier(random_state=0).fit(X, y, sample_weight=np.full(210, 2.0))
+    twice = MixtureClassifier(random_state=0).fit(X.repeat(2, axis=0), y.repeat(2))
+    assert "additive" in once.marginals_
+    assert once.marginals_ == twice.marginals_
+    np.testing.assert_allclose(once.predict_proba(X), twice.predict_proba(X), atol=1e-5)
+
+
 def test_thresholds_and_values_out_of_order_tell_the_class():
     """The class depends on one number of five values, and on no line of it."""
     rng = np.random.default_rng(0)

@@ -84,7 +84,7 @@ def kinds_for(engine: Engine) -> list[str]:
     kinds = [kind + SUFFIX if atoms else kind for kind in KINDS] if engine.n_numbers else []
     some = levels.any() and _n_indicators(engine, 0) <= _MOST_COLUMNS
     kinds = [*kinds, INDICATORS] if some or _n_knots(engine, INDICATORS) else kinds
-    enough = int(engine.labeled.sum()) >= _ENOUGH
+    enough = float(engine.weight[engine.labeled].sum()) >= _ENOUGH  # weights count rows
     kinds = [*kinds, ADDITIVE] if enough and _n_knots(engine, ADDITIVE) else kinds
     few = len(engine) <= _LARGE and engine.n_features <= _MOST_COLUMNS
     kinds = [*kinds, LEAVES] if few else kinds

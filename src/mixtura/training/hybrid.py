@@ -28,7 +28,7 @@ from mixtura.objectives import (
     log_margin,
 )
 from mixtura.progress import Progress
-from mixtura.solvers import EM, LBFGS, Adam, FitResult, Solver, SpreadPrior
+from mixtura.solvers import EBW, EM, LBFGS, FitResult, Solver, SpreadPrior
 from mixtura.solvers.base import AnyMixture
 from mixtura.training.evidence import hole_evidence, with_evidence, without_evidence
 from mixtura.training.groups import NOTHING, Folds, Groups, Recipe, fit_groups
@@ -276,7 +276,7 @@ class Plan:
     def _first_some(self, engine: Engine, generator: torch.Generator) -> list[Engine]:
         """All rows; where they are very many, a sample first, whose model is where all begin."""
         many = len(engine) > _MANY_TIMES * _TRAINED_FIRST
-        if not many or isinstance(self.solver, EM | Adam):
+        if not many or not isinstance(self.solver, EBW | LBFGS):
             return [engine]
         return [engine.sample(_TRAINED_FIRST, generator), engine]
 
