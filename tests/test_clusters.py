@@ -6,10 +6,12 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
+from mixtura import MixtureClassifier
 from mixtura.data.scaling import Scaling
 from mixtura.densities import Diagonal
 from mixtura.engines import Engine
 from mixtura.models.stack import Assignment
+from mixtura.training import start
 from mixtura.training.start import cluster, stack_start
 
 
@@ -84,3 +86,16 @@ def test_clusters_are_kept_for_the_same_random_numbers_alone(rng):
     assert not torch.equal(first[0], other[0])
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_many_rows_clusters_see_every_class(seed, monkeypatch):
+    """Of 300 rows 20 are looked at: a class of three that had none among them had no means."""
+    monkeypatch.setattr(start, "_FEW_ROWS", 20)
+    monkeypatch.setattr(start, "_PER_CLUSTER", 1)
+    y = np.random.default_rng(seed).permutation(np.repeat([0, 1, 2], [200, 97, 3]))
+    X = np.random.default_rng(seed).normal(size=(300, 2)) + 5.0 * y[:, None]
+    model = MixtureClassifier(1, density="diag", objective="likelihood", random_state=seed)
+    wanted = [X[y == label].mean(0) for label in range(3)]
+    np.testing.assert_allclose(model.fit(X, y).means_, wanted, rtol=1e-6)
+    assert np.isfinite(MixtureClassifier(3, random_state=seed).fit(X, y).predict_proba(X)).all()

@@ -327,8 +327,9 @@ class Engine(Table[AnyBatch]):
         if y.stride() == (0,) and self.classes:  # the one class of all rows
             yield order
             return
+        own = y[order]
         for label in self.classes:
-            yield order[y[order] == label]
+            yield order[own == label]
 
     def _order(self, generator: torch.Generator) -> Tensor:
         """All places in random order, as small numbers."""

@@ -86,7 +86,8 @@ def stack_start(
     distances by the deviations of these rows.
     """
     enough = _PER_CLUSTER * n_components * len(assignment.sees)
-    some = engine.subsample(min(max(enough, _FEW_ROWS), _MOST_ROWS), generator)
+    most = min(max(enough, _FEW_ROWS), _MOST_ROWS)
+    some = engine if len(engine) <= most else engine.sample(most, generator)  # of every class
     kept = some.uniform and some.view is None  # with what follows from them
     rows = next(iter(some.chunks(len(some)))) if kept else some.all_rows()
     batch = rows.to(torch.float64)
