@@ -140,6 +140,13 @@ def test_data_sets_are_read_in_batches(frame, large, monkeypatch):
     np.testing.assert_array_equal(ours.means_, model.fit(frame[FEATURES]).means_)
 
 
+@pytest.mark.parametrize("odd", [{"u": [1.0, 2.0], "v": [3.0]}, {"u": [1.0, "x"], "v": [3.0, 4.0]}])
+def test_a_dictionary_that_is_no_table_is_named(odd):
+    chunks = [{"u": [1.0, 2.0], "v": [3.0, 4.0]}, odd]
+    with pytest.raises(InvalidInputError, match=r"chunk 1 is no table \(.*equal lengths"):
+        MixtureDensity(1).fit(parquet.Source(chunks))
+
+
 @pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
 def test_chunks_of_every_library_are_one_table(kind, frame, large):
     columns = [*FEATURES, "label"]

@@ -246,7 +246,13 @@ def _as_arrow(chunk: ArrayLike, number: int) -> pa.Table:
     if isinstance(chunk, pa.Table):
         return chunk
     if isinstance(chunk, dict):
-        return pa.table(chunk)
+        try:
+            return pa.table(chunk)
+        except pa.ArrowException as error:
+            raise InvalidInputError(
+                f"chunk {number} is no table ({_line(error)}): give it columns of equal lengths, "
+                "each of one type."
+            ) from error
     raise InvalidInputError(
         f"chunk {number} is a {type(chunk).__name__}: chunks are Arrow record batches or tables, "
         "data frames of pandas or polars, or dictionaries of columns."
