@@ -92,7 +92,9 @@ def test_not_all_models_of_an_average_trust_holes_that_tell():
     """Rows to come may lack other entries: where "auto" takes holes for signs, others do not."""
     X, labels = two_classes(80, 0)
     holes = lose(X, np.where(labels[:, None] == 0, [0.8, 0.8, 0, 0], [0, 0, 0.8, 0.8]), 1)
-    made = MixtureClassifier(1, solver=LBFGS(5), random_state=0).fit(holes, labels)
+    made = MixtureClassifier(1, solver=LBFGS(5), random_state=0)
+    with pytest.warns(AmbiguousDataWarning, match="for the same reasons"):
+        made.fit(holes, labels)
     assert made.missingness_ == "informative"
     others = [member.model.density for member in made.model_.blend.members]
     assert others
@@ -109,9 +111,11 @@ def by_design(n, seed):
 
 
 def test_all_models_of_an_average_trust_holes_that_come_by_design():
-    """And none is weighed by what it does not say."""
+    """And none is weighed by what it does not say; there is nothing to decide."""
     X, labels = by_design(120, 0)
-    made = MixtureClassifier(1, solver=LBFGS(5), random_state=0).fit(X, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AmbiguousDataWarning)
+        made = MixtureClassifier(1, solver=LBFGS(5), random_state=0).fit(X, labels)
     assert made.missingness_ == "informative"
     assert made.marginals_ == ("linear", "power", "ranks", "indicators")
     trusts = [

@@ -29,7 +29,7 @@ from mixtura.estimators.plan import MARGINALS, Decision, held_back, leaves_densi
 from mixtura.estimators.reading import opened
 from mixtura.estimators.rows import Rows
 from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
-from mixtura.exceptions import InvalidInputError, warn
+from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
@@ -320,6 +320,15 @@ class MixtureClassifier(DensityClassifier):
             self.model_ = ensemble.beside(self.model_, self.calibrate)
             others = ensemble.trials
             self.marginals_ = (plan.marginals, *(each.way.name for each in others))
+            if plan.recipe.informative and not decision.trusts_holes:
+                warn(
+                    "Which entries are missing tells classes apart in these rows. One of the "
+                    f"{len(self.marginals_)} models that are averaged goes by that; the others do "
+                    "not, since rows to come may lack entries for other reasons. Remedy: "
+                    "missingness='informative' if they will lack them for the same reasons, "
+                    "'ignore' if not.",
+                    AmbiguousDataWarning,
+                )
         shown = held_back(decision, others)
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
