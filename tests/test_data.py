@@ -47,6 +47,23 @@ def test_scaling_is_that_of_sklearn(n, rng):
     np.testing.assert_allclose(scaling.invert(scaling.apply(X)), X, 1e-12)
 
 
+def test_numbers_that_dwarf_all_others_are_told(rng):
+    """In float64 the others would be one value: a code for "missing", or a slip."""
+    X = np.column_stack(
+        [rng.normal(size=(200, 12)), np.zeros(200), np.exp(5 * rng.normal(size=200))]
+    )
+    X[0, 12] = X[0, 0] = 1e12
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Scaling.measure(X, np.ones(200))
+    X[0, :11] = 1e20
+    with pytest.warns(DegenerateDataWarning, match=r"11 column.*dwarf.*\(0, 1, .*9, \.\.\.\).*NaN"):
+        Scaling.measure(X, np.ones(200))
+    X[1:100, :11] = np.nan  # and what is not there is not counted
+    with pytest.warns(DegenerateDataWarning, match="11 column"):
+        Scaling.measure(X, np.ones(200))
+
+
 @pytest.mark.parametrize("factor", [1e-300, 1e-12, 1e12, 1e300])
 def test_scaling_takes_any_magnitude(factor, rng):
     """Units do not matter, however small or large."""

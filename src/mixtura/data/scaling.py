@@ -19,6 +19,14 @@ _LARGEST = np.finfo(np.float64).max
 _BEYOND = 3.0
 #: Bits of half a range that rounded means have.
 _GRID = 26
+#: Share of a deviation that is lost in rounding.
+_LOST = 1e-13
+#: What columns are good for, and what to do about it.
+_USELESS = "they carry no information. Remedy: drop them."
+_DWARFED = (
+    "in units of their deviation these differ by no more than rounding. Remedy: NaN for numbers "
+    "that stand for a missing value, or logarithms."
+)
 #: Digits of a deviation to which values in the user's units are found again.
 _DIGITS = 12
 
@@ -103,11 +111,14 @@ class Scaling:
         magnitude = np.maximum(np.abs(low), np.abs(high))
         constant = high / 2 - low / 2 <= 4 * np.finfo(X.dtype).eps * magnitude
         labels = np.arange(X.shape[1]) if names is None else np.asarray(names, dtype=object)
-        _warn_about_columns(labels[mass == 0], "have no observed value")
-        _warn_about_columns(labels[constant & (mass > 0)], "are constant")
+        _warn_about_columns(labels[mass == 0], "have no observed value", _USELESS)
+        _warn_about_columns(labels[constant & (mass > 0)], "are constant", _USELESS)
         fallback = np.where(magnitude > 0, magnitude, 1.0)
         location = np.where(constant, low, location)  # a mean is rounded, and a constant is not
         scale = np.where(constant, fallback, 2.0 * np.sqrt(variance) * unit)
+        if isinstance(X, np.ndarray):
+            lost = ~constant & (_middle_half(X) < _LOST * scale)
+            _warn_about_columns(labels[lost], "have numbers that dwarf all others", _DWARFED)
         return cls(location, np.maximum(scale, np.finfo(np.float64).tiny))
 
     def apply(self, X: np.ndarray) -> np.ndarray:
@@ -208,11 +219,20 @@ def nan_range(X: np.ndarray | LazyRows) -> tuple[np.ndarray, np.ndarray]:
     return np.where(seen, low, 0.0), np.where(seen, high, 0.0)
 
 
-def _warn_about_columns(labels: np.ndarray, what: str) -> None:
+def _middle_half(X: np.ndarray) -> np.ndarray:
+    """(D,) how far apart the quartiles of columns (n, D) are; infinity where they are the same."""
+    some = X[:: -(-len(X) // SCAN_ROWS)]
+    seen, found = ~np.isnan(some).all(0), np.full(X.shape[1], np.inf)
+    if seen.any():
+        with np.errstate(over="ignore"):
+            found[seen] = np.subtract(*np.nanpercentile(some[:, seen], [75.0, 25.0], axis=0))
+    return np.where(found > 0.0, found, np.inf)
+
+
+def _warn_about_columns(labels: np.ndarray, what: str, then: str) -> None:
     if len(labels):
-        names = ", ".join(map(str, labels[:10]))
+        names = ", ".join([*map(str, labels[:10]), *["..."][: len(labels) - 10]])
         warn(
-            f"{len(labels)} column(s) {what} in the training rows ({names}); they carry no "
-            "information. Remedy: drop them.",
+            f"{len(labels)} column(s) {what} in the training rows ({names}); {then}",
             DegenerateDataWarning,
         )
