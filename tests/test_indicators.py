@@ -7,10 +7,11 @@ import pytest
 import torch
 from scipy.special import expit, logsumexp
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss
 
-from mixtura import MixtureClassifier, load
+from mixtura import MixtureClassifier, load, runtime
 from mixtura.data.indicators import Indicators, quantile_knots
 from mixtura.engines import Punched
 from mixtura.solvers import LBFGS
@@ -226,6 +227,27 @@ def test_weights_are_repetitions_where_a_sum_of_curves_begins():
     assert "additive" in once.marginals_
     assert once.marginals_ == twice.marginals_
     np.testing.assert_allclose(once.predict_proba(X), twice.predict_proba(X), atol=1e-5)
+
+
+def test_units_names_files_and_precision_do_not_matter_to_a_sum_of_curves(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(420, 3))
+    X[:, 2] = np.where(rng.random(420) < 0.7, 0.0, np.exp(X[:, 2]))
+    y = (rng.random(420) < expit(6.0 * np.sin(3.0 * X[:, :2]).sum(1) + X[:, 2])).astype(int)
+    model = MixtureClassifier(1, solver=LBFGS(5), random_state=0).fit(X, y)
+    assert "additive" in model.marginals_
+    rows = np.where(rng.random((60, 3)) < 0.3, np.nan, X[:60])
+    proba = model.predict_proba(rows)
+    again = clone(model).fit(1024.0 * X, np.array(["a", "b"])[y])
+    np.testing.assert_allclose(again.predict_proba(1024.0 * rows), proba, atol=1e-8)
+    single = model.predict_proba(rows.astype(np.float32))
+    np.testing.assert_allclose(single, proba, atol=1e-5)
+    nothing = model.predict_proba(np.full((1, 3), np.nan))[0]
+    np.testing.assert_allclose(nothing, model.class_prior_, 1e-9)
+    path = tmp_path / "curves.safetensors"
+    model.save(path)
+    np.testing.assert_array_equal(load(path).predict_proba(rows), proba)
+    np.testing.assert_allclose(runtime.load(path).predict_proba(rows), proba, atol=1e-12)
 
 
 def test_thresholds_and_values_out_of_order_tell_the_class():

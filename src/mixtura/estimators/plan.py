@@ -328,8 +328,8 @@ def ways_beside(
         if open_term and open_counts and kind.startswith(_RANKS):
             numbers = decision.engine.n_numbers
             wide = numbers > _PER_LABEL * int(decision.engine.labeled.sum())
-            shared = (_pairs(numbers), _SHARED_ROWS)
-            way = _by_one(way, *((_VARIANCES,) if wide else shared))
+            shared = _by_one(way, _pairs(numbers), _SHARED_ROWS)
+            way = _by_one(way, _VARIANCES) if wide else shared
         if open_term and (decision.saw_all or not kind.startswith(_POWER)):
             tradeoff = _RULES if kind == ADDITIVE else _CONDITIONAL
             way = replace(way, term=Conditional(), tradeoff=tradeoff)
