@@ -53,7 +53,7 @@ def work(rank: int, count: int, given: str, folder: str) -> None:
     rows, stamps = Shard(share_of(given, rank, count)), list[float]()
     model = MixtureDensity(COMPONENTS, density="full", device="cpu", random_state=0)
     model.set_params(solver=EM(ITERATIONS, tol=0.0))
-    model.set_params(callbacks=[lambda record: stamps.append(time.perf_counter())])
+    model.set_callbacks(lambda record: stamps.append(time.perf_counter()))
     warnings.simplefilter("ignore")
     model.fit(rows)
     if rank == 0:

@@ -49,13 +49,13 @@ def per_iteration(X: object, y: object = None) -> tuple[float, float]:
     def note(record: object) -> None:
         stamps.append((time.perf_counter(), time.process_time()))
 
-    options = {"callbacks": [note], "random_state": 0, "device": "cpu"}
+    options = {"random_state": 0, "device": "cpu"}
     model = MixtureDensity(COMPONENTS, density="full", solver=EM(ITERATIONS, tol=0.0), **options)
     if y is not None:
         solver = LBFGS(ITERATIONS)
         model = MixtureClassifier(COMPONENTS // 2, density="diag", solver=solver, **options)
         model.set_params(tradeoff=0.5, init=EM(2, tol=0.0), calibrate=False)
-    model.set_params(missingness="ignore")
+    model.set_params(missingness="ignore").set_callbacks(note)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, y)

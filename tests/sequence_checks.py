@@ -98,7 +98,7 @@ def check_forms(estimator: SequenceClassifier) -> None:
         row[: len(sequence)] = sequence
     first, second = np.concatenate(X).T
     long = _Long(id=np.repeat(np.arange(len(X)), lengths), first=first, second=second)
-    model, turned = clone(estimator).fit(X, y), clone(estimator).set_params(channels_first=True)
+    model, turned = clone(estimator).fit(X, y), clone(estimator).set_params(layout="channels_first")
     _same_answers(model, clone(estimator).fit(padded, y), X)
     _same_answers(model, clone(estimator).fit(long, y), X)
     expected = model.predict_proba(X)

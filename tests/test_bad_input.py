@@ -10,12 +10,14 @@ from mixtura import (
     BoostedMixtureClassifier,
     MixtureClassifier,
     MixtureDensity,
+    MixtureNetworkClassifier,
     SequenceMixtureClassifier,
 )
-from mixtura.densities import DENSITIES, Auto, Diagonal, Full, LowRank, Spherical, Student
+from mixtura.densities import DENSITIES, Auto, Chain, Diagonal, Full, LowRank, Spherical, Student
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, UnsupportedError
-from mixtura.objectives import Margin
-from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, Adam
+from mixtura.objectives import Conditional, Margin
+from mixtura.sequences import Layout
+from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, Adam, Boosted
 
 
 @pytest.fixture
@@ -114,7 +116,6 @@ BAD_PARAMETERS = {
     "unlabeled_weight": [-0.1, 1.1],
     "solver": ["sgd", None, EM],
     "init": ["random", None, LBFGS()],
-    "holes": [-0.1, 0.6, np.nan],
     "max_time": [0.0, -1.0, np.nan],
     "class_prior": ["flat", 0.5],
     "class_weight": ["even", 2.0],
@@ -124,7 +125,6 @@ BAD_PARAMETERS = {
     "calibrate": ["yes"],
     "warm_start": ["yes"],
     "device": [3],
-    "callbacks": [3],
     "random_state": ["seed"],
     "verbose": [-1],
 }
@@ -133,13 +133,9 @@ BAD_GROWTH = {
     "method": ["mcmc", None],
     "multiclass": ["one_vs_rest"],
     "representation": ["shapelets", None],
-    "topology": ["circle"],
-    "durations": [0, -1, 1.5, "long", None],
-    "n_mixtures": [0, -1, 1.5, "many", None],
+    "chain": ["circle", None],
+    "layout": ["sideways", None],
     "n_stages": [0, 1.5],
-    "channels_first": ["yes"],
-    "id_column": [3, None],
-    "time_column": [3],
 }
 PAIRS = [
     (name, value) for name, values in {**BAD_PARAMETERS, **BAD_GROWTH}.items() for value in values
@@ -205,7 +201,11 @@ DENSITY_SETTINGS = {
     Student: {"scale": ["round"], "rank": RANKS, "floor": FLOORS},
     Auto: {"floor": [*FLOORS, "low"], "rank": RANKS},
 }
-OBJECTIVE_SETTINGS = {Margin: {"margin": [0.0, -1.0, np.nan, np.inf]}}
+SHARES = [-0.1, 0.6, np.nan]
+OBJECTIVE_SETTINGS = {
+    Margin: {"margin": [0.0, -1.0, np.nan, np.inf], "holes": SHARES},
+    Conditional: {"holes": SHARES},
+}
 PART_SETTINGS = [
     (role, kind, name, value)
     for role, kinds in (
@@ -240,9 +240,31 @@ def test_settings_of_parts_are_refused_before_any_work(role, kind, name, value, 
             estimator(**{each: part}).fit(X, Y)
 
 
+SEQUENCE_SETTINGS = {
+    "chain": {
+        Chain: {
+            "topology": ["circle"],
+            "durations": [0, -1, 1.5, "long", None],
+            "n_mixtures": [0, -1, 1.5, "many", None],
+        }
+    },
+    "layout": {
+        Layout: {"channels_first": ["yes"], "id_column": [3, None], "time_column": [3]},
+    },
+    "method": {Boosted: {"kind": ["bagged"], "n_stages": [0, 1.5]}},
+}
+
+
 @pytest.mark.parametrize(
     "options",
     [
+        *(
+            {role: kind(**{name: value})}
+            for role, kinds in SEQUENCE_SETTINGS.items()
+            for kind, settings in kinds.items()
+            for name, values in settings.items()
+            for value in values
+        ),
         {"init": EM(0)},
         {"density": Diagonal(0.0)},
         {"method": "margin", "solver": Adam(learning_rate=-1.0)},
@@ -255,6 +277,17 @@ def test_settings_of_parts_of_sequences_are_refused_too(options, no_work):
     sequences = list(np.repeat(X[:, None], 5, 1))
     with pytest.raises(InvalidParameterError, match="parameter of"):
         SequenceMixtureClassifier(2, **options).fit(sequences, Y)
+
+
+@pytest.mark.parametrize("name", ["objective", "method"])
+def test_holes_are_refused_where_no_rows_get_any(name, no_work):
+    """They would be left out silently."""
+    kind, shape = {
+        "objective": (MixtureNetworkClassifier, (len(Y), -1)),
+        "method": (SequenceMixtureClassifier, (len(Y), -1, 1)),
+    }[name]
+    with pytest.raises(UnsupportedError, match="holes are for MixtureClassifier"):
+        kind(2, **{name: Margin(holes=0.3)}).fit(X.reshape(shape), Y)
 
 
 def takes(estimator, name, kind):
@@ -293,7 +326,6 @@ CONTRADICTIONS = [
 GROWTH_CONTRADICTIONS = [
     ({"device": "abacus"}, InvalidInputError, "device='abacus'.*cpu"),
     ({"class_weight": {0: 0.0}}, InvalidInputError, "positive weight"),
-    ({"callbacks": [3]}, InvalidInputError, "callbacks must be functions"),
 ]
 
 
@@ -428,6 +460,14 @@ def test_objects_that_mix_types():
         MixtureClassifier().fit(X, y)
 
 
+def test_callbacks_are_functions():
+    """And what was there before stays."""
+    model = MixtureClassifier().set_callbacks(print)
+    with pytest.raises(InvalidInputError, match="callbacks must be functions"):
+        model.set_callbacks(3)
+    assert model._callbacks == (print,)
+
+
 def test_a_failed_fit_leaves_the_old_model(iris):
     """A refit that raises half-way answers as before."""
 
@@ -437,7 +477,7 @@ def test_a_failed_fit_leaves_the_old_model(iris):
     X, y = iris
     model = MixtureClassifier(1, random_state=0, objective="likelihood").fit(X, y)
     before = model.predict_proba(X)
-    model.set_params(callbacks=[fail])
+    model.set_callbacks(fail)
     with pytest.raises(RuntimeError, match="stop here"):
         model.fit(X[:, :2], np.array(["x", "y", "z"])[y])
     np.testing.assert_array_equal(model.predict_proba(X), before)

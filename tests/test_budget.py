@@ -204,7 +204,7 @@ def test_what_was_not_compared_is_said(clock):
     with pytest.warns(ConvergenceWarning, match="cut the fit short.*candidates were not all"):
         model.fit(X, y)
     calls = iter(range(10**6))
-    model.set_params(max_time=10**6, callbacks=[lambda record: next(calls) > 2])
+    model.set_params(max_time=10**6).set_callbacks(lambda record: next(calls) > 2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, y)

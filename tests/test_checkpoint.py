@@ -13,6 +13,7 @@ from sklearn.base import clone
 from mixtura import MixtureClassifier, MixtureDensity, load
 from mixtura.engines import Engine, table
 from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.objectives import Margin
 from mixtura.solvers import EBW, EM, LBFGS, Adam, small
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*stopped")
@@ -25,7 +26,7 @@ MODELS = {
         1,
         density="diag",
         tradeoff=0.5,
-        holes=0.2,
+        objective=Margin(holes=0.2),
         solver=Adam(4, 7, averaging=0.5),
         calibrate=False,
     ),
@@ -70,7 +71,7 @@ def interrupted(model, rows, path, at):
             raise Killed
 
     with pytest.raises(Killed):
-        clone(model).set_params(callbacks=[kill], random_state=0).fit(*rows, checkpoint=path)
+        clone(model).set_params(random_state=0).set_callbacks(kill).fit(*rows, checkpoint=path)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -135,7 +136,7 @@ def test_a_killed_process_leaves_what_can_go_on(rows, tmp_path):
         while True:
             whole.save(saved)
 
-    dying = clone(model).set_params(callbacks=[kill])
+    dying = clone(model).set_callbacks(kill)
     for work in (lambda: dying.fit(*rows, checkpoint=path), save_again):
         child = os.fork()
         if not child:

@@ -21,6 +21,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.densities import DiagonalGaussian, Full, LowRank, LowRankGaussian
 from mixtura.engines import Engine, Punched
 from mixtura.models.calibration import Calibration
+from mixtura.objectives import Margin
 from mixtura.progress import Progress
 from mixtura.selection.held_out import Answers, Averages
 from mixtura.solvers import EBW, EM, LBFGS, SOLVERS, Adam, LinkedEM
@@ -74,7 +75,10 @@ def test_natural_holes_stay(holey_iris, generator):
 def test_training_with_holes_changes_the_model(solver, wine):
     """The option does something with every discriminative solver, and the model stays good."""
     settings = {**FIXED, "solver": SOLVERS[solver](5), "calibrate": False, "random_state": 0}
-    plain, holed = (MixtureClassifier(holes=h, **settings).fit(*wine) for h in (0.0, 0.4))
+    plain, holed = (
+        MixtureClassifier(objective=Margin(holes=share), **settings).fit(*wine)
+        for share in (0.0, 0.4)
+    )
     assert not np.allclose(plain.means_, holed.means_)
     assert holed.score(*wine) > 0.9
 
@@ -182,7 +186,7 @@ def test_what_a_sequence_classifier_compared():
     rng = np.random.default_rng(0)
     y = np.arange(20) % 2
     X = [rng.normal(size=(6, 1)) + label * np.sin(np.arange(6.0))[:, None] for label in y]
-    settings = {"representation": "states", "n_stages": 2, "solver": EBW(2), "init": EM(2)}
+    settings = {"representation": "states", "solver": EBW(2), "init": EM(2)}
     model = SequenceMixtureClassifier("auto", **settings, random_state=0).fit(X, y)
     first, second = of_choice(model, n_states=model.n_states_)
     assert first["n_states"] == model.n_states_

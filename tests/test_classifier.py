@@ -392,11 +392,11 @@ def test_density_is_the_sum_over_classes(model, request, holey_iris):
     np.testing.assert_allclose(model.score_samples(X), expected, 1e-9)
 
 
-@pytest.mark.parametrize("standardize", [True, False])
-def test_densities_are_in_the_users_units(standardize, iris):
+@pytest.mark.parametrize("marginals", ["linear", "raw"])
+def test_densities_are_in_the_users_units(marginals, iris):
     """One full component a class: scipy's normal density of the rows of that class."""
     X, y = iris
-    model = MixtureClassifier(**PLAIN | {"density": Full(1e-9)}, standardize=standardize).fit(X, y)
+    model = MixtureClassifier(**PLAIN | {"density": Full(1e-9)}, marginals=marginals).fit(X, y)
     for c in range(3):
         rows = X[y == c]
         normal = multivariate_normal(rows.mean(0), np.cov(rows.T, bias=True))

@@ -101,7 +101,7 @@ def test_fit_says_what_it_did_and_is_the_fit_of_the_library(asked, tmp_path):
     own.fit(frame.drop(columns="flower"), frame["flower"])
     X = frame.drop(columns="flower")
     np.testing.assert_allclose(model.predict_proba(X), own.predict_proba(X), atol=1e-9)
-    assert (model.max_time, model.callbacks) == (None, None)
+    assert (model.max_time, model._callbacks) == (None, ())
 
 
 def test_fit_for_machines(asked, tmp_path):

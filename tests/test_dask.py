@@ -86,7 +86,7 @@ def test_a_worker_that_dies_is_an_error_at_once(frame, client):
 
     parts = dd.from_pandas(frame.drop(columns="weight"), npartitions=2)
     with pytest.raises(ConnectionError, match="checkpoint="):
-        fit(client, clone(MODEL).set_params(callbacks=[die_in_rank_1]), parts, "y")
+        fit(client, clone(MODEL).set_callbacks(die_in_rank_1), parts, "y")
 
 
 def test_what_a_cluster_cannot_fit_is_refused(frame):

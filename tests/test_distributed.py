@@ -91,7 +91,7 @@ def work(rank, folder, stop):
     found["refused"] = refusals(rank, X[mine], y[mine])
     if rank == 1:
         torch.save(found, f"{folder}/{rank}")
-    dying = make_model("em").set_params(callbacks=[partial(die, rank)])
+    dying = make_model("em").set_callbacks(partial(die, rank))
     with pytest.raises(ConnectionError) as error:
         dying.fit(Shard(X[mine]), y[mine], checkpoint=f"{folder}/run.ckpt")
     found["lost"] = str(error.value)

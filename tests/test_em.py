@@ -249,7 +249,7 @@ def test_a_stream_ends_where_fit_would(density, class_prior, iris):
         "objective": "likelihood",
         "class_prior": class_prior,
         "prior_rows": 0,
-        "standardize": False,
+        "marginals": "raw",
     }
     whole = MixtureClassifier(**settings).fit(X[order], y[order])
     stream = MixtureClassifier(**settings)
@@ -264,7 +264,7 @@ def test_a_class_may_join_a_stream_late(iris):
     """A class that the first parts lack is learned when it comes, and is not predicted before."""
     X, y = iris
     model = MixtureClassifier(
-        1, density="diag", objective="likelihood", prior_rows=0, standardize=False
+        1, density="diag", objective="likelihood", prior_rows=0, marginals="raw"
     )
     early, late = np.flatnonzero(y < 2), np.flatnonzero(y == 2)
     model.partial_fit(X[early], y[early], classes=[0, 1, 2])

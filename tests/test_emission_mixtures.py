@@ -10,8 +10,8 @@ from chains import make_chains, make_sequences
 from scipy.special import logsumexp, softmax
 
 from mixtura import FisherScores, SequenceDensity, SequenceMixtureClassifier, load
-from mixtura.densities import EmissionMixtures, HiddenMarkov
-from mixtura.solvers import EM, LBFGS
+from mixtura.densities import Chain, EmissionMixtures, HiddenMarkov
+from mixtura.solvers import EM, LBFGS, Boosted
 from mixtura.testing.references import dense_log_prob
 
 STATES, EACH = 2, 3
@@ -173,13 +173,15 @@ def test_states_of_two_lobes(rng, tmp_path):
     options = {"method": "ml", "init": EM(20), **QUICK}
     errors = [
         1.0
-        - SequenceMixtureClassifier(2, n_mixtures=m, **options)
+        - SequenceMixtureClassifier(2, chain=Chain(n_mixtures=m), **options)
         .fit(X[::2], y[::2])
         .score(X[1::2], y[1::2])
         for m in (1, 2)
     ]
     assert errors[1] <= 0.05 < errors[0]
-    model = SequenceDensity(1, n_states=2, n_mixtures=2, solver=EM(20), random_state=0).fit(X[20:])
+    model = SequenceDensity(
+        1, n_states=2, chain=Chain(n_mixtures=2), solver=EM(20), random_state=0
+    ).fit(X[20:])
     course = [record["objective"] for record in model.history_]  # with imagined frames
     assert len(course) > 3
     assert (np.diff(course) <= 1e-9).all()
@@ -201,14 +203,13 @@ def test_states_of_two_lobes(rng, tmp_path):
     np.testing.assert_array_equal(again.score_samples(lost), model.score_samples(lost))
 
 
-@pytest.mark.parametrize("method", ["conditional", "boosted", "adaboost"])
+@pytest.mark.parametrize("method", ["conditional", Boosted("boosted", 2), Boosted("adaboost", 2)])
 def test_every_method(method, rng):
     X, y = [*lobes(8, False, rng), *lobes(8, True, rng)], np.arange(16) // 8
     model = SequenceMixtureClassifier(
         2,
         method=method,
-        n_mixtures=2,
-        n_stages=2,
+        chain=Chain(n_mixtures=2),
         init=EM(3, tol=1.0),
         solver=LBFGS(2),
         early_stopping=False,
@@ -221,7 +222,9 @@ def test_words_and_fisher_scores(rng):
     """Each density of a state has chances of words, too."""
     words = [rng.choice(["a", "b", "c"], (9, 1)) for _ in range(5)]
     frames = [np.column_stack([rng.normal(size=9).astype(object), part]) for part in words]
-    model = SequenceDensity(1, n_states=2, n_mixtures=2, solver=EM(2, tol=9.0), random_state=0)
+    model = SequenceDensity(
+        1, n_states=2, chain=Chain(n_mixtures=2), solver=EM(2, tol=9.0), random_state=0
+    )
     lacking = frames[0].copy()
     lacking[2:4, 1], lacking[5, 0] = None, None
     filled = model.fit(frames).impute([lacking])[0]

@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from mixtura import SequenceDensity, SequenceMixtureClassifier, load
 from mixtura.datasets import make_hmm_sequences
-from mixtura.densities import Density, HiddenMarkov
+from mixtura.densities import Chain, Density, HiddenMarkov
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.fitted import in_deviations
 from mixtura.selection import typical
@@ -337,14 +337,16 @@ def test_states_that_last_five_frames(tmp_path):
     X = alternating(20, lambda: 5) + alternating(20, lambda: rng.geometric(0.2))
     y = np.arange(40) // 20
     model = SequenceMixtureClassifier(
-        2, method="ml", durations=6, calibrate=False, init=EM(20), **QUICK
+        2, method="ml", chain=Chain(durations=6), calibrate=False, init=EM(20), **QUICK
     ).fit(X[::2], y[::2])
-    plain = clone(model).set_params(durations=1).fit(X[::2], y[::2])
+    plain = clone(model).set_params(chain__durations=1).fit(X[::2], y[::2])
     assert model.score(X[1::2], y[1::2]) >= 0.95 > plain.score(X[1::2], y[1::2])
     model.save(tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict_proba(X[1::2]), model.predict_proba(X[1::2]))
-    density = SequenceDensity(1, n_states=2, durations=6, solver=EM(20), **QUICK).fit(X[:20])
+    density = SequenceDensity(1, n_states=2, chain=Chain(durations=6), solver=EM(20), **QUICK).fit(
+        X[:20]
+    )
     begun = [part[:8] for part in X[:3]]  # three frames of the second state
     coming = density.forecast(begun, steps=3)
     assert (coming.mean[:, :2, 0] > 3.0).all()
@@ -396,11 +398,13 @@ def test_thresholds_hold_for_new_sequences():
 def test_no_more_durations_than_frames():
     """Of the longest sequence of training: what is beyond was never seen, and takes memory."""
     X = [np.array([[0.0], [1.0], [0.5]]), np.array([[1.0]])] * 6
-    model = SequenceDensity(1, n_states=2, durations=10**6, solver=EM(3, tol=9.0), **QUICK).fit(X)
+    model = SequenceDensity(
+        1, n_states=2, chain=Chain(durations=10**6), solver=EM(3, tol=9.0), **QUICK
+    ).fit(X)
     chain = model.mixture_.density
     assert chain.n_phases == 3
     free = 1 + 2 * 3 + 2 * 2  # a start, leaving two states, means and variances
     assert [chain.n_parameters, replace(chain, left_to_right=True).n_parameters] == [free, free - 4]
     options = {"method": "ml", "calibrate": False, "init": EM(3, tol=9.0), **QUICK}
-    both = SequenceMixtureClassifier(2, durations=10**6, **options).fit(X, [0, 1] * 6)
+    both = SequenceMixtureClassifier(2, chain=Chain(durations=10**6), **options).fit(X, [0, 1] * 6)
     assert both.predict_proba([[0.0] * 9]).shape == (1, 2)

@@ -245,7 +245,7 @@ def test_the_density_answers_what_densities_do(flowers):
 def test_what_the_density_lacks_is_said(model, flowers):
     """Extended Baum-Welch and linked EM need closed forms; no work is done before that."""
     begun = []
-    model = clone(model).set_params(density=example("density")(), callbacks=[begun.append])
+    model = clone(model).set_params(density=example("density")()).set_callbacks(begun.append)
     with pytest.raises(UnsupportedError, match=r"closed-form updates, and density=Logistic.* has"):
         model.fit(*flowers)
     assert not begun

@@ -229,7 +229,7 @@ def steps():
     for each, label in zip(X, y, strict=True):
         each[len(each) // 2 :, 0] += 3.0 + 2.0 * label
     model = SequenceMixtureClassifier(
-        n_states=2, representation="states", random_state=0, method="ml", topology="left_to_right"
+        n_states=2, representation="states", random_state=0, method="ml", chain="left_to_right"
     )
     return X, y, model.fit(X, y)
 

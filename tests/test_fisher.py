@@ -25,7 +25,7 @@ from mixtura import (
 from mixtura.datasets import make_hmm_sequences
 from mixtura.densities import LowRank
 from mixtura.exceptions import NoDensityError, UnsupportedError
-from mixtura.solvers import EM
+from mixtura.solvers import EM, Boosted
 
 PLAIN = {"early_stopping": False, "calibrate": False, "random_state": 0}
 ML = SequenceMixtureClassifier(2, method="ml", init=EM(5), **PLAIN)
@@ -46,8 +46,8 @@ MODELS = {
     "one component": MixtureClassifier(1, density="diag", objective="likelihood"),
     "boosted": BoostedMixtureClassifier(density="diag", n_stages=2, **PLAIN),
     "hidden Markov": ML,
-    "left to right": clone(ML).set_params(topology="left_to_right", density="full"),
-    "boosted sequences": clone(ML).set_params(method="boosted", n_stages=2),
+    "left to right": clone(ML).set_params(chain="left_to_right", density="full"),
+    "boosted sequences": clone(ML).set_params(method=Boosted(n_stages=2)),
 }
 
 

@@ -112,7 +112,8 @@ def test_trials_do_not_call_the_users_callbacks(rng, monkeypatch):
     X = rng.normal(size=(30, 1)) + 0.5 * rng.normal(size=(30, 6))
     calls = {"full": [], "low_rank": [], "auto": []}
     for density, heard in calls.items():
-        model = MixtureImputer(1, density=density, callbacks=[heard.append], **PLAIN).fit(X)
+        model = MixtureImputer(1, density=density, **PLAIN)
+        model.set_callbacks(heard.append).fit(X)
     fits = ["full", *({model.density_} - {"full"})]
     assert len(calls["auto"]) == sum(len(calls[each]) for each in fits) > 0
 

@@ -28,6 +28,7 @@ from mixtura.densities.product import hole_patterns
 from mixtura.engines import engine_of
 from mixtura.exceptions import AmbiguousDataWarning
 from mixtura.models.stack import Assignment
+from mixtura.objectives import Conditional
 from mixtura.selection.design import lacks_by_design
 from mixtura.selection.held_out import Losses
 from mixtura.solvers import EBW, EM, LBFGS, LinkedEM
@@ -434,10 +435,10 @@ def test_numbers_alone_may_have_holes_that_tell():
 def test_holes_that_training_punches_are_not_learned():
     """Holes that training punches do not make absence likelier."""
     table, labels = make_frame(holes=0.0)
-    settings = QUICK | {"missingness": "informative", "objective": "conditional"}
-    made = MixtureClassifier(
-        1, holes=0.5, solver=EBW(4), calibrate=False, random_state=0, **settings
-    ).fit(table, labels)
+    settings = QUICK | {"missingness": "informative", "objective": Conditional(holes=0.5)}
+    made = MixtureClassifier(1, solver=EBW(4), calibrate=False, random_state=0, **settings).fit(
+        table, labels
+    )
     holes = made.mixture_.density.parts[-1]
     assert isinstance(holes, HolePattern)
     assert holes.levels == (2,) * 4

@@ -89,7 +89,7 @@ def test_a_warm_start_of_a_classifier_needs_the_same_view_of_holes():
 def test_a_stream_ends_where_fit_would():
     """One component a class, complete rows: parts of any size add up to the whole."""
     table, labels = make_frame(holes=0.0)
-    settings = QUICK | {"prior_rows": 0, "standardize": False, "density": Diagonal(1e-9)}
+    settings = QUICK | {"prior_rows": 0, "marginals": "raw", "density": Diagonal(1e-9)}
     whole = MixtureClassifier(1, **settings).fit(table, labels)
     stream = MixtureClassifier(1, **settings)
     for part in np.split(np.arange(len(labels)), [50, 57, 90]):

@@ -335,7 +335,7 @@ def test_a_stream_reaches_as_far_as_all_its_rows(wine):
     with_one.fit(np.vstack([X, 1e3 * X[:1]]), np.append(y, y[0]), weight)
     without = MixtureClassifier(1, density="diag", objective="likelihood", random_state=0).fit(X, y)
     np.testing.assert_array_equal(with_one.model_.reach, without.model_.reach)
-    plain = MixtureClassifier(1, density="diag", standardize=False, random_state=0).fit(X, y)
+    plain = MixtureClassifier(1, density="diag", marginals="raw", random_state=0).fit(X, y)
     assert np.isinf(plain.model_.reach).all()
 
 

@@ -120,7 +120,7 @@ def test_bad_settings_are_refused(model, parts, message, iris):
     """By name, as those of estimators are; before any work is done."""
     begun = []
     with pytest.raises(InvalidParameterError, match=message):
-        model(callbacks=[begun.append], **parts).fit(*iris)
+        model(**parts).set_callbacks(begun.append).fit(*iris)
     assert not begun
 
 

@@ -154,7 +154,7 @@ def test_poor_data_with_every_structure(name, density):
 def test_poor_data_without_standardizing(name):
     """The user's units as they are, however unfortunate."""
     rows, y, _ = POOR[name]
-    model = MixtureClassifier(standardize=False, solver=LBFGS(3), random_state=0)
+    model = MixtureClassifier(marginals="raw", solver=LBFGS(3), random_state=0)
     assert_sound(fit_quietly(model, rows, y), rows)
 
 
@@ -162,7 +162,7 @@ def test_poor_data_without_standardizing(name):
 def test_offsets_do_not_eat_variances(density, iris):
     """Whatever the units."""
     X, y = iris[0] + 1e8, iris[1]
-    options = {"objective": "likelihood", "prior_rows": 0, "standardize": False}
+    options = {"objective": "likelihood", "prior_rows": 0, "marginals": "raw"}
     model = MixtureClassifier(1, density=density, **options).fit(X, y)
     for label, found in enumerate(model.covariances_):
         variance = np.maximum(X[y == label].var(0), 0.01)

@@ -5,6 +5,7 @@ import re
 import warnings
 
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura import MixtureClassifier, MixtureDensity, progress
@@ -15,13 +16,14 @@ from mixtura.solvers import EBW, EM, LBFGS, Adam
 STAGES = {"em": "EM", "ebw": "EBW", "adam": "Adam", "lbfgs": "L-BFGS"}
 
 
-def fit(name, data, max_iter=4, **options):
+def fit(name, data, *callbacks, max_iter=4, **options):
     """A short fit by the given solver, warnings about its shortness left out."""
     objective = "likelihood" if name == "em" else "conditional"
     solvers = {"em": EM(max_iter, tol=0.0), "ebw": EBW(max_iter)}
     solvers |= {"adam": Adam(max_iter), "lbfgs": LBFGS(max_iter)}
     options |= {"density": "diag", "calibrate": False, "random_state": 0}
     model = MixtureClassifier(2, objective=objective, solver=solvers[name], **options)
+    model.set_callbacks(*callbacks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return model.fit(*data)
@@ -68,7 +70,7 @@ def test_validation_is_recorded(iris):
 def test_callbacks_see_every_record(solver, iris):
     """In order, and each the same as in the history."""
     first, second = [], []
-    model = fit(solver, iris, callbacks=[first.append, second.append])
+    model = fit(solver, iris, first.append, second.append)
     assert first == second == model.history_
 
 
@@ -76,7 +78,7 @@ def test_callbacks_see_every_record(solver, iris):
 def test_a_callback_can_stop(solver, iris):
     """True ends training after that iteration; the model is usable."""
     stop = lambda record: record["stage"] == STAGES[solver] and record["iteration"] == 2  # noqa: E731
-    model = fit(solver, iris, max_iter=50, callbacks=[stop])
+    model = fit(solver, iris, stop, max_iter=50)
     assert model.n_iter_ == 2
     assert not model.converged_
     assert model.score(*iris) > 0.9
@@ -89,13 +91,9 @@ def test_a_callback_can_stop_em(iris):
     with pytest.warns(ConvergenceWarning):
         quiet.fit(iris[0])
     with pytest.warns(ConvergenceWarning):
-        model = MixtureDensity(
-            3, random_state=0, solver=em, callbacks=[lambda r: r["iteration"]]
-        ).fit(iris[0])
+        model = clone(quiet).set_callbacks(lambda r: r["iteration"]).fit(iris[0])
     assert model.n_iter_ == quiet.n_iter_
-    model = MixtureDensity(
-        3, random_state=0, solver=em, callbacks=[lambda r: r["iteration"] == 3]
-    ).fit(iris[0])
+    model = clone(clone(quiet).set_callbacks(lambda r: r["iteration"] == 3)).fit(iris[0])
     assert model.n_iter_ == 3
     assert not model.converged_
 
@@ -175,10 +173,10 @@ def test_an_error_takes_the_bar_down(iris):
         raise RuntimeError("the callback failed")
 
     with pytest.raises(RuntimeError, match="the callback failed"):
-        fit("lbfgs", iris, verbose=1, callbacks=[fail])
+        fit("lbfgs", iris, fail, verbose=1)
     assert not console._live_stack
     with pytest.raises(RuntimeError, match="the callback failed"):
-        MixtureDensity(2, verbose=1, callbacks=[fail]).fit(iris[0])
+        MixtureDensity(2, verbose=1).set_callbacks(fail).fit(iris[0])
     assert not console._live_stack
 
 

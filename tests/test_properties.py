@@ -29,7 +29,7 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.densities import LowRank
-from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
+from mixtura.solvers import EBW, EM, LBFGS, Adam, Boosted, LinkedEM
 
 LONG = "MIXTURA_FUZZ" in os.environ
 thorough = settings(
@@ -63,7 +63,7 @@ TABLES = {
     "holes as signs": lambda: MixtureClassifier(
         density="diag", missingness="informative", **SINGLE
     ),
-    "as they come": lambda: MixtureClassifier(density="diag", standardize=False, **SINGLE),
+    "as they come": lambda: MixtureClassifier(density="diag", marginals="raw", **SINGLE),
     "mixture": lambda: MixtureClassifier(**IN_LITTLE_TIME),
     "density": lambda: MixtureDensity(**SHORT_EM),
     "thin density": lambda: MixtureDensity(2, density="low_rank", **SHORT_EM),
@@ -99,12 +99,12 @@ TABLES = {
 }
 CHAINS = {
     "hidden": lambda: SequenceMixtureClassifier(2, method="ml", **SHORT_CHAIN),
-    "boosted": lambda: SequenceMixtureClassifier(2, method="boosted", n_stages=2, **SHORT_CHAIN),
+    "boosted": lambda: SequenceMixtureClassifier(2, method=Boosted(n_stages=2), **SHORT_CHAIN),
     "pairs": lambda: SequenceMixtureClassifier(
         1, method="ml", multiclass="pairwise", **SHORT_CHAIN
     ),
     "left to right": lambda: SequenceMixtureClassifier(
-        2, method="conditional", topology="left_to_right", **SHORT_CHAIN
+        2, method="conditional", chain="left_to_right", **SHORT_CHAIN
     ),
     "sequences": lambda: SequenceMixtureClassifier(**IN_LITTLE_TIME),
     "fisher": lambda: FisherScores(SequenceMixtureClassifier(2, method="ml", **SHORT_CHAIN)),

@@ -330,7 +330,7 @@ def test_searches(rows):
     ],
 )
 def test_structures(density, topology, holed):
-    model = SequenceDensity(2, n_states=2, density=density, topology=topology, **QUICK).fit(holed)
+    model = SequenceDensity(2, n_states=2, density=density, chain=topology, **QUICK).fit(holed)
     scores = model.score_frames(holed)
     np.testing.assert_allclose(
         [np.nansum(s) for s in scores], model.score_samples(holed), 1e-8, 1e-12
@@ -350,7 +350,8 @@ def test_what_is_said_along_the_way(rows):
     with pytest.warns(ConvergenceWarning, match="raise max_iter"):
         SequenceDensity(1, n_states=2, solver=EM(1), random_state=0).fit(rows.data)
     seen = []
-    watched = SequenceDensity(1, n_states=2, callbacks=[seen.append], **QUICK).fit(rows.data)
+    watched = SequenceDensity(1, n_states=2, **QUICK).set_callbacks(seen.append)
+    watched.fit(rows.data)
     assert len(seen) == len(watched.history_) == watched.n_iter_
     with pytest.warns(ConvergenceWarning, match="max_time"):
         SequenceDensity(max_time=1e-3, random_state=0).fit(rows.data)

@@ -10,6 +10,7 @@ from mixtura.data.lazy import is_memory_mapped
 from mixtura.datasets import make_hmm_sequences
 from mixtura.distributed import Shard
 from mixtura.exceptions import InvalidInputError, UnsupportedError
+from mixtura.sequences import Layout
 
 pd = pytest.importorskip("pandas")
 Source = pytest.importorskip("mixtura.parquet").Source
@@ -41,7 +42,7 @@ def path(data, tmp_path):
 
 
 def quick(**options):
-    return SequenceMixtureClassifier(2, time_column="at", random_state=0, **options)
+    return SequenceMixtureClassifier(2, layout=Layout(time_column="at"), random_state=0, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"method": "ml"}])
@@ -66,7 +67,7 @@ def test_frames_stay_in_a_file(path):
 
 def test_densities_and_chunks(data, path):
     table = data[["id", "at", "x", "y"]]
-    density = SequenceDensity(2, n_states=2, time_column="at", random_state=0)
+    density = SequenceDensity(2, n_states=2, layout=Layout(time_column="at"), random_state=0)
     names = ["id", "at", "x", "y"]
     expected = density.fit(table).score_samples(table)
     found = density.fit(Source(path, columns=names)).score_samples(path)

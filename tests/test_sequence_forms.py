@@ -11,7 +11,7 @@ from sklearn.model_selection import GroupKFold, cross_val_score
 from mixtura import SequenceDensity, SequenceMixtureClassifier, load
 from mixtura.data.sequence_input import per_sequence
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError
-from mixtura.sequences import Sequences, from_long, from_panel, with_slopes
+from mixtura.sequences import Layout, Sequences, from_long, from_panel, with_slopes
 from mixtura.solvers import EM
 
 pd = pytest.importorskip("pandas")
@@ -134,7 +134,7 @@ def test_draws_have_the_form_of_the_training_sequences(tmp_path):
         same(again.split(), from_panel(model.sample(4, lengths=[2, 3, 1, 2], random_state=0)[0]))
     drawn, _ = SequenceDensity(1, **QUICK).fit(padded()).sample(2, lengths=3)
     assert drawn.shape == (2, 3, 2)
-    first = SequenceDensity(1, channels_first=True, **QUICK).fit([part.T for part in parts()])
+    first = SequenceDensity(1, layout="channels_first", **QUICK).fit([part.T for part in parts()])
     assert [part.shape for part in first.sample(2, lengths=3)[0]] == [(2, 3), (2, 3)]
 
 
@@ -148,7 +148,7 @@ def test_tables_come_back_filled(name, filled):
     shuffled = {key: values[order] for key, values in columns().items()}
     shuffled["whole"] = np.arange(9)
     table = TABLES[name](shuffled)
-    model = SequenceDensity(1, time_column="when", **QUICK).fit(table)
+    model = SequenceDensity(1, layout=Layout(time_column="when"), **QUICK).fit(table)
     found = model.impute(table)
     assert type(found) is type(table)
     for key in ("id", "when", "whole"):

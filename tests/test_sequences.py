@@ -20,7 +20,8 @@ from sklearn.base import clone
 from mixtura import SequenceMixtureClassifier
 from mixtura.datasets import make_hmm_sequences
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoDensityError
-from mixtura.solvers import EBW, EM, LBFGS, Adam
+from mixtura.sequences import Layout
+from mixtura.solvers import EBW, EM, GROWING, LBFGS, Adam, Boosted
 
 PLAIN = {"early_stopping": False, "calibrate": False, "random_state": 0}
 
@@ -28,7 +29,13 @@ PLAIN = {"early_stopping": False, "calibrate": False, "random_state": 0}
 def small(method, max_iter=1, solver=LBFGS, **options):
     """A classifier that is trained in no time."""
     training = {"init": EM(max_iter), "solver": solver(max_iter)}
-    return SequenceMixtureClassifier(2, method=method, n_stages=2, **training, **PLAIN, **options)
+    method = grown(method)
+    return SequenceMixtureClassifier(2, method=method, **training, **PLAIN, **options)
+
+
+def grown(method, n_stages=2):
+    """So many stages, where there are any."""
+    return Boosted(method, n_stages) if method in GROWING else method
 
 
 THOROUGH = {
@@ -40,7 +47,7 @@ OTHERS = {
     "pairwise": small("ml", 3, multiclass="pairwise"),
     "conditional": small("conditional", density="full"),
     "EBW": small("smooth_margin", 3, solver=EBW),
-    "Adam": small("margin", solver=Adam, topology="left_to_right"),
+    "Adam": small("margin", solver=Adam, chain="left_to_right"),
     "boosted_generative": small("boosted_generative"),
 }
 
@@ -93,7 +100,7 @@ def test_held_back_sequences(method, data):
     """Order and calibration are chosen; probabilities are sound and not too sure of themselves."""
     X, y = data
     model = SequenceMixtureClassifier(
-        2, method=method, n_stages=2, init=EM(2), solver=LBFGS(2), random_state=0
+        2, method=grown(method), init=EM(2), solver=LBFGS(2), random_state=0
     )
     model.fit(X, y)
     assert 1 <= model.n_stages_ <= 2
@@ -144,7 +151,7 @@ def test_boosting_adds_where_classes_meet():
     train, test = (make_hmm_sequences(40, length=(20, 30), random_state=seed) for seed in (0, 1))
     scores = {
         method: SequenceMixtureClassifier(
-            2, method=method, n_stages=3, init=EM(10), solver=LBFGS(10), **PLAIN
+            2, method=grown(method, 3), init=EM(10), solver=LBFGS(10), **PLAIN
         )
         .fit(train.data, train.target)
         .score(test.data, test.target)
@@ -281,7 +288,7 @@ def test_pairs_of_two_classes_are_direct(data):
 def test_structures(density, topology, data):
     """Every emission and topology, with holes."""
     X, y = data
-    model = small("ml", density=density, topology=topology).fit(X, y)
+    model = small("ml", density=density, chain=topology).fit(X, y)
     assert model.score(X, y) > 0.6
     assert model.means_.shape == (2, 2, 2)
     assert model.covariances_.shape == (2, 2, 2, 2)
@@ -312,7 +319,7 @@ def test_data_frames(package):
         {name: values[order] for name, values in columns.items()}
     )
     rows = frame[["who", "when", "first", "second"]]
-    model = small("ml", 3, id_column="who", time_column="when")
+    model = small("ml", 3, layout=Layout(id_column="who", time_column="when"))
     for labels in (y, frame["label"]):
         model.fit(rows, labels)
         np.testing.assert_allclose(
@@ -394,7 +401,7 @@ def test_poor_data_give_sound_models(method, name):
     """No NaN anywhere; what cannot be used is named together with the remedy."""
     X, y, expected = POOR[name]
     model = SequenceMixtureClassifier(
-        3, method=method, n_stages=2, init=EM(1), solver=LBFGS(1), calibrate=False, random_state=0
+        3, method=grown(method), init=EM(1), solver=LBFGS(1), calibrate=False, random_state=0
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -418,7 +425,7 @@ def test_generative_growth_does_not_begin_with_nothing():
     X, y, _ = POOR["missing sequences"]
     X = [s * np.nan if number < 4 else s for number, s in enumerate(X)]
     model = SequenceMixtureClassifier(
-        2, method="boosted_generative", n_stages=2, init=EM(2), calibrate=False, random_state=0
+        2, method=grown("boosted_generative"), init=EM(2), calibrate=False, random_state=0
     )
     assert np.isfinite(model.fit(X, y).predict_proba(X)).all()
 
@@ -432,7 +439,7 @@ def test_poor_data_with_every_structure(name, density):
         4,
         method="ml",
         density=density,
-        topology="left_to_right",
+        chain="left_to_right",
         prior_rows=0,
         init=EM(3),
         random_state=0,
@@ -472,7 +479,7 @@ def test_a_failed_fit_leaves_the_old_model(data):
     X, y = data
     model = clone(THOROUGH["ml"]).fit(X, y)
     before = model.predict_proba(X)
-    model.set_params(callbacks=[fail])
+    model.set_callbacks(fail)
     with pytest.raises(RuntimeError, match="stop here"):
         model.fit([sequence[:, :1] for sequence in X], np.array(["a", "b"])[y])
     np.testing.assert_array_equal(model.predict_proba(X), before)
@@ -492,7 +499,7 @@ def test_time_runs_out(method, data):
 def test_callbacks_see_the_course(name, stages, data):
     """One record a step, the same as in the history."""
     seen = []
-    model = clone(THOROUGH[name]).set_params(callbacks=[seen.append]).fit(*data)
+    model = clone(THOROUGH[name]).set_callbacks(seen.append).fit(*data)
     assert {record["stage"] for record in seen} == stages
     assert [r["objective"] for r in model.history_] == [r["objective"] for r in seen]
 

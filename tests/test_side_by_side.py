@@ -137,7 +137,7 @@ def test_a_fit_is_the_one_of_class_by_class(topology, many_classes, monkeypatch)
     """To rounding; and one loop over time serves all classes but the one that is much larger."""
     X, y = many_classes
     model = SequenceMixtureClassifier(
-        n_states=2, method="ml", topology=topology, calibrate=False, random_state=0
+        n_states=2, method="ml", chain=topology, calibrate=False, random_state=0
     )
     sizes = []
     of = SideBySide.of.__func__

@@ -498,9 +498,8 @@ def test_limits_end_training(ripley):
     assert quick.n_iter_ == 1
     assert np.isfinite(quick.predict_proba(ripley[2])).all()
     seen = []
-    watched = SparseMixtureClassifier(
-        callbacks=[lambda record: seen.append(record) or len(seen) == 3], random_state=0
-    )
+    watched = SparseMixtureClassifier(random_state=0)
+    watched.set_callbacks(lambda record: seen.append(record) or len(seen) == 3)
     assert watched.fit(*ripley[:2]).n_iter_ == len(seen) == 3
     with pytest.warns(ConvergenceWarning, match="raise max_iter"):
         SparseMixtureClassifier(max_iter=2, random_state=0).fit(*ripley[:2])
@@ -534,7 +533,6 @@ BAD_PARAMETERS = {
     "class_weight": ["even"],
     "standardize": ["yes"],
     "device": [3],
-    "callbacks": [3],
     "random_state": ["seed"],
     "verbose": [-1],
 }

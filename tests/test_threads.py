@@ -24,7 +24,7 @@ def two_threads():
 def test_small_fits_run_on_one_thread(rng):
     X, y = rng.normal(size=(40, 2)), np.arange(40) % 2
     seen = []
-    model = MixtureClassifier(1, density="diag", callbacks=[lambda _: seen.append(threads())])
+    model = MixtureClassifier(1, density="diag").set_callbacks(lambda _: seen.append(threads()))
     model.fit(X + y[:, None], y)
     assert seen
     assert set(seen) == {1}
@@ -58,7 +58,7 @@ def test_other_threads_keep_theirs():
 
 def test_products_of_small_fits_run_on_one_thread(two_products, rng):
     seen = []
-    model = MixtureClassifier(callbacks=[lambda _: seen.append(blas_threads())])
+    model = MixtureClassifier().set_callbacks(lambda _: seen.append(blas_threads()))
     model.fit(rng.normal(size=(40, 2)), np.arange(40) % 2)
     assert seen
     assert all(each == {1} for each in seen)

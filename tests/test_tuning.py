@@ -289,7 +289,7 @@ def test_a_data_frame(flowers):
         ({"scoring": ["accuracy"]}, "one name or one callable"),
         ({"space": {"no_such": FloatDistribution(0, 1)}}, "Invalid parameter 'no_such'"),
         ({"space": lambda trial: {"no_such": 1}}, "Invalid parameter 'no_such'"),
-        ({"space": {"holes": [0, 1]}}, r"space\['holes'\] is \[0, 1\]"),
+        ({"space": {"tradeoff": [0, 1]}}, r"space\['tradeoff'\] is \[0, 1\]"),
         ({"space": 3}, "space=3"),
         ({"sample_weight": [1.0, 2.0]}, "sample_weight has shape"),
     ],
@@ -297,7 +297,7 @@ def test_a_data_frame(flowers):
 def test_bad_input_is_refused_before_any_work(flowers, options, message):
     """Not one fit is begun."""
     begun = []
-    model = quick(callbacks=[begun.append])
+    model = quick().set_callbacks(begun.append)
     with pytest.raises(ValueError, match=message):
         tune(model, *flowers, **{"n_trials": 2, **options})
     assert not begun

@@ -227,20 +227,14 @@ def test_spaces_are_found_by_base_class_and_can_be_added(flowers, monkeypatch):
 # -- scikit-learn's searches ---------------------------------------------------------------
 
 
-def silent(_record):
-    """A callback that listens."""
-
-
 SHARED = {
     "density": ["full", LowRank(rank=2)],
     "density__floor": [1e-3, 1e-2],
     "density__rank": [1, "auto"],
     "solver__max_iter": [2, 3],
     "solver__tol": [1e-3, 1e-2],
-    "standardize": [True, False],
     "warm_start": [False, True],
     "device": ["cpu", "auto"],
-    "callbacks": [None, [silent]],
     "random_state": [0, 1],
     "verbose": [0, 1],
     "categorical_features": [None, [3]],
@@ -252,6 +246,7 @@ DENSITY = SHARED | {
     "max_time": [None, 10.0],
     "solver": ["em", EM(2)],
     "solver__n_init": [1, 2],
+    "standardize": [True, False],
 }
 CLASSIFIER = SHARED | {
     "n_components": [1, [1, 2, 1]],
@@ -278,9 +273,9 @@ CLASSIFIER = SHARED | {
     "init__n_init": [1, 2],
     "prior_rows": ["auto", 1.0],
     "calibrate": [True, False],
-    "marginals": ["linear", "ranks"],
+    "marginals": ["raw", "ranks"],
     "unlabeled": [-1, None],
-    "holes": [0.0, 0.3],
+    "objective__holes": [0.0, 0.3],
     "max_time": [None, 10.0],
 }
 STARTS = [
@@ -292,6 +287,7 @@ LOW_RANK, ADAM = {"density": LowRank()}, {"solver": Adam(2)}
 NEEDED = {
     "objective__margin": {"objective": Margin()},
     "objective__smoothness": {"objective": Margin()},
+    "objective__holes": {"objective": Margin()},
     "density__rank": LOW_RANK,
     "density__parameterization": LOW_RANK,
     "density__init": LOW_RANK,

@@ -62,7 +62,8 @@ def quietly(model, *data):
 def test_rows_that_mislead_are_set_aside(name):
     """The model is then that of the labeled rows alone, in any units, and a warning says why."""
     kind, settings = MODELS[name]
-    settings = settings | {"standardize": False}
+    units = {"standardize": False} if name == "network" else {"marginals": "raw"}
+    settings = settings | units
     X, shown, X_test, _ = clusters_are_not_classes(0)
     model, messages = quietly(kind(**settings), X, shown)
     alone = kind(**settings).fit(X[:40], shown[:40])
@@ -117,7 +118,7 @@ def test_too_little_time_to_tell(name):
 def test_a_stream_keeps_the_first_decision(weight):
     """Rows that the first part set aside are set aside in later ones, whole parts of them too."""
     X, shown, *_ = clusters_are_not_classes(0)
-    settings = LIKELIHOOD | {"standardize": False}
+    settings = LIKELIHOOD | {"marginals": "raw"}
     alone = MixtureClassifier(**settings).partial_fit(X[:40], shown[:40], classes=[0, 1])
     alone.partial_fit(X[:40], shown[:40])
     model = MixtureClassifier(unlabeled_weight=weight, **settings)
@@ -188,7 +189,7 @@ def test_a_given_weight_is_that_of_the_likelihood():
     X, y = load_wine(return_X_y=True)
     X = (X[:, :4] - X[:, :4].mean(0)) / X[:, :4].std(0)
     shown = np.where(np.arange(len(y)) % 5 == 0, y, -1)
-    settings = {**LIKELIHOOD, "prior_rows": 0.0, "standardize": False}
+    settings = {**LIKELIHOOD, "prior_rows": 0.0, "marginals": "raw"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = MixtureClassifier(unlabeled_weight=0.25, solver=EM(300, 0.0), **settings)

@@ -8,24 +8,37 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 
 import torch
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
 from mixtura.numerics import Context, exp_or_zero, logsumexp
-from mixtura.parts import POSITIVE, Part
+from mixtura.parts import POSITIVE, Part, resolve
+
+#: What shares of holes may be.
+_HOLES: list[object] = [Interval(Real, 0, 0.5, closed="both")]
 
 
 class Objective(Part, ABC):
     """One loss per row from class log-joints (n, C) and labels (n,), -1 where there is none.
 
     A new objective is a dataclass with a `loss`; its fields are its parameters.
+
+    Attributes
+    ----------
+    holes : share of random holes (on average) in a copy of every row, which `MixtureClassifier`
+        shows the objective beside the row itself: good where features will be missing at
+        prediction. They are marginalized, as everywhere; 0 is off.
     """
+
+    holes: float = 0.0
 
     @property
     def reach(self) -> float:
@@ -145,6 +158,11 @@ class Likelihood(Objective):
 class Conditional(Objective):
     """-log p(c | x)."""
 
+    _: KW_ONLY
+    holes: float = 0.0
+
+    _parameter_constraints = {"holes": _HOLES}
+
     @property
     def reach(self) -> float:
         return 0.0
@@ -177,8 +195,10 @@ class LogMargin(Objective):
 
     margin: float = 20.0
     smoothness: float = 10.0
+    _: KW_ONLY
+    holes: float = 0.0
 
-    _parameter_constraints = {"margin": [POSITIVE], "smoothness": [POSITIVE]}
+    _parameter_constraints = {"margin": [POSITIVE], "smoothness": [POSITIVE], "holes": _HOLES}
 
     @property
     def reach(self) -> float:
@@ -306,6 +326,16 @@ OBJECTIVES: dict[str, Callable[[], Objective]] = {
     "margin": Margin,
     "smooth_margin": SmoothMargin,
 }
+
+
+def of_whole_rows(
+    given: str | Objective, names: Mapping[str, Callable[[], Objective]]
+) -> Objective:
+    """The objective of an estimator that shows no copies of rows with holes."""
+    term = resolve(given, names)
+    if term.holes:
+        raise UnsupportedError(f"{term!r}: holes are for MixtureClassifier; leave them at 0.")
+    return term
 
 
 def beside_likelihood(

@@ -92,7 +92,7 @@ class _Packer:
             )
         raise InvalidInputError(
             f"{name} holds a {type(value).__name__}, which a model file cannot store. Set it to "
-            "None before saving (callbacks and random states belong to a run, not to a model)."
+            "None before saving (a random state, say, belongs to a run, not to a model)."
         )
 
     def _content(self, value: object, name: str) -> dict[str, object]:
@@ -100,7 +100,7 @@ class _Packer:
         state = {}
         if isinstance(value, BaseEstimator):
             made_from = value.get_params(deep=False)
-            state = {k: v for k, v in vars(value).items() if k not in made_from}
+            state = {k: v for k, v in vars(value).items() if k not in {*made_from, "_callbacks"}}
         elif is_dataclass(value):
             made_from = {each.name: getattr(value, each.name) for each in fields(value)}
         elif isinstance(value, Stored):

@@ -8,8 +8,10 @@ the slope of every channel beside it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from numbers import Integral, Real
 
 import numpy as np
@@ -19,11 +21,43 @@ from mixtura.data.long_frames import as_numbers, column_names, steps_of
 from mixtura.data.sequence_forms import Form
 from mixtura.data.sequence_input import Sequences, offsets_of, read_sequences
 from mixtura.exceptions import InvalidInputError
+from mixtura.parts import Part
 
-__all__ = ["Sequences", "from_long", "from_panel", "with_slopes"]
+__all__ = ["Layout", "Sequences", "from_long", "from_panel", "with_slopes"]
 
 #: A grid has no more frames than so many per row.
 _MOST_FRAMES = 1_000
+
+
+@dataclass
+class Layout(Part):
+    """How sequences lie in what estimators are given.
+
+    Parameters
+    ----------
+    channels_first : bool
+        Arrays are (d, T_i), or (n, d, T); so are those that come back.
+    id_column, time_column : str
+        Of a data frame, or files, with one row per frame: the column that tells sequences apart,
+        and the one to sort them by (None leaves the rows in their order).
+    """
+
+    channels_first: bool = False
+    id_column: str = "id"
+    time_column: str | None = None
+
+    _parameter_constraints = {
+        "channels_first": ["boolean"],
+        "id_column": [str],
+        "time_column": [None, str],
+    }
+
+
+#: What the names of layouts are shorthand for.
+LAYOUTS: dict[str, Callable[[], Layout]] = {
+    "frames_first": Layout,
+    "channels_first": partial(Layout, channels_first=True),
+}
 
 
 def from_long(

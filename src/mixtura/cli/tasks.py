@@ -158,8 +158,7 @@ class Task:
         kept = {} if checkpoint is None else {"checkpoint": checkpoint}
         if kept and isinstance(self.model, MixtureRegressor):
             raise InvalidInputError("--checkpoint is for classes and densities: leave it out.")
-        self.model.set_params(callbacks=[step], **limit).fit(X, y, **kept)
-        self.model.set_params(callbacks=None)
+        self.model.set_callbacks(step).set_params(**limit).fit(X, y, **kept)
         self._seconds = time.perf_counter() - began
 
     def tune(self, trials: int, folds: int, timeout: float | None, storage: Path | None) -> Facts:

@@ -34,7 +34,8 @@ def check_columns(X: ArrayLike, id_column: str, time_column: str | None) -> list
     for parameter, name in (("id_column", id_column), ("time_column", time_column)):
         if name is not None and name not in columns:
             raise InvalidInputError(
-                f"X has no column {name!r}; it has {columns}: name the right one by {parameter}; "
+                f"X has no column {name!r}; it has {columns}: name the right one by {parameter} "
+                "of mixtura.sequences.Layout; "
                 "panels of sktime and aeon go through mixtura.sequences.from_panel."
             )
     texts = [str(name) for name in columns]
@@ -50,7 +51,8 @@ def warn_of_times(channels: list[ArrayLike]) -> None:
         if str(name).lower() in _TIMES:
             warn(
                 f"column {name!r} is taken for a channel, and rows stay in their order. "
-                f"Remedy: time_column={name!r} sorts by it; a channel may have another name.",
+                f"Remedy: Layout(time_column={name!r}) of mixtura.sequences sorts by it; a channel "
+                "may have another name.",
                 AmbiguousDataWarning,
             )
 

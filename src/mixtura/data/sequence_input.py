@@ -330,7 +330,7 @@ def _stacked(names: Sequence[object], columns: ArrayLike) -> tuple[np.ndarray, C
     if wrong:
         raise InvalidInputError(
             f"the channels {wrong} hold neither numbers alone nor words alone: encode or drop "
-            "them, or name the column to sort by as time_column."
+            "them, or name the column to sort by: layout=Layout(time_column=...)."
         )
     parts, categories = zip(*(column for column in found if column is not None), strict=True)
     coded = None if all(each is None for each in categories) else categories
@@ -361,8 +361,8 @@ def _check_shapes(shapes: np.ndarray, channels_first: bool) -> None:
     if odd.any():
         hint = "every sequence needs the same channels, NaN where one was not measured."
         if (lengths == lengths[0]).all():
-            axes = "(T, d)" if channels_first else "(d, T)"
-            hint = f"if they are {axes} arrays, set channels_first={not channels_first}"
+            axes, other = ("(T, d)", "frames") if channels_first else ("(d, T)", "channels")
+            hint = f"if they are {axes} arrays, set layout='{other}_first'"
             hint += "." if channels_first else ", or pass mixtura.sequences.from_panel(X)."
         place = int(np.argmax(odd))
         raise InvalidInputError(

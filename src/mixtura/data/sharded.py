@@ -30,7 +30,7 @@ from mixtura.version import version
 _FEW_ROWS = 30_000
 
 #: Parameters of an estimator that each process may set for itself.
-OWN = {"callbacks", "device", "verbose"}
+OWN = {"device", "verbose"}
 
 Made = TypeVar("Made")
 

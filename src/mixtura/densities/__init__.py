@@ -12,8 +12,10 @@ from mixtura.densities.low_rank_covariance import LowRankGaussian
 from mixtura.densities.low_rank_precision import LowRankPrecision
 from mixtura.densities.product import Product
 from mixtura.densities.structures import (
+    CHAINS,
     DENSITIES,
     Auto,
+    Chain,
     Diagonal,
     Full,
     LowRank,
@@ -24,10 +26,12 @@ from mixtura.densities.structures import (
 from mixtura.densities.student import StudentT
 
 __all__ = [
+    "CHAINS",
     "DENSITIES",
     "Auto",
     "Batch",
     "Categorical",
+    "Chain",
     "Density",
     "Diagonal",
     "DiagonalGaussian",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from sklearn.utils._param_validation import StrOptions
@@ -71,8 +72,8 @@ class Full(Structure):
     Parameters
     ----------
     floor : smallest variance in any direction, as a share of the feature's own (in the units of X
-        where an estimator has standardize=False). Adam and L-BFGS bound it less: each pivot of the
-        Cholesky factor by a tenth of its root.
+        where standardize=False or marginals="raw" asks for these). Adam and L-BFGS bound it less:
+        each pivot of the Cholesky factor by a tenth of its root.
     """
 
     floor: float = 0.01
@@ -239,6 +240,37 @@ class Auto(Structure):
         return self.candidates(x.shape[1])[0].build(x, membership, generator)
 
 
+@dataclass
+class Chain(Part):
+    """How the states of hidden Markov models follow each other, and what they emit.
+
+    Parameters
+    ----------
+    topology : "ergodic", every state may follow every other; or "left_to_right", only later ones
+        may (some may be skipped).
+    durations : 1: in every frame a state is left with the same chance (hidden Markov models). More:
+        that it lasts 1, 2, ... frames, fewer than that, has a chance of its own each, and every
+        frame beyond the same one again (hidden semi-Markov models, by a chain of so many times as
+        many states). No more count than the longest training sequence has frames.
+    n_mixtures : densities that the emissions of each state are a mixture of.
+    """
+
+    topology: str = "ergodic"
+    durations: int = 1
+    n_mixtures: int = 1
+
+    _parameter_constraints = {
+        "topology": [StrOptions({"ergodic", "left_to_right"})],
+        "durations": [COUNT],
+        "n_mixtures": [COUNT],
+    }
+
+    @property
+    def left_to_right(self) -> bool:
+        """Whether states are left for later ones alone."""
+        return self.topology == "left_to_right"
+
+
 def _rank(rank: int | str, n_features: int) -> int:
     """A quarter of the features for "auto", 25 at most; never more than there are features."""
     wanted = min(25, max(1, n_features // 4)) if isinstance(rank, str) else rank
@@ -257,6 +289,11 @@ def _settled_rank(rank: int | str, n_features: int) -> int:
     return _rank(rank, n_features)
 
 
+#: What the names of chains are shorthand for.
+CHAINS: dict[str, Callable[[], Chain]] = {
+    "ergodic": Chain,
+    "left_to_right": partial(Chain, "left_to_right"),
+}
 #: What the names of densities are shorthand for.
 DENSITIES: dict[str, Callable[[], Structure]] = {
     "auto": Auto,

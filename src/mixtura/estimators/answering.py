@@ -40,7 +40,6 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
     They read what a user passes by `_read`, which learns the columns where there is no schema yet.
     """
 
-    standardize: bool = True
     categorical_features: ArrayLike = None
     unexpected: str = "missing"
 
@@ -55,6 +54,11 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
     def _rows(self, X: ArrayLike) -> Observations:
         return self._read(X, self._fitted.schema)[0]
 
+    @property
+    def _keeps_units(self) -> bool:
+        """Whether features are left in the units of X, instead of those of variance one."""
+        return not getattr(self, "standardize", True)
+
     def _scaled(self, rows: Observations, weight: np.ndarray, schema: Schema) -> Scaling:
         """The units to work in."""
         values = rows.values
@@ -62,7 +66,7 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
             weight = np.repeat(weight, rows.lengths)
         names = getattr(self, "feature_names_in_", None)
         scaling = Scaling.measure(values, weight, names)
-        if not self.standardize:
+        if self._keeps_units:
             far = np.abs(scaling.location) > _FAR_OFF * scaling.scale
             scaling = Scaling(np.where(far, scaling.location, 0.0), np.ones(values.shape[1]))
         return scaling.sparing(schema.levels(values.shape[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -61,7 +61,6 @@ CONSTRAINTS: dict[str, list[object]] = {
     "missingness": [StrOptions({"auto", "ignore", "informative"})],
     "max_time": [None, POSITIVE],
     "device": [str, torch.device],
-    "callbacks": [None, "array-like"],
     "random_state": ["random_state"],
     "verbose": ["verbose"],
 }
@@ -81,10 +80,10 @@ class Estimator(BaseEstimator):
 
     _doc_link_module = "mixtura"
     _doc_link_template = _DOCS
+    _callbacks = tuple[Callback, ...]()
 
     max_time: float | None = None
     device: Device = "auto"
-    callbacks: Iterable[Callback] | None = None
     random_state: RandomState = None
     verbose: int = 0
     #: Of the column that is predicted, where `mixtura fit` has read it.
@@ -148,6 +147,20 @@ class Estimator(BaseEstimator):
                 )
         return super().set_params(**params)
 
+    def set_callbacks(self, *callbacks: Callback) -> Self:
+        """Functions to call with a dict after every iteration of a fit, instead of earlier ones.
+
+        Training stops when one returns True. Clones have the same; model files have none.
+        """
+        if not all(callable(callback) for callback in callbacks):
+            raise InvalidInputError("callbacks must be functions that take a dict.")
+        self._callbacks = callbacks
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        blank = super().__sklearn_clone__()
+        return blank.set_callbacks(*self._callbacks) if self._callbacks else blank
+
     def _generator(self, random_state: RandomState = None) -> torch.Generator:
         """All that is random in a fit, or in a draw, comes from one generator."""
         state = check_random_state(self.random_state if random_state is None else random_state)
@@ -175,9 +188,7 @@ class Estimator(BaseEstimator):
         return np.stack(found) if isinstance(found[0], np.ndarray) else found
 
     def _progress(self) -> Progress:
-        if not all(callable(callback) for callback in self.callbacks or ()):
-            raise InvalidInputError("callbacks must be functions that take a dict.")
-        return Progress(self.callbacks or (), self.verbose, self.max_time)
+        return Progress(self._callbacks, self.verbose, self.max_time)
 
     def _shapley(
         self,

@@ -23,9 +23,9 @@ from mixtura.models.mixture import Mixture
 from mixtura.parts import COUNT, resolve
 from mixtura.selection.held_out import Answers
 from mixtura.selection.typical import typical_quantiles
-from mixtura.solvers import EM
+from mixtura.solvers import EM, GROWING
 from mixtura.training.groups import Recipe
-from mixtura.training.growth import GROWING, GrowthPlan
+from mixtura.training.growth import GrowthPlan
 
 
 @dataclass(eq=False, repr=False)
@@ -56,8 +56,10 @@ class BoostedMixtureClassifier(DensityClassifier):
         features, on average, and "low_rank" where they have fewer.
     solver : "em", or an `EM`
         Of every stage.
-    prior_rows, standardize, class_weight, categorical_features, unexpected, missingness,
-    unlabeled, max_time, device, callbacks
+    standardize : bool
+        Work in units in which every feature has variance one.
+    prior_rows, class_weight, categorical_features, unexpected, missingness,
+    unlabeled, max_time, device
         As in `MixtureClassifier`; `prior_rows` is a number, and unlabeled rows are left out, with a
         warning.
     random_state, verbose : as in scikit-learn.
@@ -100,6 +102,7 @@ class BoostedMixtureClassifier(DensityClassifier):
     solver: str | EM = "em"
     prior_rows: float = 1.0
     missingness: str = "auto"
+    standardize: bool = True
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> Self:

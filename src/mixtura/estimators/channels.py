@@ -23,22 +23,19 @@ from mixtura.data.packing import Packing
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences, read_sequences
-from mixtura.densities import DENSITIES, Structure
+from mixtura.densities import CHAINS, DENSITIES, Chain, Structure
 from mixtura.estimators.answering import DensityEstimator
 from mixtura.estimators.base import CONSTRAINTS
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.parts import COUNT, resolve
+from mixtura.sequences import LAYOUTS, Layout
 from mixtura.training.start import Chains
 
 #: Constraints of the parameters of hidden Markov models, of reading sequences, and of fitting.
 CHAIN_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
     "n_states": [StrOptions({"auto"}), COUNT],
-    "topology": [StrOptions({"ergodic", "left_to_right"})],
-    "n_mixtures": [COUNT],
-    "durations": [COUNT],
-    "channels_first": ["boolean"],
-    "id_column": [str],
-    "time_column": [None, str],
+    "chain": [StrOptions(set(CHAINS)), Chain],
+    "layout": [StrOptions(set(LAYOUTS)), Layout],
 }
 
 
@@ -47,19 +44,20 @@ class SequenceEstimator(DensityEstimator):
     """An estimator of sequences by hidden Markov models: what these are, and how it reads them."""
 
     density: str | Structure = "diag"
-    topology: str = "ergodic"
-    n_mixtures: int = 1
-    durations: int = 1
+    chain: str | Chain = "ergodic"
     prior_rows: float = 1.0
-    channels_first: bool = False
-    id_column: str = "id"
-    time_column: str | None = None
+    layout: str | Layout = "frames_first"
+    standardize: bool = True
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
         tags.input_tags.categorical = tags.input_tags.sparse = False
         return tags
+
+    @property
+    def _layout(self) -> Layout:
+        return resolve(self.layout, LAYOUTS)
 
     def _opened(
         self,
@@ -74,17 +72,14 @@ class SequenceEstimator(DensityEstimator):
         named = [each for each in (y, weight) if isinstance(each, str)]
         known = None if schema is None else schema.names
         read = import_module("mixtura.data.sequence_files").read_files  # pyarrow is optional
-        sequences, told = read(X, self.id_column, self.time_column, named, known)
+        layout = self._layout
+        sequences, told = read(X, layout.id_column, layout.time_column, named, known)
         y, weight = (told[each] if isinstance(each, str) else each for each in (y, weight))
         return sequences, y, weight
 
     def _read(self, X: ArrayLike, schema: Schema | None = None) -> tuple[Sequences, Schema]:
-        sequences = read_sequences(
-            self._opened(X, schema=schema)[0],
-            channels_first=self.channels_first,
-            id_column=self.id_column,
-            time_column=self.time_column,
-        )
+        opened = self._opened(X, schema=schema)[0]
+        sequences = read_sequences(opened, **self._layout.get_params())
         if schema is None:
             vars(self).pop("feature_names_in_", None)
             if sequences.names is not None:
@@ -99,8 +94,8 @@ class SequenceEstimator(DensityEstimator):
     def _chains(self, n_numbers: int, longest: int) -> Chains:
         """What models of so many channels of numbers, and of such sequences, are made of."""
         structure = resolve(self.density, DENSITIES).candidates(n_numbers)[0]
-        ordered, durations = self.topology == "left_to_right", min(self.durations, longest)
-        return Chains(structure, ordered, durations, self.n_mixtures)
+        chain = resolve(self.chain, CHAINS)
+        return Chains(structure, replace(chain, durations=min(chain.durations, longest)))
 
     def _rows(self, X: ArrayLike) -> Sequences:
         return self._read(X, self._fitted.schema)[0]

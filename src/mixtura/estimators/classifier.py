@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from sklearn.base import _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from mixtura.data.curves import KINDS
 from mixtura.data.given import ArrayLike, Numbers
@@ -65,7 +65,8 @@ class MixtureClassifier(DensityClassifier):
         and where labels are few a covariance that all classes share.
     objective : "margin", "conditional", "smooth_margin", "likelihood", or an `Objective`
         The discriminative term; a name is shorthand for an object of `mixtura.objectives` with its
-        own settings, such as `Margin(margin=20.0)`.
+        own settings, such as `Margin(margin=20.0)`; `Margin(holes=0.3)` also sees every row with
+        so large a share of random holes, for features that will be missing at prediction.
     tradeoff : "auto" or float in [0, 1]
         Share of the likelihood per observed value in the objective, so that one number serves few
         features and many: 1 is generative, 0 discriminative; "auto" compares 0.9 and 0.5.
@@ -83,10 +84,6 @@ class MixtureClassifier(DensityClassifier):
         `EM(max_iter=100, tol=0.001 * D, n_init=1)` for D columns of numbers (ten at least), unless
         another is given; no more than 10 iterations before the L-BFGS of solver="auto". Where EM is
         what solver="auto" chooses, it is the one given here.
-    holes : float in [0, 0.5]
-        Show the objective every row twice, whole and with so large a share of random holes (on
-        average; they are marginalized, as everywhere): good where features will be missing at
-        prediction. 0 is off; the likelihood objective needs none.
     class_prior : "empirical", "uniform" or array
         "empirical" starts at the class frequencies and is trained; the others stay as given.
     class_weight : None, "balanced" or dict
@@ -99,19 +96,18 @@ class MixtureClassifier(DensityClassifier):
     prior_rows : "auto" or float
         Imagined rows per component, with the spread that the classes show on average, that keep
         covariances sound where real rows are few; 0 is plain maximum likelihood.
-    marginals : "auto", "linear", "power", "ranks", or one of these three with "+atoms"
+    marginals : "auto", "linear", "power", "ranks", "raw", or one of these four with "+atoms"
         How columns of numbers are mapped before components, which are Gaussian, are fitted to them;
-        densities, draws and imputations stay in the units of X. "linear" leaves them as they are;
-        "power" takes for each column the power (of Yeo and Johnson) under which its values look
-        most like Gaussian draws; "ranks" the normal scores of smoothed ranks. "+atoms" gives values
-        that many rows share, such as zeros, a probability of their own per component. "auto"
-        averages the class probabilities of all three, of a model of indicators, of one with a
-        component per row ("kernels") where rows are not many, and of one that began with the leaves
-        of a tree ("leaves") where that helps, where no density is named; all other answers are
-        those of the first, "linear" model.
-    standardize : bool
-        Work in units in which every feature has variance one, so that rescaling a feature does
-        not change the predictions.
+        densities, draws and imputations stay in the units of X. "linear" brings them to
+        variance one, so that rescaling a feature does not change the predictions; "raw" leaves them
+        as they are, so that floors of variances are in their units; "power" takes for each column
+        the power (of Yeo and Johnson) under which its values look most like Gaussian draws; "ranks"
+        the normal scores of smoothed ranks. "+atoms" gives values that many rows share, such as
+        zeros, a probability of their own per component. "auto" averages the class
+        probabilities of the first three, of a model of indicators, of one with a component per row
+        ("kernels") where rows are not many, and of one that began with the leaves of a tree
+        ("leaves") where that helps, where no density is named; all other answers are those of the
+        first, "linear" model.
     calibrate : bool
         Make probabilities honest by what the models of a comparison say of held-out rows, whole
         and with holes; the density is left alone. The likelihood objective needs none.
@@ -142,8 +138,6 @@ class MixtureClassifier(DensityClassifier):
     device : "auto", "cpu", "cuda", ...
         Float32 data are trained by Adam, and predicted by a single model, in float32 where the
         floor of the variances is high enough for its rounding; all else runs in double precision.
-    callbacks : list of callables
-        Called with a dict after every iteration; training stops when one returns True.
     random_state, verbose : as in scikit-learn.
 
     Attributes
@@ -182,7 +176,6 @@ class MixtureClassifier(DensityClassifier):
         "objective": [StrOptions(set(OBJECTIVES)), Objective],
         "tradeoff": [StrOptions({"auto"}), SHARE],
         "solver": [StrOptions({"auto", *SOLVERS}), Solver],
-        "holes": [Interval(Real, 0, 0.5, closed="both")],
         "class_prior": [StrOptions({"empirical", "uniform"}), "array-like"],
         "prior_rows": [StrOptions({"auto"}), AMOUNT],
         "marginals": [StrOptions({"auto", *MARGINALS})],
@@ -196,7 +189,6 @@ class MixtureClassifier(DensityClassifier):
     unlabeled_weight: float | str = "auto"
     solver: str | Solver = "auto"
     init: str | EM = "em"
-    holes: float = 0.0
     class_prior: Numbers | str = "empirical"
     prior_rows: float | str = "auto"
     marginals: str = "auto"
@@ -208,6 +200,10 @@ class MixtureClassifier(DensityClassifier):
     def n_components_(self) -> list[int]:
         """Components of each class."""
         return list(self.mixture_.layout.counts)
+
+    @property
+    def _keeps_units(self) -> bool:
+        return self.marginals.startswith("raw")
 
     @property
     def _resumes(self) -> bool:

@@ -201,7 +201,7 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         values = nan_range(rows.values)
         low, high = zip(*(each.reach(*values) for each in units), strict=True)
         ends = np.stack([np.min(low, 0), np.max(high, 0)])
-        everywhere = (schema.levels(len(ends.T)) > 0) | (not self.standardize)
+        everywhere = (schema.levels(len(ends.T)) > 0) | self._keeps_units
         return np.where(everywhere, np.array([[-np.inf], [np.inf]]), ends)
 
     @property

@@ -109,7 +109,7 @@ def _engine(
     scaling = estimator.scaling_ if estimator._resumes else scaling
     known = scaling or estimator._scaled(rows.X, rows.weight, schema)
     engine = engine_of(rows.X, rows.y, rows.weight, known, estimator.device)
-    if scaling is None and estimator.marginals not in ("auto", "linear"):
+    if scaling is None and estimator.marginals not in ("auto", "linear", "raw"):
         engine = engine.under(curved(engine, estimator.marginals))
     return engine
 

@@ -110,7 +110,9 @@ class MixtureDensity(Clustering):
         Whether components also differ in which entries are absent, as in `MixtureClassifier`;
         "auto" looks whether that makes the entries and holes of held-out rows clearly likelier,
         and no less likely with further random holes. `missingness_` is what was chosen.
-    max_time, standardize, categorical_features, unexpected, warm_start, device, callbacks
+    standardize : bool
+        Work in units in which every feature has variance one.
+    max_time, categorical_features, unexpected, warm_start, device
         As in `MixtureClassifier`.
     random_state, verbose : as in scikit-learn.
 
@@ -140,6 +142,7 @@ class MixtureDensity(Clustering):
     solver: str | EM = "em"
     missingness: str = "auto"
     warm_start: bool = False
+    standardize: bool = True
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

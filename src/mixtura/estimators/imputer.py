@@ -49,8 +49,8 @@ class MixtureImputer(TransformerMixin, Estimator):
         "auto" is "full", or "low_rank" where rows are few for their columns and it comes nearer to
         entries that are hidden for a trial, which takes several times as long as a fit: of tables
         of up to 20,000 numbers, without `max_time`. `density_` is what was chosen.
-    n_components, prior_rows, max_time, categorical_features, unexpected, device, callbacks,
-    random_state, verbose
+    n_components, prior_rows, max_time, categorical_features, unexpected, device, random_state,
+    verbose
         As in `MixtureClassifier`. The prior keeps covariances sound where rows are few.
 
     Attributes
@@ -118,15 +118,19 @@ class MixtureImputer(TransformerMixin, Estimator):
                 rows = X.rows if isinstance(X, Opened) else as_table(X)
                 y = np.broadcast_to(0.0, _num_samples(rows))
             self.density_ = "full" if self.density == "auto" else self.density
-            self.estimator_ = self._inner(density=self.density_).fit(X, y, sample_weight)
+            self.estimator_ = self._fit_inner(X, y, sample_weight)
             values = X.rows if isinstance(X, Opened) else self.estimator_._rows(X).values
             if self.density == "auto" and self._prefers_low_rank(values, y, sample_weight):
                 self.density_ = "low_rank"
-                self.estimator_ = self._inner(density=self.density_).fit(X, y, sample_weight)
+                self.estimator_ = self._fit_inner(X, y, sample_weight)
             missing = [np.isnan(rows).any(0) for _, rows in chunks_of(values, SCAN_ROWS)]
             missing = np.any([each for some in shared(values, missing) for each in some], axis=0)
             self.indicated_ = np.flatnonzero(missing & self.add_indicator)
         return self
+
+    def _fit_inner(self, X: ArrayLike, y: ArrayLike, weight: ArrayLike) -> MixtureClassifier:
+        inner = self._inner(density=self.density_).set_callbacks(*self._callbacks)
+        return inner.fit(X, y, weight)
 
     def _prefers_low_rank(self, values: ArrayLike, y: ArrayLike, sample_weight: ArrayLike) -> bool:
         """Whether it fills in clearly better what is hidden for a trial; of small tables alone."""
@@ -143,7 +147,7 @@ class MixtureImputer(TransformerMixin, Estimator):
             hidden = (rng.random(values.shape) < _HIDDEN) & ~np.isnan(values)
             rows = np.where(hidden, np.nan, values)
             for sign, density in ((1.0, "full"), (-1.0, "low_rank")):
-                options = {"categorical_features": kinds, "callbacks": None, "verbose": 0}
+                options = {"categorical_features": kinds, "verbose": 0}
                 trial = self._inner(density=density, **options)
                 filled = trial.fit(rows, y, sample_weight).impute(rows)
                 squares = ((filled - values) / np.where(scale > 0.0, scale, 1.0)) ** 2

@@ -56,6 +56,7 @@ class NetworkEstimator(DensityEstimator):
     init: str | EM = "em"
     prior_rows: float = 3.0
     missingness: str = "auto"
+    standardize: bool = True
 
     n_iter_: int = field(init=False)
     converged_: bool = field(init=False)

@@ -31,8 +31,8 @@ from mixtura.estimators.rows import Rows, read_counts
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError, warn
 from mixtura.models.calibration import Calibration
 from mixtura.numerics import spawn
-from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
-from mixtura.parts import SHARE, resolve
+from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin, of_whole_rows
+from mixtura.parts import SHARE
 from mixtura.progress import Progress
 from mixtura.selection.chooser import Chooser, to_compare
 from mixtura.selection.held_out import Answers, HeldOut
@@ -104,8 +104,10 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         What the mixtures start from, `EM(max_iter=50, tol=0.01, n_init=1)`.
     calibrate : bool
         Make probabilities honest by what networks say of held-out rows, whole and with holes.
-    prior_rows, standardize, class_weight, categorical_features, unexpected, missingness,
-    unlabeled, max_time, device, callbacks
+    standardize : bool
+        Work in units in which every feature has variance one.
+    prior_rows, class_weight, categorical_features, unexpected, missingness,
+    unlabeled, max_time, device
         As in `MixtureClassifier`, but for `prior_rows`, which is a number here.
     random_state, verbose : as in scikit-learn.
 
@@ -227,7 +229,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
 
     def _ready(self, rows: Rows, schema: Schema) -> tuple[list[NetworkPlan], Engine]:
         """Plans for rows, and the rows in the model's units."""
-        term, counts = resolve(self.objective, _OBJECTIVES), None
+        term, counts = of_whole_rows(self.objective, _OBJECTIVES), None
         if not isinstance(self.n_components, str):
             known = rows.classes if len(rows.classes) else np.zeros(1)
             counts = read_counts(self.n_components, known)

@@ -50,7 +50,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         the squared error, in units of the target's variance.
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
     embedding, solver, init, prior_rows, max_time, standardize, categorical_features, unexpected,
-    missingness, device, callbacks
+    missingness, device
         As in `MixtureNetworkClassifier`.
     random_state, verbose : as in scikit-learn.
 

@@ -25,7 +25,7 @@ from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import working_type
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
-from mixtura.objectives import OBJECTIVES, Conditional, Likelihood, Objective
+from mixtura.objectives import OBJECTIVES, Conditional, Likelihood, Margin, Objective
 from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.chooser import MOST_COMPARED, Chooser, Contender, to_compare, too_few
@@ -50,7 +50,7 @@ _POWER, _RANKS = KINDS
 _UNITS = {LEAVES: _RANKS, KERNELS: _POWER}
 _OTHERS = (*KINDS, INDICATORS, ADDITIVE, *_UNITS)
 #: How columns of numbers may be mapped.
-MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("linear", *KINDS))
+MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("raw", "linear", *KINDS))
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
@@ -157,7 +157,7 @@ def make_plans(
         log_prior=torch.from_numpy(np.log(class_prior(estimator.class_prior, rows))),
         learn_prior=isinstance(estimator.class_prior, str) and estimator.class_prior == "empirical",
         dtype=working_type(rows.X.values.dtype, n_numbers, float(structures[0].floor)),
-        holes=estimator.holes,
+        holes=term.holes,
         marginals="linear" if estimator.marginals == "auto" else estimator.marginals,
         unlabeled_weight=weight if rows.has_unlabeled else None,
     )
@@ -302,7 +302,9 @@ def ways_beside(
     else rows to come may lack them for other reasons.
     """
     best, second = decision.trial, decision.chooser.runner_up("density") or decision.trial
-    by_default = (estimator.objective, estimator.tradeoff) == ("margin", "auto")
+    term = decision.plan.term
+    plain = isinstance(term, Margin) and replace(term, holes=0.0) == Margin()
+    by_default = plain and estimator.tradeoff == "auto"
     open_term = by_default and bool(best.models)
     ways = list[Plan]()
     open_counts = estimator.n_components == "auto"

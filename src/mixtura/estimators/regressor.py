@@ -75,7 +75,7 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     init : "em", or an `EM`
         What training begins with, of no more than 20 iterations if it is left to us; and ends with,
         if `tradeoff` is 1.
-    max_time, categorical_features, unexpected, device, callbacks
+    max_time, categorical_features, unexpected, device
         As in `MixtureClassifier`.
     random_state, verbose : as in scikit-learn.
 

@@ -21,15 +21,15 @@ from mixtura.models.mixture import Mixture
 from mixtura.models.summarized import Summarized
 from mixtura.models.votes import Votes
 from mixtura.numerics import spawn
-from mixtura.objectives import OBJECTIVES, Objective
+from mixtura.objectives import OBJECTIVES, Objective, of_whole_rows
 from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.blend import blend_answers
 from mixtura.selection.chooser import MOST_COMPARED, Chooser, Contender
 from mixtura.selection.held_out import Answers
 from mixtura.selection.typical import typical_sequences
-from mixtura.solvers import EBW, EM, LBFGS, Adam, Solver
-from mixtura.training.growth import GROWING, ChainPlan
+from mixtura.solvers import EBW, EM, GROWING, LBFGS, Adam, Boosted, Solver
+from mixtura.training.growth import ChainPlan
 from mixtura.training.summaries import SummaryPlan
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Represented:
     states: Choice[ChainPlan] | None
     summaries: Summaries | None
     table: list[dict[str, object]]
-    method: str | Objective = "ml"
+    method: str | Boosted | Objective = "ml"
 
     @property
     def representation(self) -> str:
@@ -179,17 +179,23 @@ def _states(
         calibrate=estimator.calibrate,
     )
     each = zip(methods, plans, strict=True)
-    method = next(name for name, plan in each if plan.method == found.plan.method)
+    method = next(given for given, plan in each if plan.method == found.plan.method)
     return Represented(found, None, [*counted, *found.table], method)
 
 
 def _plan(
-    estimator: SequenceMixtureClassifier, method: str | Objective, engine: Engine, n_classes: int
+    estimator: SequenceMixtureClassifier,
+    method: str | Boosted | Objective,
+    engine: Engine,
+    n_classes: int,
 ) -> ChainPlan:
     chains = estimator._chains(engine.n_numbers, int(engine.sizes.max()))
-    solver = resolve(estimator.solver, SOLVERS)
+    solver, stages = resolve(estimator.solver, SOLVERS), Boosted()
+    if isinstance(method, Boosted):
+        stages = resolve(method, {})
+        method = stages.kind
     if isinstance(method, Objective) or method in _DISCRIMINATIVE:
-        method = resolve(method, OBJECTIVES)
+        method = of_whole_rows(method, OBJECTIVES)
         if solver.likelihood_only or (solver.closed_form_only and not chains.structure.closed_form):
             raise UnsupportedError(
                 f"solver={estimator.solver!r} cannot train density={estimator.density!r} to "
@@ -202,7 +208,7 @@ def _plan(
         chains=chains,
         em=resolve(estimator.init, {"em": EM}),
         prior_rows=estimator.prior_rows,
-        n_stages=estimator.n_stages,
+        n_stages=stages.n_stages,
         n_classes=n_classes,
         solver=solver,
         tradeoff=estimator.tradeoff,

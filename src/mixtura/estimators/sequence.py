@@ -31,7 +31,7 @@ from mixtura.exceptions import NoDensityError
 from mixtura.models.fitted import Fitted
 from mixtura.objectives import Objective
 from mixtura.parts import SHARE
-from mixtura.solvers import EM, Solver
+from mixtura.solvers import EM, Boosted, Solver
 
 
 @dataclass(eq=False, repr=False)
@@ -55,7 +55,7 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         averaged by weights that suit held-out sequences, whole and with holes; all else (density,
         draws, imputations, paths) is that of the hidden Markov models. "auto": "both", or one of
         the two where the average does no better; "states" where a `method` is named.
-    method : str, or an `Objective`
+    method : str, an `Objective`, or a `Boosted`
         How hidden Markov models are trained. "auto": "ml" beside summaries; with "states" it is
         "boosted" or "conditional", whichever does better on held-out sequences.
         "ml": one model per class, by maximum likelihood (Baum-Welch).
@@ -65,24 +65,17 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         "boosted": a mixture per class, grown where the classes meet (BxCML);
         "boosted_generative": grown where sequences are not explained yet (BxML).
         "adaboost": models that vote (SAMME, which for two classes is AdaBoost.M1, the paper's BBN);
-        there is no density.
+        there is no density. These three are shorthand for `mixtura.solvers.Boosted`, with ten
+        stages at most: `Boosted("adaboost", n_stages=5)`.
     multiclass : "direct" or "pairwise"
         One model of all classes, or one for each pair of them, whose probabilities are coupled.
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
         Of the emissions, as in `MixtureClassifier`; "auto" compares nothing here: it is "low_rank",
         or "full" for one or two channels.
-    n_mixtures : int
-        Densities that the emissions of each state are a mixture of.
-    topology : "ergodic" or "left_to_right"
-        Whether every state may follow every other, or only later ones (some may be skipped).
-    durations : int
-        1: in every frame a state is left with the same chance (hidden Markov models). More: that it
-        lasts 1, 2, ... frames, fewer than that, has a chance of its own each, and every frame
-        beyond the same one again (hidden semi-Markov models, by a chain of so many times as many
-        states). No more count than the longest training sequence has frames.
-    n_stages : int
-        Growing methods: stages at most; fewer where the objective stops to gain, or classes have
-        fewer than two sequences per stage.
+    chain : "ergodic", "left_to_right", or a `Chain`
+        How states follow each other; a name is shorthand for an object of `mixtura.densities`,
+        which also has how long states last and how many densities each emits: `Chain(durations=10,
+        n_mixtures=3)`.
     tradeoff : float in [0, 1]
         Share of the likelihood per value (of a sequence of mean length) in a discriminative
         objective, so that one value serves short sequences and long.
@@ -102,20 +95,22 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     prior_rows : float
         Imagined frames per state, with the spread that states show on average, that keep
         covariances sound where real frames are few; 0 is plain maximum likelihood.
-    channels_first : bool
-        Arrays are (d, T_i), or (n, d, T); so are those that come back.
-    id_column, time_column : str
-        Of a data frame with one row per frame: the column that tells sequences apart, and the one
-        to sort them by (None leaves the rows in their order). Sequences come in the order in which
-        their ids appear first, channels are matched by name. Cross-validation cuts data frames by
-        row: `GroupKFold` by id keeps sequences whole, with one label per row; or make sequences of
-        them by `mixtura.sequences.from_long`, which also puts time stamps on a grid.
+    layout : "frames_first", "channels_first", or a `Layout`
+        How sequences lie in X: arrays are (T_i, d) and (n, T, d), or (d, T_i) and (n, d, T); a
+        data frame with one row per frame has a column "id", or the columns that an object of
+        `mixtura.sequences` names: `Layout(id_column="run", time_column="when")`. Sequences come in
+        the order in which their ids appear first, channels are matched by name. Cross-validation
+        cuts data frames by row: `GroupKFold` by id keeps sequences whole, with one label per row;
+        or make sequences of them by `mixtura.sequences.from_long`, which also puts time stamps on a
+        grid.
     unexpected, categorical_features
         As in `MixtureClassifier`, of the channels, whose numbers far beyond the frames of training
         count as missing for class probabilities too; so do spikes, and channels that are stuck at
         one value, as training had none. Those that hold words, or the categories of a data frame,
         are categorical by themselves.
-    class_weight, max_time, standardize, unlabeled, device, callbacks
+    standardize : bool
+        Work in units in which every channel has variance one.
+    class_weight, max_time, unlabeled, device
         As in `MixtureClassifier`; unlabeled sequences are left out, with a warning.
     random_state, verbose : as in scikit-learn.
 
@@ -138,14 +133,14 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     >>> from mixtura import SequenceMixtureClassifier
     >>> from mixtura.datasets import make_hmm_sequences
     >>> train, test = (make_hmm_sequences(20, random_state=seed) for seed in (0, 1))
-    >>> model = SequenceMixtureClassifier(2, method="boosted", n_stages=3, random_state=0)
+    >>> model = SequenceMixtureClassifier(2, method="boosted", random_state=0)
     >>> bool(model.fit(train.data, train.target).score(test.data, test.target) > 0.9)
     True
     """
 
     _parameter_constraints = CHAIN_CONSTRAINTS | {
         "representation": [StrOptions(set(REPRESENTATIONS))],
-        "method": [StrOptions(set(METHODS)), Objective],
+        "method": [StrOptions(set(METHODS)), Objective, Boosted],
         "multiclass": [StrOptions({"direct", "pairwise"})],
         "tradeoff": [SHARE],
         "solver": [StrOptions(set(SOLVERS)), Solver],
@@ -154,9 +149,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     n_states: int | str = "auto"
     _: KW_ONLY
     representation: str = "auto"
-    method: str | Objective = "auto"
+    method: str | Objective | Boosted = "auto"
     multiclass: str = "direct"
-    n_stages: int = 10
     tradeoff: float = 0.0
     solver: str | Solver = "lbfgs"
     init: str | EM = "em"
@@ -166,7 +160,7 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     # -- reading ---------------------------------------------------------------------------
 
     def _by_row(self, answers: ArrayLike, X: ArrayLike) -> ArrayLike:
-        return per_sequence(answers, X, self.id_column)
+        return per_sequence(answers, X, self._layout.id_column)
 
     # -- fitting ---------------------------------------------------------------------------
 
@@ -224,7 +218,6 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         n_pairs = len(rows.classes) * (len(rows.classes) - 1) // 2
         inner = clone(self).set_params(
             multiclass="direct",
-            channels_first=False,
             class_weight=None,
             unlabeled=None,
             max_time=None if self.max_time is None else self.max_time / n_pairs,

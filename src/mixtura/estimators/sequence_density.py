@@ -73,14 +73,14 @@ class SequenceDensity(SequenceEstimator, Clustering):
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
         Of the emissions, as in `MixtureClassifier`; "auto" compares nothing here: it is "low_rank",
         or "full" for one or two channels.
-    n_mixtures, topology, durations
+    chain
         As in `SequenceMixtureClassifier`.
     solver : "em", or an `EM`
         "em" is `EM(max_iter=100, tol=1e-3, n_init=1)`, where `tol` is the gain in log-likelihood
         per frame.
-    prior_rows, channels_first, id_column, time_column, unexpected, categorical_features
+    prior_rows, layout, standardize, unexpected, categorical_features
         As in `SequenceMixtureClassifier`.
-    max_time, standardize, device, callbacks
+    max_time, device
         As in `MixtureClassifier`.
     random_state, verbose : as in scikit-learn.
 
@@ -133,7 +133,7 @@ class SequenceDensity(SequenceEstimator, Clustering):
             self._forget()
             X, _, sample_weight = self._opened(X, None, sample_weight)
             rows, schema = self._read(X)
-            weight = check_weight(per_sequence(sample_weight, X, self.id_column), len(rows))
+            weight = check_weight(per_sequence(sample_weight, X, self._layout.id_column), len(rows))
             return self._fit_rows(rows.take(weight > 0), weight[weight > 0], schema)
 
     def _fit_rows(self, rows: Sequences, weight: np.ndarray, schema: Schema) -> Self:

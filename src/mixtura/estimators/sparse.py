@@ -89,7 +89,9 @@ class SparseMixtureClassifier(ModelClassifier):
         Weights to start from: where there could be more, every component starts from the columns
         that explain its rows best: sixty at most, and thirty at least if that makes no more than
         600 in all. In dual form they are chosen among 1,000 rows.
-    class_weight, standardize, unlabeled, device, callbacks, random_state, verbose
+    standardize : bool
+        Work in units in which every feature has variance one.
+    class_weight, unlabeled, device, random_state, verbose
         As in `MixtureClassifier`; unlabeled rows are left out, with a warning.
 
     Attributes

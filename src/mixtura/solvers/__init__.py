@@ -9,6 +9,7 @@ from mixtura.solvers.em import EM
 from mixtura.solvers.gradients import Best
 from mixtura.solvers.lbfgs import LBFGS
 from mixtura.solvers.linked import LinkedEM
+from mixtura.solvers.stages import GROWING, Boosted
 
 #: What the names of solvers are shorthand for.
 SOLVERS: dict[str, Callable[[], Solver]] = {"em": EM, "ebw": EBW, "adam": Adam, "lbfgs": LBFGS}
@@ -16,10 +17,12 @@ SOLVERS: dict[str, Callable[[], Solver]] = {"em": EM, "ebw": EBW, "adam": Adam, 
 __all__ = [
     "EBW",
     "EM",
+    "GROWING",
     "LBFGS",
     "SOLVERS",
     "Adam",
     "Best",
+    "Boosted",
     "FitResult",
     "LinkedEM",
     "Penalty",

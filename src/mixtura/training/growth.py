@@ -19,13 +19,11 @@ from mixtura.models.votes import Votes
 from mixtura.numerics import spawn
 from mixtura.objectives import Objective, beside_likelihood
 from mixtura.progress import Progress
-from mixtura.solvers import EM, Solver, SpreadPrior
+from mixtura.solvers import EM, GROWING, Solver, SpreadPrior
 from mixtura.training.boosting import Boosting, Learner, adaboost
 from mixtura.training.groups import Recipe
 from mixtura.training.start import Chains
 
-#: Methods that grow a classifier, for `grow`.
-GROWING = ("boosted", "boosted_generative", "adaboost")
 #: Rows per class and stage: fewer show no spread.
 _STAGE_ROWS = 2
 #: Iterations of the first leg of discriminative training (each further leg has twice as many), and

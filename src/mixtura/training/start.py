@@ -13,6 +13,7 @@ from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
 from mixtura.densities import (
     Categorical,
+    Chain,
     Density,
     EmissionMixtures,
     HiddenMarkov,
@@ -258,20 +259,15 @@ def _share_with_empty(membership: Tensor, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Chains:
-    """What hidden Markov models are made of, but for their states.
-
-    `durations` frames of a state have chances of their own; states emit mixtures of `n_mixtures`.
-    """
+    """What hidden Markov models are made of, but for their states."""
 
     structure: Structure
-    left_to_right: bool
-    durations: int = 1
-    n_mixtures: int = 1
+    chain: Chain
 
     def start(self, engine: Engine, generator: torch.Generator, n_states: int) -> Mixture:
         """A single hidden Markov model: k-means clusters of frames, or equal stretches of time.
 
-        Each is divided into `n_mixtures` clusters again, where states emit mixtures.
+        Each is divided into `chain.n_mixtures` clusters again, where states emit mixtures.
         """
         most = max(1, int(_MOST_FRAMES / float(engine.sizes.mean())))
         batch = engine.subsample(most, generator).all_rows()
@@ -279,20 +275,20 @@ class Chains:
         alike = torch.zeros_like(frames.y)
         moment = packing.moments()
         compared = _as_numbers(replace(frames, y=alike), levels)
-        if self.left_to_right:
+        if self.chain.left_to_right:
             labels = moment * n_states // packing.lengths[packing.owner]
         else:
             labels = _nearest_of_some(compared, frames.weight, n_states, generator)
         x = completed(replace(frames, y=alike), levels, generator)
         membership = torch.nn.functional.one_hot(labels, n_states).to(x) * frames.weight[:, None]
         shares = _share_with_empty(membership[:, None], frames.weight[:, None])[:, 0]
-        divided = _divided(compared, shares, self.n_mixtures, generator)
+        divided = _divided(compared, shares, self.chain.n_mixtures, generator)
         each, scaling = divided.flatten(1), engine.scaling
         emission = built(self.structure.start, False, x, each, generator, scaling, x)
         part = numeric_part(emission)
         if isinstance(part, VectorDensity):
             emission = with_numeric_part(emission, self.structure.finish(part))
-        if self.n_mixtures > 1:
+        if self.chain.n_mixtures > 1:
             emission = EmissionMixtures.of(emission, divided.sum(0))
         first = membership[: packing.n_first].sum(0)
         moves = membership[packing.previous()].mT @ (membership[packing.n_first :] > 0).to(x)
@@ -302,8 +298,8 @@ class Chains:
                 emission,
                 first + _UNSEEN * first.sum() / n_states,
                 moves + _UNSEEN * moves.sum(1, keepdim=True).clamp_min(1e-3) / n_states,
-                self.durations,
-                left_to_right=self.left_to_right,
+                self.chain.durations,
+                left_to_right=self.chain.left_to_right,
                 visits=max(1.0, visits),
             )
         )

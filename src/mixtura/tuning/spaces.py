@@ -14,7 +14,7 @@ import optuna
 
 from mixtura.data.given import ArrayLike, Parameters
 from mixtura.data.labels import labeled_mask, read_labels
-from mixtura.densities import Diagonal, Full, LowRank, Spherical, Structure
+from mixtura.densities import CHAINS, Diagonal, Full, LowRank, Spherical, Structure
 from mixtura.estimators import (
     BoostedMixtureClassifier,
     MixtureClassifier,
@@ -26,8 +26,10 @@ from mixtura.estimators import (
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
 )
+from mixtura.estimators.channels import SequenceEstimator
 from mixtura.estimators.plan import choose_solver
 from mixtura.objectives import Margin
+from mixtura.parts import resolve
 from mixtura.solvers import Adam, LinkedEM, Solver
 
 #: What spaces ask of: a trial that runs, or a finished one that repeats its answers.
@@ -109,17 +111,20 @@ def boosted_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike) -
     }
 
 
-def sequence_space(trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike) -> Parameters:
+def sequence_space(
+    trial: Trial, estimator: SequenceEstimator, X: ArrayLike, y: ArrayLike
+) -> Parameters:
     """The space of `SequenceMixtureClassifier`: what its hidden Markov models are."""
     chosen: Parameters = {"n_states": trial.suggest_int("n_states", 2, 16, log=True)}
     kind = trial.suggest_categorical("density", ["diag", "full"])
-    chosen["topology"] = trial.suggest_categorical("topology", ["ergodic", "left_to_right"])
+    topology = trial.suggest_categorical("topology", sorted(CHAINS))
+    chosen["chain"] = replace(resolve(estimator.chain, CHAINS), topology=topology)
     floor = trial.suggest_float("floor", 1e-3, 0.5, log=True)
     return {**chosen, "density": _GAUSSIANS[kind](floor)}
 
 
 def sequence_density_space(
-    trial: Trial, estimator: object, X: ArrayLike, y: ArrayLike
+    trial: Trial, estimator: SequenceEstimator, X: ArrayLike, y: ArrayLike
 ) -> Parameters:
     """The space of `SequenceDensity`: the same, and how many components."""
     n_components = trial.suggest_int("n_components", 1, 8, log=True)

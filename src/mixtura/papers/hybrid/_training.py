@@ -31,7 +31,7 @@ STRUCTURES = ("full", "diagonal")
 #: What every model of the paper has in common.
 COMMON: Parameters = {
     "class_prior": "uniform",
-    "standardize": False,
+    "marginals": "raw",
     "prior_rows": 0,
     "density__rank": 25,
     "solver": Adam(),

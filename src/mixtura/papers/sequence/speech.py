@@ -36,8 +36,8 @@ FILES = {
 }
 SETTINGS: dict[str, Parameters] = {
     "vowels": {"n_states": 3, "density": "full"},
-    "digits": {"n_states": 6, "topology": "left_to_right"},
-    "letters": {"n_states": 8, "topology": "left_to_right"},
+    "digits": {"n_states": 6, "chain": "left_to_right"},
+    "letters": {"n_states": 8, "chain": "left_to_right"},
 }
 _QUICK_PARTS = ("vowels",)
 _QUICK_METHODS = ("ML", "BxCML", "1-NN DTW")

@@ -24,7 +24,7 @@ from mixtura.papers.cells import grid
 from mixtura.papers.report import Report
 from mixtura.papers.sequence._methods import MODELS, error
 from mixtura.papers.tables import spread
-from mixtura.solvers import EM, LBFGS
+from mixtura.solvers import EM, LBFGS, Boosted
 
 #: Test error in percent, joint and conditional log-likelihood per sequence.
 _PAPER: dict[str, tuple[float | None, ...]] = {
@@ -84,8 +84,7 @@ def _fitted(name: str, rows: Bunch, seed: int, quick: bool) -> SequenceMixtureCl
     most = 20 if quick else 100
     model = SequenceMixtureClassifier(
         N_STATES,
-        method=MODELS[name],
-        n_stages=STAGES.get(name, 1),
+        method=Boosted(MODELS[name], STAGES[name]) if name in STAGES else MODELS[name],
         solver=LBFGS(most),
         init=EM(1 if name == "CML" and not quick else most),
         early_stopping=not quick,

@@ -75,7 +75,7 @@ SIGNERS: dict[str, tuple[str, ...]] = {
 FOLDS = 10
 #: The fingers of the glove have four positions each: small variances mean nothing there.
 _GLOVE = {"n_states": 6, "density": Diagonal(0.3)}
-_LEFT_TO_RIGHT = {"topology": "left_to_right"}
+_LEFT_TO_RIGHT = {"chain": "left_to_right"}
 SETTINGS: dict[str, Parameters] = {
     "gunpoint": {"n_states": 10},
     "gunpoint slopes": {"n_states": 10},

@@ -65,10 +65,8 @@ def _snapshots(report: Report, rows: Bunch) -> None:
     with report.figure("training", figsize=(14, 3.6)) as figure:
         panels = figure.subplots(1, len(SNAPSHOTS), sharex=True, sharey=True)
         for panel, n_iter in zip(panels, SNAPSHOTS, strict=True):
-            model = SparseMixtureClassifier(
-                3, callbacks=[_stop_after(n_iter)], random_state=report.seed
-            )
-            model.fit(rows.data, rows.target)
+            model = SparseMixtureClassifier(3, random_state=report.seed)
+            model.set_callbacks(_stop_after(n_iter)).fit(rows.data, rows.target)
             report.row(
                 "training",
                 iterations=model.n_iter_,
