@@ -24,9 +24,8 @@ from mixtura.selection.blend import Say
 from mixtura.selection.chooser import MOST_COMPARED, Contender
 from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
+from mixtura.training.beginnings import KERNELS, LEAVES, NAMED
 from mixtura.training.hybrid import Plan, Trained
-from mixtura.training.kernels import KERNELS
-from mixtura.training.leaves import LEAVES
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
@@ -87,8 +86,8 @@ def kinds_for(engine: Engine) -> list[str]:
     enough = float(engine.weight[engine.labeled].sum()) >= _ENOUGH  # weights count rows
     kinds = [*kinds, ADDITIVE] if enough and _n_knots(engine, ADDITIVE) else kinds
     few = len(engine) <= _LARGE and engine.n_features <= _MOST_COLUMNS
-    kinds = [*kinds, LEAVES] if few else kinds
-    return [*kinds, KERNELS] if len(engine) <= MOST_COMPARED else kinds
+    kinds = [*kinds, LEAVES.name] if few else kinds
+    return [*kinds, KERNELS.name] if len(engine) <= MOST_COMPARED else kinds
 
 
 def _knots(
@@ -142,7 +141,7 @@ def _tried(decision: Decision, way: Plan) -> Trial:
     if way.marginals in _KNOTS:
         way = by_indicators(way, len(scaling.location))
     chooser = decision.chooser.under(scaling)
-    if way.recipe.begin != LEAVES:
+    if way.beginning.alike:
         return chooser.try_out(way, "marginals", whole=decision.saw_all)
     tried = chooser.try_out(way.limited(*_GLIMPSE), "marginals", beside=decision.trial)
     if tried.won:
@@ -158,7 +157,7 @@ def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list
     beside = list[Trial]()
     for each in others:
         held_out, best, way = each.held_out(), decision.held_out, each.way
-        same = way.name not in (*_KNOTS, KERNELS, LEAVES) and way.term == decision.plan.term
+        same = way.name not in (*_KNOTS, *NAMED) and way.term == decision.plan.term
         if same and held_out is not None and best is not None and held_out.surely_beats(best):
             plan = replace(way, solver=decision.plan.solver)
             engine = decision.engine.under(each.scaling)
@@ -182,7 +181,7 @@ def _trained(
 
     Leaves are those of another tree: of more rows, it has more of them.
     """
-    if trial.way.recipe.begin == LEAVES:
+    if not trial.way.beginning.alike:
         engine = rows.sample(_LEAF_ROWS, generator).under(trial.scaling)
         return replace(trial.way, begin=()).train(engine, generator, progress.part(_TIME))
     plan, begin = from_trial(estimator, replace(trial.way, solver=decision.plan.solver), trial)

@@ -33,10 +33,9 @@ from mixtura.selection.design import lacks_by_design
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
+from mixtura.training.beginnings import CLUSTERS, NAMED
 from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan, Trained
-from mixtura.training.kernels import KERNELS
-from mixtura.training.leaves import LEAVES
 
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
@@ -45,10 +44,8 @@ if TYPE_CHECKING:
 #: each counts by itself, so that there may be more: of models beside a first one.
 INDICATORS, ADDITIVE = "indicators", "additive"
 _POWER, _RANKS = KINDS
-#: The units of models that are named after what their components begin with; and all models that
-#: may stand beside a first one.
-_UNITS = {LEAVES: _RANKS, KERNELS: _POWER}
-_OTHERS = (*KINDS, INDICATORS, ADDITIVE, *_UNITS)
+#: All models that may stand beside a first one.
+_OTHERS = (*KINDS, INDICATORS, ADDITIVE, *NAMED)
 #: How columns of numbers may be mapped.
 MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("raw", "linear", *KINDS))
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
@@ -77,8 +74,6 @@ _FEW, _CALIBRATING = 100, 8
 #: How columns go together within the one component that a class has in some models beside the
 #: first: of few columns, and of more.
 _WHOLE, _PAIRS, _PAIRS_OF_MANY = 30, Full(0.1), LowRank(10, 0.1)
-#: Of leaves of trees: variances, imagined rows, iterations and the gain that ends them.
-_LEAF, _LEAF_ROWS, _SHARPENING, _SHARPER = Diagonal(0.1), 1.0, 60, 1e-4
 #: Columns per label above which nothing is learned of how they go together.
 _PER_LABEL = 10
 
@@ -308,12 +303,15 @@ def ways_beside(
     open_term = by_default and bool(best.models)
     ways = list[Plan]()
     open_counts = estimator.n_components == "auto"
-    unless = {
-        KERNELS: not (open_counts and best.models),
-        LEAVES: not (open_counts and open_term and estimator.solver == "auto")
-        or (best.way.recipe.informative and not decision.trusts_holes),  # trees would go by holes
+    met = {
+        "components": open_counts,
+        "trial": bool(best.models),
+        "objective": open_term,
+        "solver": estimator.solver == "auto",
+        "holes": not best.way.recipe.informative or decision.trusts_holes,  # trees would go by them
     }
-    kinds = [kind for kind in kinds if not unless.get(kind)]
+    begun = {kind: NAMED.get(kind, CLUSTERS) for kind in kinds}
+    kinds = [kind for kind, begin in begun.items() if all(met[each] for each in begin.needs)]
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
         counts = [*trial.models[0].model.layout.counts] if trial.models else decision.plan.counts
         if open_counts and counts is not None and not ways:
@@ -321,12 +319,10 @@ def ways_beside(
         recipe = trial.way.recipe
         if best is second and recipe.structure == _SHARED and not ways:
             recipe = replace(recipe, structure=_VARIANCES, prior_rows=None)
-        begin, em = kind if kind in _UNITS else "", decision.plan.recipe.em
-        recipe = replace(recipe, em=em, informative=decision.trusts_holes, begin=begin)
-        if kind == KERNELS:
-            recipe = replace(recipe, structure=_VARIANCES, informative=False)
-        units = _UNITS.get(kind, kind)
-        way = replace(decision.plan, recipe=recipe, counts=counts, marginals=units)
+        begin, em = begun[kind], decision.plan.recipe.em
+        recipe = replace(recipe, em=em, informative=decision.trusts_holes)
+        way = replace(decision.plan, recipe=recipe, counts=counts, beginning=begin)
+        way = replace(way, marginals=begin.units or kind)
         if open_term and open_counts and kind.startswith(_RANKS):
             numbers = decision.engine.n_numbers
             wide = numbers > _PER_LABEL * int(decision.engine.labeled.sum())
@@ -335,19 +331,8 @@ def ways_beside(
         if open_term and (decision.saw_all or not kind.startswith(_POWER)):
             tradeoff = _RULES if kind == ADDITIVE else _CONDITIONAL
             way = replace(way, term=Conditional(), tradeoff=tradeoff)
-        ways.append(_by_leaves(way) if kind == LEAVES else _quick(estimator, way, _BESIDE))
+        ways.append(_quick(estimator, begin.adapted(way), _BESIDE))
     return ways
-
-
-def _by_leaves(way: Plan) -> Plan:
-    """Leaves of a tree, by variances of few rows.
-
-    Unlabeled rows are set aside: they would move leaves to where they lie.
-    """
-    recipe = replace(way.recipe, structure=_LEAF, prior_rows=_LEAF_ROWS, informative=False)
-    weight = None if way.unlabeled_weight is None else 0.0
-    way = replace(way, recipe=recipe, tradeoff=_RULES, unlabeled_weight=weight)
-    return way.limited(_SHARPENING, _SHARPER)
 
 
 def by_indicators(way: Plan, n_columns: int) -> Plan:

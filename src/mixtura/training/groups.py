@@ -43,8 +43,6 @@ class Recipe:
         many as the spread has dimensions plus two (a whole covariance), or three (variances).
     informative : whether components also differ in which entries are absent.
     enough : iterations that the start of another solver takes at most.
-    begin : what components begin with: clusters of rows, unless it says otherwise; `LEAVES` of a
-        tree; or `KERNELS`, rows themselves, which stay where they are.
     """
 
     structure: Structure
@@ -52,7 +50,6 @@ class Recipe:
     prior_rows: float | None = 0.0
     informative: bool = False
     enough: int | None = None
-    begin: str = ""
 
     @property
     def missingness(self) -> str:

@@ -30,10 +30,9 @@ from mixtura.objectives import (
 from mixtura.progress import Progress
 from mixtura.solvers import EBW, EM, LBFGS, FitResult, Solver, SpreadPrior
 from mixtura.solvers.base import AnyMixture
+from mixtura.training.beginnings import CLUSTERS, Beginning
 from mixtura.training.evidence import hole_evidence, with_evidence, without_evidence
-from mixtura.training.groups import NOTHING, Folds, Groups, Recipe, fit_groups
-from mixtura.training.kernels import KERNELS, Kernels
-from mixtura.training.leaves import LEAVES, leaf_start
+from mixtura.training.groups import Folds, Recipe
 
 #: Rows from which a start is found where another solver than EM goes on: more do not improve it.
 _MOST_TO_START = 30_000
@@ -55,6 +54,7 @@ class Plan:
     term : the discriminative term of the objective.
     tradeoff : share of the likelihood per observed value beside it; 1 is generative.
     recipe : of the start, by EM.
+    beginning : what components begin with.
     counts : components of each class; None lets a criterion choose them.
     log_prior : (C,) of the classes, to begin with.
     learn_prior : whether training may move it.
@@ -78,6 +78,7 @@ class Plan:
     unlabeled_weight: float | None = None
     begin: Sequence[Trained] = ()
     marginals: str = "linear"
+    beginning: Beginning = CLUSTERS
 
     @property
     def generative(self) -> bool:
@@ -87,7 +88,7 @@ class Plan:
     @property
     def name(self) -> str:
         """What tells it from other models that are averaged: how it begins, or its units."""
-        return self.recipe.begin or self.marginals
+        return self.beginning.name or self.marginals
 
     @property
     def settings(self) -> dict[str, object]:
@@ -116,14 +117,14 @@ class Plan:
     @property
     def together(self) -> bool:
         """Whether trials on all folds cost little more than one: all have like components."""
-        return isinstance(self.solver.for_trials(), LBFGS) and self.recipe.begin != LEAVES
+        return isinstance(self.solver.for_trials(), LBFGS) and self.beginning.alike
 
     def trials(
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
     ) -> list[Trained]:
         """The mixtures of trials; each learns from the rows of the other folds."""
-        if self.recipe.begin == KERNELS:
-            return self._kernels(engine, folds, generator)
+        if self.beginning.ready:
+            return self._ready(engine, folds, generator, progress)
         begin = [self.begin[number] for number in folds.held_out if self.begin]
         trial = replace(self, solver=self.solver.for_trials())
         if not self.together:
@@ -132,7 +133,7 @@ class Plan:
             return [trial.train(rows, generator, progress, previous=begin[0] if begin else None)]
         if self.unlabeled_weight == 0.0:
             folds, engine = folds.only(engine.labeled), engine.only(engine.labeled)
-        begun = begin or self._begun(engine, folds, generator, progress)
+        begun = begin or self.beginning.models(self, engine, folds, generator, progress)
         kind, assignment = folds.assignment(engine.y, len(self.log_prior))
         stack = MixtureStack.of([each.model for each in begun], assignment)
         prior = SpreadPrior.stacked([each.prior for each in begun], stack.layout.n_components)
@@ -144,23 +145,15 @@ class Plan:
         rows, objective = trial._for_solver(rows, generator), self.objective(engine)
         found = trial.solver.run(stack, objective, rows, progress, generator=generator, prior=prior)
         trained = found.model if evidence is None else without_evidence(found.model)
-        parts = [None] * len(begun) if evidence is None else evidence.split(len(begun))
-        return [
-            replace(each, model=trained[place], evidence=parts[place])
-            for place, each in enumerate(begun)
-        ]
+        models = [replace(each, model=trained[place]) for place, each in enumerate(begun)]
+        return _knowing(models, evidence)
 
-    def _kernels(self, engine: Engine, folds: Folds, generator: torch.Generator) -> list[Trained]:
-        """Kernel densities of the rows of each trial; that of all rows goes on from another's."""
-        evidence = self._evidence(engine, folds)
-        count = len(folds.held_out)
-        parts = [None] * count if evidence is None else evidence.split(count)
-        trained, widths = list[Trained](), None
-        for trial, part in enumerate(parts):
-            kernels = Kernels(folds.shown(engine, trial), self.log_prior, generator)
-            widths = kernels.learn(widths if folds.held_out[trial] == NOTHING else None)
-            trained.append(FitResult(kernels.mixture(widths), math.nan, 0, True, evidence=part))
-        return trained
+    def _ready(
+        self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
+    ) -> list[Trained]:
+        """What the trials begin with, where nothing is left to train."""
+        models = self.beginning.models(self, engine, folds, generator, progress)
+        return _knowing(models, self._evidence(engine, folds))
 
     def _evidence(self, engine: Engine, folds: Folds) -> HoleEvidence | None:
         """What discriminative training is not to learn from the rows of each trial."""
@@ -181,17 +174,6 @@ class Plan:
         typical = Calibration.typical(self.term.margin if isinstance(self.term, LogMargin) else 0.0)
         return with_evidence(model, prior, evidence.scaled(typical.temperature))
 
-    def _begun(
-        self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
-    ) -> list[Trained]:
-        """EM on the labeled rows of every class, in every trial; or leaves of a tree."""
-        if self.recipe.begin == LEAVES:
-            return [leaf_start(engine, self.recipe, self.log_prior, self.learn_prior, generator)]
-        if engine not in folds.groups:
-            folds.groups[engine] = Groups.by_class(engine, len(self.log_prior), folds)
-        start = fit_groups(folds.groups[engine], self.counts, self.recipe, generator, progress)
-        return start.joined(self.log_prior.to(engine.device), self.learn_prior)
-
     def objective(self, engine: Engine) -> Objective:
         """What is minimized over the rows."""
         return beside_likelihood(
@@ -211,14 +193,14 @@ class Plan:
         held_out: Engine | None = None,
     ) -> Trained:
         """Begin anew or with a previous mixture, and train."""
-        if self.recipe.begin == KERNELS:
-            return self._kernels(engine, Folds.none(engine), generator)[0]
+        if self.beginning.ready:
+            return self._ready(engine, Folds.none(engine), generator, progress)[0]
         if self.unlabeled_weight == 0.0:
             engine = engine.only(engine.labeled)
         start = self._resumed(previous, engine) if previous else None
         if start is None:
             by_em, few = isinstance(self.solver, EM), self._rows_to_start(engine, generator)
-            start = self._begun(few, Folds.none(few), generator, progress)[0]
+            start = self.beginning.models(self, few, Folds.none(few), generator, progress)[0]
             if by_em and self.recipe.direct and not self.unlabeled_weight:
                 return start
             if self.unlabeled_weight and not by_em:
@@ -296,6 +278,14 @@ class Plan:
         if self.holes and not self.generative:
             return engine.seen(Punched(self.holes, generator))
         return engine
+
+
+def _knowing(models: Sequence[Trained], evidence: HoleEvidence | None) -> list[Trained]:
+    """The models of trials, with what holes tell in each."""
+    if evidence is None:
+        return list(models)
+    parts = evidence.split(len(models))
+    return [replace(each, evidence=part) for each, part in zip(models, parts, strict=True)]
 
 
 def margin_bound(mixture: Mixture, term: Objective, engine: Engine) -> float:

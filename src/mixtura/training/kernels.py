@@ -12,8 +12,6 @@ from mixtura.densities import Categorical, Density, DiagonalGaussian, Product
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 
-#: The name of such models among those that are averaged.
-KERNELS = "kernels"
 #: Rows that are components, at most; iterations that find widths, those that tell which begin is
 #: better, those that move known ones, and the share of the loss that ends them.
 _MOST_ROWS, _ITERATIONS, _GLIMPSE, _FURTHER, _TOL = 1_000, 15, 5, 4, 1e-3

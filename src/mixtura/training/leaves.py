@@ -19,8 +19,6 @@ from mixtura.solvers.em import em_update
 from mixtura.training.groups import Recipe
 from mixtura.training.start import built, completed
 
-#: The name of such models among those that are averaged.
-LEAVES = "leaves"
 #: Rows per leaf on average, the fewest and most leaves; rows of a class in a leaf that are a
 #: component of their own, at least and as a share of all.
 _ROWS_PER_LEAF, _LEAVES, _FEWEST, _SHARE = 20.0, (4, 128), 3.0, 1e-3
