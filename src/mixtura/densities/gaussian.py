@@ -288,7 +288,7 @@ class DiagonalGaussian(Gaussian):
         return self._log_prob_squared(x, x.square())
 
     def _log_prob_squared(self, x: Tensor, squared: Tensor) -> Tensor:
-        precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
+        precision, scaled_mean, constant = (part.to(x.dtype) for part in self.natural)
         peak = constant.sum(1)
         if x.is_cuda:  # values of a component side by side: sums over components take a fifth
             by_component = torch.addmm(peak[:, None], scaled_mean, x.mT)
@@ -300,7 +300,7 @@ class DiagonalGaussian(Gaussian):
         return self._log_prob_squared(x, squared), lambda share, _: _moments(x, squared, share)
 
     def _log_prob_masked(self, x: Tensor, holes: Holes) -> Tensor:
-        precision, scaled_mean, constant = (part.to(x.dtype) for part in self._natural)
+        precision, scaled_mean, constant = (part.to(x.dtype) for part in self.natural)
         seen = holes.observed.to(x.dtype)
         return x @ scaled_mean.mT - 0.5 * x.square() @ precision.mT + seen @ constant.mT
 
@@ -308,14 +308,14 @@ class DiagonalGaussian(Gaussian):
         return self._log_prob_masked(x, holes), partial(self._statistics_masked, x, holes)
 
     def _marginal(self, x: Tensor, holes: Holes) -> tuple[Tensor, Tensor]:
-        precision, scaled_mean, _ = (part.to(x.dtype) for part in self._natural)
+        precision, scaled_mean, _ = (part.to(x.dtype) for part in self.natural)
         seen = holes.observed.to(x.dtype)
         squared = x.square() @ precision.mT - 2.0 * x @ scaled_mean.mT
         squared = squared + seen @ (self.mean.to(x.dtype) * scaled_mean).mT
         return squared, seen @ self.variance.log().mT.to(x.dtype)
 
     @cached_property
-    def _natural(self) -> tuple[Tensor, Tensor, Tensor]:
+    def natural(self) -> tuple[Tensor, Tensor, Tensor]:
         """Precision, precision times mean, and the constant of each feature, (K, D) each."""
         precision = self.variance.reciprocal()
         scaled_mean = self.mean * precision

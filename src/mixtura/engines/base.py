@@ -123,7 +123,9 @@ class Engine(Table[AnyBatch]):
 
     def chunk_rows(self, model: HasRowCost) -> int:
         """Rows per chunk, so that memory is bounded whatever the number of rows."""
-        cost = max(1, model.row_cost(self.may_have_missing))
+        cost = model.row_cost(self.may_have_missing)
+        if not cost:
+            return max(1, len(self))
         kind = "cpu" if self.device.type == "cpu" else "cuda"
         room = _CHUNK_NUMBERS[kind]
         if kind == "cpu" and not self.may_have_missing:

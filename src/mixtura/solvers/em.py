@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Generic
 
 import torch
 from torch import Tensor
@@ -15,10 +16,11 @@ from torch import Tensor
 from mixtura.data.batch import Batch
 from mixtura.densities import Density, Statistics
 from mixtura.densities.base import add_statistics, keep_valid, scale_statistics
+from mixtura.densities.gaussian import DiagonalGaussian
 from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
-from mixtura.objectives import Objective
+from mixtura.objectives import Likelihood, Objective
 from mixtura.progress import Progress, Record
 from mixtura.solvers.base import (
     CONSTRAINTS,
@@ -33,10 +35,16 @@ from mixtura.solvers.gradients import Free, Packed, gradient_of
 from mixtura.solvers.lbfgs import Minimization
 from mixtura.solvers.small import SmallSteps, small_steps
 
+if TYPE_CHECKING:
+    from mixtura.solvers.fused import Fused
+
 #: Steps of L-BFGS in an M step that has no closed form.
 _STEPS = 5
 #: Numbers of rows in float32 that are worth a copy: EM goes on in double precision afterwards.
 _WORTH = 1_000_000
+#: Numbers of rows on a GPU that are worth the second in which a kernel for them is compiled, and
+#: how many means it may have in its registers.
+_COMPILED, _IN_REGISTERS = 2**26, 1_024
 
 
 @dataclass
@@ -123,7 +131,7 @@ class _Unsettled(Generic[AnyMixture]):
     def step(self, objective: Objective, tol: float) -> float:
         """One iteration; the mean objective before it."""
         model, prior = self._model, self._prior
-        sums = self._engine.sum(partial(expected, model, objective), model.density)
+        sums = expected_sums(model, objective, self._engine)
         loss = sums.pop("loss").double() / self._weight
         penalized = loss if prior is None else loss + prior.penalty(model) / self._weight
         if model.density.closed_form:
@@ -161,6 +169,34 @@ class _Unsettled(Generic[AnyMixture]):
 
 
 _Left = _Unsettled[AnyMixture] | SmallSteps[AnyMixture]
+
+
+def expected_sums(
+    model: Mixture | MixtureStack, objective: Objective, engine: Engine
+) -> Statistics:
+    """What `expected` gives for all rows together; by one kernel where there is one for them."""
+    fused = _fused(model, objective, engine)
+    if fused is not None:
+        return engine.sum(fused, fused)
+    return engine.sum(partial(expected, model, objective), model.density)
+
+
+def _fused(model: Mixture | MixtureStack, objective: Objective, engine: Engine) -> Fused | None:
+    """Complete rows in the memory of a GPU, one class, diagonal covariances: a kernel does it."""
+    density, few = model.density, len(engine) * engine.n_features < _COMPILED
+    if few or engine.device.type != "cuda" or type(density) is not DiagonalGaussian:
+        return None
+    padded = 2 ** sum((size - 1).bit_length() for size in density.mean.shape)
+    plain = engine.uniform and engine.view is None and not engine.may_marginalize
+    if not isinstance(model, Mixture) or model.n_classes > 1 or objective != Likelihood():
+        return None
+    if not plain or padded > _IN_REGISTERS or torch.version.cuda is None:
+        return None
+    if torch.cuda.get_device_capability(engine.device) < (8, 0) or find_spec("triton") is None:
+        return None
+    from mixtura.solvers.fused import Fused  # Triton comes with PyTorch for CUDA alone
+
+    return Fused(model, engine.dtype)
 
 
 def em_update(
@@ -217,5 +253,5 @@ def online_em_step(
 
     Returns the new mixture, and how many rows of each class (C,) have come.
     """
-    sums = engine.sum(partial(expected, mixture, objective), mixture.density)
+    sums = expected_sums(mixture, objective, engine)
     return em_update(mixture, add_statistics(sums, past)), mixture.layout.sum(sums["mass"])
