@@ -77,7 +77,7 @@ def _couple(r: np.ndarray, weights: np.ndarray) -> np.ndarray:
     for _ in range(_SWEEPS):
         if not len(active):
             break
-        share = _expit(theta[active, :, None] - theta[active, None, :])
+        share = np.exp(-np.logaddexp(0.0, theta[active, None, :] - theta[active, :, None]))
         slope = (weights * (r[active] - share)).sum(2)
         step = _solve(weights * share * share.swapaxes(1, 2), slope[:, :, None])[:, :, 0]
         reach = np.ptp(step, axis=1, keepdims=True)
@@ -99,7 +99,3 @@ def _solve(links: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _softmax(values: np.ndarray) -> np.ndarray:
     raised = np.exp(values - values.max(1, keepdims=True))
     return raised / raised.sum(1, keepdims=True)
-
-
-def _expit(values: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0.0, -values))

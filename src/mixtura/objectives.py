@@ -101,13 +101,9 @@ def _own(class_log_joint: Tensor, y: Tensor) -> Tensor:
     return class_log_joint.gather(1, y.clamp_min(0)[:, None])[:, 0]
 
 
-def _rivals(class_log_joint: Tensor, y: Tensor) -> Tensor:
-    return class_log_joint.scatter(1, y.clamp_min(0)[:, None], -torch.inf)
-
-
 def log_margin(class_log_joint: Tensor, y: Tensor, smoothness: float = math.inf) -> Tensor:
     """log p(x, own class) minus the (smooth) maximum over the other classes, (n,)."""
-    rivals = _rivals(class_log_joint, y)
+    rivals = class_log_joint.scatter(1, y.clamp_min(0)[:, None], -torch.inf)
     if math.isinf(smoothness):
         best = rivals.amax(1)
     else:

@@ -16,7 +16,7 @@ from mixtura.constants import MOST_TEXT
 from mixtura.data.given import ArrayLike
 from mixtura.exceptions import FileFormatError, UnsupportedError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 #: Most bytes of a header, whose JSON takes some twenty times as much memory when it is read.
 _MOST_HEADER = 2**24
 _DTYPES = {

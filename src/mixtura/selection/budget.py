@@ -69,7 +69,8 @@ class Budget(Generic[Model]):
             whole = len(sample) == len(engine)
             model = self.train(engine if whole else sample, anew(first), latest)
             found.append(Outcome(model, len(sample)))
-            growth = self._growth(self.progress.seconds - began)
+            seconds = max(self.progress.seconds - began, 1e-9)
+            growth = min(_MOST_GROWTH, _SHARE * self.progress.seconds_left / seconds)
             if whole or growth < (_TOO_LITTLE if self.resumes else _LEAST_GROWTH):
                 break
             if latest is not None or growth < _LEAST_GROWTH:
@@ -79,10 +80,6 @@ class Budget(Generic[Model]):
             return found[-1]
         losses = np.array([self.loss(outcome.model, judged) for outcome in found])
         return found[int(np.where(np.isnan(losses), np.inf, losses).argmin())]
-
-    def _growth(self, seconds: float) -> float:
-        """By how much a sample that took so long may grow."""
-        return min(_MOST_GROWTH, _SHARE * self.progress.seconds_left / max(seconds, 1e-9))
 
 
 def first_rows(engine: Engine) -> int:

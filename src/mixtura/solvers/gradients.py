@@ -14,7 +14,7 @@ from mixtura.data.batch import Batch
 from mixtura.engines import Engine
 from mixtura.objectives import Objective
 from mixtura.progress import Record
-from mixtura.solvers.base import AnyModel, HasOutputs, Model
+from mixtura.solvers.base import AnyModel, HasOutputs
 
 Free = dict[str, Tensor]
 #: Losses (P,) and gradients (P, d) at points (P, d), one per problem.
@@ -70,12 +70,9 @@ class Best(Generic[AnyModel]):
         return at is not None and iteration - at >= patience
 
     def _take(self, model: AnyModel, score: tuple[float, float], iteration: int) -> None:
-        if math.isfinite(score[1]) and score < self.score and _is_finite(model):
+        better = math.isfinite(score[1]) and score < self.score
+        if better and all(bool(value.isfinite().all()) for value in model.free().values()):
             self.model, self.score, self.at = model, score, iteration
-
-
-def _is_finite(model: Model) -> bool:
-    return all(bool(value.isfinite().all()) for value in model.free().values())
 
 
 def gradient_of(loss: Callable[[Free], Tensor], free: Free) -> Free:

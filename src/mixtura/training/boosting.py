@@ -129,7 +129,8 @@ class Learner:
     ) -> list[FitResult[Mixture]]:
         """EM on the rows of every class that has some, side by side where they are few."""
         present = [label for label, rows in enumerate(engines) if len(rows)]
-        alike = len({_shapes(start) for start in starts}) == 1
+        tensors = (start.density.tensors().values() for start in starts)
+        alike = len({tuple(value.shape for value in each) for each in tensors}) == 1
         alike = alike and (engine.uniform or starts[0].density.closed_form)
         run = partial(em.run, objective=Likelihood(), progress=progress)
         trained: dict[int, FitResult[Mixture]] = {}
@@ -178,10 +179,6 @@ class Learner:
 
     def _engines(self, engine: Engine) -> list[Engine]:
         return [engine.labeled_as(label).single_class() for label in range(self.n_classes)]
-
-
-def _shapes(mixture: Mixture) -> tuple[torch.Size, ...]:
-    return tuple(value.shape for value in mixture.density.tensors().values())
 
 
 class Stage(NamedTuple):

@@ -173,7 +173,8 @@ def slope(model: SparseMixture, examples: Examples, chunks: Chunks) -> Slope:
     gradient = model.weight.new_zeros(len(mass), len(model.weight))
     for rows, values in chunks:
         weight, log_proba = examples.weight[rows], model.log_proba(values)
-        own = _own(log_proba, model.layout, examples.y[rows])
+        elsewhere = examples.y[rows, None] != model.layout.owner
+        own = log_proba.masked_fill(elsewhere, -math.inf)
         per_row = logsumexp(own, 1)
         shares = (own - per_row[:, None]).exp()
         value += weight @ per_row
@@ -200,11 +201,6 @@ def information(model: SparseMixture, examples: Examples, chunks: Chunks) -> Ten
     for own, block in zip(within, blocks, strict=True):
         total[block, block] = own
     return total.tril() + total.tril(-1).T
-
-
-def _own(log_proba: Tensor, layout: Layout, y: Tensor) -> Tensor:
-    """log p(c, m | x) at the components of each row's class, minus infinity elsewhere."""
-    return log_proba.masked_fill(y[:, None] != layout.owner, -math.inf)
 
 
 def _blocks(model: SparseMixture) -> list[slice]:
