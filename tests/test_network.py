@@ -37,7 +37,6 @@ from mixtura.testing import make_batch, make_density, make_engine, make_mixture
 
 PUBLISHED = {
     "embedding": "posterior",
-    "specialize": 0.0,
     "calibrate": False,
     "density": "full",
     "random_state": 0,

@@ -18,7 +18,6 @@ from mixtura.solvers import EM, LinkedEM
 
 PUBLISHED = {
     "embedding": "posterior",
-    "specialize": 0.0,
     "solver": LinkedEM(end_to_end=False),
     "calibrate": False,
     "density": "full",
@@ -406,9 +405,9 @@ def skewed_clinical(n_rows, seed):
 def test_rare_classes_of_a_skewed_table_are_found():
     """Boosted trees find all; the majority alone would have a balanced accuracy of a third."""
     X, y = skewed_clinical(3_600, 0)
-    model = MixtureNetworkClassifier(
-        embedding="log_density", specialize=1.0, calibrate=False, random_state=0
-    ).fit(X[:2_400], y[:2_400])
+    model = MixtureNetworkClassifier(embedding="log_density", calibrate=False, random_state=0).fit(
+        X[:2_400], y[:2_400]
+    )
     assert balanced_accuracy_score(y[2_400:], model.predict(X[2_400:])) > 0.58
 
 

@@ -127,7 +127,6 @@ def test_about_the_share_is_flagged_by_networks():
         model = MixtureNetworkClassifier(
             2,
             embedding="posterior",
-            specialize=1.0,
             calibrate=False,
             solver=LinkedEM(5),
             init=EM(5, 0.01),

@@ -108,6 +108,7 @@ BAD_SOLVERS = [
     (MixtureClassifier, EBW(factor=0.0), "'factor' parameter of EBW"),
     (MixtureClassifier, LBFGS(0), "'max_iter' parameter of LBFGS"),
     (MixtureNetworkClassifier, LinkedEM(l1=-1.0), "'l1' parameter of LinkedEM"),
+    (MixtureNetworkClassifier, LinkedEM(specialize=2.0), "'specialize' parameter of LinkedEM"),
 ]
 
 

@@ -104,7 +104,8 @@ QUICK = {
     },
     "MixtureNetworkClassifier": {
         **NETWORK,
-        **{"specialize": 0.5, "unlabeled_weight": 0.5, "calibrate": False},
+        "solver": LinkedEM(max_iter=5, specialize=0.5, end_to_end=False),
+        **{"unlabeled_weight": 0.5, "calibrate": False},
     },
     "MixtureNetworkRegressor": NETWORK,
     "MixtureRegressor": {"n_components": 1, "density": "full", "marginals": "linear"},

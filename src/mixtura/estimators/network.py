@@ -35,8 +35,8 @@ from mixtura.solvers.linked import LinkedResult
 from mixtura.training.groups import Recipe
 from mixtura.training.networks import NetworkPlan
 
-#: Embeddings that "auto" compares, and how far the mixtures of classes then keep to their own rows.
-_COMPARED = {"posterior": 0.0, "log_density": 1.0}
+#: Embeddings that "auto" compares.
+_COMPARED = ("posterior", "log_density")
 #: What the parameters of both may be.
 NETWORK_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
     "embedding": [StrOptions({"auto", *EMBEDDINGS})],
@@ -102,7 +102,6 @@ class NetworkEstimator(DensityEstimator):
         n_classes: int,
         counts: np.ndarray | None,
         term: Objective | None,
-        specialize: float | str,
         unlabeled_weight: float,
     ) -> list[NetworkPlan]:
         """One for every embedding that is left open, the first choice first."""
@@ -120,9 +119,6 @@ class NetworkEstimator(DensityEstimator):
                 n_classes=n_classes,
                 counts=counts,
                 embedding=embedding,
-                specialize=_COMPARED.get(embedding, 0.0)
-                if isinstance(specialize, str)
-                else specialize,
                 recipe=recipe,
                 linked=linked,
                 term=term,

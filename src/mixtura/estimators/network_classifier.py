@@ -32,7 +32,6 @@ from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, Unsuppo
 from mixtura.models.calibration import Calibration
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin, of_whole_rows
-from mixtura.parts import SHARE
 from mixtura.progress import Progress
 from mixtura.selection.chooser import Chooser, to_compare
 from mixtura.selection.held_out import Answers, HeldOut
@@ -77,10 +76,6 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         What a component makes of a row: its posterior in the mixture; its density, as a share of
         its highest; the log of that; or a posterior with true zeros, the projection of the
         log-joints onto the simplex. "auto" compares posteriors and log-densities on held-out rows.
-    specialize : "auto" or float in [0, 1]
-        How much less the rows of other classes count for the mixture of a class. 0 fits every
-        mixture to all rows, as published; 1 to the rows of its class. "auto" is 1 for log-densities
-        and 0 for the others.
     objective : "conditional", "margin", "smooth_margin", or an `Objective`
         The discriminative term of end-to-end training; a name is shorthand for an object of
         `mixtura.objectives`, "margin" for `Margin(5.0)`.
@@ -96,10 +91,10 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     solver : "linked_em", or a `LinkedEM`
         Steps of EM and fits of the read-out in turn, then gradients through both; a name is
         shorthand for an object of `mixtura.solvers` with its settings: iterations, the penalties
-        `l1` and `l2` of the read-out's weights, `link`, `annihilate`, `equal_covariances`,
-        `end_to_end`. Where classes are uneven, the penalties are multiplied by the number of
-        classes times the smallest class's share (but by 0.1 at least), or they would silence the
-        components of rare classes first.
+        `l1` and `l2` of the read-out's weights, `link`, `annihilate`, `specialize` (how far
+        mixtures keep to the rows of their class), `equal_covariances`, `end_to_end`. Where classes
+        are uneven, the penalties are multiplied by the number of classes times the smallest class's
+        share (but by 0.1 at least), or they would silence the components of rare classes first.
     init : "em", or an `EM`
         What the mixtures start from, `EM(max_iter=50, tol=0.01, n_init=1)`.
     calibrate : bool
@@ -137,13 +132,11 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
 
     _parameter_constraints = NETWORK_CONSTRAINTS | {
         "n_components": [StrOptions({"auto"}), Integral, "array-like"],
-        "specialize": [StrOptions({"auto"}), SHARE],
         "objective": [StrOptions(set(_OBJECTIVES)), Objective],
     }
 
     n_components: Numbers | str = "auto"
     _: KW_ONLY
-    specialize: float | str = "auto"
     objective: str | Objective = "conditional"
     unlabeled_weight: float | str = "auto"
     density: str | Structure = "low_rank"
@@ -243,7 +236,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             )
         weight = EVEN if isinstance(given, str) else given
         n_classes = len(rows.classes)
-        return self._plans(engine, n_classes, counts, term, self.specialize, weight), engine
+        return self._plans(engine, n_classes, counts, term, weight), engine
 
     def _choose(
         self,

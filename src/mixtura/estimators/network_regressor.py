@@ -109,7 +109,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
             scaling, generator = self._scaled(rows, weight, schema), self._generator()
             engine = engine_of(rows, y, weight, scaling, self.device)
             counts = None if self.n_components == "auto" else np.array([self.n_components])
-            plans = self._plans(engine, 0, counts, None, 0.0, 0.5)
+            plans = self._plans(engine, 0, counts, None, 0.5)
             with self._progress() as progress:
                 plan, held_back = self._choose(plans, engine, spawn(generator), progress)
                 result = self._train(plan, engine, generator, progress)

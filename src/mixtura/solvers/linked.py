@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from scipy.special import logsumexp
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from mixtura.data.batch import Batch
@@ -23,7 +24,7 @@ from mixtura.densities.product import numeric_part, with_numeric_part
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.models.network import Network, RegressionNetwork
-from mixtura.parts import AMOUNT, Part
+from mixtura.parts import AMOUNT, SHARE, Part
 from mixtura.progress import Progress, Record
 from mixtura.solvers.base import CONSTRAINTS, SpreadPrior, penalty
 from mixtura.solvers.elastic_net import ElasticNet, cross_entropy, squared_error
@@ -57,6 +58,10 @@ class LinkedEM(Part):
     link : rows that the read-out's say in the mixtures' weights counts for: components that the
         read-out uses grow. 0 is no link.
     annihilate : whether a component whose weight in the read-out becomes zero is erased.
+    specialize : "auto" or from 0 to 1, how much less the rows of other classes count for the
+        mixture of a class. 0 fits every mixture to all rows, as published; 1 to the rows of its
+        class (unlabeled ones by what the read-out makes of them). "auto" is 1 for log-densities and
+        0 for other embeddings. Networks that predict a number have one mixture, and none.
     equal_covariances : give all components of a mixture one covariance (until gradients move them).
     end_to_end : then train mixtures and read-out together by gradient, so that the read-out moves
         means and covariances too.
@@ -68,6 +73,7 @@ class LinkedEM(Part):
     l2: float = 1e-3
     link: float = 0.0
     annihilate: bool = False
+    specialize: float | str = "auto"
     equal_covariances: bool = False
     end_to_end: bool = True
 
@@ -76,9 +82,16 @@ class LinkedEM(Part):
         "l2": [AMOUNT],
         "link": [AMOUNT],
         "annihilate": ["boolean"],
+        "specialize": [StrOptions({"auto"}), SHARE],
         "equal_covariances": ["boolean"],
         "end_to_end": ["boolean"],
     }
+
+    def specialized(self, embedding: str) -> float:
+        """How far the mixtures of classes keep to their own rows, for an embedding."""
+        if isinstance(self.specialize, str):
+            return float(embedding == "log_density")
+        return self.specialize
 
     def run(
         self,
@@ -86,7 +99,6 @@ class LinkedEM(Part):
         engine: Engine,
         progress: Progress,
         *,
-        specialize: float = 0.0,
         net: ElasticNet | None = None,
         prior: SpreadPrior | None = None,
         fitted: bool = False,
@@ -95,14 +107,13 @@ class LinkedEM(Part):
 
         Parameters
         ----------
-        specialize : how much less the rows of other classes count for the mixture of a class; 0 is
-            not at all, 1 leaves it its own rows (unlabeled ones by what the read-out makes of
-            them).
         net : penalties of the read-out; None: as the settings say.
         prior : of the spread of components.
         fitted : whether EM has fitted the mixtures to all rows, or to those of their classes, and
             gradients follow. Where no more than EM is to be done, the read-out alone is fitted.
         """
+        predicts = isinstance(network, RegressionNetwork)
+        specialize = 0.0 if predicts else self.specialized(network.embedding)
         course = _Course(self, net or ElasticNet(self.l1, self.l2), specialize, prior)
         if fitted and course.is_em(engine):
             return course.only_read(network, engine)

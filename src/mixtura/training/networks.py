@@ -46,7 +46,6 @@ class NetworkPlan:
     ----------
     n_classes : 0 where the network predicts a number, or nothing.
     counts : components of each mixture, or of all; None leaves them to the rows.
-    specialize : how much less the rows of other classes count for the mixture of a class.
     recipe : of the start, by EM.
     term : discriminative term of the objective; None is the squared error of a number.
     tradeoff : share of the likelihood per observed value beside it.
@@ -59,7 +58,6 @@ class NetworkPlan:
     n_classes: int
     counts: np.ndarray | None
     embedding: str
-    specialize: float
     recipe: Recipe
     linked: LinkedEM
     term: Objective | None
@@ -68,6 +66,11 @@ class NetworkPlan:
     together: bool = False
     short: bool = False
     begin: Mapping[int, LinkedResult] = field(default_factory=dict)
+
+    @property
+    def specialize(self) -> float:
+        """How much less the rows of other classes count for the mixture of a class."""
+        return 0.0 if self.term is None else self.linked.specialized(self.embedding)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -160,7 +163,6 @@ class NetworkPlan:
                 replace(kind.blank(start.model, self.embedding), n_draws=_TRAINING_DRAWS),
                 folds.shown(engine, trial),
                 progress,
-                specialize=self.specialize,
                 net=self._net(engine),
                 prior=start.prior,
                 fitted=self._descends(engine),

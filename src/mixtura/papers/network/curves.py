@@ -38,9 +38,9 @@ KINDS: dict[str, tuple[float, ...]] = {
     "trained with holes": HOLES,
 }
 MODELS = ("network", "mixture", "trees")
-_LOG_DENSITY: Parameters = {"n_components": 2, "embedding": "log_density", "specialize": 1.0}
+_LOG_DENSITY: Parameters = {"n_components": 2, "embedding": "log_density"}
 SETTINGS: dict[str, Parameters] = {
-    "mushroom": {"n_components": 20, "embedding": "posterior", "specialize": 0.0},
+    "mushroom": {"n_components": 20, "embedding": "posterior"},
     "wdbc": _LOG_DENSITY,
     "mammographic": _LOG_DENSITY,
 }

@@ -46,7 +46,6 @@ def published(
     model = MixtureNetworkClassifier(
         n_components,
         embedding="posterior",
-        specialize=0.0,
         density="full",
         solver=LinkedEM(end_to_end=False, **settings),
         calibrate=False,

@@ -77,7 +77,7 @@ def _specialists(
 ) -> tuple[str, Parameters]:
     """Log-densities of the mixtures of each class's own rows; objects in place of the names."""
     return f"log-density, {density}, {count}, {objective} {tradeoff}", {
-        **{"embedding": "log_density", "specialize": 1.0, "density": density},
+        **{"embedding": "log_density", "density": density},
         **{"n_components": count, "objective": objective, "tradeoff": tradeoff, **parts},
     }
 
@@ -87,7 +87,7 @@ def _everywhere(
 ) -> tuple[str, Parameters]:
     """Posteriors of mixtures of all rows."""
     return f"posterior, {density}, {count}, conditional {tradeoff}", {
-        **{"embedding": "posterior", "specialize": 0.0, "density": density},
+        **{"embedding": "posterior", "density": density},
         **{"n_components": count, "tradeoff": tradeoff, **parts},
     }
 
@@ -95,7 +95,7 @@ def _everywhere(
 def _linked(count: int) -> tuple[str, Parameters]:
     """The paper's own training: linked EM alone."""
     return f"linked, diag, {count}", {
-        **{"embedding": "posterior", "specialize": 0.0, "density": "diag", "n_components": count},
+        **{"embedding": "posterior", "density": "diag", "n_components": count},
         "solver": LinkedEM(link=1e3, end_to_end=False),
     }
 

@@ -35,8 +35,7 @@ PAPER: dict[str, tuple[float, ...]] = {
 }
 CELLS = grid([f"{100 * share:g} %" for share in SHARES[1:]], PAPER)
 _QUICK: Parameters = {
-    **{"n_components": 1, "embedding": "log_density", "specialize": 1.0},
-    "density": "low_rank",
+    **{"n_components": 1, "embedding": "log_density", "density": "low_rank"},
 }
 
 
