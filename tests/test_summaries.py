@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from scipy.special import log_softmax
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm, rankdata
 
 from mixtura import SequenceMixtureClassifier, load
 from mixtura.data.resampling import resample
@@ -18,9 +18,18 @@ from mixtura.datasets import make_hmm_sequences
 from mixtura.engines import engine_of
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
 from mixtura.models.summarized import Summarized, _add_scores
-from mixtura.models.summary import _KERNELS, Summary, _outputs, _shares_over, _thresholds
+from mixtura.models.summary import (
+    _KERNELS,
+    Summary,
+    _curves,
+    _outputs,
+    _scores,
+    _shares_over,
+    _thresholds,
+)
 from mixtura.selection.held_out import Answers
 from mixtura.solvers import EM
+from mixtura.training import summaries
 from mixtura.training.groups import NOTHING, Folds
 from mixtura.training.left_out import LeftOut
 from mixtura.training.summaries import SummaryPlan, _Rows
@@ -122,24 +131,47 @@ def test_principal_components_are_uncorrelated_and_ordered():
         assert (covariance - variance.diag()).abs().max() < 1e-4 * variance[0]
 
 
+@pytest.mark.parametrize(("n", "lacking", "error"), [(30, 0.0, 1e-6), (400, 0.1, 0.1)])
+def test_numbers_become_normal_scores_of_their_ranks(n, lacking, error, rng):
+    """Those of scipy, of equal values their mean; channels that are not there do not count."""
+    values = torch.from_numpy(
+        np.stack([rng.lognormal(size=n), rng.integers(0, 3, n), np.ones(n)], 1)
+    )
+    seen = torch.from_numpy(rng.random((n, 1)) >= lacking)
+    curves = _curves(values[:, None] * seen[..., None], seen)
+    found, kept = _scores(values[:, None], curves)[:, 0].numpy(), seen[:, 0].numpy()
+    ranks = (rankdata(values[kept], axis=0) - 0.5) / kept.sum()
+    expected = norm.ppf(ranks) - norm.ppf(ranks).mean(0)
+    inner = (ranks > lacking) & (ranks < 1.0 - lacking)
+    assert_allclose(found[kept][inner], expected[inner], atol=error)
+    assert (found[:, 2] == 0.0).all()
+    ends = np.array([0.0, 2.0, 1.0]) + np.array([-1.0, 1.0, 0.0])
+    beyond = _scores(torch.from_numpy(np.stack([ends, 1e6 + ends]))[:, None], curves)[:, 0].numpy()
+    highest = found[kept].max(0)
+    assert_allclose(beyond[1], [highest[0] + 6.0, highest[1] + 6.0, 0.0])
+    assert_allclose(beyond[0, 1] - highest[1], 1.0 / curves[0, 0, 1, 1:-1].numpy().std())
+
+
 # -- Gaussians -------------------------------------------------------------------------------------
 
 
-def test_distances_without_a_row_are_those_of_moments_without_it():
+@pytest.mark.parametrize("within", [True, False])
+def test_distances_without_a_row_are_those_of_moments_without_it(within):
     rng = np.random.default_rng(0)
     x, y, weight = rng.normal(size=(12, 3)), np.arange(12) % 3, rng.uniform(0.5, 2.0, 12)
     prior = 0.1 * np.eye(3)
 
     def moments(kept):
         means = [np.average(x[kept & (y == c)], 0, weight[kept & (y == c)]) for c in range(3)]
-        off = (x - np.array(means)[y]) * kept[:, None]
+        center = np.array(means)[y] if within else np.average(x[kept], 0, weight[kept])
+        off = (x - center) * kept[:, None]
         return np.array(means), off.T @ (off * weight[:, None]) / weight.sum() + prior
 
     everyone = np.ones(12, dtype=bool)
     means, covariance = moments(everyone)
     mass = np.tile(np.bincount(y, weight)[:, None], 3)
     given = (x, y, weight, means, covariance, np.zeros(3), mass, np.ones(3), everyone)
-    left = LeftOut.of(*(torch.from_numpy(each) for each in given))
+    left = LeftOut.of(*(torch.from_numpy(each) for each in given), within)
     found = -2.0 * left.by_classes(torch.zeros(()))
     for row in range(12):
         means, covariance = moments(np.arange(12) != row)
@@ -147,23 +179,26 @@ def test_distances_without_a_row_are_those_of_moments_without_it():
         assert_allclose(found[row], (off * np.linalg.solve(covariance, off.T).T).sum(1), rtol=1e-9)
 
 
-def test_covariances_are_those_within_classes(rng):
+@pytest.mark.parametrize("within", [True, False])
+def test_covariances_are_those_within_classes_or_of_all(within, rng, monkeypatch):
     """Of a channel that some sequences lack, the variance is that of the others."""
+    monkeypatch.setattr(summaries, "_clearly_least", lambda losses: (not within) * len(losses) // 2)
     y, weight = np.arange(40) % 2, rng.uniform(0.5, 2.0, 40)
-    x = rng.normal(size=(40, 2, 2)) + y[:, None, None]
+    x = rng.normal(size=(40, 2, 20)) + y[:, None, None]
     seen = np.stack([np.ones(40, dtype=bool), np.arange(40) % 4 > 1], 1)
-    given = [torch.from_numpy(each) for each in (x, seen, y, weight, np.zeros((0, 4)))]
+    given = [torch.from_numpy(each) for each in (x, seen, y, weight, np.zeros((0, 40)))]
     model = _Rows([None], given[:1], *given[1:4], given[4:], ANY_LENGTH).fit(2)
     off = [
-        x[:, d] - np.stack([_mean(x[:, d], weight, seen[:, d] & (y == c)) for c in y])
+        x[:, d]
+        - np.stack([_mean(x[:, d], weight, seen[:, d] & ((y == c) | (not within))) for c in y])
         for d in (0, 1)
     ]
     wanted = [_spread(off[0], weight), _spread(off[1], weight * seen[:, 1])]
     ridge = model.covariance[0, 0] - wanted[0][0, 0]
     for found, expected in zip(
-        (model.covariance[:2, :2], model.covariance[2:, 2:]), wanted, strict=True
+        (model.covariance[:20, :20], model.covariance[20:, 20:]), wanted, strict=True
     ):
-        assert_allclose(found, expected + ridge.item() * np.eye(2), rtol=1e-9)
+        assert_allclose(found, expected + ridge.item() * np.eye(20), rtol=1e-9)
 
 
 def _mean(x, weight, kept):
@@ -187,33 +222,45 @@ def test_the_weight_is_the_one_that_predicts_sequences_left_out(better, rng):
         assert rows.fit(2).summary == expected
 
 
-def test_the_ridge_of_few_sequences_is_that_of_all_numbers(rng):
+@pytest.mark.parametrize("shift", [1.0, 4.0])
+def test_the_covariance_of_few_sequences_is_that_of_all_numbers(shift, rng):
     """Ten rows of thirty numbers: the loss is that of moments without each row, inverted whole."""
-    y, x = np.arange(10) % 2, rng.normal(size=(10, 1, 30)) + (np.arange(10) % 2)[:, None, None]
+    y, x = np.arange(10) % 2, rng.normal(size=(10, 1, 30))
+    x += shift * y[:, None, None]
     rows, ones = torch.from_numpy(x), torch.ones(10, dtype=torch.float64)
     given = _Rows(
         [0], [rows], torch.ones(10, 1, dtype=torch.bool), torch.from_numpy(y), ones, [], 0
     )
-    flat, ridges = x[:, 0], np.array([0.5, 2.0, 100.0])
-    means = np.stack([flat[y == c].mean(0) for c in (0, 1)])
-    covariance = np.cov((flat - means[y]).T, bias=True)
-    args = (torch.from_numpy(each) for each in (ridges, covariance, means[:, None]))
+    flat, ridges = x[:, 0], torch.tensor([0.5, 2.0, 100.0]).double()
+    everyone = np.ones(10, dtype=bool)
+
+    def moments(kept, within):
+        means = np.stack([flat[kept & (y == c)].mean(0) for c in (0, 1)])
+        off = (flat - (means[y] if within else flat[kept].mean(0)))[kept]
+        return means, off.T @ off / 10
+
+    means, *covariances = moments(everyone, True)[0], *(moments(everyone, w)[1] for w in (1, 0))
+    args = (
+        ridges,
+        [torch.from_numpy(each) for each in covariances],
+        torch.from_numpy(means)[:, None],
+    )
     others = (torch.zeros(2), torch.full((2, 1), 5.0), torch.ones(1, 1))
-    loss, ridge, _, _ = given._best_ridge(rows, *args, *(each.double() for each in others))
-    expected = []
-    for each in ridges:
-        joint = []
-        for row in range(10):
-            kept = np.arange(10) != row
-            own = np.stack([flat[kept & (y == c)].mean(0) for c in (0, 1)])
-            off = (flat - own[y])[kept]
-            whole = off.T @ off / 10 + each * np.eye(30)
-            joint.append([-0.5 * d @ np.linalg.solve(whole, d) for d in flat[row] - own])
-        scaled = np.array(joint) / np.logspace(-0.5, 3, 15)[:, None, None]
-        told = np.take_along_axis(log_softmax(scaled, 2), y[None, :, None], 2)[..., 0]
-        expected.append(-told.mean(1).max())
-    assert_allclose(loss, min(expected), rtol=1e-8)
-    assert float(ridge) == ridges[np.argmin(expected)]
+    loss, chosen, _, _ = given._best_covariance(rows, *args, *(each.double() for each in others))
+    expected = {}
+    for within in (0, 1):
+        for each in ridges.tolist():
+            joint = []
+            for row in range(10):
+                own, whole = moments(np.arange(10) != row, within)
+                whole += each * np.eye(30)
+                joint.append([-0.5 * d @ np.linalg.solve(whole, d) for d in flat[row] - own])
+            scaled = np.array(joint) / np.logspace(-0.5, 3, 15)[:, None, None]
+            told = np.take_along_axis(log_softmax(scaled, 2), y[None, :, None], 2)[..., 0]
+            expected[within, each] = -told.mean(1).max()
+    within, ridge = min(expected, key=expected.get)
+    assert_allclose(loss, expected[within, ridge], rtol=1e-8)
+    assert_allclose(chosen, covariances[1 - within] + ridge * np.eye(30))
 
 
 def test_lost_frames_move_means_and_add_noise(rng):

@@ -27,11 +27,11 @@ _SHORTEST, _LONGEST, _TYPICAL = 16, 2_048, 0.9
 #: Halvings of a channel and of its differences, and the quantiles of each part.
 _HALVINGS, _QUANTILES = (5, 4), (0.1, 0.5, 0.9)
 _FREQUENCIES, _LAGS = 16, (1, 2, 3, 5, 8)
-#: Weights of other numbers beside shares, the usual one first, and that of the length; deviations
-#: that a number is cut at.
-_WEIGHTS, _LENGTH, _MOST = (0.35, 0.1, 1.0), 0.3, 8.0
-#: Relative deviations that are rounding errors.
-_ROUNDING = 1e-5
+#: Weights of other numbers beside shares, the usual one first, and that of the length.
+_WEIGHTS, _LENGTH = (0.35, 0.1, 1.0), 0.3
+#: Numbers that ranks go by, at most, deviations beyond them that count, and relative deviations
+#: that are rounding errors.
+_KNOTS, _BEYOND, _ROUNDING = 33, 6.0, 1e-5
 #: Principal components of all channels together, and those that a channel gets at least.
 _COMPONENTS, _FEWEST = 600, 2
 #: Numbers that are worked on together, and outputs that thresholds are quantiles of.
@@ -54,7 +54,7 @@ class Summary:
     length : L, of channels.
     dilations : K, of kernels.
     thresholds : (K, thresholds per kernel and dilation, D, 84).
-    location, scale : (D, p) of the numbers.
+    curves : (2, D, p, K) values of the numbers, in order, and what they become.
     directions : (D, p, r) of the principal components.
     levels : of the channels of sequences, as `with_indicators` takes them.
     """
@@ -62,8 +62,7 @@ class Summary:
     length: int
     dilations: tuple[int, ...]
     thresholds: Tensor
-    location: Tensor
-    scale: Tensor
+    curves: Tensor
     directions: Tensor
     levels: tuple[int, ...] = ()
 
@@ -83,10 +82,10 @@ class Summary:
         count = per_channel // len(dilations)
         thresholds = torch.stack([_thresholds(values.float(), each, count) for each in dilations])
         numbers = torch.cat([*_numbers(values, lengths, dilations, thresholds)])
-        location, scale = _moments(numbers, seen)
+        curves = _curves(numbers, seen)
         n_shares = count * len(_KERNELS) * len(dilations)
         sizes = torch.tensor([n_shares, numbers.shape[2] - n_shares - 1, 1])
-        shown = _standardized(numbers, location, scale) * seen[..., None]
+        shown = _scores(numbers, curves) * seen[..., None]
         most, directions = max(_FEWEST, _COMPONENTS // values.shape[1]), []
         for others in _WEIGHTS:
             weight = torch.tensor([1.0, others, _LENGTH]) / sizes.sqrt()
@@ -94,7 +93,7 @@ class Summary:
             found = _principal((shown * weight).movedim(1, 0).double(), most)
             directions.append(found.float() * weight[:, None])
         side_by_side = torch.cat(directions, 2)
-        return cls(length, dilations, thresholds, location, scale, side_by_side, levels)
+        return cls(length, dilations, thresholds, curves, side_by_side, levels)
 
     def parts(self) -> list[Summary]:
         """One summary per weight, of what `learn` found."""
@@ -115,8 +114,7 @@ class Summary:
         return replace(
             self,
             thresholds=self.thresholds.to(device),
-            location=self.location.to(device),
-            scale=self.scale.to(device),
+            curves=self.curves.to(device),
             directions=self.directions.to(device),
         )
 
@@ -125,25 +123,40 @@ class Summary:
         values, seen = resample(batch.with_indicators(self.levels), self.length)
         lengths, parts = batch.packing.lengths.double(), []
         for numbers in _numbers(values, lengths, self.dilations, self.thresholds):
-            shown = _standardized(numbers, self.location, self.scale)
+            shown = _scores(numbers, self.curves)
             parts.append(torch.einsum("ndp,dpr->ndr", shown, self.directions))
         return (torch.cat(parts) * seen[..., None]).double(), seen
 
 
-def _moments(numbers: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """(D, p) means and deviations of numbers (n, D, p) of channels that are there (n, D).
+def _curves(numbers: Tensor, seen: Tensor) -> Tensor:
+    """(2, D, p, K) some of the numbers (n, D, p) of channels that are there (n, D), in order, and
+    the normal scores of their ranks, about zero.
 
-    The deviation of what does not vary, but for rounding, counts as infinite.
+    Beyond the first and the last, scores go on as deviations do, so far. Numbers that do not vary,
+    but for rounding, have a score of zero.
     """
-    mass = seen[..., None].to(numbers)
-    count = mass.sum(0).clamp_min(1.0)
-    location = (numbers * mass).sum(0) / count
-    spread = (((numbers - location) * mass).square().sum(0) / count).sqrt()
-    return location, spread.where(spread > _ROUNDING * (1.0 + location.abs()), torch.inf)
+    ordered = numbers.where(seen[..., None], torch.inf).sort(0).values
+    last = (seen.sum(0) - 1).clamp_min(0)
+    place = torch.linspace(0.0, 1.0, min(len(numbers), _KNOTS)).to(last.device)[:, None] * last
+    at = ordered.gather(0, place.round().long()[..., None].expand(-1, -1, numbers.shape[2]))
+    varies = at[-1] - at[0] > _ROUNDING * (1.0 + at[0].abs())
+    at = at.where(varies, 0.0).permute(1, 2, 0).contiguous()
+    below = torch.searchsorted(at, at) + torch.searchsorted(at, at, right=True)
+    to = torch.special.ndtri(0.5 * below / at.shape[2])
+    to = to - to.mean(2, keepdim=True)
+    far = at.std(2, correction=0, keepdim=True) * _BEYOND, varies[..., None] * _BEYOND
+    each = zip((at, to), far, strict=True)
+    return torch.stack([torch.cat([v[..., :1] - f, v, v[..., -1:] + f], 2) for v, f in each])
 
 
-def _standardized(numbers: Tensor, location: Tensor, scale: Tensor) -> Tensor:
-    return ((numbers - location) / scale).clamp(-_MOST, _MOST)
+def _scores(numbers: Tensor, curves: Tensor) -> Tensor:
+    """(n, D, p) scores of numbers, on straight lines between those of curves (2, D, p, K)."""
+    (at, to), x = curves, numbers.permute(1, 2, 0).contiguous()
+    after = torch.searchsorted(at, x, right=True)
+    left, right = (after - 1).clamp_min(0), after.clamp_max(at.shape[2] - 1)
+    low = at.gather(2, left)
+    share = ((x - low) / (at.gather(2, right) - low)).nan_to_num(0.0).clamp(0.0, 1.0)
+    return torch.lerp(to.gather(2, left), to.gather(2, right), share).permute(2, 0, 1)
 
 
 def _principal(x: Tensor, size: int) -> Tensor:

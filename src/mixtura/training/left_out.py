@@ -30,12 +30,12 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Complete sequences, in a basis where covariances within classes are diagonal.
+    """Complete sequences, in a basis where the covariance is diagonal.
 
     Attributes
     ----------
     x : (n, P) of all, and means (C, P) of classes, with their labels y (n,) and weights (n,).
-    spread : (P,) variances within classes, without a ridge.
+    spread : (P,) variances, without a ridge.
     log_prior : (C,) of the classes.
     kept : (n,) whether a class has others, so that a sequence can be left out.
     lacks : (n, P) whose square, times a share (n,), covariances lack without the sequence.
@@ -66,6 +66,7 @@ class LeftOut:
         mass: Tensor,
         often: Tensor,
         complete: Tensor,
+        within: bool,
     ) -> LeftOut | None:
         """Of sequences (n, P), some complete (n,); None where those left out are of one class.
 
@@ -75,17 +76,18 @@ class LeftOut:
         ----------
         mass : (C, P) weights of the sequences of a class that have a number.
         often : (P,) by which deviations are divided in the covariance (P, P).
+        within : whether that is of deviations from means of classes, or from the mean of all.
         """
         others = mass[y] - weight[:, None]
         kept = complete & (others > 0.0).all(1)
         if len(y[kept].unique()) < 2:
             return None
         growth, off = mass[y] / others, x - means[y]
-        lacks, away, share = off * growth.sqrt() / often, off * growth, weight / weight.sum()
-        if len(x) < len(covariance) and complete.all():  # moments are in the span of the rows
-            span = torch.linalg.qr(x.T).Q
-            x, means, lacks, away = (each @ span for each in (x, means, lacks, away))
-            covariance = span.T @ covariance @ span
+        away, share = off * growth, weight / weight.sum()
+        if not within:
+            total = mass.sum(0)
+            growth, off = total / (total - weight[:, None]), x - (mass * means).sum(0) / total
+        lacks = off * growth.sqrt() / often
         spread, basis = torch.linalg.eigh(covariance)
         x, means, lacks, away = (each @ basis for each in (x, means, lacks, away))
         return cls(x, y, weight, means, spread, log_prior, kept, lacks, away, share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -102,7 +102,7 @@ class _Rows:
         """The weight of numbers, and the ridge, that predict sequences best that are left out."""
         each = zip(self.summaries, self.x, self.lost, strict=True)
         found = [self._fit(n_classes, *one) for one in each]
-        _, model, beside = min(found, key=lambda one: one[0] + _CLEAR * (one is not found[0]))
+        _, model, beside = found[_clearly_least([loss for loss, *_ in found])]
         return replace(model, neighbors=beside())
 
     def _fit(
@@ -111,8 +111,8 @@ class _Rows:
         """The loss of sequences that are left out, the model by one weight of numbers, and what
         finds neighbors.
 
-        A channel that is missing counts as the mean of its class. Covariances of channels shrink
-        by that; variances are scaled by how often there is something of them.
+        A channel that is missing counts as the mean of its class, or of all. Covariances of
+        channels shrink by that; variances are scaled by how often there is something of them.
         """
         label, present = one_hot(self.y, n_classes).double(), self.weight[:, None] * self.seen
         mass, total = label.T @ present, present.sum(0).clamp_min(1e-300)
@@ -121,15 +121,15 @@ class _Rows:
         means = (sums / mass.clamp_min(1e-300)[..., None]).where(mass[..., None] > 0.0, overall)
         share = self.weight / self.weight.sum()
         often = (total / self.weight.sum()).sqrt()[:, None]
-        off = ((x - means[self.y]) * self.seen[..., None] / often).flatten(1)
-        covariance = off.T @ (off * share[:, None])
+        scale = self.seen[..., None] / often
+        off = [((x - center) * scale).flatten(1) for center in (means[self.y], overall)]
+        covariances = [each.T @ (each * share[:, None]) for each in off]
         prior = (label.T @ share).clamp_min(1e-12).log()
         variance = (x.square() * present[..., None]).sum((0, 2)) / total
         ridges = _RIDGES.to(share) * variance.sum().clamp_min(1e-6)
-        loss, ridge, temperature, beside = self._best_ridge(
-            x, ridges, covariance, means, prior, mass, often
+        loss, covariance, temperature, beside = self._best_covariance(
+            x, ridges, covariances, means, prior, mass, often
         )
-        covariance = covariance + ridge * torch.eye(len(covariance)).to(covariance)
         share_lost = max(len(lost), 1) * _LOST
         noise, shift = lost.T @ lost / share_lost, lost.sum(0) / share_lost
         usual = self._usual(x, means).clamp_min(ridges[0] * x.shape[2])  # as the least ridge has it
@@ -151,35 +151,55 @@ class _Rows:
         share = far / torch.where(seen, usual, 0.0).sum(1).clamp_min(1e-300)
         return _USUALLY * share.quantile(_MOSTLY) * usual
 
-    def _best_ridge(
+    def _best_covariance(
         self,
         x: Tensor,
         ridges: Tensor,
-        covariance: Tensor,
+        covariances: Sequence[Tensor],
         means: Tensor,
         prior: Tensor,
         mass: Tensor,
         often: Tensor,
     ) -> tuple[float, Tensor, Tensor, Callable[[], Neighbors | None]]:
-        """By the log-loss of complete sequences, each judged by the moments of all others.
+        """That within classes or that of all (of no more sequences than numbers), and its ridge,
+        by the log-loss of complete sequences, each judged by the moments of all others.
 
-        The temperature at which that is least, one at least: what is told apart perfectly says
-        nothing of how sure to be; and what finds neighbors.
+        The temperature at which that is least, one at least within classes: what is told apart
+        perfectly says nothing of how sure to be; and what finds neighbors.
         """
-        complete = self.seen.all(1)
-        rows = x.flatten(1), self.y, self.weight
+        complete, same, span = self.seen.all(1), torch.eye(len(covariances[0])).to(x), None
         mass, often = mass.repeat_interleave(x.shape[2], 1), often.expand_as(x[0]).flatten()
-        moments = means.flatten(1), covariance, prior, mass, often
-        left = LeftOut.of(*rows, *moments, complete)
-        if left is None:
-            return 0.0, _USUAL / _RIDGES[-1] * ridges[-1], torch.ones_like(prior[0]), lambda: None
-        joints = [left.by_classes(ridge) for ridge in ridges]
-        losses = [left.said(joint).loss for joint in joints]
-        best = min(range(len(ridges)), key=losses.__getitem__)
-        classes = left.said(joints[best], 1.0)
-        found = losses[best], ridges[best], classes.temperature
+        rows, places, found = x.flatten(1), means.flatten(1), []
+        if len(x) < len(same) and complete.all():  # moments are in the span of the rows
+            span = torch.linalg.qr(rows.T).Q
+            rows, places, mass, often = (
+                rows @ span,
+                places @ span,
+                mass[:, : len(x)],
+                often[: len(x)],
+            )
+        ways = [*zip(covariances, (True, False), strict=True)]
+        for covariance, within in ways if len(x) <= len(same) else ways[:1]:
+            inner = covariance if span is None else span.T @ covariance @ span
+            moments = places, inner, prior, mass, often
+            left = LeftOut.of(rows, self.y, self.weight, *moments, complete, within)
+            if left is None:
+                usual = covariance + _USUAL / _RIDGES[-1] * ridges[-1] * same
+                return 0.0, usual, torch.ones_like(prior[0]), lambda: None
+            joints = [left.by_classes(ridge) for ridge in ridges]
+            losses = [left.said(joint).loss for joint in joints]
+            best = min(range(len(ridges)), key=losses.__getitem__)
+            said = left.said(joints[best], float(within))
+            found.append((losses[best], covariance + ridges[best] * same, said, left))
+        loss, covariance, said, _ = found[_clearly_least([loss for loss, *_ in found])]
         order = self.y.argsort(stable=True)
         order = order[complete[order]]
-        places = order[torch.linspace(0, len(order) - 1, min(len(order), _NEIGHBORS)).long()]
+        some = order[torch.linspace(0, len(order) - 1, min(len(order), _NEIGHBORS)).long()]
         every = ridges[::_COARSELY]
-        return *found, partial(left.neighbors, x, covariance, every, classes, places)
+        beside = partial(found[0][3].neighbors, x, covariances[0], every, said, some)
+        return loss, covariance, said.temperature, beside
+
+
+def _clearly_least(losses: Sequence[float]) -> int:
+    """Where the least is; the first place, unless another is clearly less."""
+    return min(range(len(losses)), key=lambda at: losses[at] + _CLEAR * (at > 0))
