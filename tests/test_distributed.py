@@ -15,7 +15,7 @@ from mixtura.data import sharded
 from mixtura.distributed import Shard
 from mixtura.engines import Engine, table
 from mixtura.exceptions import InvalidInputError, UnsupportedError
-from mixtura.solvers import EBW, EM, LBFGS
+from mixtura.solvers import EBW, EM, LBFGS, Adam
 
 pd = pytest.importorskip("pandas")
 pytestmark = pytest.mark.skipif(
@@ -26,6 +26,7 @@ SETTINGS = {
     "em": {"objective": "likelihood", "solver": EM(3)},
     "lbfgs": {"tradeoff": 0.5, "solver": LBFGS(3)},
     "ebw": {"tradeoff": 0.5, "solver": EBW(3)},
+    "adam": {"tradeoff": 0.5, "solver": Adam(3, batch_size=8, early_stopping=False)},
 }
 
 
@@ -86,6 +87,10 @@ def work(rank, folder, stop):
         path = f"{folder}/{rank}.parquet"
         X[mine].assign(label=y[mine]).to_parquet(path)
         found["files"] = parameters(make_model("em").fit(Shard(path), "label"))
+        rows = Shard(path).opened("label", None, None).rows
+        places = torch.cat([*rows.own_minibatches(7, torch.Generator().manual_seed(0))])
+        found["places"] = places.tolist()
+        found["adam of files"] = parameters(make_model("adam").fit(Shard(path), "label"))
     alone = slice(0, 0) if rank == 0 else slice(None)
     found["alone"] = parameters(make_model("em").fit(Shard(X[alone]), y[alone]))
     found["refused"] = refusals(rank, X[mine], y[mine])
@@ -129,6 +134,18 @@ def test_many_processes_and_one_give_the_same_model(name, found):
             pytest.skip("pyarrow is not installed")
         for key, value in expected.items():
             np.testing.assert_allclose(answers[name][key], value, 1e-9, 1e-9)
+
+
+def test_adam_reads_files_in_an_order_of_their_own(found):
+    """Every row once per epoch: other minibatches, and much the same model in all processes."""
+    if "adam of files" not in found[0]:
+        pytest.skip("pyarrow is not installed")
+    assert all(sorted(each["places"]) == list(range(90)) for each in found)
+    assert found[0]["places"] != found[1]["places"]
+    first, second = (each["adam of files"] for each in found)
+    for key, value in first.items():
+        np.testing.assert_allclose(second[key], value, 1e-9, 1e-9)
+        np.testing.assert_allclose(found[0]["adam"][key], value, 0.1, 0.1)
 
 
 @pytest.mark.parametrize(

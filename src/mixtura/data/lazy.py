@@ -38,9 +38,11 @@ class LazyRows(ABC):
     Attributes
     ----------
     has_missing : whether an entry is missing; None where that is not known.
+    n_processes : how many hold some of the rows.
     """
 
     has_missing: bool | None = None
+    n_processes = 1
     _order: np.ndarray | None = None
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype) -> None:
@@ -112,6 +114,14 @@ class LazyRows(ABC):
         import torch  # not needed to read tables
 
         yield from torch.randperm(len(self), generator=generator).split(size)
+
+    def own_minibatches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """The same, where only rows at hand are read: these in the order in which that is quick."""
+        return self.minibatches(size, generator)
+
+    def at_hand(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the places (n,) are those of rows at hand, and these rows."""
+        return np.ones(len(index), dtype=bool), self[index]
 
     @abstractmethod
     def _read(self, index: slice | np.ndarray) -> np.ndarray:

@@ -260,6 +260,8 @@ class ShardedRows(LazyRows):
     All processes must ask for the same rows: each gives those that it holds.
     """
 
+    _own: LazyRows | None = None  # those that minibatches are read from
+
     def __init__(self, local: np.ndarray | LazyRows, peers: Peers) -> None:
         self._local, self._peers = local, peers
         self.counts = peers.gathered(len(local))
@@ -270,6 +272,7 @@ class ShardedRows(LazyRows):
                     f"rank {rank} has {width} features, and rank 0 has {widths[0]}."
                 )
         super().__init__((sum(self.counts), widths[0]), np.dtype(np.float64))
+        self.n_processes = peers.size
         missing = local.has_missing if isinstance(local, LazyRows) else np.isnan(local).any()
         self.has_missing = any(peers.gathered(bool(missing)))
         self._start = sum(self.counts[: peers.rank])
@@ -307,6 +310,34 @@ class ShardedRows(LazyRows):
                 yield at, self._local[at.start - self._start : at.stop - self._start]
             else:
                 yield at, self._local[self._order[at] - self._start]
+
+    def own_minibatches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """In place of the rows of this process others of its rows, where these lie in files."""
+        (first, last), local, order = self._here, self._local, self._order
+        if not isinstance(local, LazyRows):
+            yield from self.minibatches(size, generator)
+            return
+        self._own = local if order is None else local.view(order[first:last] - self._start)
+        coming, ready = None, torch.empty(0, dtype=torch.long)
+        for index in self.minibatches(size, generator):
+            coming = coming or self._own.minibatches(
+                size,
+                torch.Generator().manual_seed(int(index[0])),  # all draw the same before
+            )
+            mine = (index >= first) & (index < last)
+            while len(ready) < mine.sum():
+                ready = torch.cat([ready, first + next(coming)])
+            index[mine], ready = ready.tensor_split([int(mine.sum())])
+            yield index
+        self._own = None
+
+    def at_hand(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        first, last = self._here
+        mine = (index >= first) & (index < last)
+        if self._own is not None:
+            return mine, self._own[index[mine] - first]
+        places = index[mine] if self._order is None else self._order[index[mine]]
+        return mine, self._local[places - self._start]
 
     def shared(self, found: Found) -> list[Found]:
         return self._peers.gathered(found)

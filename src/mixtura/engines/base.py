@@ -62,6 +62,11 @@ class Engine(Table[AnyBatch]):
         return self.view is not None and self.view.doubles
 
     @property
+    def n_sharing(self) -> int:
+        """One, where a view draws: all processes must draw the same."""
+        return super().n_sharing if self.view is None else 1
+
+    @property
     def may_have_missing(self) -> bool:
         """Whether an entry may be missing."""
         return self.doubled or self._told_missing is not False

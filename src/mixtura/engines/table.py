@@ -87,6 +87,11 @@ class Table(Generic[AnyBatch]):
         return self._lazy is None
 
     @property
+    def n_sharing(self) -> int:
+        """Processes that share the work on a minibatch: each has its rows of it."""
+        return 1 if self._lazy is None else self._lazy.n_processes
+
+    @property
     def is_recorded(self) -> bool:
         """Whether sums are written down, so that a fit can be interrupted."""
         return self._journal is not None and len(self) * self.n_features >= _WORTH
@@ -144,7 +149,7 @@ class Table(Generic[AnyBatch]):
             return rows
         units = self.scaling.location, self.scaling.scale
         location, scale = (torch.from_numpy(each).to(self.device) for each in units)
-        return rows.sub(location).div_(scale)
+        return rows.sub(location).mul_(scale.reciprocal())  # half the time of quotients
 
     def _moved(self, X: np.ndarray) -> Tensor:
         """On the device; in the model's units already where these are more than a line."""
@@ -169,6 +174,15 @@ class Table(Generic[AnyBatch]):
         with spent_on("read"):
             rows = self._lazy[index if isinstance(index, slice) else index.cpu().numpy()]
         return self._batch(*self._convert(rows), index)
+
+    def own_batch(self, index: Tensor) -> AnyBatch:
+        """Of the rows at `index` those of this process; one that counts for nothing if none is."""
+        assert self._lazy is not None
+        with spent_on("read"):
+            mine, rows = self._lazy.at_hand(index.cpu().numpy())
+        if not len(rows):
+            return self._nobody()
+        return self._batch(*self._convert(rows), index[torch.from_numpy(mine).to(index.device)])
 
     def _batch(
         self, x: Tensor, observed: Tensor | None, at: slice | Tensor, absent: Tensor | None = None
@@ -215,7 +229,9 @@ class Table(Generic[AnyBatch]):
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Positions of all rows in random order, `size` at a time."""
         if self._lazy is not None:
-            yield from (index.to(self.device) for index in self._lazy.minibatches(size, generator))
+            shared = self.n_sharing > 1
+            minibatches = self._lazy.own_minibatches if shared else self._lazy.minibatches
+            yield from (index.to(self.device) for index in minibatches(size, generator))
             return
         order = torch.randperm(len(self), generator=generator).to(self.device)
         yield from order.split(size)
