@@ -102,6 +102,35 @@ def test_small_minibatches_are_the_same_with_a_checkpoint(rows, tmp_path, monkey
     assert np.array_equal(resumed.means_, whole.means_)
 
 
+def test_entries_wait_for_so_many_seconds(rows, tmp_path, computed):
+    """A crash loses what waits; whatever else ends the fit writes it."""
+    model, path = clone(MODELS["em"]).set_params(random_state=0), tmp_path / "run.ckpt"
+    whole, sizes = clone(model).fit(*rows), []
+    n_sums = len(computed)
+
+    def look(record):
+        sizes.append(path.stat().st_size)
+        if record["iteration"] == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        clone(model).set_callbacks(look).fit(*rows, checkpoint=(path, 1e6))
+    assert len(set(sizes)) == 1
+    assert path.stat().st_size > sizes[0]
+    computed.clear()
+    resumed = clone(model).fit(*rows, checkpoint=(path, 1e6))
+    assert 0 < len(computed) < n_sums
+    assert np.array_equal(resumed.means_, whole.means_)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("seconds", [(), (-1.0,), ("60",), (np.nan,), (1.0, 2.0)])
+def test_seconds_are_a_number(seconds, rows, tmp_path):
+    model = clone(MODELS["em"]).set_params(random_state=0)
+    with pytest.raises(InvalidInputError, match=r"checkpoint must be a path, or \(path, seconds\)"):
+        model.fit(*rows, checkpoint=(tmp_path / "run.ckpt", *seconds))
+
+
 def test_wherever_a_crash_cuts_the_file(rows, tmp_path, rng):
     """Whatever is left of the last entry, the end is the same."""
     model, path = clone(MODELS["em"]).set_params(random_state=0), tmp_path / "run.ckpt"

@@ -4,11 +4,14 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
+from scipy.stats import sem
 
 from mixtura import MixtureClassifier
 from mixtura.densities import Diagonal, Full, Student
 from mixtura.exceptions import InvalidInputError
 from mixtura.solvers import LBFGS
+from mixtura.training.streams import mean_and_error
 
 
 def test_parts_of_a_stream_may_be_smaller_than_a_mixture(iris):
@@ -166,3 +169,15 @@ def test_a_stream_after_few_labels(iris):
     model = MixtureClassifier(solver=LBFGS(5), random_state=0).fit(iris[0][few], iris[1][few])
     assert model.density_ == Full(0.3)
     assert model.partial_fit(*iris).score(*iris) > 0.9
+
+
+def test_means_and_their_errors_go_by_weight(rng):
+    """Equal weights: SciPy's. Rows that weigh next to nothing are as good as absent."""
+    values = torch.from_numpy(rng.normal(size=40))
+    mean, error = mean_and_error(values, torch.full((40,), 0.3, dtype=torch.float64))
+    assert mean == pytest.approx(float(values.mean()), abs=1e-12)
+    assert error == pytest.approx(sem(values.numpy()), rel=1e-12)
+    few = torch.where(torch.arange(40) < 25, 2.0, 1e-12).double()
+    assert mean_and_error(values, few) == pytest.approx(
+        mean_and_error(values[:25], torch.ones(25, dtype=torch.float64)), rel=1e-9
+    )

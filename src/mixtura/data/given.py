@@ -1,6 +1,7 @@
 """Types of what users pass."""
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -20,6 +21,8 @@ Device: TypeAlias = "str | torch.device"
 #: What one parameter of an estimator may be, and parameters by name.
 Setting: TypeAlias = Any
 Parameters: TypeAlias = dict[str, Setting]
+#: Where a fit is kept while it lasts; and seconds between two times that it is written there.
+Checkpoint: TypeAlias = str | PathLike[str] | tuple[str | PathLike[str], float]
 #: A fitted estimator, of a file or a user: what it can answer is asked of it.
 Loaded: TypeAlias = Any
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,11 +31,13 @@ class Journal:
     same.
     The file is appended to, entry by entry, each with its hash: whatever a crash leaves of the last
     one is cut off, and what is left are the sums of a fit that was interrupted a little earlier.
+    Entries wait until so many seconds are over since the last ones were written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], fit: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], fit: str, seconds: float = 0.0) -> None:
         """Open the journal of a fit, which `fit` tells from others, or begin it."""
-        self._path = Path(path)
+        self._path, self._seconds = Path(path), seconds
+        self._waiting, self._written = bytearray(), -math.inf
         check_place(self._path)
         existed = self._path.exists()
         self._file = self._path.open("r+b" if existed else "x+b")
@@ -80,16 +84,25 @@ class Journal:
 
     def _append(self, content: bytes) -> None:
         size = len(content).to_bytes(_LENGTH, "little")
+        self._waiting += size + hashlib.sha256(content).digest() + content
+        if time.monotonic() >= self._written + self._seconds:
+            self._write()
+
+    def _write(self) -> None:
+        """Write what waits."""
         try:
-            self._file.write(size + hashlib.sha256(content).digest() + content)
+            self._file.write(self._waiting)
             self._file.flush()
             os.fsync(self._file.fileno())
+            self._waiting, self._written = bytearray(), time.monotonic()
         except OSError as error:  # a full disk, say
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self, finished: bool) -> None:
         """End the fit; what has finished needs no checkpoint."""
         with suppress(OSError):  # what could not be written has been told
+            if not finished:
+                self._write()
             self._file.close()
         if finished:
             self._path.unlink()

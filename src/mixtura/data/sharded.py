@@ -237,9 +237,9 @@ def _joined_labels(parts: list[ArrayLike]) -> ArrayLike:
 class _SharedJournal(Journal):
     """Sums that all processes find again: rank 0 has the file."""
 
-    def __init__(self, path: str | PathLike[str], fit: str, peers: Peers) -> None:
+    def __init__(self, path: str | PathLike[str], fit: str, seconds: float, peers: Peers) -> None:
         self._peers, self._keeps = peers, peers.rank == 0
-        peers.together(lambda: Journal.__init__(self, path, fit) if self._keeps else None)
+        peers.together(lambda: Journal.__init__(self, path, fit, seconds) if self._keeps else None)
 
     def next(self, compute: Callable[[], Sums], device: torch.device) -> Sums:
         known = self._peers.gathered(self._entry() if self._keeps else None)[0]
@@ -342,9 +342,9 @@ class ShardedRows(LazyRows):
     def shared(self, found: Found) -> list[Found]:
         return self._peers.gathered(found)
 
-    def journal(self, path: str | PathLike[str], fit: str) -> Journal:
+    def journal(self, path: str | PathLike[str], fit: str, seconds: float) -> Journal:
         """The journal of all processes, which the first of them keeps."""
-        return _SharedJournal(path, fit, self._peers)
+        return _SharedJournal(path, fit, seconds, self._peers)
 
     def reduced(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """One exchange, of as many numbers as there are in the sums."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from os import PathLike
+from numbers import Real
 
 import numpy as np
 
 from mixtura.data.batch import odd_factors
+from mixtura.data.given import Checkpoint
 from mixtura.data.journal import Journal
 from mixtura.data.lazy import LazyRows, chunks_of, shared
 from mixtura.data.matrix import Matrix
@@ -29,15 +31,20 @@ def checkpointed(
     estimator: DensityEstimator,
     rows: Observations,
     answers: tuple[np.ndarray, ...],
-    path: str | PathLike[str] | None,
+    checkpoint: Checkpoint | None,
 ) -> Iterator[Observations]:
-    """The rows; with a path, sums over them are those of its file, or are written into it.
+    """The rows; with a checkpoint, sums over them are those of its file, or are written into it.
 
     `answers` are labels and weights (n,). The file is gone once the fit has ended well.
     """
-    if path is None:
+    if checkpoint is None:
         yield rows
         return
+    path, *rest = checkpoint if isinstance(checkpoint, tuple) else (checkpoint, 0.0)
+    if len(rest) != 1 or not isinstance(rest[0], Real) or not 0.0 <= rest[0] < math.inf:
+        raise InvalidInputError(
+            f"checkpoint must be a path, or (path, seconds) with seconds >= 0: got {checkpoint!r}."
+        )
     settings = estimator.get_params(deep=False)
     if not isinstance(settings["random_state"], int | np.integer):
         raise InvalidInputError(
@@ -57,7 +64,8 @@ def checkpointed(
         digest.update(np.ascontiguousarray(each).data)
     fit = f"{version()} {told} {rows.values.shape} {_key(rows.values)} {digest.hexdigest()}"
     values: np.ndarray | LazyRows = rows.values
-    journal = values.journal(path, fit) if isinstance(values, ShardedRows) else Journal(path, fit)
+    make = values.journal if isinstance(values, ShardedRows) else Journal
+    journal = make(path, fit, float(rest[0]))
     finished = False
     try:
         yield replace(rows, journal=journal)

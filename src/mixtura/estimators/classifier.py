@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Real
-from os import PathLike
 from typing import Self
 
 import numpy as np
@@ -15,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from mixtura.data.curves import KINDS
-from mixtura.data.given import ArrayLike, Numbers
+from mixtura.data.given import ArrayLike, Checkpoint, Numbers
 from mixtura.data.lazy import Openable, source_of
 from mixtura.data.schema import Schema
 from mixtura.densities import Structure
@@ -217,7 +216,7 @@ class MixtureClassifier(DensityClassifier):
         y: ArrayLike,
         sample_weight: ArrayLike = None,
         *,
-        checkpoint: str | PathLike[str] | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> Self:
         """Fit the model.
 
@@ -230,7 +229,7 @@ class MixtureClassifier(DensityClassifier):
         sample_weight : (n,) non-negative weights; a row of weight two counts as two rows.
         checkpoint : path of a file that keeps the sums over many rows. The same fit, with the same
             path, goes on where it was interrupted, and ends with the same model to the bit; then
-            the file is gone.
+            the file is gone. (path, seconds) writes no more often than that.
         """
         with self._all_or_nothing(X):
             rows, schema = self._read_labeled(*opened(self, X, y, sample_weight))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from os import PathLike
 from typing import Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from mixtura.answers.condition import Given, draw_by_chance
 from mixtura.data.batch import Batch
-from mixtura.data.given import ArrayLike, RandomState
+from mixtura.data.given import ArrayLike, Checkpoint, RandomState
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Auto, Diagonal, Full, HolePattern, LowRank, Structure
 from mixtura.engines import Engine, engine_of
@@ -164,7 +163,7 @@ class MixtureDensity(Clustering):
         y: ArrayLike = None,
         sample_weight: ArrayLike = None,
         *,
-        checkpoint: str | PathLike[str] | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> Self:
         """Fit the mixture to the rows of X; y is ignored.
 

@@ -136,7 +136,8 @@ class _Own:
         """
         gain = _log_density(self.settled, held_out) - _log_density(smaller.settled, held_out)
         cost = 0.5 * (self.settled.n_parameters - smaller.settled.n_parameters) * math.log(n_rows)
-        return bool(gain.mean() > max(_SURE * gain.std() / len(gain) ** 0.5, cost / n_rows))
+        mean, error = mean_and_error(gain, held_out.weight.to(gain))
+        return mean > max(_SURE * error, cost / n_rows)
 
     def with_pair_as_one(self, rows: Engine) -> _Own | None:
         """Without one of the two that share most rows; the other stands for the past of both.
@@ -145,7 +146,8 @@ class _Own:
         """
         model = self.settled
         shares = rows.concat(lambda batch: model.log_joint(batch).softmax(1), model.density)
-        overlap = (shares.mT @ shares / shares.sum(0).clamp_min(1.0)).fill_diagonal_(0.0)
+        weighted = shares * rows.weight.to(shares)[:, None]
+        overlap = (shares.mT @ weighted / weighted.sum(0).clamp_min(1.0)).fill_diagonal_(0.0)
         kept, left = divmod(int(overlap.argmax()), self.size)
         if overlap[kept, left] < _SHARED:
             return None
@@ -154,6 +156,14 @@ class _Own:
         for each in past.values():
             each[kept] += each[left]
         return _Own.of(model.select(keep), {name: each[keep] for name, each in past.items()}, rows)
+
+
+def mean_and_error(values: Tensor, weight: Tensor) -> tuple[float, float]:
+    """The mean of values (n,) by weight (n,), and its standard error."""
+    share = weight / weight.sum()
+    mean = values @ share
+    spread = (values - mean).square() @ share.square() / (1.0 - share.square().sum())
+    return float(mean), float(spread.sqrt())
 
 
 def _settled(mixture: Mixture, past: Statistics, rows: Engine) -> Mixture:
@@ -207,10 +217,12 @@ def _further(
     before = mixture.density.select(torch.tensor([place]))
     child = mine.concat(lambda batch: pair_of.log_joint(batch).argmax(1), pair_of.density)
     explained = mine.concat(lambda batch: before.log_prob(batch)[:, 0], before)
-    means = [explained[child == each].mean().nan_to_num(torch.inf) for each in (0, 1)]
+    weight = mine.weight.to(explained)
+    weights = [weight * (child == each) for each in (0, 1)]
+    means = [explained @ each / each.sum() if each.any() else math.inf for each in weights]
     worse = torch.tensor([int(means[1] < means[0])])
     others = torch.tensor([each for each in range(mixture.n_components) if each != place])
-    alike = float((alone - explained).mean()) < _ALIKE
+    alike = float((alone - explained) @ weight / weight.sum()) < _ALIKE
     return _Further(pair_of, place, others.long(), worse, alike)
 
 
