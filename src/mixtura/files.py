@@ -200,8 +200,9 @@ def read_text(
                 low_memory=False,
             )
     except (pd.errors.ParserError, pd.errors.ParserWarning, csv.Error, EOFError) as error:
+        first = str(error).strip().partition("\n")[0]
         raise FileFormatError(
-            f"{label} is no table with a delimiter of {_DELIMITERS!r} ({_first_line(error)}): "
+            f"{label} is no table with a delimiter of {_DELIMITERS!r} ({first}): "
             "every line needs as many fields as the first."
         ) from error
     except (gzip.BadGzipFile, UnicodeError) as error:
@@ -233,10 +234,6 @@ def _checked(
             "is not known."
         )
     return frame
-
-
-def _first_line(error: object) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def without_marks(frame: pd.DataFrame, marks: Collection[str]) -> pd.DataFrame:

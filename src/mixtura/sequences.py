@@ -166,7 +166,8 @@ def from_panel(panel: ArrayLike) -> Sequences:
         indexed = getattr(panel.index, "nlevels", 1)
         if indexed == 2:
             return _from_multiindex(panel)
-        if indexed == 1 and len(panel) and _nested(panel):
+        cells = panel.iloc[0] if indexed == 1 and len(panel) else [0.0]
+        if all(len(np.shape(cell)) == 1 for cell in cells):
             return _from_nested(panel)
         raise InvalidInputError(
             "this data frame is no panel, which has an index of two levels (sequence, time) or "
@@ -195,11 +196,6 @@ class _Columns(dict):
     @property
     def columns(self) -> list[object]:
         return list(self)
-
-
-def _nested(panel: ArrayLike) -> bool:
-    """Whether the cells of a data frame hold series or arrays."""
-    return all(len(np.shape(cell)) == 1 for cell in panel.iloc[0])
 
 
 def _from_nested(panel: ArrayLike) -> Sequences:

@@ -27,6 +27,7 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mixtura.data.batch import Batch
 from mixtura.densities.gaussian import Gaussian
@@ -202,7 +203,7 @@ class LowRankForm(Gaussian):
         """
         root = self._weight.sqrt()[..., None]
         columns = self.loading / self.diagonal.sqrt()[..., None], self.mean[..., None] * root, root
-        return torch.nn.functional.pad(torch.cat(columns, 2).double(), (0, 0, 0, _STEP))
+        return pad(torch.cat(columns, 2).double(), (0, 0, 0, _STEP))
 
     def _gathered(self, side: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Sums over a side (n, D) of G (K, n, R, R), of S / a (or S) times r, of weight times r^2.
@@ -213,7 +214,7 @@ class LowRankForm(Gaussian):
         found = np.zeros((self.n_components, len(side), self.rank + 1, self.rank + 1))
         groups = []
         for rows, columns in of_equal_size(side, _STEP):
-            values = None if x is None else _padded(x[rows]).gather(1, columns).numpy()
+            values = None if x is None else pad(x[rows], (0, _STEP)).gather(1, columns).numpy()
             part = np.empty((*columns.shape, self.rank + 2))
             groups.append((slice(int(rows[0]), int(rows[-1]) + 1), columns.numpy(), values, part))
         for table, mine in zip(self._rooted.numpy(), found, strict=True):
@@ -290,11 +291,6 @@ class LowRankForm(Gaussian):
         away = (batch.x - own.mean)[..., None] * seen
         latent = solve_posdef(gram, own._projection.mT @ away)
         return torch.where(batch.observed, batch.x, own.mean + (own._response @ latent)[..., 0])
-
-
-def _padded(x: Tensor) -> Tensor:
-    """(n, D + _STEP) zeros beside rows."""
-    return torch.nn.functional.pad(x, (0, _STEP))
 
 
 def leading_eigenpairs(matrix: Tensor, rank: int) -> Tensor:

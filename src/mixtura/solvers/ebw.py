@@ -96,7 +96,12 @@ class EBW(Solver):
         held_out: Engine | None = None,
         prior: SpreadPrior | None = None,
     ) -> FitResult[Mixture]:
-        _require_closed_form(model.density)
+        if not model.density.closed_form:
+            raise UnsupportedError(
+                "solver='ebw' needs closed-form updates, and "
+                f"{type(model.density).__name__} has none: use solver='adam' or 'lbfgs', or a "
+                "density that has them."
+            )
         progress.start("EBW", self.max_iter)
         total_weight = engine.total_weight
         walk = _Walk(self, prior, torch.full_like(model.log_weight, self.factor))
@@ -179,14 +184,6 @@ class EBW(Solver):
             grow = ~valid if self.per_component else torch.ones_like(valid)
             damping = torch.where(grow, 2.0 * damping, damping)
         return damping
-
-
-def _require_closed_form(density: Density) -> None:
-    if not density.closed_form:
-        raise UnsupportedError(
-            f"solver='ebw' needs closed-form updates, and {type(density).__name__} has none: use "
-            "solver='adam' or 'lbfgs', or a density that has them."
-        )
 
 
 class _Place(NamedTuple):

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, diags_array
 from sklearn.model_selection import train_test_split
-from torch import Tensor
 
 from mixtura.data.batch import UNLABELED
 from mixtura.data.given import Parameters
@@ -147,7 +146,9 @@ def _prepare(kind: str, n_labels: int, report: Report, form: Parameters) -> Prep
 def spread_labels(X: np.ndarray, y: np.ndarray, device: torch.device) -> np.ndarray:
     """Labels (class indices) of all rows, by those of their neighbors (Zhou et al., 2004)."""
     rows = torch.from_numpy(X).to(device)
-    near = torch.cat([_neighbors(part, rows) for part in rows.split(_CHUNK)]).cpu().numpy()
+    parts = (torch.cdist(part, rows) for part in rows.split(_CHUNK))
+    nearest = [part.topk(_NEIGHBORS + 1, largest=False).indices[:, 1:].flatten() for part in parts]
+    near = torch.cat(nearest).cpu().numpy()
     edges = np.ones(len(near)), (np.arange(len(near)) // _NEIGHBORS, near)
     graph = csr_array(edges, shape=(len(X), len(X)))
     graph = graph + graph.T
@@ -158,11 +159,6 @@ def spread_labels(X: np.ndarray, y: np.ndarray, device: torch.device) -> np.ndar
     for _ in range(_PASSES):
         found = _KEPT * (graph @ found) + (1.0 - _KEPT) * told
     return np.where(y == UNLABELED, (found / found.sum(0)).argmax(1), y)
-
-
-def _neighbors(part: Tensor, rows: Tensor) -> Tensor:
-    """The nearest rows of some, without themselves, one after another."""
-    return torch.cdist(part, rows).topk(_NEIGHBORS + 1, largest=False).indices[:, 1:].flatten()
 
 
 def _few_labels(
