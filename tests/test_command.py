@@ -12,6 +12,8 @@ import pytest
 from sklearn.metrics import log_loss
 
 import mixtura
+from mixtura.densities import Diagonal
+from mixtura.objectives import Margin
 
 pd = pytest.importorskip("pandas")
 for package in ("pyarrow", "rich", "typer"):
@@ -102,6 +104,19 @@ def test_fit_says_what_it_did_and_is_the_fit_of_the_library(asked, tmp_path):
     X = frame.drop(columns="flower")
     np.testing.assert_allclose(model.predict_proba(X), own.predict_proba(X), atol=1e-9)
     assert (model.max_time, model._callbacks) == (None, ())
+
+
+def test_settings_of_parts(asked, tmp_path):
+    """A name that is followed by settings is the object that it is shorthand for."""
+    out, given = tmp_path / "other.safetensors", ("objective__holes=0.3", "density__floor=0.2")
+    settings = [
+        part for each in ("tradeoff=0.9", "density=diag", *given) for part in ("--set", each)
+    ]
+    run("fit", asked[1], "--target", "flower", *settings, "--out", out)
+    model = mixtura.load(out)
+    assert (model.objective, model.density) == (Margin(holes=0.3), Diagonal(0.2))
+    for wrong, told in {"density__width=1": "width", "solver__max_iter=2": "is a name"}.items():
+        assert told in error("fit", asked[1], "--target", "flower", "--set", wrong, "--out", out)
 
 
 def test_fit_for_machines(asked, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +28,22 @@ from mixtura.cli.large import Large
 from mixtura.cli.output import Facts
 from mixtura.cli.processes import Processes
 from mixtura.cli.scores import scores
+from mixtura.densities import DENSITIES
 from mixtura.exceptions import InvalidInputError
 from mixtura.files import check_place, read_frame
+from mixtura.objectives import OBJECTIVES
 from mixtura.parquet import Source as Streamed
+from mixtura.parts import Part
 from mixtura.progress import Record
+from mixtura.solvers import SOLVERS
 
 AnyModel = MixtureClassifier | MixtureDensity | MixtureRegressor
+#: What names of parts are shorthand for.
+_PARTS: Mapping[str, Mapping[str, Callable[[], Part]]] = {
+    "density": DENSITIES,
+    "objective": OBJECTIVES,
+    "solver": SOLVERS,
+}
 #: What an estimator has chosen.
 _CHOICES = ("density_", "tradeoff_", "n_components_", "marginals_", "missingness_")
 #: Rows, and what they are to be predicted as; None where nothing is.
@@ -226,10 +236,15 @@ def _estimator(source: Source, settings: list[str], seed: int) -> AnyModel:
     known = model.get_params(deep=False)
     for setting in settings:
         name, equals, value = setting.partition("=")
-        if not equals or name not in known:
+        part, nested, _ = name.partition("__")
+        if not equals or part not in known:
             raise InvalidInputError(
-                f"--set {setting}: write NAME=VALUE, where NAME is one of {', '.join(known)}."
+                f"--set {setting}: write NAME=VALUE, where NAME is one of {', '.join(known)}, or a "
+                "setting of one that is named, as in density=low_rank and density__rank=3."
             )
+        made = _PARTS.get(part, {}).get(str(getattr(model, part)))
+        if nested and made is not None:  # a name is shorthand for an object, which has settings
+            model.set_params(**{part: made()})
         model.set_params(**{name: _value(value)})
     return model.set_params(unexpected="ignore")
 
