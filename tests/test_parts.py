@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils._param_validation import InvalidParameterError
 
 import mixtura
@@ -17,10 +18,11 @@ from mixtura import (
     SequenceMixtureClassifier,
 )
 from mixtura.datasets import make_hmm_sequences
-from mixtura.densities import Auto, Diagonal, Full, LowRank, Spherical, Student
+from mixtura.densities import Auto, Chain, Diagonal, Full, LowRank, Spherical, Student
 from mixtura.exceptions import FileFormatError, InvalidInputError
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin
-from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
+from mixtura.sequences import Layout
+from mixtura.solvers import EBW, EM, LBFGS, Adam, Boosted, LinkedEM
 
 SETTINGS = {"density": "diag", "solver": LBFGS(5), "calibrate": False, "random_state": 0}
 
@@ -179,6 +181,30 @@ def test_the_objective_of_sequences_is_an_object_too():
     )
     np.testing.assert_array_equal(named, given)
     assert not np.array_equal(given, other)
+
+
+def test_parts_of_sequences_are_named_searched_and_stored(tmp_path):
+    """Names are shorthand for objects; settings are found by scikit-learn, and come back."""
+    rows = make_hmm_sequences(6, length=(5, 9), random_state=0)
+    settings = {"init": EM(2), "early_stopping": False, "calibrate": False, "random_state": 0}
+    X, y = [part.T for part in rows.data], rows.target
+    named, given = (
+        SequenceMixtureClassifier(2, method=method, chain=chain, layout=layout, **settings)
+        for method, chain, layout in (
+            ("adaboost", "left_to_right", "channels_first"),
+            (Boosted("adaboost"), Chain("left_to_right"), Layout(channels_first=True)),
+        )
+    )
+    found = given.fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(named.fit(X, y).predict_proba(X), found)
+    grid = {"chain__durations": [2], "chain__n_mixtures": [2], "method__n_stages": [1]}
+    search = GridSearchCV(given, grid, cv=2).fit(X, y)
+    best = search.best_estimator_
+    assert (best.chain, best.n_stages_) == (Chain("left_to_right", 2, 2), 1)
+    best.save(tmp_path / "model")
+    again = mixtura.load(tmp_path / "model")
+    assert again.get_params() == best.get_params() == clone(best).get_params()
+    np.testing.assert_array_equal(again.predict_proba(X), best.predict_proba(X))
 
 
 def test_a_part_that_cannot_be_found_again_is_not_saved(iris, tmp_path):

@@ -224,7 +224,7 @@ def _estimator(stored: object, arrays: Arrays) -> BaseEstimator:
 
 
 def _plain_copy(value: object) -> object:
-    """A fitted estimator, and those inside it, without names of columns and on the CPU."""
+    """A fitted estimator, and those inside it, on the CPU, for arrays without names of columns."""
     if isinstance(value, list):
         return [_plain_copy(each) for each in value]
     if not isinstance(value, BaseEstimator) or isinstance(value, Part):
@@ -232,7 +232,8 @@ def _plain_copy(value: object) -> object:
     plain = copy(value)
     state = {name: _plain_copy(each) for name, each in vars(value).items()}
     state.pop("feature_names_in_", None)
-    plain.__dict__ = state | ({"device": "cpu"} if "device" in state else {})
+    usual = {"device": "cpu", "layout": "frames_first"}
+    plain.__dict__ = state | {name: usual[name] for name in usual if name in state}
     return plain
 
 
