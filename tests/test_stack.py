@@ -24,7 +24,13 @@ from mixtura.solvers import EM, LBFGS, SpreadPrior, small
 from mixtura.solvers.elastic_net import ElasticNet, NetworkPrior
 from mixtura.solvers.gradients import Packed
 from mixtura.solvers.lbfgs import explicit_sums, read_out_sums, traced_sums
-from mixtura.solvers.small import _SMALL, small_function, small_log_joint, small_steps
+from mixtura.solvers.small import (
+    _SMALL,
+    small_differentiation,
+    small_function,
+    small_log_joint,
+    small_steps,
+)
 from mixtura.solvers.small_gaussians import Patterns
 from mixtura.testing import KINDS, make_density, make_engine, make_mixture
 from mixtura.training.evidence import with_evidence
@@ -144,6 +150,29 @@ def test_small_problems_in_numpy_have_the_derivatives_of_autograd(
         found = small_function(model, objective, each, given)(point)
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(one, other, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+@pytest.mark.parametrize("holes", [False, True])
+def test_minibatches_of_rows_that_are_kept_are_those_of_the_rows_anew(
+    holes, name, generator, monkeypatch
+):
+    """Losses and gradients; what holes tell is beside, where rows have some."""
+    (start,), engine, _ = problems(name, 1, generator, holes)
+    engine.y.clamp_(min=0)
+    prior = SpreadPrior(5.0, 2.0 * start.density.typical_spread)
+    if holes and "informative" not in name:
+        drawn = torch.randn(len(COUNTS), engine.n_features, dtype=torch.float64)
+        start, prior = with_evidence(start, prior, HoleEvidence(base=drawn[:, 0], log_odds=drawn))
+    index = torch.randperm(len(engine), generator=generator)[:25]
+    found = []
+    for kept in (len(engine), 0):
+        monkeypatch.setattr(small, "_KEPT", kept)
+        free = {name: value.clone().requires_grad_() for name, value in start.free().items()}
+        loss = small_differentiation(start, Conditional(), free, engine, 25, prior)(index, 0.3)
+        found.append(torch.cat([loss[None], *(leaf.grad.flatten() for leaf in free.values())]))
+    np.testing.assert_allclose(*found, 1e-9, 1e-11)
+    assert found[0].count_nonzero() > len(start.free())
 
 
 @pytest.mark.parametrize("prior_rows", [0.0, 5.0])

@@ -251,13 +251,13 @@ def make_step(
 
     model = build({name: leaf.detach() for name, leaf in free.items()})
     small = small_differentiation(model, objective, free, engine, size, prior)
-    differentiate, n_sharing = small or differentiated, engine.n_sharing
+    n_sharing = engine.n_sharing
 
     def shared(index: Tensor) -> Tensor:
         """The mean over n processes of the loss and gradient of their rows, n times."""
 
         def found(batch: Batch) -> Sums:
-            loss = differentiate(batch, n_sharing * row_share / len(index))
+            loss = differentiated(batch, n_sharing * row_share / len(index))
             blank = {name: torch.zeros_like(leaf) for name, leaf in free.items()}
             given = {name: leaf.grad for name, leaf in free.items() if leaf.grad is not None}
             return {**blank, **given, "loss": loss}
@@ -270,8 +270,10 @@ def make_step(
     def step(index: Tensor, learning_rate: float) -> Tensor:
         if n_sharing > 1:
             loss = shared(index)
+        elif small is not None:
+            loss = small(index, row_share / len(index))
         else:
-            loss = differentiate(engine.batch(index), row_share / len(index))
+            loss = differentiated(engine.batch(index), row_share / len(index))
         moments.set_rate(learning_rate)
         moments.step()
         return loss

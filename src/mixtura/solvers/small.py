@@ -6,9 +6,10 @@ The loss of class log-joints stays the objective's own. Arrays over rows have th
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ from mixtura.solvers.small_densities import Arrays, Kind, contrast, kind_of
 _SMALL = {False: 1_000_000, True: 5_000_000}
 #: The same, up to which problems of EM go together though each row counts in few of them.
 _TOGETHER = 600_000
+#: Rows up to which what follows from all of them is kept for minibatches of some.
+_KEPT = 50_000
 _LOWEST, _TINY = lowest_log(torch.float64), np.finfo(float).tiny
 
 _Either = TypeVar("_Either", bound=Mixture | MixtureStack)
@@ -68,8 +71,9 @@ def small_differentiation(
     engine: Engine,
     size: int,
     prior: Penalty | None,
-) -> Callable[[Batch, float], torch.Tensor] | None:
-    """The loss of minibatches of a size, rows scaled; free parameters get its gradient.
+) -> Callable[[torch.Tensor, float], torch.Tensor] | None:
+    """The loss of minibatches of a size, by their places, rows scaled; free parameters get its
+    gradient.
 
     None where there is nothing to gain, or densities are of other kinds.
     """
@@ -87,16 +91,21 @@ def small_differentiation(
     leaves = [free[name] for name in mixture.free()]
     ends = np.cumsum([leaf.numel() for leaf in leaves])[:-1]
 
-    @np.errstate(all="ignore")  # as PyTorch: the caller looks at what comes out
-    def differentiated(batch: Batch, scale: float) -> torch.Tensor:
+    def gradient_of(batch: Batch) -> _Gradient:
         kind = kind_of(mixture.density, batch, spread)
         assert kind is not None
-        scaled = replace(batch, weight=batch.weight * (scale * total))
+        return _Gradient(mixture, objective, batch, kind, np.array([total]))
+
+    keeps = engine.view is None and len(engine) <= _KEPT
+    whole = gradient_of(engine.all_rows()) if keeps else None
+
+    @np.errstate(all="ignore")  # as PyTorch: the caller looks at what comes out
+    def differentiated(index: torch.Tensor, scale: float) -> torch.Tensor:
         point = np.concatenate([leaf.detach().numpy().ravel() for leaf in leaves])
-        gradient = _Gradient(mixture, objective, scaled, kind, np.array([total]))
-        loss, slope = gradient.at(point[None])
-        for leaf, part in zip(leaves, np.split(slope[0], ends), strict=True):
-            leaf.grad = torch.from_numpy(part).view_as(leaf)
+        part = gradient_of(engine.batch(index)) if whole is None else whole.some(index.numpy())
+        loss, slope = part.weighing(scale * total).at(point[None])
+        for leaf, found in zip(leaves, np.split(slope[0], ends), strict=True):
+            leaf.grad = torch.from_numpy(found).view_as(leaf)
         return torch.from_numpy(loss)[0]
 
     return differentiated
@@ -189,17 +198,22 @@ class _Mixtures(Generic[_Either]):
         self._starts = np.cumsum(counts) - counts
         self._log_prior = model.log_prior.numpy().reshape(model.n_problems, -1)
         y, weight = (each.view(len(batch), -1).mT for each in model.asked(batch))  # (P, n)
-        self._weight = weight.numpy()
-        self._loss_and_slope: _LossAndSlope = partial(_by_objective, objective, y.flatten())
-        own = y[0].numpy(), np.arange(len(batch))
-        if isinstance(objective, Hybrid) and objective.likelihood.unlabeled_weight is None:
-            term = objective.discriminative
-            if type(term) is Margin:
-                self._loss_and_slope = partial(_by_margin, objective, term, own)
-            elif type(term) is Conditional:
-                self._loss_and_slope = partial(_by_conditional, objective, own)
-        elif type(objective) is Likelihood and objective.unlabeled_weight is None:
-            self._loss_and_slope = partial(_by_likelihood, own if len(counts) > 1 else (0, own[1]))
+        self._y, self._weight = y.numpy(), weight.numpy()
+        self._loss_and_slope = _loss_and_slope(objective, self._y, len(counts))
+
+    def some(self, rows: np.ndarray) -> Self:
+        """The same of the rows at some places (m,)."""
+        part = copy(self)
+        part._kind, part._y = self._kind.some(rows), self._y[:, rows]
+        part._weight = self._weight[:, rows]
+        part._loss_and_slope = _loss_and_slope(self._objective, part._y, len(self._starts))
+        return part
+
+    def weighing(self, factor: float) -> Self:
+        """The same of rows that weigh so many times as much."""
+        part = copy(self)
+        part._weight = self._weight * factor
+        return part
 
     def _explained(
         self, named: Arrays, weight: np.ndarray, prior: np.ndarray
@@ -361,12 +375,27 @@ def _exp_or_zero(log: np.ndarray) -> np.ndarray:
     return found
 
 
+def _loss_and_slope(objective: Objective, y: np.ndarray, n_classes: int) -> _LossAndSlope:
+    """Of rows with labels (P, n), by the objective or by what is faster for some."""
+    own = y[0], np.arange(y.shape[1])
+    if isinstance(objective, Hybrid) and objective.likelihood.unlabeled_weight is None:
+        term = objective.discriminative
+        if type(term) is Margin:
+            return partial(_by_margin, objective, term, own)
+        if type(term) is Conditional:
+            return partial(_by_conditional, objective, own)
+    elif type(objective) is Likelihood and objective.unlabeled_weight is None:
+        return partial(_by_likelihood, own if n_classes > 1 else (0, own[1]))
+    return partial(_by_objective, objective, y)
+
+
 def _by_objective(
-    objective: Objective, y: torch.Tensor, joint: np.ndarray
+    objective: Objective, y: np.ndarray, joint: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Losses (P, n) of class log-joints (P, C, n) and labels (P * n,), and their derivatives."""
+    """Losses (P, n) of class log-joints (P, C, n) and labels (P, n), and their derivatives."""
     outputs = torch.from_numpy(joint.swapaxes(1, 2).reshape(-1, joint.shape[1]))
-    losses, slope = (each.numpy() for each in objective.loss_and_slope(outputs, y))
+    found = objective.loss_and_slope(outputs, torch.from_numpy(y).flatten())
+    losses, slope = (each.numpy() for each in found)
     by_row = slope.reshape(len(joint), joint.shape[2], -1)
     return losses.reshape(len(joint), -1), by_row.swapaxes(1, 2)
 

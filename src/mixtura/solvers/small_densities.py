@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -77,6 +79,9 @@ class _Student(Kind):
     def log_prior(self) -> np.ndarray:
         return self._scale.log_prior()
 
+    def some(self, rows: np.ndarray) -> Self:
+        return type(self)(self._scale.some(rows))
+
 
 class _Categories(Kind):
     """Categories, by their indicators (n, S)."""
@@ -118,6 +123,11 @@ class _Categories(Kind):
     def log_prior(self) -> np.ndarray:
         return self._imagined.rows * (self._log_chance * self._imagined.spread).sum(1)
 
+    def some(self, rows: np.ndarray) -> Self:
+        part = copy(self)
+        part._own = self._own[rows]
+        return part
+
 
 class _HolePatterns(_Categories):
     """Which entries rows lack, by the terms of `HolePattern`: holes of a component's own and
@@ -153,6 +163,11 @@ class _HolePatterns(_Categories):
         count = np.stack([found.sum(3) - own, own], 3).sum(1).reshape(len(share), -1)
         return count + self._imagined.rows * self._imagined.spread
 
+    def some(self, rows: np.ndarray) -> Self:
+        part = super().some(rows)
+        part._broad = self._broad[rows]
+        return part
+
 
 class _Fixed(Kind):
     """Log densities (K, n) that have nothing to learn."""
@@ -174,6 +189,9 @@ class _Fixed(Kind):
 
     def log_prior(self) -> np.ndarray:
         return np.zeros(len(self._log_prob))
+
+    def some(self, rows: np.ndarray) -> Self:
+        return type(self)(self._log_prob[:, rows])
 
 
 class _Product(Kind):
@@ -204,6 +222,9 @@ class _Product(Kind):
     def log_prior(self) -> np.ndarray:
         first, *rest = [part.log_prior() for part in self._parts]
         return sum(rest, first)
+
+    def some(self, rows: np.ndarray) -> Self:
+        return type(self)([part.some(rows) for part in self._parts])
 
 
 class _Contrast(Kind):
@@ -237,6 +258,9 @@ class _Contrast(Kind):
 
     def log_prior(self) -> np.ndarray:
         return self._whole.log_prior()
+
+    def some(self, rows: np.ndarray) -> Self:
+        return type(self)(self._whole.some(rows), self._part.some(rows))
 
 
 def _gap(dof: np.ndarray) -> np.ndarray:

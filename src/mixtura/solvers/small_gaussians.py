@@ -7,7 +7,8 @@ Fisher's identity, a step of EM needs little more than derivatives.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from copy import copy
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -63,6 +64,10 @@ class Kind(ABC):
     def log_prior(self) -> np.ndarray:
         """(K,) log densities of the imagined rows, up to a constant."""
 
+    @abstractmethod
+    def some(self, rows: np.ndarray) -> Self:
+        """The same of the rows at some places (m,)."""
+
 
 class Gaussians(Kind):
     """Gaussians; of rows with holes x is zero where they are."""
@@ -95,6 +100,11 @@ class Gaussians(Kind):
 
     def maximized(self, occupancy: np.ndarray) -> tuple[Arrays, np.ndarray]:
         return self.maximized_of(occupancy, occupancy)
+
+    def some(self, rows: np.ndarray) -> Self:
+        part = copy(self)
+        part.x = self.x[rows]
+        return part
 
 
 class Expected(NamedTuple):
@@ -209,6 +219,11 @@ class LowRank(Gaussians):
         spread = np.log(diagonal) + self.imagined.spread / diagonal
         return -0.5 * self.imagined.rows * spread.sum(1)
 
+    def some(self, rows: np.ndarray) -> Self:
+        part = super().some(rows)
+        part._with_squares = self._with_squares[rows]
+        return part
+
 
 class Patterns:
     """Which entries of rows are observed: `seen` (n, D), and the inverses of a matrix of each.
@@ -218,13 +233,23 @@ class Patterns:
 
     def __init__(self, observed: torch.Tensor) -> None:
         found = Holes(observed)
-        patterns, self.place = found.distinct
+        patterns, place = found.distinct
+        self.place = place if isinstance(place, slice) else place.numpy()
         self.seen, self.patterns = (each.double().numpy() for each in (observed, patterns))
         columns, self._column = (each.numpy() for each in found.columns)
         self._own = columns.astype(float)  # (n, U)
         self._order = self._column.argsort(kind="stable")
         _, self._first = np.unique(self._column[self._order], return_index=True)
         self._of_pattern = self.patterns[:, self._order[self._first]].T
+
+    def some(self, rows: np.ndarray) -> Patterns:
+        """The same of the rows at some places (m,)."""
+        part, which = copy(self), rows
+        if not isinstance(self.place, slice):
+            which, part.place = np.unique(self.place[rows], return_inverse=True)
+        part.seen, part._own = self.seen[rows], self._own[rows]
+        part.patterns, part._of_pattern = self.patterns[which], self._of_pattern[:, which]
+        return part
 
     def over_observed(self, values: np.ndarray) -> np.ndarray:
         """(m, D) to (m, P): sums over what each pattern has."""
@@ -262,6 +287,12 @@ class LowRankOfHoles(LowRank):
         self._rows = np.concatenate([x, holes.seen, x * x], 1)
         pack = tri_pack_index(len(self._eye), torch.device("cpu"))
         self._left, self._right, self._whole = (each.numpy() for each in pack)
+
+    def some(self, rows: np.ndarray) -> Self:
+        part = super().some(rows)
+        part._rows, part._holes = self._rows[rows], self._holes.some(rows)
+        part.sizes = part._holes.seen.sum(1)
+        return part
 
     def distances(self, named: Arrays) -> tuple[np.ndarray, np.ndarray]:
         mean, size, diagonal = named["mean"], self.x.shape[1], named[self._name]
@@ -400,9 +431,17 @@ class FullOfHoles(FullCovariance):
         self, density: FullGaussian, x: np.ndarray, imagined: Imagined, holes: Patterns
     ) -> None:
         super().__init__(density, x, imagined)
+        self._look_at(holes)
+
+    def _look_at(self, holes: Patterns) -> None:
         self._holes, self.sizes = holes, holes.seen.sum(1)
         own = holes.patterns.T
         self._both, self._rest = (own[:, None] * own)[:, :, None], 1.0 - own[:, None]
+
+    def some(self, rows: np.ndarray) -> Self:
+        part = super().some(rows)
+        part._look_at(self._holes.some(rows))
+        return part
 
     def distances(self, named: Arrays) -> tuple[np.ndarray, np.ndarray]:
         factor = self._factor(named)
