@@ -40,10 +40,11 @@ _KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1)}
 #: Iterations, and the gain that ends them, after which leaves are compared with the first model;
 #: rows that they learn from, at most.
 _GLIMPSE, _LEAF_ROWS = (12, 1e-3), 20_000
-#: Where rows are more than candidates are compared on: iterations of a model beside the first, the
-#: gain that ends them, and rows that each looks at, at most; and rows that models are asked about
-#: together, so that all see the same holes.
-_ITERATIONS, _GAIN, _LARGE, _TOGETHER = 40, 1e-4, 50_000, 1_000
+#: Where rows are more than candidates are compared on: iterations of a model beside the first, and
+#: after how many it goes on only if it has so much say; the gain that ends them, and rows that each
+#: looks at, at most; and rows that models are asked about together, so that all see the same holes.
+_ITERATIONS, _FIRST, _SOME = 40, 10, 0.03
+_GAIN, _LARGE, _TOGETHER = 1e-4, 50_000, 1_000
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
 _PATTERNS = 128
 
@@ -176,20 +177,44 @@ def _trained(
     rows: Engine,
     generator: torch.Generator,
     progress: Progress,
+    count: int,
+    latest: Trained | None,
 ) -> Trained:
-    """A model of the rows, or of some, from one of the trial on, where there is one.
+    """A model of the rows, or of some, from the latest or one of the trial on, if there is one.
 
-    Leaves are those of another tree: of more rows, it has more of them.
+    It takes `count` iterations where their number is left to us. Leaves are those of another tree:
+    of more rows, it has more of them.
     """
-    if not trial.way.beginning.alike:
-        engine = rows.sample(_LEAF_ROWS, generator).under(trial.scaling)
-        return replace(trial.way, begin=()).train(engine, generator, progress.part(_TIME))
-    plan, begin = from_trial(estimator, replace(trial.way, solver=decision.plan.solver), trial)
-    if estimator.solver == "auto" and begin is None:
-        plan, rows = plan.limited(_ITERATIONS, _GAIN), rows.sample(_LARGE, generator)
-        begin = trial.models[0] if trial.models else None
+    way = replace(trial.way, solver=decision.plan.solver)
+    plan, begin = from_trial(estimator, way, trial)
+    leaves = not way.beginning.alike
+    limited = estimator.solver == "auto" and begin is None and not leaves
+    if latest is not None and (latest.converged or not limited):
+        return latest
+    if leaves:
+        plan, rows, begin = replace(trial.way, begin=()), rows.sample(_LEAF_ROWS, generator), None
+    elif limited:
+        plan, rows = plan.limited(count, _GAIN), rows.sample(_LARGE, generator)
+        begin = latest or next(iter(trial.models), None)
     engine = rows.under(trial.scaling)
     return plan.train(engine, generator, progress.part(_TIME), previous=begin)
+
+
+def _weighed(
+    first: Trained,
+    others: Sequence[tuple[Trained, Trial]],
+    rows: Engine,
+    generator: torch.Generator,
+    trusts_holes: bool,
+) -> Say:
+    """By what all say of rows that none was shown, the same for the same random numbers."""
+    models = [first, *(model for model, _ in others)]
+    units = [rows, *(rows.under(trial.scaling) for _, trial in others)]
+    answers = [
+        Answers.of(each.model, engine, anew(generator), each.evidence, _TOGETHER)
+        for each, engine in zip(models, units, strict=True)
+    ]
+    return Say.of(answers, trusts_holes)
 
 
 @dataclass(frozen=True)
@@ -223,27 +248,30 @@ class Ensemble:
 
         Who has no say is not trained. Where there are more rows than were compared on, the others
         learn from those that the first one was shown, and all are asked about those that it was
-        not.
+        not: after a few iterations, to see who is worth further ones, and at the end.
         """
         answers = [decision.held_out, *(each.held_out() for each in others)]
         say, heard = Say.of(answers, decision.trusts_holes).heard(others)
+
+        unseen = None if decision.saw_all else first.held_out
+
+        def learn(trial: Trial, count: int, latest: Trained | None = None) -> Trained:
+            given = estimator, decision, first.shown, spawn(generator), progress
+            return _trained(trial, *given, count, latest)
+
+        count = _ITERATIONS if unseen is None else _FIRST
         members = [
-            (
-                (decision.saw_all and each.whole)
-                or _trained(each, estimator, decision, first.shown, spawn(generator), progress),
-                each,
-            )
-            for each in heard
+            ((decision.saw_all and each.whole) or learn(each, count), each) for each in heard
         ]
-        if first.held_out is not None and not decision.saw_all:
-            rows, same = first.held_out.subsample(MOST_COMPARED, generator), spawn(generator)
-            units = [rows, *(rows.under(trial.scaling) for _, trial in members)]
-            models = [first.result, *(model for model, _ in members)]
-            answers = [
-                Answers.of(each.model, engine, anew(same), each.evidence, _TOGETHER)
-                for each, engine in zip(models, units, strict=True)
+        if unseen is not None:
+            rows, same = unseen.subsample(MOST_COMPARED, generator), spawn(generator)
+            asked = rows, same, decision.trusts_holes
+            shares = _weighed(first.result, members, *asked).weights[1:]
+            members = [
+                (learn(each, _ITERATIONS - count, model) if share >= _SOME else model, each)
+                for (model, each), share in zip(members, shares, strict=True)
             ]
-            say, members = Say.of(answers, decision.trusts_holes).heard(members)
+            say, members = _weighed(first.result, members, *asked).heard(members)
         trials = [trial for _, trial in members]
         for each in others:
             each.won = each in trials
