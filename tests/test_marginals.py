@@ -447,3 +447,29 @@ def test_of_many_rows_units_names_and_files_do_not_matter(tmp_path):
     np.testing.assert_allclose(model.predict_proba(nothing)[0], model.class_prior_, 1e-9)
     model.save(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(load(tmp_path / "model.safetensors").predict_proba(X[:50]), proba)
+
+
+def test_models_of_many_rows_go_on_where_they_have_a_say(rng, monkeypatch):
+    """Of those beside the first, the one with least say by held-out rows stays as it began."""
+    weigh, train, shares, iterations = blending._weighed, blending._trained, [], {}
+
+    def weighed(first, others, *given):
+        say = weigh(first, others, *given)
+        names = [trial.way.name for _, trial in others]
+        found = dict(zip(names, say.weights[1:], strict=True))
+        monkeypatch.setattr(blending, "_SOME", sorted(found.values())[1])
+        shares.append(found)
+        return say
+
+    def trained(trial, *given):
+        iterations.setdefault(trial.way.name, []).append(given[-2])
+        return train(trial, *given)
+
+    monkeypatch.setattr(blending, "_weighed", weighed)
+    monkeypatch.setattr(blending, "_trained", trained)
+    X = rng.normal(size=(3_300, 3))
+    MixtureClassifier(random_state=0).fit(X, X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=3_300) > 0.0)
+    least = min(shares[0], key=shares[0].get)
+    assert [len(each) > 1 for each in shares] == [True, True]
+    assert iterations.pop(least) == [10]
+    assert all(counts == [10, 30] for counts in iterations.values())
