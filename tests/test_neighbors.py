@@ -16,27 +16,29 @@ from mixtura.training import summaries
 from mixtura.training.left_out import LeftOut
 
 
-def moments(x, y, weight, kept):
-    """Means (C, P) and the covariance within classes of the rows that are kept."""
+def moments(x, y, weight, kept, within):
+    """Means (C, P) of classes, and the covariance of the rows that are kept, within them or not."""
     means = np.array([np.average(x[kept & (y == c)], 0, weight[kept & (y == c)]) for c in set(y)])
-    off = (x - means[y]) * kept[:, None]
+    centers = means[y] if within else np.average(x[kept], 0, weight[kept])
+    off = (x - centers) * kept[:, None]
     return means, off.T @ (off * weight[:, None]) / weight.sum()
 
 
+@pytest.mark.parametrize("within", [True, False])
 @pytest.mark.parametrize("n_columns", [3, 20])
-def test_distances_between_sequences_are_those_of_moments_without_one(n_columns, rng):
+def test_distances_between_sequences_are_those_of_moments_without_one(n_columns, within, rng):
     x, y = rng.normal(size=(12, n_columns)), np.repeat([0, 1, 2], [5, 6, 1])
     weight, ridge = rng.uniform(0.5, 2.0, 12), 0.3
-    means, covariance = moments(x, y, weight, np.ones(12, dtype=bool))
+    means, covariance = moments(x, y, weight, np.ones(12, dtype=bool), within)
     mass = np.repeat(np.bincount(y, weight)[:, None], n_columns, 1)
     prior, often, complete = np.zeros(3), np.ones(n_columns), np.ones(12, dtype=bool)
     given = (x, y, weight, means, covariance, prior, mass, often, complete)
-    left = LeftOut.of(*map(torch.from_numpy, given))
+    left = LeftOut.of(*map(torch.from_numpy, given), within)
     assert left.kept.tolist() == [True] * 11 + [False]
     found = left.distances(torch.tensor(ridge, dtype=torch.float64))
     for row in range(11):
         kept = np.arange(12) != row
-        whole = moments(x, y, weight, kept)[1] + ridge * np.eye(n_columns)
+        whole = moments(x, y, weight, kept, within)[1] + ridge * np.eye(n_columns)
         off = x[row] - x
         expected = (off * np.linalg.solve(whole, off.T).T).sum(1)
         assert_allclose(found[row, kept], expected[kept], rtol=1e-8)
