@@ -1,5 +1,7 @@
 """EM over rows that 1 to 8 processes share: seconds per iteration; is the model the same?
 
+Seconds are those of the clock, and of the CPU in the first process.
+
 python -m benchmarks.processes [ROWS | FILE] [COUNT ...]: so many rows in all, 20 numbers each, 16
 full covariances, one thread per process, gloo. Rows are generated in eight parts, whoever holds
 them; or they are the row groups of a Parquet file, as that of `benchmarks.scale`.
@@ -50,35 +52,38 @@ def work(rank: int, count: int, given: str, folder: str) -> None:
     """One process of so many."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meet{count}", rank=rank, world_size=count)
-    rows, stamps = Shard(share_of(given, rank, count)), list[float]()
+    rows, stamps = Shard(share_of(given, rank, count)), list[tuple[float, float]]()
     model = MixtureDensity(COMPONENTS, density="full", device="cpu", random_state=0)
     model.set_params(solver=EM(ITERATIONS, tol=0.0))
-    model.set_callbacks(lambda record: stamps.append(time.perf_counter()))
+    model.set_callbacks(lambda record: stamps.append((time.perf_counter(), time.process_time())))
     warnings.simplefilter("ignore")
     model.fit(rows)
     if rank == 0:
-        torch.save((float(np.median(np.diff(stamps))), model.means_), f"{folder}/{count}")
+        taken = np.median(np.diff(stamps, axis=0), axis=0)
+        torch.save((taken, model.means_), f"{folder}/{count}")
     dist.destroy_process_group()
 
 
 def main() -> None:
     rows = sys.argv[1] if len(sys.argv) > 1 else "1e6"
     context = multiprocessing.get_context("spawn")
-    print("| processes | s per iteration | times one process | largest difference of means |")
-    print("|---|---|---|---|")
-    first: tuple[float, np.ndarray] | None = None
+    print("| processes | s | times one | CPU s | times one | largest difference of means |")
+    print("|---|---|---|---|---|---|")
+    first: tuple[np.ndarray, np.ndarray] | None = None
     with tempfile.TemporaryDirectory() as folder:
         for count in map(int, sys.argv[2:] or ("1", "2", "4", "8")):
+            Path(folder, f"meet{count}").unlink(missing_ok=True)
             given = [(rank, count, rows, folder) for rank in range(count)]
             processes = [context.Process(target=work, args=each) for each in given]
             for process in processes:
                 process.start()
             for process in processes:
                 process.join()
-            seconds, means = torch.load(Path(folder) / str(count), weights_only=False)
-            first = first or (seconds, means)
-            beside = f"{first[0] / seconds:.2f} | {abs(means - first[1]).max():.1e}"
-            print(f"| {count} | {seconds:.3f} | {beside} |", flush=True)
+            taken, means = torch.load(Path(folder) / str(count), weights_only=False)
+            first = first or (taken, means)
+            pairs = zip(taken, first[0] / taken, strict=True)
+            beside = " | ".join(f"{each:.3f} | {times:.2f}" for each, times in pairs)
+            print(f"| {count} | {beside} | {abs(means - first[1]).max():.1e} |", flush=True)
 
 
 if __name__ == "__main__":
