@@ -81,15 +81,15 @@ class Summary:
         dilations = _dilations(length, min(per_channel, _DILATIONS))
         count = per_channel // len(dilations)
         thresholds = torch.stack([_thresholds(values.float(), each, count) for each in dilations])
-        numbers = torch.cat([*_numbers(values, lengths, dilations, thresholds)])
-        curves = _curves(numbers, seen)
+        some = [*_numbers(values, lengths, dilations, thresholds)]
+        curves = _curves(torch.cat(some), seen)
         n_shares = count * len(_KERNELS) * len(dilations)
-        sizes = torch.tensor([n_shares, numbers.shape[2] - n_shares - 1, 1])
-        shown = _scores(numbers, curves) * seen[..., None]
+        sizes = torch.tensor([n_shares, curves.shape[2] - n_shares - 1, 1])
+        shown = torch.cat([_scores(each, curves) for each in some]) * seen[..., None]
         most, directions = max(_FEWEST, _COMPONENTS // values.shape[1]), []
         for others in _WEIGHTS:
             weight = torch.tensor([1.0, others, _LENGTH]) / sizes.sqrt()
-            weight = weight.repeat_interleave(sizes).to(numbers)
+            weight = weight.repeat_interleave(sizes).to(shown)
             found = _principal((shown * weight).movedim(1, 0).double(), most)
             directions.append(found.float() * weight[:, None])
         side_by_side = torch.cat(directions, 2)
