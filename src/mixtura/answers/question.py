@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mixtura.answers.cells import Cells
 from mixtura.answers.class_sums import class_log_joints
-from mixtura.answers.subsets import Subsets, with_means
-from mixtura.data.batch import Batch
+from mixtura.answers.subsets import Subsets, shown, with_means
+from mixtura.data.batch import Batch, spread
 from mixtura.data.given import Device
 from mixtura.data.matrix import Matrix
 from mixtura.data.schema import Schema
@@ -149,14 +149,19 @@ class ClassQuestion(Question[Fitted]):
         self, mixture: Mixture, rows: Matrix, subsets: Subsets
     ) -> tuple[Tensor, Tensor]:
         """Class log-joints (s, n, C), and shares of the columns that are missing, (s, 1)."""
-        engine = self.model.engine(rows, self.device)
-        subsets = subsets.spread(self.model.scaling.origin)
+        engine, origin = self.model.engine(rows, self.device), self.model.scaling.origin
         batch = engine.all_rows()
         mixture = mixture if engine.device.type == "cpu" else mixture.to(engine.device)
-        kept = torch.from_numpy(subsets.columns(engine.n_features)).to(engine.device)
+        kept = torch.from_numpy(subsets.columns(rows.values.shape[1])).to(engine.device)
+        kept = kept if origin is None else spread(kept, origin)
+        if origin is not None and origin[0] != origin[1]:  # products are of two columns' groups
+            joint = mixture.class_log_joint(shown(batch.to(torch.float64), kept))
+            joint = joint.unflatten(0, (len(kept), len(batch)))
+        else:
+            subsets = subsets if origin is None else subsets.spread(origin[0])
+            joint = class_log_joints(mixture, batch.to(torch.float64), subsets)
         if batch.observed is not None:
             kept = kept & batch.observed[0]
-        joint = class_log_joints(mixture, batch.to(torch.float64), subsets)
         missing = replace(batch, observed=kept).missing_share()[:, None]
         return joint.cpu(), missing.cpu()
 

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.data.indicators import Origin
+
 UNLABELED = -1
 
 Answer = TypeVar("Answer")
@@ -36,7 +38,7 @@ class Batch:
     absent : (n, D) what the rows came without: 1 for absent, 0 for present, -1 for no telling.
         None: all that is not observed is absent. Holes that are punched into a row are none of its
         own.
-    origin : (D,) the user's column that each comes from, where several may come from one: its
+    origin : (D,) the user's two columns that each comes from, where several may come from one: its
         indicators are missing together. None: each is a column of the user's.
     """
 
@@ -45,7 +47,7 @@ class Batch:
     y: Tensor
     weight: Tensor
     absent: Tensor | None = None
-    origin: tuple[int, ...] | None = None
+    origin: Origin | None = None
     _kept: dict[object, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -117,7 +119,7 @@ class Batch:
 
     def by_column(self, values: Tensor) -> Tensor:
         """(n, C) of each of the user's columns, what all that come from it have in (n, D)."""
-        return values if self.origin is None else values[:, _firsts(self.origin, values.device)]
+        return values if self.origin is None else values[:, _firsts(self.origin[0], values.device)]
 
     def sum_observed(self, values: Tensor) -> Tensor:
         """(n,) sums of values, (D,) or (n, D), over the observed features of each row."""
@@ -136,9 +138,9 @@ class Batch:
 
     def _punched(self, share: float, generator: torch.Generator) -> Batch:
         rate = 2.0 * share * torch.rand(len(self), 1, generator=generator)
-        width = self.x.shape[1] if self.origin is None else 1 + max(self.origin)
+        width = self.x.shape[1] if self.origin is None else 1 + max(self.origin[0])
         kept = (torch.rand(len(self), width, generator=generator) >= rate).to(self.x.device)
-        kept = kept if self.origin is None else kept[:, index_of(self.origin, kept.device)]
+        kept = kept if self.origin is None else spread(kept, self.origin)
         whole = torch.ones_like(kept) if self.observed is None else self.observed
         return Batch(
             torch.cat([self.x, self.x * kept]),
@@ -148,6 +150,12 @@ class Batch:
             self.lacks().repeat(2, 1),
             self.origin,
         )
+
+
+def spread(shown: Tensor, origin: Origin) -> Tensor:
+    """(n, D) bool, of what comes from the user's columns: whether both are shown in (n, C)."""
+    first, second = (shown[:, index_of(each, shown.device)] for each in origin)
+    return first & second
 
 
 @lru_cache(maxsize=256)

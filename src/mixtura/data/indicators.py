@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -14,6 +14,9 @@ from mixtura.data.lazy import SCAN_ROWS, Found, LazyRows, chunks_of, shared
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+#: The user's two columns that each number comes from, (P,) twice: the same one but for products.
+Origin = tuple[tuple[int, ...], tuple[int, ...]]
 
 #: Categories of a column that have an indicator, at most; rarer ones are all one.
 _MOST_INDICATORS = 20
@@ -39,6 +42,7 @@ class Indicators:
     frequent : (D,) the category of each column that all indicators zero stand for, of several the
         most frequent one; -1 for numbers.
     n_columns : how many columns there are.
+    crossed : two of as many indicators each, if any: their products come after the others.
     """
 
     column: np.ndarray
@@ -47,6 +51,7 @@ class Indicators:
     fall: np.ndarray
     frequent: np.ndarray
     n_columns: int
+    crossed: tuple[Indicators, ...] = ()
 
     @classmethod
     def learn(
@@ -55,11 +60,12 @@ class Indicators:
         weight: np.ndarray,
         levels: np.ndarray,
         knots: Mapping[int, np.ndarray] | None = None,
+        fewest: int = 3,
     ) -> Self:
         """Of codes and numbers (n, D), with so many categories (D,) per column, 0 for numbers.
 
         How frequent categories are goes by the weights (n,) of rows. Columns of numbers may have
-        increasing `knots`.
+        increasing `knots`; with less than the fewest they are the numbers themselves.
         """
         counts = [np.zeros(level) for level in levels]
         for at, rows in chunks_of(values, SCAN_ROWS) if any(levels) else ():
@@ -72,7 +78,7 @@ class Indicators:
         for place, parts in enumerate(zip(*shared(values, counts), strict=True)):
             count = np.sum(parts, axis=0)
             if not len(count):
-                table += [(place, *each) for each in _faded((knots or {}).get(place, ()))]
+                table += [(place, *each) for each in _faded((knots or {}).get(place, ()), fewest)]
                 continue
             ranked = np.argsort(-count, kind="stable")[: 1 + _MOST_INDICATORS]
             rare = int((count > 0).sum() > len(ranked))  # the last stands for them, not the first
@@ -94,8 +100,38 @@ class Indicators:
         found = np.append(self.knot[self.column == column], self.frequent[column])
         return np.unique(found.astype(np.int64))
 
+    @property
+    def origin(self) -> Origin:
+        """Where all numbers come from."""
+        own, sides = self.column.tolist(), [each.column.tolist() for each in self.crossed]
+        first, second = sides or ([], [])
+        return (*own, *first), (*own, *second)
+
+    def times(self, pairs: Sequence[tuple[int, int]], factors: Indicators) -> Self:
+        """These, and all products of the factors of the two columns of each pair."""
+        fades = ~factors.itself
+        grids = [
+            np.meshgrid(*(np.flatnonzero(fades & (factors.column == each)) for each in pair))
+            for pair in pairs
+        ]
+        sides = (np.concatenate([grid[side].ravel() for grid in grids]) for side in (0, 1))
+        return replace(self, crossed=tuple(factors._at(places) for places in sides))
+
+    def _at(self, places: np.ndarray) -> Indicators:
+        column, knot, rise, fall = (
+            each[places] for each in (self.column, self.knot, self.rise, self.fall)
+        )
+        return Indicators(column, knot, rise, fall, self.frequent, self.n_columns)
+
     def apply(self, values: np.ndarray) -> np.ndarray:
         """(n, P) numbers; the indicators of what is missing are missing."""
+        found = self._alone(values)
+        if not self.crossed:
+            return found
+        first, second = (each.apply(values) for each in self.crossed)
+        return np.concatenate([found, first * second], 1)
+
+    def _alone(self, values: np.ndarray) -> np.ndarray:
         found = values[:, self.column]
         most = np.finfo(np.float64).max
         with np.errstate(over="ignore"):  # far out is out, and infinity times no slope no number
@@ -127,12 +163,12 @@ def quantile_knots(values: np.ndarray, weight: np.ndarray, most: int) -> np.ndar
     return np.union1d(found[shared], found[~shared][np.searchsorted(rest, between)])
 
 
-def _faded(knots: Sequence[float] | np.ndarray) -> list[tuple[float, float, float]]:
+def _faded(knots: Sequence[float] | np.ndarray, fewest: int) -> list[tuple[float, float, float]]:
     """Where the indicators of a column of numbers are one, and their slopes below and above.
 
-    The middle one is left out, since all together are one; of less than three there is the number.
+    The middle one is left out, since all together are one; of too few there is the number.
     """
-    if len(knots) < 3:
+    if len(knots) < fewest:
         return [(np.nan, 0.0, 0.0)]
     with np.errstate(over="ignore"):
         slope = np.minimum(1.0 / np.diff(knots), np.finfo(np.float64).max)

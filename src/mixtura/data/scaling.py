@@ -10,7 +10,7 @@ import numpy as np
 
 from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
-from mixtura.data.indicators import UNIT, Indicators
+from mixtura.data.indicators import UNIT, Indicators, Origin
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.exceptions import DegenerateDataWarning, warn
 
@@ -91,12 +91,17 @@ class Scaling:
             np.where(numbers, *each)
             for each in ((self.location[column], 0.0), (self.scale[column], UNIT))
         )
+        products = len(indicators.origin[0]) - len(column)
+        location, scale = (
+            np.append(own, np.full(products, unit))
+            for own, unit in ((location, 0.0), (scale, UNIT))
+        )
         return Scaling(location, scale, indicators=indicators)
 
     @property
-    def origin(self) -> tuple[int, ...] | None:
-        """(D,) the user's column that each comes from; None if each is one itself."""
-        return None if self.indicators is None else tuple(self.indicators.column.tolist())
+    def origin(self) -> Origin | None:
+        """(D,) the user's two columns that each comes from; None if each is one itself."""
+        return None if self.indicators is None else self.indicators.origin
 
     @classmethod
     def measure(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.data.batch import Batch, hashed, index_of, odd_factors
+from mixtura.data.batch import Batch, hashed, index_of, odd_factors, spread
 from mixtura.data.journal import Journal, Sums
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, is_memory_mapped
 from mixtura.data.meter import spent_on, waited_for
@@ -309,11 +309,10 @@ class Table(Generic[AnyBatch]):
             values = scaling.moved(self._x.double().cpu().numpy(), self.scaling)
             x = torch.from_numpy(values).clamp(-self._farthest, self._farthest).to(self._x)
             if scaling.origin is not None:
-                index = index_of(scaling.origin, self.device)
-                part._observed, part._absent = (
-                    None if each is None else each[:, index]
-                    for each in (self._observed, self._absent)
-                )
+                first = index_of(scaling.origin[0], self.device)
+                observed, absent = self._observed, self._absent
+                part._observed = None if observed is None else spread(observed, scaling.origin)
+                part._absent = None if absent is None else absent[:, first]
             part._x = x if part._observed is None else x.masked_fill(~part._observed, 0.0)
         return part
 

@@ -24,6 +24,7 @@ from mixtura.selection.blend import Say
 from mixtura.selection.chooser import MOST_COMPARED, Contender
 from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
+from mixtura.selection.pairs import crossed
 from mixtura.training.beginnings import KERNELS, LEAVES, NAMED
 from mixtura.training.hybrid import Plan, Trained
 
@@ -56,11 +57,9 @@ def curved(engine: Engine, kind: str) -> Scaling:
 
     With "+atoms", values that many rows share are left to probabilities.
     """
-    values, weight = _values(engine)
     if kind in _KNOTS:
-        own, values = engine.scaling, engine.scaling.invert(values)
-        knots = _knots(engine, kind, values, weight)
-        return own.with_indicators(Indicators.learn(values, weight, own.levels, knots))
+        return _indicated(engine, kind)
+    values, weight = _values(engine)
     kind, atoms, _ = kind.partition(SUFFIX)
     levels, scaling = engine.scaling.levels, engine.scaling
     shared = shared_values(values, weight, levels) if atoms else {}
@@ -69,6 +68,18 @@ def curved(engine: Engine, kind: str) -> Scaling:
     if kind in KINDS:
         scaling = replace(scaling, curves=Curves.learn(kind, values, weight, levels))
     return scaling.with_atoms(shared)
+
+
+def _indicated(engine: Engine, kind: str) -> Scaling:
+    """Indicators, and products of them, where each by itself counts and pairs tell more."""
+    own, different = engine.scaling, engine.merged(_CURVE_ROWS)
+    (values, weight), (rows, counts) = _values(engine), _values(different)
+    told = own.invert(rows), different.y.cpu().numpy(), counts
+    knots = _knots(engine, kind, own.invert(values), weight, *told)
+    found = Indicators.learn(own.invert(values), weight, own.levels, knots)
+    if kind == ADDITIVE:
+        found = crossed(own.with_indicators(found), *told, own.levels) or found
+    return own.with_indicators(found)
 
 
 def kinds_for(engine: Engine) -> list[str]:
@@ -92,17 +103,24 @@ def kinds_for(engine: Engine) -> list[str]:
 
 
 def _knots(
-    engine: Engine, kind: str, values: np.ndarray, weight: np.ndarray
+    engine: Engine,
+    kind: str,
+    values: np.ndarray,
+    weight: np.ndarray,
+    rows: np.ndarray,
+    y: np.ndarray,
+    counts: np.ndarray,
 ) -> dict[int, np.ndarray]:
-    """The knots of columns of numbers (n, D): all values of codes, as far as there is room."""
+    """The knots of columns of numbers (n, D): all values of codes, as far as there is room.
+
+    Different rows (m, D) with labels, and how often there are such ones, tell what are codes.
+    """
     most = _n_knots(engine, kind)
     if not most:
         return {}
     numbers = np.flatnonzero(engine.scaling.levels == 0).tolist()
     knots = {c: quantile_knots(values[:, c], weight, most) for c in numbers}
     room = _MOST_COLUMNS - _n_indicators(engine, most)
-    different = engine.merged(_CURVE_ROWS)
-    (rows, counts), y = _values(different), different.y.cpu().numpy()
     gains = {c: gain_of_values(rows[:, c], y, counts) for c in numbers}
     for column in sorted(filter(gains.get, gains), key=gains.__getitem__, reverse=True):
         every = quantile_knots(values[:, column], weight, len(values))

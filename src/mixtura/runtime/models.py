@@ -271,9 +271,10 @@ class Fitted:
     def under(self, batch: Batch, scaling: Scaling) -> Batch:
         """The same rows in other units."""
         x = _within(scaling.moved(batch.x, self.scaling), FARTHEST)
-        if scaling.indicators is None:
+        if scaling.origin is None:
             return Batch(x * batch.seen, batch.observed, batch.absent)
-        seen = batch.seen[:, scaling.indicators.column]
+        first, second = (batch.seen[:, each] for each in scaling.origin)
+        seen = first & second
         return Batch(x * seen, None if batch.observed is None else seen)
 
     def log_density(self, rows: Matrix) -> np.ndarray:

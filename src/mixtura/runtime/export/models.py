@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from mixtura.constants import SILENCE
+from mixtura.data.indicators import Indicators
 from mixtura.exceptions import UnsupportedError
 from mixtura.runtime.export.densities import log_prob
 from mixtura.runtime.export.graph import Graph, Rows
@@ -136,14 +137,24 @@ def _proba(g: Graph, calibration: Calibration, joint: str, missing: str, count: 
     return g("Add", g("Mul", sharp, 1.0 - calibration.doubt), calibration.doubt / count)
 
 
+def _indicators(g: Graph, indicators: Indicators, values: str) -> str:
+    """(n, P) of values (n, D), products included."""
+    found = g("Gather", values, indicators.column, axis=1)
+    off = g("Sub", found, np.nan_to_num(indicators.knot))
+    slopes = g("Mul", off, indicators.rise), g("Mul", off, -indicators.fall)
+    told = g("Min", g("Max", g("Add", g("Min", *slopes), 1.0), 0.0), 1.0)
+    alone = g("Where", indicators.itself, found, told)
+    if not indicators.crossed:
+        return alone
+    products = g("Mul", *(_indicators(g, each, values) for each in indicators.crossed))
+    return g("Concat", alone, products, axis=1)
+
+
 def _own_proba(g: Graph, model: Fitted, values: str, holes: str, missing: str) -> str:
     """(n, C) what one model says of values (n, D), some of them holes."""
     if (indicators := model.scaling.indicators) is not None:
-        values, holes = (g("Gather", each, indicators.column, axis=1) for each in (values, holes))
-        off = g("Sub", values, np.nan_to_num(indicators.knot))
-        slopes = g("Mul", off, indicators.rise), g("Mul", off, -indicators.fall)
-        told = g("Min", g("Max", g("Add", g("Min", *slopes), 1.0), 0.0), 1.0)
-        values = g("Where", indicators.itself, values, told)
+        first, second = (g("Gather", holes, [*each], axis=1) for each in indicators.origin)
+        values, holes = _indicators(g, indicators, values), g("Or", first, second)
     lacks = g.cast(holes)
     x = g("Where", holes, 0.0, _scaled(g, model.scaling, values))
     x = g("Min", g("Max", x, -FARTHEST), FARTHEST)
