@@ -128,7 +128,7 @@ def test_about_the_share_is_flagged_by_networks():
             2,
             embedding="posterior",
             calibrate=False,
-            solver=LinkedEM(5),
+            solver=LinkedEM(5, specialize=1.0),
             init=EM(5, 0.01),
             random_state=1,
         ).fit(X[:300], y[:300])
