@@ -27,7 +27,7 @@ def no_work(monkeypatch):
     def begin(*args, **kwargs):
         raise AssertionError("work began before the input was refused")
 
-    monkeypatch.setattr("mixtura.training.hybrid.fit_groups", begin)
+    monkeypatch.setattr("mixtura.training.beginnings.fit_groups", begin)
     monkeypatch.setattr("mixtura.estimators.density.fit_groups", begin)
     monkeypatch.setattr("mixtura.training.boosting.Learner.fit", begin)
 
@@ -39,7 +39,7 @@ def model():
 
 
 REFUSED = {
-    "infinity": (with_value(np.inf), Y, {}, "infinity"),
+    "infinity": (with_value(np.inf), Y, {}, r"column \d+ holds infinity \(row \d+\).*NaN"),
     "minus infinity": (with_value(-np.inf), Y, {}, "infinity"),
     "1-D X": (X[:, 0], Y, {}, "2D array"),
     "3-D X": (X[:, :, None], Y, {}, "dim 3"),

@@ -18,6 +18,7 @@ from mixtura.data.in_memory import as_table
 from mixtura.data.labels import CodedLabels
 from mixtura.data.lazy import Openable, Opened, source_of
 from mixtura.data.matrix import Matrix
+from mixtura.data.names import column_label
 from mixtura.data.schema import Schema
 from mixtura.data.sharded import Shard
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
@@ -81,12 +82,29 @@ def read_table(
     X = as_table(X)
     given = schema.encode(X, unexpected)
     if not isinstance(given, Matrix):
-        return Matrix(validate_data(estimator, given, reset=reset, **_NUMBERS))
-    rows = check_array(given.values, input_name="X", estimator=estimator, **_NUMBERS)
+        try:
+            return Matrix(validate_data(estimator, given, reset=reset, **_NUMBERS))
+        except ValueError as error:
+            raise _located(error, given, schema) from None
+    try:
+        rows = check_array(given.values, input_name="X", estimator=estimator, **_NUMBERS)
+    except ValueError as error:
+        raise _located(error, given.values, schema) from None
     if reset or schema.names_in(X) is None:
         _check_feature_names(estimator, X, reset=reset)
     _check_n_features(estimator, rows, reset=reset)
     return Matrix(rows, given.untold)
+
+
+def _located(error: ValueError, given: ArrayLike, schema: Schema) -> ValueError:
+    """What was refused; of infinity, the column and the row."""
+    if "infinity" not in str(error):
+        return error
+    row, column = np.argwhere(np.isinf(np.asarray(given, dtype=np.float64)))[0].tolist()
+    return InvalidInputError(
+        f"{column_label(schema.names, column)} holds infinity (row {row}): put NaN where the value "
+        "is not known, or clip it."
+    )
 
 
 def learn_table(
