@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 
 from mixtura import MixtureClassifier, MixtureDensity, load
+from mixtura.data.journal import Journal
 from mixtura.engines import Engine, table
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Margin
@@ -72,6 +74,30 @@ def interrupted(model, rows, path, at):
 
     with pytest.raises(Killed):
         clone(model).set_params(random_state=0).set_callbacks(kill).fit(*rows, checkpoint=path)
+
+
+def test_what_is_interrupted_while_it_is_written_is_there_once(tmp_path, monkeypatch):
+    """A sum that stood there twice would be taken for the next one, too."""
+
+    def following(journal, *values):
+        given = [{"sum": torch.tensor([float(each)])} for each in values]
+        return [float(journal.next(lambda e=e: e, torch.device("cpu"))["sum"]) for e in given]
+
+    journal = Journal(tmp_path / "run.ckpt", "fit")
+    assert following(journal, 1) == [1]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", raising(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            following(journal, 2)
+    journal.close(finished=False)
+    assert following(Journal(tmp_path / "run.ckpt", "fit"), 1, 20, 3, 4) == [1, 2, 3, 4]
+
+
+def raising(error):
+    def raises(*given):
+        raise error
+
+    return raises
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -89,12 +89,13 @@ class Journal:
             self._write()
 
     def _write(self) -> None:
-        """Write what waits."""
+        """Write what waits: once, wherever that is interrupted."""
+        waiting, self._waiting = self._waiting, bytearray()
         try:
-            self._file.write(self._waiting)
+            self._file.write(waiting)
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._waiting, self._written = bytearray(), time.monotonic()
+            self._written = time.monotonic()
         except OSError as error:  # a full disk, say
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
