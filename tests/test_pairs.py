@@ -91,6 +91,17 @@ def test_copies_of_rows_tell_nothing_more(fitted):
     assert set(zip(*found[0], strict=True)) >= {(0, 2)}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_uneven_weights_make_nothing_clear(seed):
+    """Nor do weights of classes; what rows tell together is found by uneven ones, too."""
+    rng = np.random.default_rng(seed)
+    X, weight = table(1500, seed)[0], np.exp(rng.normal(size=1500))
+    assert found_in(X, rng.integers(2, size=1500), weight) == []
+    rare = (rng.random(1500) < 0.05).astype(int)
+    assert found_in(X, rare, np.where(rare, 10.0, 0.53)) == []
+    assert found_in(*table(1500, seed), weight) == [(0, 2)]
+
+
 def test_products_are_those_of_their_factors():
     """NumPy's interpolation between knots, times what a category tells."""
     X = table(50)[0]

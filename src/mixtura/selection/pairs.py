@@ -34,7 +34,7 @@ def crossed(
     classes, y = np.unique(y[known], return_inverse=True)
     if len(classes) < 2 or len(levels) < 2 or scaling.indicators is None:
         return None
-    weight = weight / weight.mean()  # whatever weights sum to
+    weight = weight * (weight.sum() / (weight @ weight))  # uneven ones are as good as fewer rows
     numbers = np.flatnonzero(levels == 0).tolist()
     knots = {c: quantile_knots(values[:, c], weight, _KNOTS) for c in numbers}
     factors = Indicators.learn(values, weight, levels, knots, fewest=2)
@@ -73,7 +73,7 @@ def _left(numbers: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[np.nd
     start = np.zeros(n_classes * (width + 1))
     best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS})
     chance = np.exp(log_chance(best.x))
-    return (own - chance) * weight[:, None], chance * (1.0 - chance) * weight[:, None]
+    return (own - chance) * weight[:, None], chance * (1.0 - chance) * weight[:, None] ** 2
 
 
 def _gains(
