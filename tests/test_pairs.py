@@ -15,6 +15,7 @@ from sklearn.metrics import log_loss
 from mixtura import MixtureClassifier, load, runtime
 from mixtura.data.indicators import Indicators, quantile_knots
 from mixtura.data.scaling import Scaling
+from mixtura.densities import DiagonalGaussian
 from mixtura.engines import Punched
 from mixtura.estimators import blending
 from mixtura.selection.pairs import crossed
@@ -161,6 +162,17 @@ def test_values_of_columns_are_those_of_masked_rows(fitted):
             wanted[column] += (value[after] - value[before]) / factorial(5)
     found = fitted.explain(row[None]).values[0][:, 1]
     np.testing.assert_allclose(found, wanted, atol=1e-12)
+
+
+def test_values_take_no_array_of_rows_and_subsets_and_products(fitted, monkeypatch):
+    """Columns of the sum are independent: what each adds is found once."""
+    calls = []
+    log_prob = DiagonalGaussian.log_prob
+    monkeypatch.setattr(
+        DiagonalGaussian, "log_prob", lambda self, b: calls.append(len(b)) or log_prob(self, b)
+    )
+    fitted.explain(table(3, 7)[0])
+    assert max(calls, default=0) <= 3
 
 
 def test_files_and_graphs_answer_the_same(fitted, tmp_path):

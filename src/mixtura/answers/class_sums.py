@@ -45,6 +45,15 @@ def class_log_joints(mixture: Mixture, batch: Batch, subsets: Subsets) -> Tensor
     return found
 
 
+def class_log_joints_of(mixture: Mixture, batch: Batch, kept: Tensor) -> Tensor:
+    """(s, n, C) of rows of which only some columns, (s, D) bool, are observed: independent ones."""
+    single = [(column,) for column in range(batch.x.shape[1])]
+    terms = by_group(mixture.density, batch, Subsets(single))
+    assert terms is not None
+    joint = (kept.to(terms) @ terms[1:].flatten(1)).unflatten(1, terms.shape[1:])
+    return _by_class(mixture, joint + mixture.log_joint_weight.to(terms))
+
+
 def _by_class(mixture: Mixture, joint: Tensor) -> Tensor:
     """(..., C) sums of components (..., K), in logs: class by class, as subsets may stand last."""
     if mixture.n_components == mixture.n_classes:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mixtura.answers.cells import Cells
-from mixtura.answers.class_sums import class_log_joints
-from mixtura.answers.subsets import Subsets, shown, with_means
+from mixtura.answers.class_sums import class_log_joints, class_log_joints_of
+from mixtura.answers.subsets import Subsets, with_means
 from mixtura.data.batch import Batch, spread
 from mixtura.data.given import Device
 from mixtura.data.matrix import Matrix
@@ -155,8 +155,7 @@ class ClassQuestion(Question[Fitted]):
         kept = torch.from_numpy(subsets.columns(rows.values.shape[1])).to(engine.device)
         kept = kept if origin is None else spread(kept, origin)
         if origin is not None and origin[0] != origin[1]:  # products are of two columns' groups
-            joint = mixture.class_log_joint(shown(batch.to(torch.float64), kept))
-            joint = joint.unflatten(0, (len(kept), len(batch)))
+            joint = class_log_joints_of(mixture, batch.to(torch.float64), kept)
         else:
             subsets = subsets if origin is None else subsets.spread(origin[0])
             joint = class_log_joints(mixture, batch.to(torch.float64), subsets)

@@ -109,21 +109,17 @@ def log_probs(density: Density, batch: Batch, subsets: Subsets) -> Tensor:
     something. This is right for every density; some have faster ways.
     """
     kept = torch.from_numpy(subsets.columns(batch.x.shape[1])).to(batch.x.device)
-    return density.log_prob(shown(batch, kept)).unflatten(0, (len(kept), len(batch)))
-
-
-def shown(batch: Batch, kept: Tensor) -> Batch:
-    """The rows again and again, of which only some columns, (s, D) bool, are observed."""
     observed = kept[:, None].expand(-1, len(batch), -1)
     if batch.observed is not None:
         observed = observed & batch.observed
     count = len(kept)
-    return Batch(
+    many = Batch(
         torch.where(observed, batch.x, 0.0).flatten(0, 1),
         observed.flatten(0, 1),
         batch.y.repeat(count),
         batch.weight.repeat(count),
     )
+    return density.log_prob(many).unflatten(0, (count, len(batch)))
 
 
 @log_probs.register
