@@ -115,7 +115,8 @@ def test_settings_of_parts(asked, tmp_path):
     run("fit", asked[1], "--target", "flower", *settings, "--out", out)
     model = mixtura.load(out)
     assert (model.objective, model.density) == (Margin(holes=0.3), Diagonal(0.2))
-    for wrong, told in {"density__width=1": "width", "solver__max_iter=2": "is a name"}.items():
+    refused = {"density__width=1": "width", "solver__max_iter=2": "is a name"}
+    for wrong, told in {**refused, "verbose__x=1": "verbose=0 is none"}.items():
         assert told in error("fit", asked[1], "--target", "flower", "--set", wrong, "--out", out)
 
 

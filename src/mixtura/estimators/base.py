@@ -137,13 +137,15 @@ class Estimator(BaseEstimator):
 
     def set_params(self, **params: Setting) -> Self:
         """Set parameters of the estimator and, by nested names, of the parts that are objects."""
+        known = self.get_params(deep=False)
         for name in params:
             part, nested, _ = name.partition("__")
-            given = params.get(part, getattr(self, part, None))
-            if nested and isinstance(given, str):
+            given = params.get(part, known.get(part))
+            if nested and part in known and not hasattr(given, "set_params"):
+                kind = "a name" if isinstance(given, str) else "none"
                 raise InvalidInputError(
-                    f"{name} is a setting of an object, and {part}={given!r} is a name: pass the "
-                    "object that it is shorthand for, such as density=LowRank() or solver=Adam()."
+                    f"{name} is a setting of an object, and {part}={given!r} is {kind}: pass the "
+                    "object that a name is shorthand for, as density=LowRank() or solver=Adam()."
                 )
         return super().set_params(**params)
 
