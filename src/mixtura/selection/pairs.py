@@ -85,15 +85,18 @@ def _gains(
     tells alone does not count.
     """
     told, cells = np.zeros((2, group.shape[1], group.shape[1]))
-    for own, spread in zip(left.T, variance.T, strict=True):
-        moved, held = (group.T @ (each[:, None] * group) for each in (own, spread))
+    n_kinds = left.shape[1] - (left.shape[1] == 2)  # what is left of one is that of the other
+    for own, spread in zip(left.T[:n_kinds], variance.T[:n_kinds], strict=True):
+        moved, held = (
+            group.T @ (each[:, None].astype(group.dtype) * group) for each in (own, spread)
+        )
         told += (moved * moved - held) / (held + 1.0)
         cells += held > 1.0
     total, count = (
         np.add.reduceat(np.add.reduceat(e, starts, 0), starts, 1) for e in (told, cells)
     )
     alone = np.maximum(np.diag(total), 0.0)
-    alike = left.shape[1] / (left.shape[1] - 1.0)  # what is left of all classes together is zero
+    alike = n_kinds / (left.shape[1] - 1.0)  # what is left of all classes together is zero
     deviation = np.sqrt(2.0 * alike * np.maximum(count, 1.0))
     return np.triu((total - alone[:, None] - alone) / deviation, 1)
 
@@ -101,12 +104,12 @@ def _gains(
 def _groups(
     values: np.ndarray, weight: np.ndarray, levels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Indicators (n, S) of categories and of groups of near numbers, and where those of each column
-    begin (D,)."""
+    """Indicators (n, S) of categories and of groups of near numbers, in single precision, and where
+    those of each column begin (D,)."""
     found = list[np.ndarray]()
     for own, level in zip(values.T, levels.tolist(), strict=True):
         edges = np.arange(1.0, level) if level else quantile_knots(own, weight, _GROUPS - 1)
         code = np.searchsorted(edges, own, side="right")
         found.append((code[:, None] == np.arange(len(edges) + 1)) & ~np.isnan(own)[:, None])
     sizes = np.array([each.shape[1] for each in found])
-    return np.concatenate(found, 1).astype(np.float64), np.cumsum(sizes) - sizes
+    return np.concatenate(found, 1).astype(np.float32), np.cumsum(sizes) - sizes

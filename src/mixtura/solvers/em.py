@@ -186,7 +186,8 @@ def _fused(model: Mixture | MixtureStack, objective: Objective, engine: Engine) 
     density, few = model.density, len(engine) * engine.n_features < _COMPILED
     if few or engine.device.type != "cuda" or type(density) is not DiagonalGaussian:
         return None
-    padded = 2 ** sum((size - 1).bit_length() for size in density.mean.shape)
+    count, width = (2 ** (size - 1).bit_length() for size in density.mean.shape)
+    padded = max(count, 8) * max(width, 16)  # as the kernel holds them
     plain = engine.uniform and engine.view is None and not engine.may_marginalize
     if not isinstance(model, Mixture) or model.n_classes > 1 or objective != Likelihood():
         return None
