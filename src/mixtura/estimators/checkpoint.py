@@ -40,7 +40,7 @@ def checkpointed(
     if checkpoint is None:
         yield rows
         return
-    path, *rest = checkpoint if isinstance(checkpoint, tuple) else (checkpoint, 0.0)
+    path, *rest = checkpoint if isinstance(checkpoint, tuple | list) else (checkpoint, 0.0)
     if len(rest) != 1 or not isinstance(rest[0], Real) or not 0.0 <= rest[0] < math.inf:
         raise InvalidInputError(
             f"checkpoint must be a path, or (path, seconds) with seconds >= 0: got {checkpoint!r}."
