@@ -175,6 +175,20 @@ def test_values_take_no_array_of_rows_and_subsets_and_products(fitted, monkeypat
     assert max(calls, default=0) <= 3
 
 
+def test_units_names_order_and_precision_do_not_matter(fitted):
+    X, y = table(700)
+    rows = np.where(np.random.default_rng(0).random((60, 5)) < 0.3, np.nan, X[:60])
+    wanted, units = fitted.predict_proba(rows), np.array([1024.0, 1024.0, 1.0, 1.0, 0.5])
+    again = clone(fitted).fit(units * X, np.array(["a", "b"])[y])
+    np.testing.assert_allclose(again.predict_proba(units * rows), wanted, atol=1e-7)
+    single = fitted.predict_proba(rows.astype(np.float32))
+    np.testing.assert_allclose(single, wanted, atol=1e-5)
+    order = np.random.default_rng(2).permutation(700)
+    assert found_in(X[order], y[order]) == found_in(X, y)
+    nothing = fitted.predict_proba(np.full((1, 5), np.nan))[0]
+    np.testing.assert_allclose(nothing, fitted.class_prior_, rtol=1e-9)
+
+
 def test_files_and_graphs_answer_the_same(fitted, tmp_path):
     X = table(60, 5)[0]
     X = np.where(np.random.default_rng(0).random(X.shape) < 0.3, np.nan, X)

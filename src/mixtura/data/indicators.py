@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -100,9 +101,9 @@ class Indicators:
         found = np.append(self.knot[self.column == column], self.frequent[column])
         return np.unique(found.astype(np.int64))
 
-    @property
+    @cached_property
     def origin(self) -> Origin:
-        """Where all numbers come from."""
+        """Where all numbers come from; each batch of rows asks for it."""
         own, sides = self.column.tolist(), [each.column.tolist() for each in self.crossed]
         first, second = sides or ([], [])
         return (*own, *first), (*own, *second)
