@@ -45,7 +45,7 @@ def main(picture=None):
     owned = model.condition({"home": "own"}).predict_proba(form)[0, 0]
     print(f"p(lost) if the home is owned: {owned:.2f}")
     rows, _ = model.sample(500, y="lost", given={"job": "student", "loan": 4.5}, random_state=0)
-    print("incomes of such students who did not repay:", np.quantile(rows[:, 2], [0.05, 0.5, 0.95]))
+    print("incomes of students who did not repay:", np.quantile(rows["income"], [0.05, 0.5, 0.95]))
     if picture:
         import matplotlib.pyplot as plt
 

@@ -327,7 +327,7 @@ def test_categories_and_holes_that_tell_beside_them(rows):
     model = MixtureClassifier(1, density="diag", **settings).fit(frame, y)
     assert model.score(frame, y) > 0.8
     drawn = model.sample(200, random_state=0)[0]
-    assert set(drawn[:, 3]) == {"u", "v"}
-    assert (drawn[:, 0] == 0.1).any()
+    assert set(drawn["kind"]) == {"u", "v"}
+    assert (drawn["a"] == 0.1).any()
     filled = model.impute(frame.iloc[:20])
     assert not filled.isna().any().any()

@@ -421,7 +421,7 @@ def test_columns_without_any_value():
             found = made.predict_proba(empty.assign(size=later))
         np.testing.assert_array_equal(found, made.predict_proba(empty))
     rows, _ = made.sample(3, random_state=0)
-    assert set(rows[:, 0]) == {None}
+    assert rows["color"].isna().all()
     np.testing.assert_allclose(made.category_proba(empty, "color"), 1.0)
 
 
@@ -487,12 +487,12 @@ def test_draws_have_the_users_categories(model, density, boosted):
     for fitted in (model, density, boosted):
         rows, _ = fitted.sample(300, random_state=0)
         assert rows.shape == (300, 4)
-        assert set(rows[:, 0]) == {"blue", "green", "red"}
-        assert {type(value) for value in rows[:, 2]} == {bool}
-        assert abs(np.mean(rows[:, 3].astype(float)) - 100.0) < 5.0
+        assert set(rows["color"]) == {"blue", "green", "red"}
+        assert set(rows["member"]) == {False, True}
+        assert abs(rows["weight"].mean() - 100.0) < 5.0
         again, _ = fitted.sample(300, random_state=0)
-        assert (rows == again).all()
-        fitted.predict(pd.DataFrame(rows, columns=FRAME.columns).infer_objects())
+        assert rows.equals(again)
+        fitted.predict(rows)
 
 
 def test_draws_of_a_class(model):
@@ -500,7 +500,7 @@ def test_draws_of_a_class(model):
     for label in (0, 1):
         rows, labels = model.sample(2000, label, random_state=0)
         assert (labels == label).all()
-        drawn = np.mean(rows[:, 0] == "red")
+        drawn = np.mean(rows["color"] == "red")
         seen = (FRAME["color"][label == Y].dropna() == "red").mean()
         assert abs(drawn - seen) < 0.08
 

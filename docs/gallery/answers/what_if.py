@@ -19,6 +19,6 @@ figure, axes = plt.subplots(layout="constrained")
 axes.scatter(X[length], X[width], s=10, color="lightgray", label="all of iris")
 for species in ("versicolor", "virginica"):
     rows, _ = model.sample(60, y=species, given={length: 4.8}, random_state=0)
-    axes.scatter(rows[:, 2], rows[:, 3], s=10, label=f"{species}, drawn at 4.8 cm")
+    axes.scatter(rows[length], rows[width], s=10, label=f"{species}, drawn at 4.8 cm")
 axes.set(xlabel=length, ylabel=width)
 axes.legend(frameon=False)

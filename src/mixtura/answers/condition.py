@@ -84,7 +84,8 @@ class Condition:
         """Whole rows (n, D), of classes (n,) where these are told."""
         many = self.row.take(np.zeros(count, dtype=np.int64))
         engine = self.model.engine(many, self.device, y)
-        return Matrix(self.model.drawn(engine, many.values, generator))
+        drawn = Matrix(self.model.drawn(engine, many.values, generator))
+        return self.rows(Matrix(self.model.schema.within(drawn.values)))
 
 
 def draw_by_chance(chance: np.ndarray, generator: torch.Generator) -> np.ndarray:

@@ -160,7 +160,7 @@ def draw(model: Loaded, count: int, label: str | None, given: list[str], seed: i
     if label is not None:
         options["y"] = class_of(model, label)
     rows, drawn = model.sample(count, **options)
-    frame = pd.DataFrame(rows, columns=names).infer_objects()
+    frame = pd.DataFrame(rows).set_axis(names, axis=1).infer_objects()
     if hasattr(model, "classes_"):
         frame[target_of(model) or "class"] = drawn
     return frame

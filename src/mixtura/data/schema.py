@@ -33,6 +33,7 @@ from mixtura.data.in_memory import (
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.data.matrix import AnyReadings, Matrix
 from mixtura.data.names import are_text, check_names, chosen_columns, column_label, some_of
+from mixtura.data.table_forms import TableForm
 from mixtura.exceptions import AmbiguousDataWarning, DegenerateDataWarning, InvalidInputError, warn
 
 _MANY_CATEGORIES = 1_000
@@ -58,11 +59,13 @@ class Schema:
         altogether when no column is categorical.
     empty : positions of the columns in which nothing was observed. What they hold later, numbers or
         text, counts as missing, like categories that were not in the training rows.
+    form : of the data frame that the training rows were; None of arrays and files.
     """
 
     names: tuple[object, ...] | None = None
     categories: Categories = None
     empty: tuple[int, ...] = ()
+    form: TableForm | None = None
 
     @classmethod
     def learn(cls, X: ArrayLike, categorical_features: ArrayLike = None) -> Schema:
@@ -104,6 +107,10 @@ class Schema:
                 break
         empty = np.logical_and.reduce(shared(values, empty))
         return replace(self, empty=tuple(np.flatnonzero(empty).tolist()))
+
+    def widened(self, values: np.ndarray) -> Schema:
+        """The same after more rows (n, D), which may hold other numbers."""
+        return self if self.form is None else replace(self, form=self.form.widened(values))
 
     def of_numbers(self) -> Schema:
         """The same for a model that takes numbers alone: text is refused."""
@@ -200,6 +207,17 @@ class Schema:
         columns = [decoded(v, c) for v, c in zip(values.T, self.categories, strict=True)]
         numeric = {"numbers", "nothing"}.issuperset(map(kind_of, self.categories))
         return np.column_stack(columns).astype(np.float64 if numeric else object)
+
+    def within(self, values: np.ndarray) -> np.ndarray:
+        """Draws (n, D) as numbers that the columns of a data frame hold: counts are whole, say."""
+        return values if self.form is None else self.form.within(values)
+
+    def table(self, values: np.ndarray) -> ArrayLike:
+        """Decoded values (n, D) in the form of the training rows: a data frame, or an array."""
+        if self.form is None:
+            return self.decode(values)
+        columns = [decoded(each, self._of(at)) for at, each in enumerate(values.T)]
+        return self.form.build(self.names or range(len(columns)), columns)
 
     def like(self, values: np.ndarray, X: ArrayLike, untold: np.ndarray | None = None) -> ArrayLike:
         """The decoded values in the form of X: a data frame of its sort, or an array.

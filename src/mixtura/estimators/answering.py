@@ -261,10 +261,10 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
 
     def _draw_given(
         self, condition: Condition, n_samples: int, random_state: RandomState
-    ) -> np.ndarray:
-        """(n_samples, D) rows, in the user's units and categories."""
+    ) -> ArrayLike:
+        """(n_samples, D) rows, in the form of those of training."""
         drawn = condition.draw(check_count(n_samples), None, self._generator(random_state))
-        return self.schema_.decode(drawn.values)
+        return self.schema_.table(drawn.values)
 
     def _table(self, X: ArrayLike) -> Matrix:
         """Checked rows of a table; sequences are refused."""

@@ -281,7 +281,7 @@ class MixtureClassifier(DensityClassifier):
             rows, schema = self._read_labeled(X, y, sample_weight, before, known)
             schema = replace(schema, empty=())  # what is empty so far may fill later
             if resumes:
-                return self._update(rows, schema, memory)
+                return self._update(rows, schema.widened(rows.X.values), memory)
             return self._fit_rows(rows, schema, beside=False)
 
     def _fit_rows(self, rows: Rows, schema: Schema, beside: bool = True) -> Self:

@@ -345,7 +345,7 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         *,
         given: Given | None = None,
         random_state: RandomState = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[ArrayLike, np.ndarray]:
         """Draw rows from the model.
 
         Parameters
@@ -356,7 +356,10 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
 
         Returns
         -------
-        X (n_samples, D) and y (n_samples,).
+        X (n_samples, D) and y (n_samples,). X is a data frame of the columns and types of training
+        if that was one (of pandas or polars). Columns of whole numbers then have such, between the
+        least and the largest of training, and columns without negative numbers none below the
+        least; the model's own draws are those of a fit to arrays.
         """
         mixture, generator = self._fitted.mixture, self._generator(random_state)
         if given is not None:
@@ -367,7 +370,7 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
 
     def _sample_given(
         self, given: Given, count: int, y: ArrayLike, generator: torch.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[ArrayLike, np.ndarray]:
         """Rows of which some columns are given, and labels: as told, or as the model has them."""
         model, condition, labels = self._fitted, self._condition(given), None
         if y is not None:
@@ -376,7 +379,7 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         if labels is None:
             joint = model.class_log_joint(model.engine(drawn, self.device))
             labels = draw_by_chance(softmax(joint, axis=1), generator)
-        return model.schema.decode(drawn.values), self.classes_[labels]
+        return model.schema.table(drawn.values), self.classes_[labels]
 
     def _labels_to_draw(self, n_samples: int, y: ArrayLike, generator: torch.Generator) -> Tensor:
         """Class indices of draws: as asked for, or from the class prior."""

@@ -58,7 +58,7 @@ class ConditionedModel:
         """Rows with the given values, and what else is missing filled in, as by `impute`."""
         return self.estimator._filled(self._rows(X), X, None, n_draws, random_state)
 
-    def sample(self, n_samples: int = 1, *, random_state: RandomState = None) -> np.ndarray:
+    def sample(self, n_samples: int = 1, *, random_state: RandomState = None) -> ArrayLike:
         """(n_samples, D) rows with the given values; `sample(given=...)` has labels beside them."""
         return self.estimator._draw_given(self.condition, n_samples, random_state)
 
@@ -95,6 +95,6 @@ class ConditionedRegressor:
 
     def sample(
         self, n_samples: int = 1, *, random_state: RandomState = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[ArrayLike, np.ndarray]:
         """Rows (n_samples, D) with the given values, and targets (n_samples,), or of several."""
         return self.estimator._draw_given(self.given, n_samples, random_state)

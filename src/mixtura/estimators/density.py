@@ -286,8 +286,8 @@ class MixtureDensity(Clustering):
 
     def sample(
         self, n_samples: int = 1, *, given: Given | None = None, random_state: RandomState = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows, and the component each came from.
+    ) -> tuple[ArrayLike, np.ndarray]:
+        """Draw rows, as `MixtureClassifier.sample` does, and the component each came from.
 
         All rows have the values that are `given` by column, as of `condition`.
         """
@@ -295,7 +295,7 @@ class MixtureDensity(Clustering):
         if given is not None:
             drawn = self._condition(given).draw(check_count(n_samples), None, generator)
             chance = self._fitted.responsibilities(self._fitted.engine(drawn, self.device))
-            return self.schema_.decode(drawn.values), draw_by_chance(chance, generator)
+            return self.schema_.table(drawn.values), draw_by_chance(chance, generator)
         component = torch.multinomial(
             mixture.log_weight.exp(), check_count(n_samples), replacement=True, generator=generator
         )

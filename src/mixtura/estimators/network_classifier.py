@@ -267,10 +267,11 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         *,
         given: Given | None = None,
         random_state: RandomState = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[ArrayLike, np.ndarray]:
         """Draw rows from the mixtures, and labels from what the network makes of them.
 
-        All rows have the values that are `given` by column, as of `condition`; not with `y`.
+        Rows come as those of `MixtureClassifier.sample`. All have the values that are `given` by
+        column, as of `condition`; not with `y`.
 
         With `y` (a label, or one per row) draws are accepted with the probability that the network
         gives to their label, until there are enough. Where a class is too rare for that, the

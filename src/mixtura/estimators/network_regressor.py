@@ -211,8 +211,8 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
 
     def sample(
         self, n_samples: int = 1, *, given: Given | None = None, random_state: RandomState = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows from the mixture, and what the network predicts for them.
+    ) -> tuple[ArrayLike, np.ndarray]:
+        """Draw rows, as `MixtureClassifier.sample` does, and what the network predicts for them.
 
         All rows have the values that are `given` by column, as of `condition`.
         """
@@ -221,7 +221,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         if given is not None:
             drawn = self._condition(given).draw(count, None, generator)
             found = network_means(self._fitted, drawn, self.device)
-            return self.schema_.decode(drawn.values), found
+            return self.schema_.table(drawn.values), found
         batch = draw_rows(network.mixture, count, generator)
         with torch.no_grad():
             found = network.outputs(batch).numpy()

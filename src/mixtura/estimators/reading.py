@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
@@ -21,6 +22,7 @@ from mixtura.data.matrix import Matrix
 from mixtura.data.names import column_label
 from mixtura.data.schema import Schema
 from mixtura.data.sharded import Shard
+from mixtura.data.table_forms import TableForm
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
 #: What a matrix of numbers must be like.
@@ -116,9 +118,10 @@ def learn_table(
             vars(estimator)["feature_names_in_"] = np.array(X.schema.names, dtype=object)
         _check_n_features(estimator, X.rows, reset=True)
         return Matrix(X.rows), X.schema  # type: ignore[arg-type]
-    schema = Schema.learn(as_table(X), categorical_features)
+    X = as_table(X)
+    schema = Schema.learn(X, categorical_features)
     rows = read_table(estimator, X, schema, unexpected, reset=True)
-    return rows, schema.with_empty(rows.values)
+    return rows, replace(schema.with_empty(rows.values), form=TableForm.of(X, rows.values))
 
 
 def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from mixtura.answers.condition import Given, read_given, warn_of_extrapolation
+from mixtura.answers.condition import Given, read_given, warn_of_extrapolation, with_given
 from mixtura.answers.explain import NUMBERS, Groups
 from mixtura.answers.intervals import predict_interval
 from mixtura.answers.next_feature import Cost, next_for_targets, unit_costs
@@ -332,13 +332,14 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def _draw_given(
         self, given: Matrix, n_samples: int, random_state: RandomState
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[ArrayLike, np.ndarray]:
         """Rows (n_samples, D) that have the given values (1, D), and their targets."""
         model, generator = self._model, self._generator(random_state)
         many = given.take(np.zeros(check_count(n_samples), dtype=np.int64))
-        rows = Matrix(model.drawn(many, None, generator, self.device))
+        drawn = model.drawn(many, None, generator, self.device)
+        rows = with_given(Matrix(model.schema.within(drawn)), given)
         targets = model.draw(rows, 1, self.device, generator)[0]
-        return model.schema.decode(rows.values), self._shaped(targets)
+        return model.schema.table(rows.values), self._shaped(targets)
 
     def next_feature(
         self,

@@ -17,7 +17,7 @@ from mixtura.data.atoms import Atoms
 from mixtura.data.batch import UNLABELED, Batch
 from mixtura.data.curves import Curves
 from mixtura.data.failures import failures
-from mixtura.data.given import Device
+from mixtura.data.given import ArrayLike, Device
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.names import column_label
@@ -25,6 +25,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.data.sequence_input import Sequences
 from mixtura.data.sequences import AnyBatch, SequenceBatch, warn_of_lengths
+from mixtura.data.table_forms import TableForm
 from mixtura.densities import Categorical, Product, VectorDensity
 from mixtura.densities.product import numeric_part
 from mixtura.engines import Engine, engine_of
@@ -46,7 +47,7 @@ _ROUNDING, _MOST_NATS = 4.0, 0.05
 _ENOUGH_ROWS, _OTHER_SHARE = 30, 0.3
 _DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
-for _shared in (Schema, Scaling, Curves, Atoms, Indicators, HeldBack):
+for _shared in (Schema, TableForm, Scaling, Curves, Atoms, Indicators, HeldBack):
     storable(_shared)  # which the runtime reads without scikit-learn, and so without `parts`
 
 #: What gives rows a class log-joint.
@@ -432,6 +433,6 @@ class Fitted:
 
     # -- draws ---------------------------------------------------------------------------------
 
-    def decoded(self, rows: Tensor) -> np.ndarray:
-        """Rows that a model drew, (n, D), in the user's units and categories."""
-        return self.schema.decode(self.scaling.invert(rows.cpu().numpy()))
+    def decoded(self, rows: Tensor) -> ArrayLike:
+        """Rows that a model drew, (n, D), in the user's units and categories, as in training."""
+        return self.schema.table(self.schema.within(self.scaling.invert(rows.cpu().numpy())))

@@ -17,11 +17,13 @@ from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
+from mixtura.data.table_forms import TableForm
 from mixtura.exceptions import NoDensityError, UnsupportedError
 from mixtura.runtime.batch import Batch, Density
 from mixtura.runtime.files import KINDS, kind
 
-KINDS |= {each.__name__: each for each in (Schema, Scaling, Curves, Atoms, Indicators, HeldBack)}
+_SHARED = (Schema, TableForm, Scaling, Curves, Atoms, Indicators, HeldBack)
+KINDS |= {each.__name__: each for each in _SHARED}
 #: The largest value of a row, and in the model's units, as in `Table`.
 _LARGEST = float(np.finfo(np.float64).max)
 FARTHEST = _LARGEST**0.25
