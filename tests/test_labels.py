@@ -10,6 +10,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from mixtura import (
     BoostedMixtureClassifier,
     MixtureClassifier,
+    MixtureImputer,
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
     MixtureRegressor,
@@ -255,6 +256,22 @@ def test_one_label_that_happens_to_be_minus_one(name):
     model, messages = fitted(name, np.full(N, -1))
     assert model.classes_.tolist() == [-1]
     assert not said(messages)
+
+
+@EVERY
+def test_one_class_is_told(name):
+    """By its name, with what follows from it; an imputer has no classes to tell of."""
+    model, messages = fitted(name, np.full(N, "sound"))
+    assert (model.predict(rows_for(name, [0, 1, 2])) == "sound").all()
+    assert all("only the class 'sound'" in message for message in messages)
+    assert "every row will be predicted" in messages[0]
+    assert not fitted(name, np.arange(N) % 3)[1]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_imputer_has_one_class():
+    """Which is meant, and needs no warning."""
+    MixtureImputer(1, random_state=0).fit(rows_for("", np.arange(N) % 3))
 
 
 def test_the_labeled_rows_alone():

@@ -257,11 +257,13 @@ def _classes(y: np.ndarray, unlabeled: object) -> np.ndarray:
             "Label some rows, set unlabeled=None if the marker is a class, or use MixtureDensity."
         )
     classes = _distinct(y[labeled])
-    if len(classes) == 1 and not labeled.all():
+    if len(classes) == 1 and y.strides != (0,):  # one label for all is meant, as an imputer's
+        others = "" if labeled.all() else ", the others are unlabeled"
         warn(
-            f"only the class {classes.tolist()[0]!r} has labeled rows, the others are unlabeled. "
-            "Remedy: label rows of another; if the marker of unlabeled rows is a class, set "
-            "unlabeled=None.",
+            f"only the class {classes.tolist()[0]!r} has labeled rows{others}: every row will be "
+            "predicted to be of it. Remedy: label rows of another (if the marker of unlabeled rows "
+            "is a class, set unlabeled=None), or use MixtureDensity or SequenceDensity, whose "
+            "is_outlier tells what is unlike these rows.",
             DegenerateDataWarning,
         )
     return classes
