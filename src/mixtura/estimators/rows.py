@@ -156,11 +156,12 @@ def read_classes(
     if isinstance(y, CodedLabels):
         classes, codes = read_classes(estimator, y.values, y.values, unlabeled, known)
         return classes, codes.astype(np.min_scalar_type(-2 * len(classes)))[y.codes]
+    is_one = getattr(y, "strides", None) == (0,)  # a label for all is meant: an imputer's
     y = read_labels(y)
     check_consistent_length(X, y)
     if y.dtype.kind == "f":
         assert_all_finite(y, allow_nan=True, input_name="y")
-    classes = _classes(y, unlabeled) if known is None else known
+    classes = _classes(y, unlabeled, tells=not is_one) if known is None else known
     return classes, encode_labels(y, classes, unlabeled)
 
 
@@ -248,8 +249,8 @@ def target_score(predicted: np.ndarray, y: np.ndarray, sample_weight: ArrayLike)
     return float(np.mean([r2_score(*two, sample_weight=mass) for *two, mass in each]))
 
 
-def _classes(y: np.ndarray, unlabeled: object) -> np.ndarray:
-    """The classes of training labels."""
+def _classes(y: np.ndarray, unlabeled: object, tells: bool) -> np.ndarray:
+    """The classes of training labels; if asked to, a warning tells where there is one alone."""
     labeled = find_labeled(y, unlabeled)
     if not labeled.any():
         raise InvalidInputError(
@@ -257,7 +258,7 @@ def _classes(y: np.ndarray, unlabeled: object) -> np.ndarray:
             "Label some rows, set unlabeled=None if the marker is a class, or use MixtureDensity."
         )
     classes = _distinct(y[labeled])
-    if len(classes) == 1 and y.strides != (0,):  # one label for all is meant, as an imputer's
+    if tells and len(classes) == 1:
         others = "" if labeled.all() else ", the others are unlabeled"
         warn(
             f"only the class {classes.tolist()[0]!r} has labeled rows{others}: every row will be "
