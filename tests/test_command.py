@@ -14,6 +14,7 @@ from sklearn.metrics import log_loss
 import mixtura
 from mixtura.densities import Diagonal
 from mixtura.objectives import Margin
+from mixtura.solvers import EM
 
 pd = pytest.importorskip("pandas")
 for package in ("pyarrow", "rich", "typer"):
@@ -108,15 +109,16 @@ def test_fit_says_what_it_did_and_is_the_fit_of_the_library(asked, tmp_path):
 
 def test_settings_of_parts(asked, tmp_path):
     """A name that is followed by settings is the object that it is shorthand for."""
-    out, given = tmp_path / "other.safetensors", ("objective__holes=0.3", "density__floor=0.2")
-    settings = [
-        part for each in ("tradeoff=0.9", "density=diag", *given) for part in ("--set", each)
-    ]
+    out = tmp_path / "other.safetensors"
+    given = ("objective__holes=0.3", "density__floor=0.2", "init__max_iter=7", "tradeoff=0.9")
+    settings = [part for each in (*given, "density=diag") for part in ("--set", each)]
     run("fit", asked[1], "--target", "flower", *settings, "--out", out)
     model = mixtura.load(out)
     assert (model.objective, model.density) == (Margin(holes=0.3), Diagonal(0.2))
-    refused = {"density__width=1": "width", "solver__max_iter=2": "is a name"}
-    for wrong, told in {**refused, "verbose__x=1": "verbose=0 is none"}.items():
+    assert model.init == EM(max_iter=7)
+    refused = {"density__width=1": "width", "verbose__x=1": "verbose is 0, which has no settings."}
+    named = 'solver is "auto", which has no settings; name one first: --set solver=em or ebw or'
+    for wrong, told in {**refused, "solver__max_iter=2": named}.items():
         assert told in error("fit", asked[1], "--target", "flower", "--set", wrong, "--out", out)
 
 

@@ -35,7 +35,7 @@ from mixtura.objectives import OBJECTIVES
 from mixtura.parquet import Source as Streamed
 from mixtura.parts import Part
 from mixtura.progress import Record
-from mixtura.solvers import SOLVERS
+from mixtura.solvers import EM, SOLVERS
 
 AnyModel = MixtureClassifier | MixtureDensity | MixtureRegressor
 #: What names of parts are shorthand for.
@@ -43,6 +43,7 @@ _PARTS: Mapping[str, Mapping[str, Callable[[], Part]]] = {
     "density": DENSITIES,
     "objective": OBJECTIVES,
     "solver": SOLVERS,
+    "init": {"em": EM},
 }
 #: What an estimator has chosen.
 _CHOICES = ("density_", "tradeoff_", "n_components_", "marginals_", "missingness_")
@@ -234,7 +235,7 @@ def _estimator(source: Source, settings: list[str], seed: int) -> AnyModel:
     kind = MixtureRegressor if source.regression else MixtureClassifier
     model = (MixtureDensity if source.target is None else kind)(random_state=seed)
     known = model.get_params(deep=False)
-    for setting in settings:
+    for setting in sorted(settings, key=lambda each: "__" in each.partition("=")[0]):
         name, equals, value = setting.partition("=")
         part, nested, _ = name.partition("__")
         if not equals or part not in known:
@@ -242,9 +243,15 @@ def _estimator(source: Source, settings: list[str], seed: int) -> AnyModel:
                 f"--set {setting}: write NAME=VALUE, where NAME is one of {', '.join(known)}, or a "
                 "setting of one that is named, as in density=low_rank and density__rank=3."
             )
-        made = _PARTS.get(part, {}).get(str(getattr(model, part)))
-        if nested and made is not None:  # a name is shorthand for an object, which has settings
-            model.set_params(**{part: made()})
+        given, names = getattr(model, part), _PARTS.get(part, {})
+        if nested and isinstance(given, str | int | float | None):  # a part, by its name, or none
+            if not isinstance(given, str) or given not in names:
+                told = f"name one first: --set {part}={' or '.join(names)}"
+                raise InvalidInputError(
+                    f"--set {setting}: {part} is {json.dumps(given)}, which has no settings"
+                    f"{'; ' + told if names else ''}."
+                )
+            model.set_params(**{part: names[given]()})
         model.set_params(**{name: _value(value)})
     return model.set_params(unexpected="ignore")
 
