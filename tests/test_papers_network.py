@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_iris
+from sklearn.ensemble import VotingClassifier
 
 pytest.importorskip("matplotlib")
 
+from mixtura import MixtureNetworkClassifier
 from mixtura.data.batch import UNLABELED
 from mixtura.papers import reproduce
 from mixtura.papers.network import table1
@@ -71,6 +74,17 @@ def test_a_search_on_the_training_half(tmp_path: Path, monkeypatch: pytest.Monke
     (row,) = report.tables["errors"]
     assert row["ours"] < 10.0
     assert {row["setting"] for row in report.tables["choices"]} <= set(table1.SETTINGS)
+
+
+def test_a_committee_averages_what_networks_say() -> None:
+    X, y = load_iris(return_X_y=True)
+    plain = {"calibrate": False, "random_state": 0, "density": "diag"}
+    networks = [MixtureNetworkClassifier(n, **plain) for n in (1, 2)]
+    committee = table1.Committee(networks, (1.0, 1.0)).fit(X[::3], y[::3])
+    vote = VotingClassifier([(str(n), each) for n, each in enumerate(networks)], voting="soft")
+    expected = vote.fit(X[::3], y[::3]).predict_proba(X)
+    np.testing.assert_allclose(committee.predict_proba(X), expected, atol=1e-12)
+    np.testing.assert_array_equal(committee.predict(X), vote.predict(X))
 
 
 def test_labels_that_are_hidden(tmp_path: Path) -> None:

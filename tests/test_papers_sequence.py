@@ -58,6 +58,7 @@ def test_table_of_synthetic_sequences(tmp_path: Path) -> None:
     plain, boosted = pick(rows, model="ML"), pick(rows, model="BxCML")
     assert boosted["ours"] < plain["ours"]
     assert boosted["conditional"] > plain["conditional"]
+    assert pick(rows, model="CML")["conditional"] > plain["conditional"]
     assert pick(rows, model="BxML")["joint"] > plain["joint"]
     assert pick(rows, model="BBN")["joint"] is None
 

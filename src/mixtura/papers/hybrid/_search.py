@@ -37,7 +37,13 @@ from mixtura.papers.tables import spread
 N_TRIALS = 8
 LEARNING_RATES, MARGINS, SHARES = (2e-4, 3e-2), (5.0, 150.0), (3e-3, 0.9)
 #: Settings that decide the shape of a mixture.
-SHAPE = ("n_components", "density__floor", "density__rank", "prior_rows")
+SHAPE = (
+    "n_components",
+    "density__floor",
+    "density__rank",
+    "prior_rows",
+    "density__parameterization",
+)
 #: The last round of every task, whatever there was before it, and how many settings of a cell come
 #: into it: the best, and of both kinds of new ones.
 LAST, FINALISTS, NEWCOMERS = len(STEPS), 4, 4
@@ -330,7 +336,7 @@ def _prepared(report: Report, task: Task, form: Parameters, deadline: float) -> 
     return task.prepare(report, form)
 
 
-def shape(*values: float) -> Parameters:
+def shape(*values: float | str) -> Parameters:
     """Settings that decide the shape of a mixture: its components and so on, as in `SHAPE`."""
     return dict(zip(SHAPE, values, strict=False))
 

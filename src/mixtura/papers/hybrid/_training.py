@@ -86,6 +86,7 @@ def from_whole(
     """EM for whole covariances, and its mixture with as many eigenpairs as the rank says."""
     model = train(report, X, y, {**chosen, "density": Full()}).model
     mixture, low_rank = model.mixture_, LowRank(chosen["density__rank"])
+    low_rank.parameterization = chosen.get("density__parameterization", "covariance")
     if chosen["density__rank"] < X.shape[1]:
         whole = cast("VectorDensity", mixture.density)
         mixture = replace(mixture, density=low_rank.finish(whole))

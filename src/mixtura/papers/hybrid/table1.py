@@ -57,17 +57,28 @@ COARSE = {
     "full": ((4, 0.1, 50, 200), (8, 0.1, 50, 500), (8, 0.1, 25, 200), (8, 0.1, 10), (20, 0.03)),
     "diagonal": ((10, 0.1), (5, 0.1), (10, 0.3), (20, 0.03), (10, 0.03)),
 }
-#: In the fourth: many components.
-MANY = {"full": ((32, 0.03),), "diagonal": ((200, 0.1), (200, 0.3))}
-#: The same for pixels, in two rounds; photographs behind digits ask for more than rank 25.
+#: In the fourth: many components, and precisions of low rank, as in the authors' code.
+MANY: dict[str, tuple[tuple[float | str, ...], ...]] = {
+    "full": (
+        (32, 0.03),
+        (20, 0.03, 25, 50, "precision"),
+        (8, 0.1, 25, 200, "precision"),
+        (4, 0.1, 25, 200, "precision"),
+    ),
+    "diagonal": ((200, 0.1), (200, 0.3)),
+}
+#: The same for pixels; photographs behind digits ask for more than rank 25. In the third round:
+#: high floors.
 PIXELS: dict[str, list[tuple[tuple[float, ...], ...]]] = {
     "full": [
         ((16, 0.1), (4, 0.1), (8, 0.03)),
         ((1, 0.1, 100), (2, 0.1, 50), (1, 0.03, 200), (8, 0.1, 10)),
+        ((4, 0.3), (2, 0.3), (1, 0.3)),
     ],
     "diagonal": [
         ((100, 0.1), (50, 0.03), (10, 0.1), (2, 0.1)),
         ((200, 0.1), (20, 0.1), (5, 0.1), (100, 0.03), (20, 0.3)),
+        ((100, 0.3), (100, 1.0), (20, 1.0), (5, 0.3)),
     ],
 }
 #: In the second round of the likelihood: components among which each class chooses, with a floor
@@ -231,7 +242,9 @@ def _columns(name: str, structure: str) -> list[tuple[str, str, float]]:
     return list(zip(OBJECTIVES, _COLUMNS[place:], errors[place:], strict=False))
 
 
-def _rounds(name: str, structure: str, generative: bool) -> Sequence[Sequence[tuple[float, ...]]]:
+def _rounds(
+    name: str, structure: str, generative: bool
+) -> Sequence[Sequence[tuple[float | str, ...]]]:
     """The shapes that each round adds."""
     if not name.endswith("-pca50"):
         return PIXELS[structure]

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 
 from sklearn.utils import Bunch
 
-from mixtura.data.given import Parameters
 from mixtura.papers.cells import grid
 from mixtura.papers.network.table1 import PAPER as COMPLETE
-from mixtura.papers.network.table1 import SEEDS, chosen, network
+from mixtura.papers.network.table1 import SEEDS, Chosen, committee, search
 from mixtura.papers.report import Report
 from mixtura.papers.tables import Split, halves, hide_labels, labeled, load, score, summary
 
@@ -34,9 +33,7 @@ PAPER: dict[str, tuple[float, ...]] = {
     "leukemia": (10.9, 12.6, 14.4),
 }
 CELLS = grid([f"{100 * share:g} %" for share in SHARES[1:]], PAPER)
-_QUICK: Parameters = {
-    **{"n_components": 1, "embedding": "log_density", "density": "low_rank"},
-}
+_QUICK = Chosen(("log-density, low_rank, 3, conditional 0.05",), (1.0,), 0.0)
 
 
 def run(report: Report) -> None:
@@ -46,32 +43,34 @@ def run(report: Report) -> None:
             rows = load(name)
             splits = halves(rows.target, 2 if report.quick else SEEDS, report.seed)
             if report.quick:
-                settings = [_QUICK] * len(splits)
+                choices = [_QUICK] * len(splits)
             else:
-                settings = [
-                    chosen(report, rows, train, seed)[1]
+                choices = [
+                    search(report, rows, train, seed)
                     for seed, (train, _) in enumerate(splits, report.seed)
                 ]
             paper = dict(zip(SHARES, (COMPLETE[name][0], *PAPER[name]), strict=True))
             for share in SHARES[::3] if report.quick else SHARES:
-                _show(report, rows, list(zip(splits, settings, strict=True)), share, paper[share])
+                _show(report, rows, list(zip(splits, choices, strict=True)), share, paper[share])
 
 
 def _show(
     report: Report,
     rows: Bunch,
-    cases: Sequence[tuple[Split, Parameters]],
+    cases: Sequence[tuple[Split, Chosen]],
     share: float,
     paper: float | None,
 ) -> None:
     """One share of the labels, on all halves, each with its own setting."""
     scores, alone = [], []
-    for seed, (split, settings) in enumerate(cases, report.seed):
+    for seed, (split, best) in enumerate(cases, report.seed):
         train, test = split
         shown = hide_labels(rows.target[train], share, seed)
-        scores.append(score(network(settings, report, seed), rows, split, shown))
+        scores.append(score(committee(report, rows.name, best, seed), rows, split, shown))
         kept, known = labeled(train, shown)
-        alone.append(score(network(settings, report, seed), rows, (kept, test), known).error)
+        alone.append(
+            score(committee(report, rows.name, best, seed), rows, (kept, test), known).error
+        )
     report.cell(rows.name, f"{100 * share:g} %", [each.error for each in scores])
     report.row(
         "errors",
