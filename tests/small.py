@@ -1,6 +1,7 @@
 """Small rows and settings, for several tests."""
 
 import numpy as np
+import torch
 
 X = np.random.default_rng(0).normal(size=(30, 3)) + np.repeat(np.arange(3), 10)[:, None] * 3.0
 Y = np.repeat([0, 1, 2], 10)
@@ -10,6 +11,13 @@ def with_value(value, row=3, column=1):
     changed = X.copy()
     changed[row, column] = value
     return changed
+
+
+def mean_prior(estimator):
+    """(C,) of the models that are averaged, by their weights."""
+    model, blend = estimator.model_, estimator.model_.blend
+    priors = [member.model.log_prior.exp() for member in (model, *blend.members)]
+    return np.average(torch.stack(priors), axis=0, weights=blend.weights)
 
 
 #: A quick generative fit, in which every statistic has a closed form.

@@ -375,10 +375,13 @@ def test_probabilities(model, request, iris, rng):
     np.testing.assert_array_equal(model.classes_[proba.argmax(1)], model.predict(X))
 
 
-def test_rows_of_nothing_get_the_prior(fitted):
-    """Nothing observed: the class prior, and density one."""
+def test_rows_of_nothing_get_the_prior(fitted, iris):
+    """Nothing observed: the class prior, or the average of several, and density one."""
     X = np.full((2, 4), np.nan)
-    np.testing.assert_allclose(fitted.predict_proba(X), np.tile(fitted.class_prior_, (2, 1)), 1e-9)
+    alone = MixtureClassifier(1, marginals="linear", random_state=0).fit(*iris)
+    np.testing.assert_allclose(alone.predict_proba(X), np.tile(alone.class_prior_, (2, 1)), 1e-9)
+    off = np.abs(np.stack([*fitted.predict_proba(X), fitted.class_prior_]) - 1.0 / 3.0).max(1)
+    assert (off[:2] < 0.4 * off[2]).all()
     np.testing.assert_allclose(fitted.score_samples(X), 0.0, atol=1e-9)
     np.testing.assert_allclose(fitted.class_log_density(X), 0.0, atol=1e-9)
 

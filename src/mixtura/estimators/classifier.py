@@ -141,7 +141,8 @@ class MixtureClassifier(DensityClassifier):
 
     Attributes
     ----------
-    classes_, class_prior_, n_components_ (per class), weights_, means_, covariances_
+    classes_, class_prior_, n_components_ (per class), weights_, means_, covariances_ : of the first
+        model, where several are averaged
     model_ : the fitted model: `model_.mixture` is its density, in standardized units, and
         `model_.scaling` the map between units; `mixture_` and `scaling_` for short
     temperature_, doubt_, fade_ : calibration of `predict_proba`: what class log-joints are divided

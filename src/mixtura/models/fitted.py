@@ -148,16 +148,18 @@ class Blend:
     def averaged(self, log_proba: Tensor, missing: Tensor) -> Tensor:
         """(..., C) log p(c | x) of rows that lack shares (...), of what all say (1 + M, ..., C).
 
-        What another model does not say of a row, the first one does.
+        What another model does not say of a row, the first one does. Where nothing is observed,
+        they are averages of priors.
         """
+        blank = missing[..., None] == 1.0
         if not any(isinstance(each.model, Summarized) for each in self.members):
-            found = self.calibration.log_proba(log_average(log_proba, self.weights), missing)
-        else:
-            say = log_proba[1:].logsumexp(-1, keepdim=True).amin(0).clamp_max(0.0)
-            average = log_average(log_proba.log_softmax(-1), self.weights)
-            found = self.calibration.log_proba(average, missing) + say
-            found = torch.logaddexp(found, log_proba[0] + (-say.expm1()).log())
-        return torch.where(missing[..., None] == 1.0, log_proba[0], found)
+            average = log_average(log_proba, self.weights)
+            return torch.where(blank, average, self.calibration.log_proba(average, missing))
+        say = log_proba[1:].logsumexp(-1, keepdim=True).amin(0).clamp_max(0.0)
+        average = log_average(log_proba.log_softmax(-1), self.weights)
+        found = self.calibration.log_proba(average, missing) + say
+        found = torch.logaddexp(found, log_proba[0] + (-say.expm1()).log())
+        return torch.where(blank, log_proba[0], found)
 
 
 def _warn_of_other_holes(rows: Matrix, lacks: np.ndarray, schema: Schema) -> None:
@@ -297,7 +299,7 @@ class Fitted:
         return model.class_log_joint(batch.for_prediction() if self.bounded else batch)
 
     def log_proba(self, engine: Engine) -> np.ndarray:
-        """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
+        """(n, C) log p(c | x); a row with nothing observed gets the prior, of averages theirs."""
         own, blend = self._log_proba(engine), self.blend
         return (self.settled(own) if blend is None else blend.log_proba(own, engine)).numpy()
 

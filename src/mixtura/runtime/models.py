@@ -175,8 +175,9 @@ class Blend:
     def averaged(self, log_proba: list[np.ndarray], missing: np.ndarray) -> np.ndarray:
         """(n, C) log p(c | x), from what the models say, (n, C) each."""
         weighted = np.stack(log_proba) + np.log(self.weights)[:, None, None]
-        found = self.calibration.log_proba(np.logaddexp.reduce(weighted, axis=0), missing)
-        return np.where(missing[:, None] == 1.0, log_proba[0], found)
+        average = np.logaddexp.reduce(weighted, axis=0)
+        found = self.calibration.log_proba(average, missing)
+        return np.where(missing[:, None] == 1.0, average, found)
 
 
 @kind
@@ -244,7 +245,7 @@ class Fitted:
         return self.schema.without_far(rows, self.reach)
 
     def log_proba(self, rows: Matrix) -> np.ndarray:
-        """(n, C) log p(c | x); a row with nothing observed gets the class prior."""
+        """(n, C) log p(c | x); a row with nothing observed gets the prior, of averages theirs."""
         return self.run(rows, self._log_proba, self._cost)
 
     @cached_property

@@ -188,4 +188,4 @@ def probabilities(g: Graph, model: Fitted, values: str) -> str:
     shares = zip([first, *members], model.blend.weights.tolist(), strict=True)
     average = g.sum(*(g("Mul", proba, weight) for proba, weight in shares))
     found = _proba(g, model.blend.calibration, g("Log", average), missing, count_of(model))
-    return g("Where", g("Equal", missing, 1.0), first, found)
+    return g("Where", g("Equal", missing, 1.0), average, found)
