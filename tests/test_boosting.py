@@ -6,25 +6,28 @@ import numpy as np
 import pytest
 import torch
 from chains import make_chains, make_sequences
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from scipy.stats import multivariate_normal
 from sklearn.ensemble import AdaBoostClassifier
+from sklearn.metrics import log_loss
 from sklearn.naive_bayes import GaussianNB
 
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, SequenceMixtureClassifier
 from mixtura.data.scaling import Scaling
-from mixtura.datasets import make_lobes
+from mixtura.datasets import make_hmm_sequences, make_lobes
 from mixtura.datasets.generators import LOBE_CENTERS
 from mixtura.densities import Auto, Diagonal, Full, LowRank
 from mixtura.engines import Engine
 from mixtura.exceptions import DegenerateDataWarning, NoDensityError
+from mixtura.objectives import Conditional
 from mixtura.progress import Progress
-from mixtura.solvers import EM
+from mixtura.solvers import EM, Boosted
 from mixtura.testing import check_valid, make_batch, make_density, make_mixture
-from mixtura.training import growth
-from mixtura.training.boosting import _NEGLIGIBLE, Boosting, Learner
+from mixtura.training import boosting, growth
+from mixtura.training.boosting import _NEGLIGIBLE, Boosting
 from mixtura.training.groups import Recipe
 from mixtura.training.growth import _TEMPERATURES, _temperature
+from mixtura.training.learner import Learner
 
 METHODS = ["boosted", "boosted_generative", "adaboost"]
 FLOOR = 0.05
@@ -468,3 +471,35 @@ def test_the_temperature_is_where_training_is_half_as_unsure_as_held_back_rows_a
     monkeypatch.setattr(growth, "_TEMPERATURES", _TEMPERATURES[:2])
     seed = torch.Generator().manual_seed(0)
     assert _temperature(learner, engine, seed, Progress()) == _TEMPERATURES[1]
+
+
+def test_pairwise_weights_go_by_the_strongest_rival(rng):
+    """By scipy's softmax of each row's own class and the likeliest other one, tempered."""
+    joint, y = 30.0 * rng.normal(size=(50, 4)), rng.integers(0, 4, 50)
+    engine = Engine(
+        np.zeros((50, 1)), y, np.ones(50), scaling=Scaling.identity(1), device=torch.device("cpu")
+    )
+    rows = boosting._Rows(engine, Conditional(), 10.0, pairwise=True)
+    expected = []
+    for row, label in zip(joint / 10.0, y, strict=True):
+        pair = row[label], np.delete(row, label).max()
+        expected.append(log_softmax(pair)[1])
+    np.testing.assert_allclose(rows.rivalry(torch.from_numpy(joint)), expected, rtol=1e-9)
+
+
+def test_stages_are_trained_together_for_the_conditional_likelihood():
+    """Of training sequences it rises, by scikit-learn's log-loss; densities stay."""
+    train = make_hmm_sequences(15, random_state=0)
+    losses = []
+    for together in (False, True):
+        model = SequenceMixtureClassifier(
+            2,
+            method=Boosted(n_stages=2, together=together),
+            early_stopping=False,
+            calibrate=False,
+            random_state=0,
+        ).fit(train.data, train.target)
+        assert model.n_stages_ == 2
+        losses.append(log_loss(train.target, model.predict_proba(train.data).clip(1e-12)))
+        assert np.isfinite(model.score_samples(train.data)).all()
+    assert losses[1] < losses[0]

@@ -65,7 +65,7 @@ def test_probabilities_are_those_of_scipys_densities(rng):
         neighbors=beside,
     )
     seen = np.array([[True, True], [True, False], [False, True]])
-    found = model._joint(
+    found = model.by_summary(
         torch.from_numpy(x), torch.from_numpy(seen), torch.zeros(3).double(), torch.ones(3)
     )
 

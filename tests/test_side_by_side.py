@@ -11,7 +11,7 @@ from mixtura import SequenceMixtureClassifier
 from mixtura.data.sequences import SequenceBatch
 from mixtura.densities import Density, EmissionMixtures, HiddenMarkov, chains
 from mixtura.densities.side_by_side import SideBySide
-from mixtura.training import boosting
+from mixtura.training import learner
 
 LENGTHS = [7, 30, 1, 12, 2, 9, 30, 4]
 #: Labels that the models are of, in any order, and those of the sequences: one has none here.
@@ -148,7 +148,7 @@ def test_a_fit_is_the_one_of_class_by_class(topology, many_classes, monkeypatch)
     )
     found = model.fit(X, y).predict_log_proba(X), model.score_samples(X)
     assert sizes == [11]
-    monkeypatch.setattr(boosting, "_FRAMES", 0)
+    monkeypatch.setattr(learner, "_FRAMES", 0)
     expected = model.fit(X, y).predict_log_proba(X), model.score_samples(X)
     assert sizes == [11]
     np.testing.assert_allclose(found[0], expected[0], 1e-9, 1e-9)

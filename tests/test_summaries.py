@@ -38,6 +38,12 @@ ANY_LENGTH = torch.tensor([0.0, torch.inf]).double()
 FAST = {"init": EM(3), "n_states": 2, "random_state": 0}
 
 
+def summed_up(*known):
+    """Summaries of sequences that lack no frame, with labels that are known."""
+    n = len(known[3])
+    return _Rows(*known, torch.zeros(n, dtype=torch.float64), torch.ones(n, dtype=torch.bool))
+
+
 def sequence_engine(X, y=None):
     X = read_sequences(X)
     scaling = Scaling.identity(X.values.shape[1])
@@ -187,7 +193,7 @@ def test_covariances_are_those_within_classes_or_of_all(within, rng, monkeypatch
     x = rng.normal(size=(40, 2, 20)) + y[:, None, None]
     seen = np.stack([np.ones(40, dtype=bool), np.arange(40) % 4 > 1], 1)
     given = [torch.from_numpy(each) for each in (x, seen, y, weight, np.zeros((0, 40)))]
-    model = _Rows([None], given[:1], *given[1:4], given[4:], ANY_LENGTH).fit(2)
+    model = summed_up([None], given[:1], *given[1:4], given[4:], ANY_LENGTH).fit(2)
     off = [
         x[:, d]
         - np.stack([_mean(x[:, d], weight, seen[:, d] & ((y == c) | (not within))) for c in y])
@@ -218,7 +224,7 @@ def test_the_weight_is_the_one_that_predicts_sequences_left_out(better, rng):
     seen, weight = torch.ones(40, 1, dtype=torch.bool), torch.ones(40, dtype=torch.float64)
     for given, expected in ((x, better), ([x[better]] * 2, 0)):
         lost = [torch.zeros(0, 3)] * 2
-        rows = _Rows([0, 1], given, seen, torch.from_numpy(y), weight, lost, ANY_LENGTH)
+        rows = summed_up([0, 1], given, seen, torch.from_numpy(y), weight, lost, ANY_LENGTH)
         assert rows.fit(2).summary == expected
 
 
@@ -228,7 +234,7 @@ def test_the_covariance_of_few_sequences_is_that_of_all_numbers(shift, rng):
     y, x = np.arange(10) % 2, rng.normal(size=(10, 1, 30))
     x += shift * y[:, None, None]
     rows, ones = torch.from_numpy(x), torch.ones(10, dtype=torch.float64)
-    given = _Rows(
+    given = summed_up(
         [0], [rows], torch.ones(10, 1, dtype=torch.bool), torch.from_numpy(y), ones, [], 0
     )
     flat, ridges = x[:, 0], torch.tensor([0.5, 2.0, 100.0]).double()
@@ -268,7 +274,7 @@ def test_lost_frames_move_means_and_add_noise(rng):
     y, x = torch.arange(20) % 2, torch.from_numpy(rng.normal(size=(20, 1, 3)))
     seen, weight = torch.ones(20, 1, dtype=torch.bool), torch.ones(20, dtype=torch.float64)
     lost = torch.from_numpy(rng.normal(1.0, 2.0, size=(500, 3)))
-    model = _Rows([0], [x], seen, y, weight, [lost], ANY_LENGTH).fit(2)
+    model = summed_up([0], [x], seen, y, weight, [lost], ANY_LENGTH).fit(2)
     assert_allclose(model.shift, lost.numpy().mean(0) / 0.3)
     assert_allclose(model.noise, (lost.T @ lost).numpy() / 500 / 0.3)
     earlier = Summarized(0, model.means, model.covariance, model.noise, model.log_prior)
@@ -508,7 +514,7 @@ def test_usual_distances_are_those_of_sequences_left_out(rng):
     seen = rng.random((30, 3)) < 0.8
     x *= seen[..., None]
     weight = torch.ones(30, dtype=torch.float64)
-    rows = _Rows([], [], torch.from_numpy(seen), torch.from_numpy(y), weight, [], ANY_LENGTH)
+    rows = summed_up([], [], torch.from_numpy(seen), torch.from_numpy(y), weight, [], ANY_LENGTH)
     means = np.stack([[x[(y == c) & s, d].mean(0) for d, s in enumerate(seen.T)] for c in (0, 1)])
     found = rows._usual(torch.from_numpy(x), torch.from_numpy(means)).numpy()
     own, far = np.zeros((30, 3)), np.zeros(30)

@@ -243,6 +243,10 @@ class Density(ABC, Generic[AnyBatch]):
         self._no_spread()
         return {name: torch.zeros_like(value) for name, value in self.own_statistics().items()}
 
+    def spread_about(self, reference: Tensor, center: Tensor) -> Tensor:
+        """The spread about each location of rows of spread `reference` around each `center`."""
+        return reference
+
     def _no_spread(self) -> Tensor:
         """The spread of a density that has none; a spread without a prior of it is refused."""
         if self.spread.numel():

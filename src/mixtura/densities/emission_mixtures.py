@@ -105,6 +105,9 @@ class EmissionMixtures(Density[Batch]):
             **self._outward(self.each.spread_statistics(reference, center.flatten(0, 1))),
         }
 
+    def spread_about(self, reference: Tensor, center: Tensor) -> Tensor:
+        return self.each.spread_about(reference, center.flatten(0, 1))
+
     def center(self, statistics: Statistics) -> Tensor:
         return self._by_mixture(self.each.center(inward(statistics, _INNER)))
 

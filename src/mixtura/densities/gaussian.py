@@ -187,6 +187,12 @@ class Gaussian(VectorDensity):
     def spread_statistics(self, reference: Tensor, center: Tensor) -> Statistics:
         raise self._no_closed_form()
 
+    def spread_about(self, reference: Tensor, center: Tensor) -> Tensor:
+        off = center - self.mean
+        return reference + (
+            off.square() if self.spread.ndim == 2 else off[:, :, None] * off[:, None]
+        )
+
     def own_expected(self, batch: Batch, component: Tensor) -> Tensor:
         """Conditional mean (n, D) of every row under its own component (n,)."""
         found = torch.zeros_like(batch.x)

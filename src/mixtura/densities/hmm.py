@@ -17,7 +17,7 @@ from mixtura.data.sequences import SequenceBatch
 from mixtura.densities.base import Density, Statistics, inward, keep_valid, outward
 from mixtura.densities.chains import LEAST, Forward, Packing, Posterior, forward, log_prob, viterbi
 
-_INNER = "emission."
+INNER = "emission."
 #: Log of the least share of its largest density that a frame, maybe a glitch, has in any state.
 _AT_LEAST = -20.0
 #: Chances of staying that durations begin with.
@@ -104,14 +104,14 @@ class HiddenMarkov(Density[SequenceBatch]):
         return value.unflatten(0, self.log_start.shape)
 
     def _outward(self, inner: dict[str, Tensor]) -> dict[str, Tensor]:
-        return outward(inner, self.log_start.shape, _INNER)
+        return outward(inner, self.log_start.shape, INNER)
 
     def tensors(self) -> dict[str, Tensor]:
         return {**super().tensors(), **self._outward(self.emission.tensors())}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        emission = self.emission.with_tensors(inward(tensors, _INNER))
-        own = {name: value for name, value in tensors.items() if not name.startswith(_INNER)}
+        emission = self.emission.with_tensors(inward(tensors, INNER))
+        own = {name: value for name, value in tensors.items() if not name.startswith(INNER)}
         return replace(self, emission=emission, **own)  # type: ignore[arg-type]
 
     # -- the chain: after each number of frames a state is another one, with the same emissions ---
@@ -222,8 +222,11 @@ class HiddenMarkov(Density[SequenceBatch]):
             **self._outward(inner),
         }
 
+    def spread_about(self, reference: Tensor, center: Tensor) -> Tensor:
+        return self.emission.spread_about(reference, center.flatten(0, 1))
+
     def center(self, statistics: Statistics) -> Tensor:
-        return self._by_state(self.emission.center(inward(statistics, _INNER)))
+        return self._by_state(self.emission.center(inward(statistics, INNER)))
 
     def own_statistics(self) -> Statistics:
         """Every state is visited equally often, so that damping holds the rare ones too."""
@@ -247,7 +250,7 @@ class HiddenMarkov(Density[SequenceBatch]):
 
     def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
         """A state that has no frames stays as it is, and so do the moves from it."""
-        inner, tiny = inward(statistics, _INNER), torch.finfo(self.log_start.dtype).tiny
+        inner, tiny = inward(statistics, INNER), torch.finfo(self.log_start.dtype).tiny
         emission, valid = self.emission.maximize(inner)
         empty = inner["mass"].abs() <= tiny
         emission = keep_valid(self.emission, emission, ~empty)
@@ -308,7 +311,7 @@ class HiddenMarkov(Density[SequenceBatch]):
             return torch.where(allowed, logs.clamp_min(math.log(LEAST)), -torch.inf)
 
         chances = {name: normalized(free[name], mask) for name, mask in self._allowed.items()}
-        emission = self.emission.from_free(inward(free, _INNER))
+        emission = self.emission.from_free(inward(free, INNER))
         return replace(self, emission=emission)._with_chances(chances)
 
     def covariances(self) -> Tensor:

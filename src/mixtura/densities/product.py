@@ -180,6 +180,10 @@ class Product(Density[Batch]):
         inner = [part.spread_statistics(spread, where) for part, spread, where in trios]
         return {"mass": torch.ones_like(inner[0]["mass"]), **numbered(inner)}
 
+    def spread_about(self, reference: Tensor, center: Tensor) -> Tensor:
+        trios = zip(self.parts, self.spreads(reference), self._centers(center), strict=True)
+        return torch.cat([part.spread_about(*told).flatten(1) for part, *told in trios], 1)
+
     def center(self, statistics: Statistics) -> Tensor:
         pairs = zip(self.parts, self._inward(statistics), strict=True)
         return self._placed([part.center(inner) for part, inner in pairs])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,9 +13,9 @@ from torch import Tensor
 from mixtura.data.batch import Batch
 from mixtura.data.packing import Packing
 from mixtura.data.sequences import SequenceBatch
-from mixtura.densities.base import Density, Statistics
+from mixtura.densities.base import Density, Statistics, inside, nested
 from mixtura.densities.chains import Forward, forward
-from mixtura.densities.hmm import HiddenMarkov
+from mixtura.densities.hmm import INNER, HiddenMarkov
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,20 +29,29 @@ class SideBySide(HiddenMarkov):
     ----------
     kind : (K,) label of the sequences of each model. What others would say of them is not asked:
         their log densities are zero, and sequences are to have no weight there.
+    tied : whether the states of all models emit alike: they are updated by the frames of all.
     """
 
     kind: Tensor
+    tied: bool = False
 
     @classmethod
-    def of(cls, plain: HiddenMarkov, kind: Tensor) -> SideBySide:
+    def of(cls, plain: HiddenMarkov, kind: Tensor, tied: bool = False) -> SideBySide:
         """The models of sequences with these labels."""
-        return cls(**_fields(plain), kind=kind)  # type: ignore[arg-type]
+        return cls(**_fields(plain), kind=kind, tied=tied)  # type: ignore[arg-type]
 
     def plain(self) -> HiddenMarkov:
         """The models, whatever sequences they are of."""
         own = _fields(self)
-        del own["kind"]
+        del own["kind"], own["tied"]
         return HiddenMarkov(**own)  # type: ignore[arg-type]
+
+    def maximize(self, statistics: Statistics) -> tuple[Self, Tensor]:
+        if self.tied:
+            inner = nested(inside(statistics, INNER), INNER)
+            whole = {name: sums.sum(0, True).expand_as(sums) for name, sums in inner.items()}
+            statistics = statistics | whole
+        return super().maximize(statistics)
 
     def row_cost(self, missing: bool) -> int:
         """That of one model, and of as many frames that tell nothing."""

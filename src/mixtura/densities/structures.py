@@ -253,16 +253,23 @@ class Chain(Part):
         frame beyond the same one again (hidden semi-Markov models, by a chain of so many times as
         many states). No more count than the longest training sequence has frames.
     n_mixtures : densities that the emissions of each state are a mixture of.
+    sharing : what classes with few sequences have from the others. None: nothing. "adapted": all
+        begin with one model of the sequences of all classes, and each state counts, beside its own
+        frames, as many imagined ones of that model as two sequences have per state on average, or
+        `prior_rows`, if that is more. "tied": the states of all classes emit alike, and classes
+        differ in starts, moves and durations.
     """
 
     topology: str = "ergodic"
     durations: int = 1
     n_mixtures: int = 1
+    sharing: str | None = None
 
     _parameter_constraints = {
         "topology": [StrOptions({"ergodic", "left_to_right"})],
         "durations": [COUNT],
         "n_mixtures": [COUNT],
+        "sharing": [StrOptions({"adapted", "tied"}), None],
     }
 
     @property

@@ -200,6 +200,9 @@ class StudentT(VectorDensity):
         """A prior is one of the scale matrices; of the degrees of freedom it says nothing."""
         return self.scale.spread_log_prob(reference)
 
+    def spread_about(self, reference: Tensor, center: Tensor) -> Tensor:
+        return self.scale.spread_about(reference, center)
+
     # -- answers ---------------------------------------------------------------------------------
 
     def covariances(self) -> Tensor:

@@ -108,10 +108,11 @@ def calibrated_by(held_out: HeldOut | None, different: Engine) -> Calibration:
         return held_out.calibration
     if not too_few(different):
         return Calibration()
+    n_labeled = int(different.labeled.sum())
     warn(
-        f"{len(different)} different labeled rows (or sequences) are too few to hold some out: "
-        "first choices are taken, and probabilities are kept away from 0 and 1, the more the fewer "
-        f"there are. Remedy: {FEWEST} or more, and {FEWEST_PER_CLASS} per class.",
+        f"{n_labeled} different labeled rows (or sequences) are too few to hold some out: first "
+        "choices are taken, and probabilities are kept away from 0 and 1, the more the fewer there "
+        f"are. Remedy: {FEWEST} or more, and {FEWEST_PER_CLASS} per class.",
         DegenerateDataWarning,
     )
-    return Calibration.typical(0.0, float(different.labeled.sum()))
+    return Calibration.typical(0.0, float(n_labeled))

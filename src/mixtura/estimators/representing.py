@@ -60,6 +60,8 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 #: Weights of states and summaries where no sequence was held out, for lack of them or of time:
 #: states are too sure then.
 _UNTRIED = np.array([0.05, 0.95])
+#: Unlabeled sequences that are learned from at most.
+_UNLABELED = 1_000
 #: Frames of held-out sequences that models are asked of together.
 _FRAMES = 4_096
 
@@ -139,6 +141,12 @@ class Represented:
         return found if self.summaries is None else self.summaries.beside(found)
 
 
+def sums_up(estimator: SequenceMixtureClassifier) -> bool:
+    """Whether there are to be summaries: they learn from unlabeled sequences, too."""
+    wanted, method = estimator.representation, estimator.method
+    return wanted in ("summary", "both") or (wanted == "auto" and method == "auto")
+
+
 def represent(
     estimator: SequenceMixtureClassifier,
     engine: Engine,
@@ -147,9 +155,9 @@ def represent(
     progress: Progress,
 ) -> Represented:
     """Fit what the estimator asks for."""
-    wanted, method = estimator.representation, estimator.method
-    if wanted == "states" or (wanted == "auto" and method != "auto"):
+    if not sums_up(estimator):
         return _states(estimator, engine, n_classes, generator, progress)
+    method = estimator.method
     plan = _plan(estimator, "ml" if method == "auto" else method, engine, n_classes)
     counts = _STATES if estimator.n_states == "auto" else (_given_states(estimator, engine),)
     plans = [replace(plan, n_states=count) for count in counts]
@@ -194,6 +202,11 @@ def _plan(
     if isinstance(method, Boosted):
         stages = resolve(method, {})
         method = stages.kind
+    if chains.chain.sharing == "tied" and not chains.structure.closed_form:
+        raise UnsupportedError(
+            f"chain={estimator.chain!r} needs closed-form updates, which density="
+            f"{estimator.density!r} lacks: use sharing='adapted', or another density."
+        )
     if isinstance(method, Objective) or method in _DISCRIMINATIVE:
         method = of_whole_rows(method, OBJECTIVES)
         if solver.likelihood_only or (solver.closed_form_only and not chains.structure.closed_form):
@@ -208,7 +221,7 @@ def _plan(
         chains=chains,
         em=resolve(estimator.init, {"em": EM}),
         prior_rows=estimator.prior_rows,
-        n_stages=stages.n_stages,
+        growing=stages,
         n_classes=n_classes,
         solver=solver,
         tradeoff=estimator.tradeoff,
@@ -218,6 +231,7 @@ def _plan(
 
 def _given_states(estimator: SequenceMixtureClassifier, engine: Engine) -> int:
     """How many states the user wants; a warning where a class has fewer frames."""
+    engine = engine.only(engine.labeled)
     wanted, frames = int(estimator.n_states), torch.bincount(engine.y, engine.sizes.double())
     if (frames < wanted).any():
         warn(
@@ -250,9 +264,10 @@ def _beside_summaries(
     """Summaries, and hidden Markov models by the best of some plans, unless not asked for.
 
     All meet the same held-out sequences. "auto" averages the two, or goes by one of them alone
-    where that predicts held-out labels better.
+    where that predicts held-out labels better. Summaries learn from unlabeled sequences, too,
+    unless that predicts them worse; of labels that are too few to tell, it is expected to help.
     """
-    calibrate, different = estimator.calibrate, engine.merged()
+    calibrate, different = estimator.calibrate, _different(engine)
     most = most_compared(different) or MOST_COMPARED
     some, n_different = different.sample(most, spawn(generator)), len(different)
     del different  # a copy of all sequences: made again where summaries are of more than some
@@ -261,22 +276,33 @@ def _beside_summaries(
         some, partial(Answers.of, chunk=_FRAMES), spawn(generator), progress, n_ways=len(plans) + 1
     )
     beside, first, states = chooser.try_out(summary, "representation"), None, None
+    if not some.labeled.all():
+        also = chooser.try_out(replace(summary, unlabeled=True), "unlabeled", beside=beside)
+        beside = also if also.won else beside
     if estimator.representation != "summary":
         first = chooser.race(plans, "states")
         assert isinstance(first.way, ChainPlan)
         n_stages = first.stage() + 1 if first.parts and first.way.every_stage else None
-        grown = train_in_time(first.way, n_stages, engine, spawn(generator), progress)
+        known = engine.only(engine.labeled)
+        grown = train_in_time(first.way, n_stages, known, spawn(generator), progress)
         own = calibrated_by(first.held_out(), some) if calibrate else Calibration()
         states = Choice(first.way, grown, own, [], partial(chooser.unseen, first))
         if chooser.cut_short and not beside.won:
             return Represented(states, None, chooser.table())
-    model = beside.whole if len(some) == n_different else None
-    if not isinstance(model, Summarized):
-        model = summary.train(engine.merged(), spawn(generator))
+    model, all_of_it = beside.whole, len(some) == n_different
+    if not (all_of_it and isinstance(model, Summarized)):
+        assert isinstance(beside.way, SummaryPlan)
+        model = beside.way.train(some if all_of_it else _different(engine), spawn(generator))
     own = calibrated_by(beside.held_out(), some) if calibrate else Calibration()
     weights, average = _say(first, beside, estimator.representation == "auto")
     summaries = Summaries(model.to("cpu"), own, weights, average if calibrate else Calibration())
     return Represented(states, summaries, chooser.table())
+
+
+def _different(engine: Engine) -> Engine:
+    """Different sequences, of which some without a label stand for all."""
+    found = engine.merged()
+    return found.fewer_unlabeled(found, _UNLABELED)
 
 
 def _say(first: _Trial | None, beside: _Trial, or_one: bool) -> tuple[np.ndarray, Calibration]:

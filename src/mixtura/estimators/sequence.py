@@ -25,7 +25,13 @@ from mixtura.estimators.channels import (
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.pairwise import PairwiseClassifier
 from mixtura.estimators.reading import check_count
-from mixtura.estimators.representing import METHODS, REPRESENTATIONS, SOLVERS, represent
+from mixtura.estimators.representing import (
+    METHODS,
+    REPRESENTATIONS,
+    SOLVERS,
+    represent,
+    sums_up,
+)
 from mixtura.estimators.rows import Rows
 from mixtura.exceptions import NoDensityError
 from mixtura.models.fitted import Fitted
@@ -74,8 +80,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         or "full" for one or two channels.
     chain : "ergodic", "left_to_right", or a `Chain`
         How states follow each other; a name is shorthand for an object of `mixtura.densities`,
-        which also has how long states last and how many densities each emits: `Chain(durations=10,
-        n_mixtures=3)`.
+        which also has how long states last, how many densities each emits, and what classes with
+        few sequences share: `Chain(durations=10, n_mixtures=3, sharing="adapted")`.
     tradeoff : float in [0, 1]
         Share of the likelihood per value (of a sequence of mean length) in a discriminative
         objective, so that one value serves short sequences and long.
@@ -111,7 +117,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     standardize : bool
         Work in units in which every channel has variance one.
     class_weight, max_time, unlabeled, device
-        As in `MixtureClassifier`; unlabeled sequences are left out, with a warning.
+        As in `MixtureClassifier`; summaries learn from unlabeled sequences, too, unless held-out
+        labels speak against it, hidden Markov models do not (without summaries, a warning says so).
     random_state, verbose : as in scikit-learn.
 
     Attributes
@@ -181,7 +188,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
             self._forget()
             X, y, sample_weight = self._opened(X, y, sample_weight)
             rows, schema = self._read_labeled(X, y, sample_weight)
-            rows = rows.only_labeled()
+            if self.multiclass == "pairwise" or not sums_up(self) or len(rows.classes) == 1:
+                rows = rows.only_labeled()
             if self.multiclass == "pairwise" and len(rows.classes) > 2:
                 return self._fit_pairs(rows, schema)
             return self._fit_rows(rows, schema)
@@ -191,7 +199,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
         engine = engine_of(rows.X, rows.y, rows.weight, scaling, self.device)
         with self._progress() as progress:
             found = represent(self, engine, len(rows.classes), generator, progress)
-            model = found.fitted(scaling, schema, rows.classes, engine, progress)
+            known = engine.only(engine.labeled)
+            model = found.fitted(scaling, schema, rows.classes, known, progress)
         self.model_ = self._limited(model, scaling, rows, schema)
         self.representation_, self.choice_ = found.representation, found.table
         if found.states is not None:

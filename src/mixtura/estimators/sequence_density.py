@@ -26,7 +26,7 @@ from mixtura.estimators.channels import (
 )
 from mixtura.estimators.clustering import Clustering, Fit, affordable, minus_log_likelihood
 from mixtura.estimators.reading import check_count, check_weight
-from mixtura.exceptions import check_share
+from mixtura.exceptions import UnsupportedError, check_share
 from mixtura.models.fitted import Fitted, log_density
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
@@ -165,10 +165,16 @@ class SequenceDensity(SequenceEstimator, Clustering):
     ) -> ChainMixturePlan:
         """How many components and states, by what held-out sequences are likeliest with."""
         open_count, open_states = self.n_components == "auto", self.n_states == "auto"
+        chains = self._chains(int((scaling.levels == 0).sum()), int(rows.lengths.max()))
+        if chains.chain.sharing is not None:
+            raise UnsupportedError(
+                f"chain={self.chain!r}: classes share, and SequenceDensity has none; use "
+                "sharing=None."
+            )
         plan = ChainMixturePlan(
             1 if open_count else affordable(int(self.n_components), len(rows), "sequences"),
             _STATES[0] if open_states else int(self.n_states),
-            self._chains(int((scaling.levels == 0).sum()), int(rows.lengths.max())),
+            chains,
             resolve(self.solver, {"em": EM}),
             self.prior_rows,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -101,10 +101,17 @@ class Summarized:
         beside = None if self.neighbors is None else self.neighbors.to(device)
         return Summarized(self.summary.to(device), **tensors, neighbors=beside)
 
+    def at(self, temperature: Tensor) -> Summarized:
+        """The model that is less sure of all by a factor."""
+        beside = self.neighbors
+        if beside is not None:
+            beside = replace(beside, temperature=beside.temperature * temperature)
+        return replace(self, temperature=self.temperature * temperature, neighbors=beside)
+
     def class_log_joint(self, batch: Batch | SequenceBatch) -> Tensor:
         """(n, C) log p(c | summary), plus the log of the share of a say that the summary has."""
         assert isinstance(batch, SequenceBatch)
-        return self._joint(*self.summary(batch), batch.lost_frames(), batch.packing.lengths)
+        return self.by_summary(*self.summary(batch), batch.lost_frames(), batch.packing.lengths)
 
     def class_log_joints(self, batch: SequenceBatch, kept: Tensor) -> Tensor:
         """(n, s, C) the same of sequences that have lost all but the channels (s, D) kept.
@@ -120,10 +127,10 @@ class Summarized:
         lost = 1.0 - (told[:, None] * shown).sum(2) / count.clamp_min(1)
         many = (x[:, None] * shown[..., None]).flatten(0, 1)
         lengths = batch.packing.lengths.repeat_interleave(len(kept))
-        found = self._joint(many, shown.flatten(0, 1), lost.flatten(), lengths)
+        found = self.by_summary(many, shown.flatten(0, 1), lost.flatten(), lengths)
         return found.unflatten(0, shown.shape[:2])
 
-    def _joint(self, x: Tensor, seen: Tensor, lost: Tensor, lengths: Tensor) -> Tensor:
+    def by_summary(self, x: Tensor, seen: Tensor, lost: Tensor, lengths: Tensor) -> Tensor:
         """The same of summaries (n, D, r), channels that are there (n, D), shares of frames that
         these lack (n,) and numbers of frames (n,)."""
         lost = (lost / _STEP).round() * _STEP

@@ -45,10 +45,18 @@ class SpreadPrior:
     ----------
     rows : number of imagined rows per component.
     reference : their spread, as `Density.spread` of one component; or of each component.
+    around : where they are instead, as `Density.location` has it; a model that is adapted.
     """
 
     rows: float
     reference: Tensor
+    around: Tensor | None = None
+
+    @classmethod
+    def adapted(cls, density: Density, rows: float) -> SpreadPrior:
+        """Rows that are as those of a density, in each of its components (and states)."""
+        spread = density.spread.flatten(0, density.location.ndim - 2)
+        return cls(rows, spread, density.location)
 
     @classmethod
     def pooled(cls, densities: list[Density], share: Tensor, rows: float | None) -> SpreadPrior:
@@ -63,6 +71,9 @@ class SpreadPrior:
         known = [prior for prior in priors if prior is not None]
         if not known:
             return None
+        places = [prior.around for prior in known if prior.around is not None]
+        if places:
+            return cls(known[0].rows, torch.cat([p.reference for p in known]), torch.cat(places))
         every = torch.stack([prior.reference for prior in known])
         return cls(known[0].rows, every.repeat_interleave(n_components, 0))
 
@@ -73,17 +84,21 @@ class SpreadPrior:
     def only(self, mask: Tensor) -> SpreadPrior:
         """That of some problems (P,) of a stack."""
         each = self.reference.unflatten(0, (len(mask), -1))
-        return SpreadPrior(self.rows, each[mask].flatten(0, 1))
+        around = None if self.around is None else self.around[mask]
+        return SpreadPrior(self.rows, each[mask].flatten(0, 1), around)
 
     def statistics(self, density: Density, center: Tensor) -> Statistics:
         """What the imagined rows around each `center` (K, D) add to those of the real ones."""
+        center = center if self.around is None else self.around.to(center)
         imagined = density.spread_statistics(self.reference.to(center), center)
         return {name: value * self.rows for name, value in imagined.items()}
 
     def penalty(self, mixture: Mixture | MixtureStack) -> Tensor:
         """Minus the log prior, up to a constant; that of each problem of a stack."""
-        reference = self.reference.to(mixture.log_weight)
-        return -self.rows * mixture.summed(mixture.density.spread_log_prob(reference))
+        reference, density = self.reference.to(mixture.log_weight), mixture.density
+        if self.around is not None:
+            reference = density.spread_about(reference, self.around.to(reference))
+        return -self.rows * mixture.summed(density.spread_log_prob(reference))
 
 
 class HasOutputs(HasRowCost, Protocol):

@@ -23,9 +23,21 @@ class Boosted(Part):
         that vote (SAMME, which for two classes is AdaBoost.M1, the paper's BBN), without a density.
     n_stages : at most; fewer where the objective stops to gain, or classes have fewer than two
         sequences per stage.
+    rivals : of "boosted": a stage looks at sequences as probable as they are of "all" other
+        classes together, or of the "strongest" rival, beside which their own class stands
+        (pairwise confusion).
+    together : of "boosted": whether all stages are trained on, together, for the conditional
+        likelihood once growth has ended, by the solver of discriminative objectives.
     """
 
     kind: str = "boosted"
     n_stages: int = 10
+    rivals: str = "all"
+    together: bool = False
 
-    _parameter_constraints = {"kind": [StrOptions(set(GROWING))], "n_stages": [COUNT]}
+    _parameter_constraints = {
+        "kind": [StrOptions(set(GROWING))],
+        "n_stages": [COUNT],
+        "rivals": [StrOptions({"all", "strongest"})],
+        "together": ["boolean"],
+    }

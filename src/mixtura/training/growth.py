@@ -17,11 +17,12 @@ from mixtura.engines import Engine
 from mixtura.models.mixture import Mixture
 from mixtura.models.votes import Votes
 from mixtura.numerics import spawn
-from mixtura.objectives import Objective, beside_likelihood
+from mixtura.objectives import Conditional, Objective, beside_likelihood
 from mixtura.progress import Progress
-from mixtura.solvers import EM, GROWING, Solver, SpreadPrior
-from mixtura.training.boosting import Boosting, Learner, adaboost
+from mixtura.solvers import EM, GROWING, Boosted, Solver, SpreadPrior
+from mixtura.training.boosting import Boosting, adaboost
 from mixtura.training.groups import Recipe
+from mixtura.training.learner import Learner
 from mixtura.training.start import Chains
 
 #: Rows per class and stage: fewer show no spread.
@@ -29,6 +30,8 @@ _STAGE_ROWS = 2
 #: Iterations of the first leg of discriminative training (each further leg has twice as many), and
 #: of all legs where a solver does not say; what a leg must gain per sequence for another to follow.
 _LEG, _MOST_LEGS, _GAIN = 10, 100, 1e-3
+#: Imagined sequences of the model that classes are adapted from.
+_IMAGINED = 2.0
 #: Share of the sequences and of the time that a temperature is found by; those that are compared.
 _HELD_BACK, _TIME = 0.25, 0.2
 _TEMPERATURES = torch.logspace(0.0, 3.0, 31, dtype=torch.float64)
@@ -57,6 +60,7 @@ def grow(
     generator: torch.Generator,
     progress: Progress,
     temperature: float = 1.0,
+    pairwise: bool = False,
 ) -> Iterator[Grown]:
     """What there is after every stage; no more stages than rows can support."""
     n_stages = min(n_stages, max(1, len(engine.merged()) // (_STAGE_ROWS * learner.n_classes)))
@@ -67,7 +71,8 @@ def grow(
             voters, shares = [*voters, voter], [*shares, vote]
             yield Grown(Votes(tuple(voters), tuple(shares)), shares)
         return
-    boosting = Boosting(learner, method == "boosted", n_stages, temperature=temperature)
+    how = Boosting(learner, method == "boosted", n_stages)
+    boosting = replace(how, temperature=temperature, pairwise=pairwise)
     for mixture, step in boosting.grow(engine, generator, progress):
         shares = [*(share * (1.0 - step) for share in shares), step]
         yield Grown(mixture, shares, learner.prior)
@@ -137,6 +142,7 @@ class ChainPlan(Growth):
     ----------
     method : one of `GROWING`, or "ml"; or the objective of discriminative training.
     em : of maximum likelihood; `tol` is per frame.
+    growing : settings of the first.
     solver, tradeoff : of discriminative training.
     """
 
@@ -145,7 +151,7 @@ class ChainPlan(Growth):
     chains: Chains
     em: EM
     prior_rows: float
-    n_stages: int
+    growing: Boosted
     n_classes: int
     solver: Solver
     tradeoff: float
@@ -157,22 +163,38 @@ class ChainPlan(Growth):
     def train(
         self, engine: Engine, generator: torch.Generator, progress: Progress
     ) -> Iterator[Grown]:
-        """What there is after every stage, or after every leg of discriminative training."""
-        begin = partial(self.chains.start, n_states=self.n_states)
+        """What there is after every stage, or after every leg of discriminative training.
+
+        Unlabeled sequences are left out.
+        """
+        engine = engine.only(engine.labeled)
         held_out, discriminative = None, isinstance(self.method, Objective) and self.n_classes > 1
         if discriminative and self.solver.held_out_share:
             engine, held_out = engine.hold_out(self.solver.held_out_share, generator)
-        em = replace(self.em, tol=self.em.tol * float(engine.sizes.mean()))
-        learner = Learner(begin, em, self.n_classes).informed(engine, self.prior_rows, generator)
+        learner = self._learner(engine, generator, progress)
         if isinstance(self.method, str) and self.method in GROWING:
             yield from self._grown(self.method, learner, engine, generator, progress)
             return
-        mixture = learner.fit(engine, generator, progress)
-        yield Grown(mixture, [1.0], learner.prior)
-        if discriminative:
-            legs = self._legs(mixture, learner.prior, engine, held_out, generator, progress)
-            for trained in legs:
-                yield Grown(trained, [1.0], learner.prior)
+        first = Grown(learner.fit(engine, generator, progress), [1.0], learner.prior)
+        yield first
+        if discriminative and isinstance(self.method, Objective):
+            yield from self._legs(self.method, first, engine, held_out, generator, progress)
+
+    def _learner(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Learner:
+        """What fits a class, or all of them, from scratch; `Chain.sharing` says what they share."""
+        em = replace(self.em, tol=self.em.tol * float(engine.sizes.mean()))
+        begin, how = partial(self.chains.start, n_states=self.n_states), self.chains.chain.sharing
+        learner = Learner(begin, em, self.n_classes)
+        if how is None:
+            return learner.informed(engine, self.prior_rows, generator)
+        whole = engine.single_class()
+        one = replace(learner, n_classes=1).informed(whole, self.prior_rows, generator)
+        pooled, prior = one.fit(whole, generator, progress.part(1.0)), one.prior
+        if how == "adapted":
+            frames = _IMAGINED * float(engine.sizes.mean()) / self.n_states
+            prior = SpreadPrior.adapted(pooled.density, max(frames, self.prior_rows))
+        em, tied = replace(em, n_init=1), how == "tied"
+        return replace(learner, begin=lambda *_: pooled, em=em, prior=prior, tied=tied)
 
     def _grown(
         self,
@@ -182,23 +204,34 @@ class ChainPlan(Growth):
         generator: torch.Generator,
         progress: Progress,
     ) -> Iterator[Grown]:
-        temperature = 1.0
-        if method == "boosted" and self.n_stages > 1 and progress.leaves_time(_TIME):
+        """Every stage; or, if stages are then trained together, the last, and what comes of it."""
+        temperature, stages = 1.0, self.growing
+        if method == "boosted" and stages.n_stages > 1 and progress.leaves_time(_TIME):
             temperature = _temperature(learner, engine, spawn(generator), progress)
-        yield from grow(method, learner, self.n_stages, engine, generator, progress, temperature)
+        setting = temperature, stages.rivals == "strongest"
+        grown = grow(method, learner, stages.n_stages, engine, generator, progress, *setting)
+        if not (stages.together and method == "boosted" and self.n_classes > 1):
+            yield from grown
+            return
+        last = deque(grown, maxlen=1).pop()
+        yield last
+        yield from self._legs(Conditional(), last, engine, None, generator, progress)
 
     def _legs(
         self,
-        mixture: Mixture,
-        prior: SpreadPrior | None,
+        method: Objective,
+        first: Grown,
         engine: Engine,
         held_out: Engine | None,
         generator: torch.Generator,
         progress: Progress,
-    ) -> Iterator[Mixture]:
+    ) -> Iterator[Grown]:
         """Legs of training, each twice as long as the one before, while they gain anything."""
-        assert isinstance(self.method, Objective)
-        objective = beside_likelihood(self.method, self.tradeoff, n_values=engine.values_per_row)
+        mixture, prior = first.model, first.prior
+        assert isinstance(mixture, Mixture)
+        if prior is not None and prior.around is not None:
+            prior = SpreadPrior.stacked([prior] * mixture.density.n_components, self.n_states)
+        objective = beside_likelihood(method, self.tradeoff, n_values=engine.values_per_row)
         leg, done, gain, loss = _LEG, 0, math.inf, math.inf
         given = self.solver.max_iter
         most = int(given) if isinstance(given, Integral) else _MOST_LEGS
@@ -214,7 +247,7 @@ class ChainPlan(Growth):
                 prior=prior,
             )
             mixture, gain, loss = result.model, loss - result.objective, result.objective
-            yield mixture
+            yield replace(first, model=mixture)
             done, leg = done + leg, 2 * leg
 
 

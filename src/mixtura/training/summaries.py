@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -29,41 +29,63 @@ _USUALLY, _MOSTLY = 2.0, 0.95
 _USUAL, _CLEAR = 1e-2, 1e-3
 #: Neighbors, at most, and every how many ridges they are compared at.
 _NEIGHBORS, _COARSELY = 1_000, 3
+#: Chances of a class below which an unlabeled sequence counts for nothing in it, and temperatures.
+_LITTLE, _TEMPERATURES = 0.02, torch.logspace(-0.5, 2.0, 26, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class SummaryPlan:
-    """How classes of sequences get Gaussians over summaries: nothing is left open."""
+    """How classes of sequences get Gaussians over summaries: nothing is left open.
+
+    Attributes
+    ----------
+    unlabeled : whether sequences without a label count for the classes that a model of the others
+        says they are of. (All tell what sequences differ in, anyway.)
+    kept : summaries of the latest sequences: folds, and plans of the same sequences, share them.
+    """
 
     n_classes: int
+    unlabeled: bool = False
     together: bool = True
+    kept: dict[Engine, _Rows] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def settings(self) -> dict[str, object]:
         """What candidates differ in."""
-        return {"method": "summary"}
+        return {"method": "summary", "unlabeled": self.unlabeled}
 
     def trials(
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
     ) -> list[Summarized]:
         """One model per fold, of the sequences of the others; all share the summary."""
-        rows = _Rows.of(engine, generator)
-        return [rows.only(folds.number != fold).fit(self.n_classes) for fold in folds.held_out]
+        rows = self._rows(engine, generator)
+        return [self._fit(rows.only(folds.number != fold)) for fold in folds.held_out]
 
     def train(self, engine: Engine, generator: torch.Generator) -> Summarized:
         """The model of all sequences."""
-        return _Rows.of(engine.sample(_MOST, generator), generator).fit(self.n_classes)
+        return self._fit(self._rows(engine.sample(_MOST, generator), generator))
+
+    def _rows(self, engine: Engine, generator: torch.Generator) -> _Rows:
+        if engine not in self.kept:
+            self.kept.clear()
+            self.kept[engine] = _Rows.of(engine, generator)
+        return self.kept[engine]
+
+    def _fit(self, rows: _Rows) -> Summarized:
+        return (rows.fit_to_all if self.unlabeled else rows.fit)(self.n_classes)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Summaries of labeled sequences, by several weights of their numbers.
+    """Summaries of sequences, by several weights of their numbers; labels are -1 where unknown.
 
     Attributes
     ----------
     x : (n, D, r) of each weight, and seen (n, D) which channels there are.
     lost : (m, D r) of each, what lost frames change in m sequences.
     lengths : (2,) of the shortest and the longest of all sequences.
+    lacks : (n,) shares of frames that are lost.
+    judged : (n,) whether a label is known, and not what a model says.
     """
 
     summaries: list[Summary]
@@ -73,6 +95,8 @@ class _Rows:
     weight: Tensor
     lost: list[Tensor]
     lengths: Tensor
+    lacks: Tensor
+    judged: Tensor
 
     @classmethod
     def of(cls, engine: Engine, generator: torch.Generator) -> _Rows:
@@ -82,28 +106,57 @@ class _Rows:
         both, there = summary(punched)
         lost = (both[len(some) :] - both[: len(some)]) * there[len(some) :, :, None]
         lost = lost[lost.flatten(1).any(1)]
-        parts = [(both[: len(some)], there[: len(some)])]
+        lacks = some.all_rows().lost_frames()
+        parts = [(both[: len(some)], there[: len(some)], lacks)]
         if some is not engine:
-            parts = [summary(batch) for batch in engine.chunks(engine.most_rows["cpu"])]
-        x, seen = (torch.cat(each) for each in zip(*parts, strict=True))
+            chunks = engine.chunks(engine.most_rows["cpu"])
+            parts = [(*summary(batch), batch.lost_frames()) for batch in chunks]
+        x, seen, lacks = (torch.cat(each) for each in zip(*parts, strict=True))
         summaries = summary.parts()
         apart, changes = ([*each.chunk(len(summaries), 2)] for each in (x, lost))
         changes = [each.flatten(1) for each in changes]
         lengths = torch.stack([*engine.sizes.double().aminmax()])
-        return cls(summaries, apart, seen, engine.y, engine.weight.double(), changes, lengths)
+        own = engine.y, engine.weight.double()
+        return cls(summaries, apart, seen, *own, changes, lengths, lacks, engine.labeled)
 
-    def only(self, mask: Tensor) -> _Rows:
-        """Some of the sequences."""
-        seen, y, weight = (v[mask] for v in (self.seen, self.y, self.weight))
-        x = [x[mask] for x in self.x]
-        return _Rows(self.summaries, x, seen, y, weight, self.lost, self.lengths)
+    def only(self, index: Tensor) -> _Rows:
+        """The sequences of a mask (n,), or of places (m,)."""
+        each = self.seen, self.y, self.weight, self.lacks, self.judged
+        seen, y, weight, lacks, judged = (values[index] for values in each)
+        own, known = [x[index] for x in self.x], (self.lost, self.lengths)
+        return _Rows(self.summaries, own, seen, y, weight, *known, lacks, judged)
 
     def fit(self, n_classes: int) -> Summarized:
-        """The weight of numbers, and the ridge, that predict sequences best that are left out."""
-        each = zip(self.summaries, self.x, self.lost, strict=True)
-        found = [self._fit(n_classes, *one) for one in each]
+        """The weight of numbers, and the ridge, that predict labels best that are left out."""
+        known = self.only(self.y >= 0)
+        each = zip(self.summaries, known.x, self.lost, strict=True)
+        found = [known._fit(n_classes, *one) for one in each]
         _, model, beside = found[_clearly_least([loss for loss, *_ in found])]
         return replace(model, neighbors=beside())
+
+    def fit_to_all(self, n_classes: int) -> Summarized:
+        """A step of EM: unlabeled sequences count for each class by their chance to be of it.
+
+        Labels that are known judge weights and ridges; but as each had a say in these chances,
+        the model is to be as sure of the others as that of the labels alone was.
+        """
+        known, others = (mask.nonzero().flatten() for mask in (self.y >= 0, self.y < 0))
+        spare = self.only(others)
+        chance = spare._told(self.fit(n_classes)).exp()
+        place, label = (chance > _LITTLE).nonzero(as_tuple=True)
+        rows = self.only(torch.cat([known, others[place]]))
+        share = torch.cat([torch.ones_like(self.weight[known]), chance[place, label]])
+        y = torch.cat([self.y[known], label])
+        model = replace(rows, y=y, weight=share * rows.weight).fit(n_classes)
+        said = (spare._told(model) / _TEMPERATURES.to(chance)[:, None, None]).log_softmax(2)
+        losses = -torch.einsum("n,nc,tnc->t", spare.weight, chance, said)
+        return model.at(_TEMPERATURES.to(chance)[losses.argmin()])
+
+    def _told(self, model: Summarized) -> Tensor:
+        """(n, C) log p(class), by a model of one of the summaries."""
+        x = next(x for s, x in zip(self.summaries, self.x, strict=True) if s is model.summary)
+        lengths = self.lengths[1:].expand(len(x))
+        return model.by_summary(x, self.seen, self.lacks, lengths).log_softmax(1)
 
     def _fit(
         self, n_classes: int, summary: Summary, x: Tensor, lost: Tensor
@@ -139,7 +192,7 @@ class _Rows:
     def _usual(self, x: Tensor, means: Tensor) -> Tensor:
         """(D,) squared distances of channels, such that few sequences left out are farther off."""
         mass = self.weight.new_zeros(len(means)).index_add_(0, self.y, self.weight)[self.y]
-        kept = mass > self.weight
+        kept = self.judged & (mass > self.weight)
         if not kept.any():
             return torch.full_like(means[0, :, 0], torch.inf)
         x, seen, y, weight = x[kept], self.seen[kept], self.y[kept], self.weight[kept]
@@ -182,7 +235,8 @@ class _Rows:
         for covariance, within in ways if len(x) <= len(same) else ways[:1]:
             inner = covariance if span is None else span.T @ covariance @ span
             moments = places, inner, prior, mass, often
-            left = LeftOut.of(rows, self.y, self.weight, *moments, complete, within)
+            judged = complete & self.judged
+            left = LeftOut.of(rows, self.y, self.weight, *moments, judged, within)
             if left is None:
                 usual = covariance + _USUAL / _RIDGES[-1] * ridges[-1] * same
                 return 0.0, usual, torch.ones_like(prior[0]), lambda: None
