@@ -253,3 +253,14 @@ def test_solvers_that_go_by_minibatches_begin_with_all_rows(monkeypatch):
     X, y = make_blobs(600, centers=4, random_state=0)
     MixtureClassifier(2, density="diag", solver=Own(), calibrate=False, random_state=0).fit(X, y)
     assert seen == [600]
+
+
+@pytest.mark.parametrize("allowed", [0.3, 0.5])
+def test_short_of_time_a_classifier_is_not_surer_than_it_is_right(allowed, clock):
+    """Trials that the clock cut short would say too little of a model that learns for longer."""
+    X, y = make_classification(3_000, 20, n_informative=8, flip_y=0.2, n_classes=3, random_state=0)
+    clock.tick = 1e-3
+    model, messages = fit(MixtureClassifier(max_time=allowed, random_state=0), X[:400], y[:400])
+    assert "not all trained to the end" in messages[0]
+    sure = model.predict_proba(X[400:]).max(1).mean()
+    assert sure - model.score(X[400:], y[400:]) < 0.05

@@ -59,6 +59,8 @@ _CONDITIONAL, _RULES = 0.5, 0.1
 #: that all rows are left where a trial without some of them was the start; each ends where one
 #: lowers the objective by less than this share.
 _GLIMPSE, _REST, _FURTHER, _BESIDE, _LAST = 12, 28, 20, 25, 15
+#: The share of the time that is left in which trials go on that the clock had cut short.
+_LATE = 0.25
 _GAIN = 5e-4
 #: How many times the components of a class a model beside the first has; rows that each needs, at
 #: least and for so many features.
@@ -238,6 +240,11 @@ def choose(
         asks = asks and told.holes_tell
     others = [best.way.informative()] if asks else []
     best = chooser.challenge(best, others, Answers.clearly_beats, "missingness")
+    calibrates = estimator.calibrate and not plan.generative
+    if calibrates and progress.hurried and not all(each.converged for each in best.models):
+        # Models that learn longer than those that were tried are surer of themselves.
+        further = replace(best.way, solver=plan.solver, begin=best.models)
+        chooser.deepen(best, _quick(estimator, further, _REST), _LATE)
     chosen = replace(best.way, solver=plan.solver, begin=())
     saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
     trusts = estimator.missingness == "informative" or (

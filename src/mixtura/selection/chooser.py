@@ -276,14 +276,19 @@ class Chooser(Generic[AnyWay, AnyTrained]):
                 challenger.won, champion = True, challenger
         return champion
 
-    def deepen(self, contender: Contender[AnyWay, AnyTrained], way: AnyWay) -> None:
-        """Let another way, that goes on from where the contender is, take its place, in time."""
-        if not self.in_time():
+    def deepen(
+        self, contender: Contender[AnyWay, AnyTrained], way: AnyWay, share: float | None = None
+    ) -> None:
+        """Let another way, that goes on from where the contender is, take its place, in time.
+
+        Or late, where that may take a share of what is left.
+        """
+        if share is None and not self.in_time():
             return
         tried = range(len(contender.parts))
         contender.restart(way)
         for part in self._parts([way], tried):
-            self._try(contender, part)
+            self._try(contender, part, share=share and share / len(tried))
 
     def runner_up(self, question: str) -> Contender[AnyWay, AnyTrained] | None:
         """The best of those that did not win, where several were compared."""
@@ -328,14 +333,15 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         contender: Contender[AnyWay, AnyTrained],
         numbers: Sequence[int],
         whole: bool = False,
+        share: float | None = None,
     ) -> None:
         """Train on all folds but one, judge that one; for each of these folds.
 
-        `whole`: train on all rows beside.
+        `whole`: train on all rows beside. `share`: of the time that is left, for a fold.
         """
         assert self._engine is not None
         way, seeds = contender.way, [self._seeds[number] for number in numbers]
-        clock = self._progress.part(len(seeds) * self._share)
+        clock = self._progress.part(len(seeds) * (share or self._share))
         own = torch.Generator().manual_seed(seeds[0])
         with one_thread(len(self._engine) * self._engine.n_features):
             if isinstance(way, StackedWay):
