@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import check_grad, minimize
 
 from mixtura import MixtureClassifier
+from mixtura.data.lazy import MappedRows
 from mixtura.data.scaling import Scaling
 from mixtura.densities import DiagonalGaussian, LowRank
 from mixtura.engines import Engine, Punched
@@ -360,6 +361,27 @@ def test_minibatches_in_numpy_are_those_of_autograd(structure, name, holes, gene
         for kept, anew, autograd in zip(*found, strict=True):
             np.testing.assert_allclose(kept, autograd.detach(), 1e-8, 1e-10)
             np.testing.assert_allclose(anew, autograd.detach(), 1e-8, 1e-10)
+
+
+@pytest.mark.parametrize("holes", [False, True], ids=["complete", "holes"])
+def test_minibatches_of_rows_elsewhere_are_those_of_rows_in_memory(holes, generator, monkeypatch):
+    """By NumPy and by autograd."""
+    start, engine = problem(("diag", "covariance"), generator, holes=holes)
+    rows = engine.all_rows()
+    x = rows.x if rows.observed is None else rows.x.where(rows.observed, torch.nan)
+    told = (rows.y.numpy(), rows.weight.numpy())
+    lazy = MappedRows(x.numpy())
+    lazy.has_missing = holes
+    stored = Engine(lazy, *told, scaling=Scaling.identity(4), device=engine.device)
+    assert small_differentiation(start, Conditional(), start.free(), stored, 20, None) is not None
+    some = torch.randperm(len(engine), generator=generator)[:20]
+    found = [losses_and_gradients(start, Conditional(), each, [some]) for each in (engine, stored)]
+    monkeypatch.setattr(adam, "small_differentiation", lambda *given: None)
+    for memory, elsewhere, autograd in zip(
+        *found, losses_and_gradients(start, Conditional(), stored, [some]), strict=True
+    ):
+        np.testing.assert_allclose(elsewhere, memory, 1e-9, 1e-12)
+        np.testing.assert_allclose(elsewhere, autograd.detach(), 1e-8, 1e-10)
 
 
 @pytest.mark.parametrize("kind", ["diag", "low_rank", "full"])

@@ -252,28 +252,23 @@ def make_step(
     model = build({name: leaf.detach() for name, leaf in free.items()})
     small = small_differentiation(model, objective, free, engine, size, prior)
     n_sharing = engine.n_sharing
+    rows_at = engine.batch if n_sharing == 1 else engine.own_batch
+
+    def alone(index: Tensor, scale: float) -> Tensor:
+        return differentiated(rows_at(index), scale) if small is None else small(index, scale)
 
     def shared(index: Tensor) -> Tensor:
         """The mean over n processes of the loss and gradient of their rows, n times."""
-
-        def found(batch: Batch) -> Sums:
-            loss = differentiated(batch, n_sharing * row_share / len(index))
-            blank = {name: torch.zeros_like(leaf) for name, leaf in free.items()}
-            given = {name: leaf.grad for name, leaf in free.items() if leaf.grad is not None}
-            return {**blank, **given, "loss": loss}
-
-        sums = engine.reduced(found(engine.own_batch(index)), found)
+        loss = alone(index, n_sharing * row_share / len(index))
+        blank = {name: torch.zeros_like(leaf) for name, leaf in free.items() if leaf.grad is None}
+        given = {name: leaf.grad for name, leaf in free.items() if leaf.grad is not None}
+        sums = engine.reduced({**blank, **given, "loss": loss}, lambda _: {})
         for name, leaf in free.items():
             leaf.grad = sums[name] / n_sharing
         return sums["loss"] / n_sharing
 
     def step(index: Tensor, learning_rate: float) -> Tensor:
-        if n_sharing > 1:
-            loss = shared(index)
-        elif small is not None:
-            loss = small(index, row_share / len(index))
-        else:
-            loss = differentiated(engine.batch(index), row_share / len(index))
+        loss = shared(index) if n_sharing > 1 else alone(index, row_share / len(index))
         moments.set_rate(learning_rate)
         moments.step()
         return loss

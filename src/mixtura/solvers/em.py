@@ -6,7 +6,7 @@ Where a density has no closed form, gradients raise what the M step would maximi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Generic
 
@@ -191,13 +191,18 @@ def _fused(model: Mixture | MixtureStack, objective: Objective, engine: Engine) 
     plain = engine.uniform and engine.view is None and not engine.may_marginalize
     if not isinstance(model, Mixture) or model.n_classes > 1 or objective != Likelihood():
         return None
-    if not plain or padded > _IN_REGISTERS or torch.version.cuda is None:
-        return None
-    if torch.cuda.get_device_capability(engine.device) < (8, 0) or find_spec("triton") is None:
+    if not plain or padded > _IN_REGISTERS or not _compiles(engine.device):
         return None
     from mixtura.solvers.fused import Fused  # Triton comes with PyTorch for CUDA alone
 
-    return Fused(model, engine.dtype)
+    return Fused(model)
+
+
+@cache
+def _compiles(device: torch.device) -> bool:
+    """Whether Triton is there, and knows the device."""
+    known = torch.version.cuda and torch.cuda.get_device_capability(device) >= (8, 0)
+    return bool(known) and find_spec("triton") is not None
 
 
 def em_update(

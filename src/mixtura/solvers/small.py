@@ -73,7 +73,7 @@ def small_differentiation(
     prior: Penalty | None,
 ) -> Callable[[torch.Tensor, float], torch.Tensor] | None:
     """The loss of minibatches of a size, by their places, rows scaled; free parameters get its
-    gradient.
+    gradient. Of many processes, each has that of its own rows.
 
     None where there is nothing to gain, or densities are of other kinds.
     """
@@ -96,13 +96,15 @@ def small_differentiation(
         assert kind is not None
         return _Gradient(mixture, objective, batch, kind, np.array([total]))
 
-    keeps = engine.view is None and len(engine) <= _KEPT
+    alone = engine.n_sharing == 1
+    keeps = engine.uniform and engine.view is None and len(engine) <= _KEPT
     whole = gradient_of(engine.all_rows()) if keeps else None
+    rows_at = engine.batch if alone else engine.own_batch
 
     @np.errstate(all="ignore")  # as PyTorch: the caller looks at what comes out
     def differentiated(index: torch.Tensor, scale: float) -> torch.Tensor:
         point = np.concatenate([leaf.detach().numpy().ravel() for leaf in leaves])
-        part = gradient_of(engine.batch(index)) if whole is None else whole.some(index.numpy())
+        part = gradient_of(rows_at(index)) if whole is None else whole.some(index.numpy())
         loss, slope = part.weighing(scale * total).at(point[None])
         for leaf, found in zip(leaves, np.split(slope[0], ends), strict=True):
             leaf.grad = torch.from_numpy(found).view_as(leaf)
@@ -175,10 +177,11 @@ def small_log_joint(mixture: Mixture, batch: Batch) -> torch.Tensor | None:
 def _is_small(
     model: Mixture | MixtureStack, engine: Engine, missing: bool, n_rows: int | None = None
 ) -> bool:
+    at_hand = n_rows is not None or engine.uniform  # minibatches are, wherever the others lie
     if n_rows is None:  # all of them: a fit may go on with rows elsewhere, by the same sums
         n_rows = 0 if engine.is_recorded else engine.n_here
     few = 0 < n_rows * model.row_cost(missing) <= _SMALL[missing]
-    return few and engine.uniform and engine.device.type == "cpu" and engine.dtype == torch.float64
+    return few and at_hand and engine.device.type == "cpu" and engine.dtype == torch.float64
 
 
 @dataclass
