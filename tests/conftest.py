@@ -10,8 +10,13 @@ from sklearn.datasets import load_iris, load_wine
 
 import mixtura
 from mixtura import progress
+from mixtura.data import lazy
 from mixtura.densities import full_covariance, low_rank_covariance, patterns
+from mixtura.engines import Engine
 from mixtura.solvers import small
+
+#: Rows of the files, and of their row groups.
+FILES = {"p0": (70, 33), "p1": (1, 1), "p2": (100, 37), "p3": (49, 49)}
 
 torch.set_num_threads(1)  # the tensors are small: a second thread costs more than it gives
 
@@ -115,3 +120,45 @@ def holey_wine(wine, rng):
 def several(iris):
     """A generative model with several components a class, unequal in number."""
     return mixtura.MixtureClassifier([2, 1, 3], objective="likelihood", random_state=0).fit(*iris)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Numbers, text and booleans with holes; labels, of which some are missing, and weights."""
+    pd, rng = pytest.importorskip("pandas"), np.random.default_rng(0)
+    n = sum(rows for rows, _ in FILES.values())
+    y = rng.integers(3, size=n)
+    X = rng.normal(size=(n, 3)) + y[:, None] * [2.0, 0.0, -1.0]
+    X[rng.random(X.shape) < 0.1] = np.nan
+    kind = np.array(["red", "green", "blue"], dtype=object)[(y + rng.integers(2, size=n)) % 3]
+    kind[rng.random(n) < 0.1] = None
+    return pd.DataFrame(
+        {
+            **dict(zip("abc", X.T, strict=True)),
+            "kind": kind,
+            "flag": rng.random(n) < 0.2 + 0.3 * y,
+            "label": np.array(["x", "y", "z"], dtype=object)[y],
+            "weight": rng.integers(1, 4, size=n).astype(float),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def files(frame, tmp_path_factory):
+    """The rows of `frame`, in files and row groups of odd sizes."""
+    pytest.importorskip("pyarrow")
+    folder, start = tmp_path_factory.mktemp("rows"), 0
+    for name, (rows, group) in FILES.items():
+        part = frame[start : start + rows]
+        part.to_parquet(folder / f"{name}.parquet", row_group_size=group, index=False)
+        start += rows
+    return folder
+
+
+@pytest.fixture
+def streaming(monkeypatch):
+    """Less than a quarter of the rows comes into memory for good, and chunks are short."""
+    streamed = pytest.importorskip("mixtura.data.streamed")
+    monkeypatch.setattr(lazy, "_FEW", 250)
+    monkeypatch.setattr(Engine, "most_rows", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr(streamed, "_WINDOW", 400)
