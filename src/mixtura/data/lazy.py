@@ -115,14 +115,6 @@ class LazyRows(ABC):
 
         yield from torch.randperm(len(self), generator=generator).split(size)
 
-    def own_minibatches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """The same, where only rows at hand are read: these in the order in which that is quick."""
-        return self.minibatches(size, generator)
-
-    def at_hand(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of the places (n,) are those of rows at hand, and these rows."""
-        return np.ones(len(index), dtype=bool), self[index]
-
     @abstractmethod
     def _read(self, index: slice | np.ndarray) -> np.ndarray:
         """The rows at these places of the whole."""

@@ -312,7 +312,10 @@ class ShardedRows(LazyRows):
                 yield at, self._local[self._order[at] - self._start]
 
     def own_minibatches(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """In place of the rows of this process others of its rows, where these lie in files."""
+        """The same as `minibatches`, where each process reads its own rows alone.
+
+        In place of these stand others of its rows, where they lie in files.
+        """
         (first, last), local, order = self._here, self._local, self._order
         if not isinstance(local, LazyRows):
             yield from self.minibatches(size, generator)
@@ -332,6 +335,7 @@ class ShardedRows(LazyRows):
         self._own = None
 
     def at_hand(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the places (n,) are those of rows of this process, and these rows."""
         first, last = self._here
         mine = (index >= first) & (index < last)
         if self._own is not None:

@@ -16,6 +16,7 @@ from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, is_memory_mapped
 from mixtura.data.meter import spent_on, waited_for
 from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import AnyBatch
+from mixtura.data.sharded import ShardedRows
 from mixtura.exceptions import InvalidInputError
 
 #: Sums over fewer numbers are not worth to be written down.
@@ -177,7 +178,7 @@ class Table(Generic[AnyBatch]):
 
     def own_batch(self, index: Tensor) -> AnyBatch:
         """Of the rows at `index` those of this process; one that counts for nothing if none is."""
-        assert self._lazy is not None
+        assert isinstance(self._lazy, ShardedRows)
         with spent_on("read"):
             mine, rows = self._lazy.at_hand(index.cpu().numpy())
         if not len(rows):
@@ -229,8 +230,9 @@ class Table(Generic[AnyBatch]):
     def minibatch_indices(self, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         """Positions of all rows in random order, `size` at a time."""
         if self._lazy is not None:
-            shared = self.n_sharing > 1
-            minibatches = self._lazy.own_minibatches if shared else self._lazy.minibatches
+            minibatches = self._lazy.minibatches
+            if self.n_sharing > 1 and isinstance(self._lazy, ShardedRows):
+                minibatches = self._lazy.own_minibatches
             yield from (index.to(self.device) for index in minibatches(size, generator))
             return
         order = torch.randperm(len(self), generator=generator).to(self.device)

@@ -33,7 +33,7 @@ from mixtura.selection.design import lacks_by_design
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
-from mixtura.training.beginnings import CLUSTERS, NAMED
+from mixtura.training.beginnings import CLUSTERS, NAMED, RULES
 from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan, Trained
 
@@ -51,17 +51,17 @@ MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("raw", "li
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
-#: Those of the conditional likelihood, which models beside the first are trained by: in general,
-#: and for rules and curves, that are to tell classes apart far more than to explain rows.
-_CONDITIONAL, _RULES = 0.5, 0.1
+#: That of the conditional likelihood, which models beside the first are trained by, but for rules
+#: and curves.
+_CONDITIONAL = 0.5
 #: Iterations that tell which of several candidates is best, those that are left for it, those that
 #: lead from one trained mixture to another one nearby, those of a model beside the first, and those
 #: that all rows are left where a trial without some of them was the start; each ends where one
 #: lowers the objective by less than this share.
 _GLIMPSE, _REST, _FURTHER, _BESIDE, _LAST = 12, 28, 20, 25, 15
+_GAIN = 5e-4
 #: The share of the time that is left in which trials go on that the clock had cut short.
 _LATE = 0.25
-_GAIN = 5e-4
 #: How many times the components of a class a model beside the first has; rows that each needs, at
 #: least and for so many features.
 _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
@@ -336,7 +336,7 @@ def ways_beside(
             shared = _by_one(way, _pairs(numbers), _SHARED_ROWS)
             way = _by_one(way, _VARIANCES) if wide else shared
         if open_term and (decision.saw_all or not kind.startswith(_POWER)):
-            tradeoff = _RULES if kind == ADDITIVE else _CONDITIONAL
+            tradeoff = RULES if kind == ADDITIVE else _CONDITIONAL
             way = replace(way, term=Conditional(), tradeoff=tradeoff)
         ways.append(_quick(estimator, begin.adapted(way), _BESIDE))
     return ways

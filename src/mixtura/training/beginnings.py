@@ -22,9 +22,12 @@ from mixtura.training.leaves import leaf_start
 if TYPE_CHECKING:
     from mixtura.training.hybrid import Plan
 
-#: Of leaves: variances, imagined rows, share of the likelihood, iterations, and the gain that ends
-#: them. Of kernels: variances by name alone, since widths are learned.
-_LEAF, _LEAF_ROWS, _RULES, _SHARPENING = Diagonal(0.1), 1.0, 0.1, (60, 1e-4)
+#: Share of the likelihood for rules and curves, that are to tell classes apart far more than to
+#: explain rows.
+RULES = 0.1
+#: Of leaves: variances, imagined rows, iterations, and the gain that ends them. Of kernels:
+#: variances by name alone, since widths are learned.
+_LEAF, _IMAGINED, _SHARPENING = Diagonal(0.1), 1.0, (60, 1e-4)
 _KERNEL = Diagonal(0.3)
 
 
@@ -70,9 +73,9 @@ def _by_leaves(
 
 def _with_leaves(way: Plan) -> Plan:
     """By variances of few rows; unlabeled ones would move leaves to where they lie."""
-    recipe = replace(way.recipe, structure=_LEAF, prior_rows=_LEAF_ROWS, informative=False)
+    recipe = replace(way.recipe, structure=_LEAF, prior_rows=_IMAGINED, informative=False)
     weight = None if way.unlabeled_weight is None else 0.0
-    way = replace(way, recipe=recipe, tradeoff=_RULES, unlabeled_weight=weight)
+    way = replace(way, recipe=recipe, tradeoff=RULES, unlabeled_weight=weight)
     return way.limited(*_SHARPENING)
 
 
