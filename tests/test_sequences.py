@@ -1,7 +1,6 @@
 """The classifier of sequences: our own checks of an estimator, hmmlearn, and what it answers."""
 
 import pickle
-import warnings
 
 import numpy as np
 import pytest
@@ -16,27 +15,12 @@ from sequence_checks import (
     toy_sequences,
 )
 from sklearn.base import clone
+from small_sequences import PLAIN, grown, small
 
 from mixtura import SequenceMixtureClassifier
 from mixtura.datasets import make_hmm_sequences
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoDensityError
-from mixtura.sequences import Layout
-from mixtura.solvers import EBW, EM, GROWING, LBFGS, Adam, Boosted
-
-PLAIN = {"early_stopping": False, "calibrate": False, "random_state": 0}
-
-
-def small(method, max_iter=1, solver=LBFGS, **options):
-    """A classifier that is trained in no time."""
-    training = {"init": EM(max_iter), "solver": solver(max_iter)}
-    method = grown(method)
-    return SequenceMixtureClassifier(2, method=method, **training, **PLAIN, **options)
-
-
-def grown(method, n_stages=2):
-    """So many stages, where there are any."""
-    return Boosted(method, n_stages) if method in GROWING else method
-
+from mixtura.solvers import EBW, EM, LBFGS, Adam
 
 THOROUGH = {
     "ml": small("ml", 3),
@@ -296,37 +280,6 @@ def test_structures(density, topology, data):
         assert all((np.diff(path) >= 0).all() for path in model.decode(X))
 
 
-# -- forms of input ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("package", ["pandas", "polars"])
-def test_data_frames(package):
-    """One row a frame, sorted by time on the way; labels one a sequence or one a row."""
-    X, y = toy_sequences()
-    expected = clone(THOROUGH["ml"]).fit(X, y)
-    lengths = [len(sequence) for sequence in X]
-    first, second = np.concatenate(X).T
-    columns = {
-        "who": np.repeat([f"s{place:02d}" for place in range(len(X))], lengths),
-        "when": np.concatenate([np.arange(length) for length in lengths]),
-        "first": first,
-        "second": second,
-        "label": np.repeat(y, lengths),
-    }
-    order = np.argsort(columns["when"], kind="stable")[::-1]
-    order = np.concatenate([order[np.argsort(columns["who"][order], kind="stable")]])
-    frame = pytest.importorskip(package).DataFrame(
-        {name: values[order] for name, values in columns.items()}
-    )
-    rows = frame[["who", "when", "first", "second"]]
-    model = small("ml", 3, layout=Layout(id_column="who", time_column="when"))
-    for labels in (y, frame["label"]):
-        model.fit(rows, labels)
-        np.testing.assert_allclose(
-            model.predict_proba(rows), expected.predict_proba(X), 1e-9, 1e-12
-        )
-
-
 def test_single_precision(data):
     """float32 gives what float64 gives, to single precision."""
     X, y = data
@@ -346,118 +299,6 @@ def test_unlabeled_sequences_are_left_out(data):
     kept = np.flatnonzero(some >= 0)
     expected = clone(THOROUGH["ml"]).fit([X[place] for place in kept], y[kept])
     np.testing.assert_allclose(model.predict_proba(X), expected.predict_proba(X), 1e-9, 1e-12)
-
-
-# -- poor data ---------------------------------------------------------------------------------
-
-TOY, LABELS = toy_sequences()
-
-
-def changed(function):
-    return [function(sequence.copy(), label) for sequence, label in zip(TOY, LABELS, strict=True)]
-
-
-def with_channel(value):
-    def put(sequence, label):
-        sequence[:, 1] = value(label) if callable(value) else value
-        return sequence
-
-    return changed(put)
-
-
-POOR = {
-    "length one": (changed(lambda s, _: s[1:2]), LABELS, None),
-    "missing frames": (
-        changed(lambda s, _: np.vstack([s, np.full((3, 2), np.nan), s])),
-        LABELS,
-        None,
-    ),
-    "missing sequences": ([*TOY, np.full((2, 2), np.nan)], np.append(LABELS, 1), None),
-    "class of missing sequences": (
-        changed(lambda s, label: s * np.nan if label == 2 else s),
-        LABELS,
-        None,
-    ),
-    "missing channel": (with_channel(np.nan), LABELS, "no observed value"),
-    "constant channel": (with_channel(7.0), LABELS, "constant"),
-    "constant in a class": (with_channel(lambda label: float(label)), LABELS, None),
-    "all constant": (changed(lambda s, _: np.ones_like(s)), LABELS, "constant"),
-    "one sequence a class": (TOY[:3], LABELS[:3], None),
-    "one frame a class": ([s[1:2] for s in TOY[:3]], LABELS[:3], "more than the 1 frames"),
-    "a class with one sequence": (TOY[:10] + TOY[11:12], np.append(np.arange(10) % 2, 2), None),
-    "one sequence": (TOY[:1], LABELS[:1], None),
-    "duplicates": ([TOY[label] for label in LABELS], LABELS, None),
-    "huge and tiny": (changed(lambda s, _: s * [1e150, 1e-150]), LABELS, None),
-    "large offset": (changed(lambda s, _: s + 1e8), LABELS, None),
-    "outlier": ([TOY[0] * 1e12, *TOY[1:]], LABELS, None),
-    "float32": (changed(lambda s, _: s.astype(np.float32)), LABELS, None),
-    "integers": (changed(lambda s, _: np.nan_to_num(np.round(s)).astype(int)), LABELS, None),
-}
-
-
-@pytest.mark.parametrize("name", POOR)
-@pytest.mark.parametrize("method", ["conditional", "boosted"])
-def test_poor_data_give_sound_models(method, name):
-    """No NaN anywhere; what cannot be used is named together with the remedy."""
-    X, y, expected = POOR[name]
-    model = SequenceMixtureClassifier(
-        3, method=grown(method), init=EM(1), solver=LBFGS(1), calibrate=False, random_state=0
-    )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(X, y)
-    messages = [str(w.message) for w in caught if w.category is DegenerateDataWarning]
-    assert all("Remedy" in message for message in messages)
-    assert (expected is None) == (not messages)
-    assert expected is None or any(expected in message for message in messages)
-    stray = [str(w.message) for w in caught if w.category is not DegenerateDataWarning]
-    assert not stray, f"stray warnings: {stray}"
-    proba = model.predict_proba(X)
-    assert np.isfinite(proba).all()
-    np.testing.assert_allclose(proba.sum(1), 1.0, 1e-9)
-    assert np.isfinite(model.score_samples(X)).all()
-    for sequences in (model.impute(X), model.sample(3, random_state=0)[0]):
-        assert all(np.isfinite(sequence).all() for sequence in sequences)
-
-
-def test_generative_growth_does_not_begin_with_nothing():
-    """Stages begin with single sequences, some of which are wholly missing."""
-    X, y, _ = POOR["missing sequences"]
-    X = [s * np.nan if number < 4 else s for number, s in enumerate(X)]
-    model = SequenceMixtureClassifier(
-        2, method=grown("boosted_generative"), init=EM(2), calibrate=False, random_state=0
-    )
-    assert np.isfinite(model.fit(X, y).predict_proba(X)).all()
-
-
-@pytest.mark.parametrize("density", ["full", "spherical", "low_rank"])
-@pytest.mark.parametrize("name", ["length one", "all constant", "one frame a class", "outlier"])
-def test_poor_data_with_every_structure(name, density):
-    """Left to right, more states than frames, and no prior that could help."""
-    X, y, _ = POOR[name]
-    model = SequenceMixtureClassifier(
-        4,
-        method="ml",
-        density=density,
-        chain="left_to_right",
-        prior_rows=0,
-        init=EM(3),
-        random_state=0,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DegenerateDataWarning)
-        model.fit(X, y)
-    assert np.isfinite(model.predict_proba(X)).all()
-    assert np.isfinite(model.score_samples(X)).all()
-
-
-def test_ten_thousand_frames():
-    """A long sequence is one among others."""
-    long = np.tile(TOY[7], (10_000 // len(TOY[7]), 1))
-    model = small("ml").fit([*TOY[:6], long], [*LABELS[:6], 1])
-    proba = model.predict_proba([long, TOY[7]])
-    np.testing.assert_allclose(proba.sum(1), 1.0, 1e-9)
-    assert proba[0].argmax() == 1
 
 
 @pytest.mark.parametrize("value", [1e20, -1e100, 1e300])
@@ -504,64 +345,6 @@ def test_callbacks_see_the_course(name, stages, data):
     assert [r["objective"] for r in model.history_] == [r["objective"] for r in seen]
 
 
-# -- data frames, time, memory -----------------------------------------------------------------
-
-
-@pytest.fixture
-def frames():
-    """A long frame of toy sequences, and the labels by id."""
-    pd = pytest.importorskip("pandas")
-    parts = [
-        pd.DataFrame(sequence, columns=["a", "b"]).assign(id=f"s{place}")
-        for place, sequence in enumerate(TOY)
-    ]
-    ids = [f"s{place}" for place in range(len(TOY))]
-    return pd.concat(parts), pd.Series(LABELS, index=ids)
-
-
-ML = small("ml", 3)
-
-
-def test_channels_are_matched_by_name(frames):
-    """Columns may come in another order; what becomes of others is as for tables."""
-    X, y = frames
-    model = clone(ML).fit(X, y)
-    assert model.feature_names_in_.tolist() == ["a", "b"]
-    expected = model.predict_proba(X)
-    assert np.array_equal(model.predict_proba(X[["b", "id", "a"]]), expected)
-    with pytest.raises(InvalidInputError, match=r"unseen at fit time:\n- z\n.*missing:\n- b"):
-        model.predict(X.rename(columns={"b": "z"}))
-
-
-def test_a_channel_that_is_lacking(frames):
-    """It counts as missing, with a warning, as a lost channel of NaN does."""
-    X, y = frames
-    model = clone(ML).fit(X, y)
-    expected = model.predict_proba(X.assign(b=np.nan))
-    with pytest.warns(DegenerateDataWarning, match=r"lacks 1 column\(s\).*\('b'\)") as seen:
-        found = model.predict_proba(X[["id", "a"]])
-    assert len(seen) == 1
-    np.testing.assert_array_equal(found, expected)
-    strict = clone(model).set_params(unexpected="error").fit(X, y)
-    for other in (X[["id", "a"]], X[["b", "id", "a"]], X.assign(c=0.0)):
-        with pytest.raises(InvalidInputError, match="feature names should match"):
-            strict.predict(other)
-    lenient = clone(model).set_params(unexpected="ignore").fit(X, y)
-    with pytest.warns(DegenerateDataWarning, match=r"1 column\(s\).*\('c'\).*ignored"):
-        assert np.array_equal(lenient.predict_proba(X.assign(c=0.0)), model.predict_proba(X))
-
-
-def test_labels_and_weights_go_by_id(frames):
-    """In fit, score and log_margin alike."""
-    X, y = frames
-    weight = y * 0.0 + np.arange(1, len(y) + 1)
-    model = clone(ML).fit(X, y, weight)
-    turned = clone(ML).fit(X, y[::-1], weight[::-1])
-    assert np.array_equal(model.means_, turned.means_)
-    assert model.score(X, y) == model.score(X, y[::-1]) == model.score(TOY, LABELS)
-    assert np.array_equal(model.log_margin(X, y), model.log_margin(X, y[::-1]))
-
-
 def test_pairs_share_the_time(clock):
     """Ten pairs in about the time that was allowed for all."""
     data = make_hmm_sequences(40, length=(20, 30), random_state=0)
@@ -579,18 +362,18 @@ def test_a_channel_that_a_class_lacks_keeps_its_spread():
     X = [rng.normal(size=(30, 2)) * [1.0, 3.0] for _ in range(20)]
     y = np.arange(20) % 2
     holed = [np.where([True, label == 1], x, np.nan) for x, label in zip(X, y, strict=True)]
-    model = clone(ML).set_params(n_states=1).fit(holed, y)
+    model = clone(THOROUGH["ml"]).set_params(n_states=1).fit(holed, y)
     spread = np.sqrt(model.covariances_[:, 0, 1, 1])
     assert 0.5 < spread[0] / spread[1] < 2.0
 
 
 def test_models_do_not_keep_what_they_scored():
     """However much a model has seen, its pickle stays small."""
-    model = clone(ML).fit(TOY, LABELS)
+    model = clone(THOROUGH["ml"]).fit(*toy_sequences())
     before = len(pickle.dumps(model))
     model.score_samples([np.zeros((5_000, 2))])
     with torch.no_grad():
-        model.mixture_.class_log_joint(model._engine(TOY).all_rows())
+        model.mixture_.class_log_joint(model._engine(toy_sequences()[0]).all_rows())
     assert len(pickle.dumps(model)) < 1.5 * before
 
 

@@ -84,6 +84,8 @@ def small_differentiation(
     if not _is_small(mixture, engine, missing, size):
         return None
     row = engine.seen(None).batch(torch.zeros(1).long())
+    if not isinstance(row, Batch):  # a sequence
+        return None
     if missing and row.observed is None:
         row = replace(row, observed=torch.ones_like(row.x, dtype=torch.bool))
     if kind_of(mixture.density, row, spread) is None:
