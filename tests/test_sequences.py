@@ -118,6 +118,18 @@ def test_discriminative_training_knows_when_to_stop(data):
     assert model.score_samples(X).mean() < ml.score_samples(X).mean()
 
 
+def test_starts_from_single_sequences_reach_further():
+    """Classes of two kinds each, which single models near maximum likelihood do not tell."""
+    train, test = (make_hmm_sequences(40, random_state=seed) for seed in (10, 11))
+
+    def error(n_init):
+        init = EM(20, n_init=n_init)
+        model = SequenceMixtureClassifier(2, method="conditional", init=init, **PLAIN)
+        return 1.0 - model.fit(train.data, train.target).score(test.data, test.target)
+
+    assert error(6) < 0.1 < 0.2 < error(1)
+
+
 def test_iterations_may_come_from_numpy():
     """As those of a search do: they are the same number."""
     rows = make_hmm_sequences(10, random_state=0)

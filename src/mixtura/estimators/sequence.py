@@ -91,6 +91,8 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     init : "em", or an `EM`
         Maximum likelihood, which discriminative training starts from:
         `EM(max_iter=100, tol=1e-3, n_init=1)`, where `tol` is the gain in log-likelihood per frame.
+        With `n_init=10`, say, objectives also start nine times from EM on one sequence of each
+        class, and the best end is kept, which may lie far from maximum likelihood.
     early_stopping : bool
         Choose on held-out sequences how many stages there are, or how far discriminative training
         goes.

@@ -45,11 +45,13 @@ class Grown:
     ----------
     shares : of its stages in it, or of their votes.
     prior : that the stages were trained under.
+    loss : at the end of discriminative training.
     """
 
     model: Mixture | Votes
     shares: list[float]
     prior: SpreadPrior | None = None
+    loss: float = math.inf
 
 
 def grow(
@@ -165,7 +167,8 @@ class ChainPlan(Growth):
     ) -> Iterator[Grown]:
         """What there is after every stage, or after every leg of discriminative training.
 
-        Unlabeled sequences are left out.
+        That begins with EM on all sequences and, where `em` asks for several starts, on one of each
+        class; the path that ends best is taken. Unlabeled sequences are left out.
         """
         engine = engine.only(engine.labeled)
         held_out, discriminative = None, isinstance(self.method, Objective) and self.n_classes > 1
@@ -177,8 +180,18 @@ class ChainPlan(Growth):
             return
         first = Grown(learner.fit(engine, generator, progress), [1.0], learner.prior)
         yield first
-        if discriminative and isinstance(self.method, Objective):
-            yield from self._legs(self.method, first, engine, held_out, generator, progress)
+        if not (discriminative and isinstance(self.method, Objective)):
+            return
+        legs = partial(self._legs, self.method, engine, held_out, generator, progress)
+        if self.em.n_init == 1:
+            yield from legs(first)
+            return
+        once, starts = replace(learner, em=replace(learner.em, n_init=1)), [first]
+        for _ in range(1, self.em.n_init):
+            few = once.fit(_one_of_each(engine, generator), generator, progress)
+            starts.append(replace(first, model=few))
+        paths = (list(legs(start)) for start in starts)
+        yield from min(filter(None, paths), key=lambda path: path[-1].loss, default=[])
 
     def _learner(self, engine: Engine, generator: torch.Generator, progress: Progress) -> Learner:
         """What fits a class, or all of them, from scratch; `Chain.sharing` says what they share."""
@@ -215,16 +228,16 @@ class ChainPlan(Growth):
             return
         last = deque(grown, maxlen=1).pop()
         yield last
-        yield from self._legs(Conditional(), last, engine, None, generator, progress)
+        yield from self._legs(Conditional(), engine, None, generator, progress, last)
 
     def _legs(
         self,
         method: Objective,
-        first: Grown,
         engine: Engine,
         held_out: Engine | None,
         generator: torch.Generator,
         progress: Progress,
+        first: Grown,
     ) -> Iterator[Grown]:
         """Legs of training, each twice as long as the one before, while they gain anything."""
         mixture, prior = first.model, first.prior
@@ -247,8 +260,17 @@ class ChainPlan(Growth):
                 prior=prior,
             )
             mixture, gain, loss = result.model, loss - result.objective, result.objective
-            yield replace(first, model=mixture)
+            yield replace(first, model=mixture, loss=loss)
             done, leg = done + leg, 2 * leg
+
+
+def _one_of_each(engine: Engine, generator: torch.Generator) -> Engine:
+    """A random sequence of each class."""
+    order = torch.randperm(len(engine), generator=generator).to(engine.device)
+    chosen = torch.zeros_like(engine.labeled)
+    for label in engine.classes:
+        chosen[order[(engine.y[order] == label).nonzero()[0]]] = True
+    return engine.only(chosen)
 
 
 def _temperature(
