@@ -277,12 +277,21 @@ def _means(
             means.add(block, shapley.in_orders(block, np.arange(len(block.groups))[None]))
         elif len(block.groups) <= most:
             means.add(block, shapley.exact(block))
-    own = [(block, spawn(generator)) for block in many]
-    most, done = min(map(shapley.most_pairs, many), default=0), 0
-    work = sum(len(block.rows) * (len(block.groups) + 1) for block in many) * question.cost
+    if many:
+        _add_random_orders(means, shapley, many, generator, progress)
+    return means
+
+
+def _add_random_orders(
+    means: _Means, shapley: _Shapley, many: list[_Block], seed: torch.Generator, progress: Progress
+) -> None:
+    """Those of blocks with many columns: some pairs of orders at a time, as time allows."""
+    own = [(block, spawn(seed)) for block in many]
+    most, done = min(map(shapley.most_pairs, many)), 0
+    work = sum(len(block.rows) * (len(block.groups) + 1) for block in many) * shapley.question.cost
     long = 2 * _PAIRS * work > _NUMBERS or progress.seconds_left < _ROUND
-    progress.start("random orders", _PAIRS if many else 0)
-    while many and done < _PAIRS:
+    progress.start("random orders", _PAIRS)
+    while done < _PAIRS:
         pace = done / max(progress.seconds, 1e-9)
         wanted = min(max(done, pace * _ROUND), pace * progress.seconds_left, most, _PAIRS - done)
         count = max(1, int(wanted)) if done else min(_FEWEST_PAIRS if long else _PAIRS, most)
@@ -298,4 +307,3 @@ def _means(
                 DegenerateDataWarning,
             )
             break
-    return means

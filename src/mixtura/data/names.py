@@ -68,25 +68,29 @@ def chosen_columns(given: ArrayLike, names: tuple[object, ...] | None, width: in
     """Positions of the columns that the user calls categorical."""
     if given is None or (isinstance(given, str) and given == "from_dtype"):
         return set()
-    listed = np.iterable(given) and not isinstance(given, str | bytes)
-    entries: list[ArrayLike] = list(given) if listed else [given]
-    kinds = {kind_of_type(type(entry)) for entry in entries}
-    where: dict[object, int] = {place: place for place in range(width)}
-    problem = ""
-    if kinds == {"booleans"} and listed:
-        problem = "" if len(entries) == width else "is a mask of another length"
-        entries = np.flatnonzero(entries).tolist()
-    elif kinds == {"text"} and listed:
-        where = {name: place for place, name in enumerate(names or ())}
-    elif not listed or not all(isinstance(entry, Integral) for entry in entries) or len(kinds) > 1:
-        problem, entries = "is not understood", []
-    strange = [entry for entry in entries if entry not in where]
-    if strange and not problem:
-        problem = f"asks for what is not there ({some_of(strange)})"
-    if problem or len(set(entries)) < len(entries):
-        raise InvalidInputError(
-            f"categorical_features={given!r} {problem or 'asks for a column twice'}: X has {width} "
-            f"columns{f', named {some_of(names)}' if names else ' without names'}; pass None, "
+
+    def refused(problem: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"categorical_features={given!r} {problem}: X has {width} columns"
+            f"{f', named {some_of(names)}' if names else ' without names'}; pass None, "
             "'from_dtype', or a list, of positions, of names of columns, or of a bool for each."
         )
+
+    if not np.iterable(given) or isinstance(given, str | bytes):
+        raise refused("is not understood")
+    entries: list[ArrayLike] = list(given)
+    kinds = {kind_of_type(type(entry)) for entry in entries}
+    where: dict[object, int] = {place: place for place in range(width)}
+    if kinds == {"booleans"}:
+        if len(entries) != width:
+            raise refused("is a mask of another length")
+        entries = np.flatnonzero(entries).tolist()
+    elif kinds == {"text"}:
+        where = {name: place for place, name in enumerate(names or ())}
+    elif len(kinds) > 1 or not all(isinstance(entry, Integral) for entry in entries):
+        raise refused("is not understood")
+    if strange := [entry for entry in entries if entry not in where]:
+        raise refused(f"asks for what is not there ({some_of(strange)})")
+    if len(set(entries)) < len(entries):
+        raise refused("asks for a column twice")
     return {where[entry] for entry in entries}

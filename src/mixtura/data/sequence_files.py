@@ -55,6 +55,32 @@ def read_files(
         channels = [name for name in channels if name in known]
     elif time_column is None:
         warn_of_times(channels)
+    _check_channels(channels, reader)
+    parts: list[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]] = []
+    with TemporaryFile() as file:
+        for some, count, frames, told in _whole(reader, channels, id_column, time_column, answers):
+            file.write(np.ascontiguousarray(frames).data)
+            parts.append((some, count, told))
+        file.flush()
+        if not parts:
+            raise InvalidInputError(f"{reader.first} has no sequences: there are no rows.")
+        ids, lengths = (np.concatenate([part[at] for part in parts]) for at in (0, 1))
+        offsets = offsets_of(lengths)
+        shape = int(offsets[-1]), len(channels)
+        mapped = np.asarray(np.memmap(file, np.float64, mode="r", shape=shape))
+    known_ids, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        raise InvalidInputError(
+            f"the rows of {id_column} {known_ids[counts > 1][0]!r} do not stand together: sort the "
+            f"rows by {id_column!r}."
+        )
+    form = Form("long", "pandas", columns=(id_column, time_column))
+    found = Sequences(mapped, offsets, channels, ids, form=form)
+    return found, {name: np.concatenate([part[2][name] for part in parts]) for name in answers}
+
+
+def _check_channels(channels: list[str], reader: Reader) -> None:
+    """There are some, and they hold numbers."""
     if not channels:
         raise InvalidInputError(f"{reader.first} has no channels: all columns are spoken for.")
     wrong = [c for c in channels if kind_of_arrow(reader.types[c], c) == "text"]
@@ -63,33 +89,6 @@ def read_files(
             f"the channels {wrong} hold words, and those of files hold numbers: name the columns "
             "to read, by Source(..., columns=), or pass a data frame."
         )
-    ids, lengths = [], []
-    told: dict[str, list[np.ndarray]] = {name: [] for name in answers}
-    with TemporaryFile() as file:
-        for some, count, frames, answered in _whole(
-            reader, channels, id_column, time_column, answers
-        ):
-            file.write(np.ascontiguousarray(frames).data)
-            ids.append(some)
-            lengths.append(count)
-            for name in answers:
-                told[name].append(answered[name])
-        file.flush()
-        if not ids:
-            raise InvalidInputError(f"{reader.first} has no sequences: there are no rows.")
-        offsets = offsets_of(np.concatenate(lengths))
-        shape = int(offsets[-1]), len(channels)
-        mapped = np.asarray(np.memmap(file, np.float64, mode="r", shape=shape))
-    form = Form("long", "pandas", columns=(id_column, time_column))
-    every = np.concatenate(ids)
-    if len(np.unique(every)) < len(every):
-        values, counts = np.unique(every, return_counts=True)
-        raise InvalidInputError(
-            f"the rows of {id_column} {values[counts > 1][0]!r} do not stand together: sort the "
-            f"rows by {id_column!r}."
-        )
-    found = Sequences(mapped, offsets, channels, every, form=form)
-    return found, {name: np.concatenate(parts) for name, parts in told.items()}
 
 
 def _whole(

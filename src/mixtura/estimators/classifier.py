@@ -317,22 +317,15 @@ class MixtureClassifier(DensityClassifier):
             others = ensemble.trials
             self.marginals_ = (plan.marginals, *(each.way.name for each in others))
             if plan.recipe.informative and not decision.trusts_holes:
-                warn(
-                    "Which entries are missing tells classes apart in these rows. One of the "
-                    f"{len(self.marginals_)} models that are averaged goes by that; the others do "
-                    "not, since rows to come may lack entries for other reasons. Remedy: "
-                    "missingness='informative' if they will lack them for the same reasons, "
-                    "'ignore' if not.",
-                    AmbiguousDataWarning,
-                )
+                _warn_of_holes(len(self.marginals_))
         shown = held_back(decision, others)
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
         reach = self._reach(rows.X, schema, *units)
-        values, lacks = rows.X.values, np.zeros(0)
-        if plan.recipe.informative and isinstance(values, np.ndarray):
+        self.model_ = replace(self.model_, held_back=shown, reach=reach)
+        if plan.recipe.informative and isinstance(values := rows.X.values, np.ndarray):
             lacks = rows.weight @ np.isnan(values) / rows.weight.sum()
-        self.model_ = replace(self.model_, held_back=shown, reach=reach, lacks=lacks)
+            self.model_ = replace(self.model_, lacks=lacks)
         self.choice_ = decision.choice
         self.__dict__.pop("drift_", None)  # of an earlier stream
         if not beside:
@@ -405,3 +398,14 @@ class MixtureClassifier(DensityClassifier):
         self.class_count_ = step.class_count
         self.drift_ = [*getattr(self, "drift_", ()), step.drift]
         return self
+
+
+def _warn_of_holes(n_models: int) -> None:
+    """Where missing entries tell classes apart, and one of so many models goes by that."""
+    warn(
+        f"Which entries are missing tells classes apart in these rows. One of the {n_models} "
+        "models that are averaged goes by that; the others do not, since rows to come may lack "
+        "entries for other reasons. Remedy: missingness='informative' if they will lack them for "
+        "the same reasons, 'ignore' if not.",
+        AmbiguousDataWarning,
+    )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data.batch import Batch
+from mixtura.data.given import Parameters
 from mixtura.densities import Statistics
 from mixtura.densities.base import add_statistics
 from mixtura.engines import Engine, Prepared
@@ -81,25 +82,7 @@ class LBFGS(Solver):
     ) -> FitResult[AnyModel]:
         progress.start("L-BFGS", self.max_iter)
         packed, best = Packed(model.free(), model.n_problems), Best(model, objective, held_out)
-        sums: Callable[[Free], Free] = partial(
-            traced_sums, model, objective=objective, engine=engine, prior=prior
-        )
-        small, near = None, None
-        if isinstance(model, Mixture | MixtureStack) and isinstance(prior, SpreadPrior | NoneType):
-            small = small_function(model, objective, engine, prior)
-            if model.density.explicit:
-                near = None if small else Near.of(model, objective, engine)
-                sums = partial(
-                    explicit_sums, model, objective=objective, engine=engine, prior=prior, near=near
-                )
-        elif (
-            isinstance(model, ReadOut)
-            and model.explicit
-            and isinstance(prior, NetworkPrior)
-            and (isinstance(engine.view, Prepared) or not engine.may_have_missing)
-        ):
-            sums = partial(read_out_sums, model, objective=objective, engine=engine, prior=prior)
-        function = small or packed.mean(sums, model.total_weight(engine.y, engine.weight))
+        function, near = _function(model, objective, engine, prior, packed)
         search = Minimization(function, packed.pack(model.free()), self.max_iter, self.tol)
         while not search.settled.all():
             taken = search.advance()
@@ -122,6 +105,32 @@ class LBFGS(Solver):
         if held_out is None and iteration:
             found = model.from_free(packed.unpack(search.point))
         return FitResult(found, float(losses.mean()), max(1, iteration), settled, losses=losses)
+
+
+def _function(
+    model: Model, objective: Objective, engine: Engine, prior: Penalty | None, packed: Packed
+) -> tuple[Function, Near | None]:
+    """What is minimized; and what knows which components matter to rows, where that is asked.
+
+    In NumPy where rows are few, by derivatives of our own where there are some.
+    """
+    given: Parameters = {"objective": objective, "engine": engine, "prior": prior}
+    sums: Callable[[Free], Free] = partial(traced_sums, model, **given)
+    near = None
+    if isinstance(model, Mixture | MixtureStack) and isinstance(prior, SpreadPrior | NoneType):
+        if small := small_function(model, objective, engine, prior):
+            return small, None
+        if model.density.explicit:
+            near = Near.of(model, objective, engine)
+            sums = partial(explicit_sums, model, near=near, **given)
+    elif (
+        isinstance(model, ReadOut)
+        and model.explicit
+        and isinstance(prior, NetworkPrior)
+        and (isinstance(engine.view, Prepared) or not engine.may_have_missing)
+    ):
+        sums = partial(read_out_sums, model, **given)
+    return packed.mean(sums, model.total_weight(engine.y, engine.weight)), near
 
 
 @torch.no_grad()
