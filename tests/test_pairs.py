@@ -45,7 +45,7 @@ def found_in(X, y, weight=None):
     found = crossed(units, X, y, weight, LEVELS)
     if found is None:
         return []
-    return sorted(set(zip(*(each.column.tolist() for each in found.crossed), strict=True)))
+    return sorted(set(zip(*found.factors.column[found.products].tolist(), strict=True)))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_products_are_those_of_their_factors():
     knots = {0: np.array([-1.0, 0.0, 1.0]), 2: np.array([0.0, 1.0])}
     factors = Indicators.learn(X, np.ones(50), LEVELS, knots, fewest=2)
     alone = Indicators.learn(X, np.ones(50), LEVELS)
-    found = alone.times([(0, 2), (0, 3)], factors).apply(X)
+    found = alone.crossed([(0, 2), (0, 3)], factors).apply(X)
     np.testing.assert_array_equal(found[:, : len(alone.column)], alone.apply(X))
     hats = [np.interp(X[:, 0], [-1.0, 0.0, 1.0], corner) for corner in ([1, 0, 0], [0, 0, 1])]
     hats = [np.where(np.isnan(X[:, 0]), np.nan, hat) for hat in hats]

@@ -154,7 +154,7 @@ class ClassQuestion(Question[Fitted]):
         mixture = mixture if engine.device.type == "cpu" else mixture.to(engine.device)
         kept = torch.from_numpy(subsets.columns(rows.values.shape[1])).to(engine.device)
         kept = kept if origin is None else spread(kept, origin)
-        if origin is not None and origin[0] != origin[1]:  # products are of two columns' groups
+        if origin is not None and len(set(origin)) > 1:  # products are of several columns' groups
             joint = class_log_joints_of(mixture, batch.to(torch.float64), kept)
         else:
             subsets = subsets if origin is None else subsets.spread(origin[0])

@@ -38,7 +38,7 @@ class Batch:
     absent : (n, D) what the rows came without: 1 for absent, 0 for present, -1 for no telling.
         None: all that is not observed is absent. Holes that are punched into a row are none of its
         own.
-    origin : (D,) the user's two columns that each comes from, where several may come from one: its
+    origin : (D,) the user's columns that each comes from, where several may come from one: its
         indicators are missing together. None: each is a column of the user's.
     """
 
@@ -153,9 +153,17 @@ class Batch:
 
 
 def spread(shown: Tensor, origin: Origin) -> Tensor:
-    """(n, D) bool, of what comes from the user's columns: whether both are shown in (n, C)."""
-    first, second = (shown[:, index_of(each, shown.device)] for each in origin)
-    return first & second
+    """(n, D) bool, of what comes from the user's columns: whether all are shown in (n, C)."""
+    return (~shown).float() @ _sources(origin, shown.shape[1], shown.device) == 0.0
+
+
+@lru_cache(maxsize=16)
+def _sources(origin: Origin, n_columns: int, device: torch.device) -> Tensor:
+    """(C, D) whether each of the user's columns is one that a number comes from."""
+    found = torch.zeros(n_columns, len(origin[0]), device=device)
+    for each in origin:
+        found[list(each), range(len(each))] = 1.0
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-#: The user's two columns that each number comes from, (P,) twice: the same one but for products.
-Origin = tuple[tuple[int, ...], tuple[int, ...]]
+#: The user's columns that each number comes from, (P,) once per factor of products, at least once:
+#: of what is no product, the same one.
+Origin = tuple[tuple[int, ...], ...]
 
 #: Categories of a column that have an indicator, at most; rarer ones are all one.
 _MOST_INDICATORS = 20
@@ -43,7 +44,8 @@ class Indicators:
     frequent : (D,) the category of each column that all indicators zero stand for, of several the
         most frequent one; -1 for numbers.
     n_columns : how many columns there are.
-    crossed : two of as many indicators each, if any: their products come after the others.
+    factors : what products are of, if there are some.
+    products : (d, R) the factors of each; they come after the others.
     """
 
     column: np.ndarray
@@ -52,7 +54,8 @@ class Indicators:
     fall: np.ndarray
     frequent: np.ndarray
     n_columns: int
-    crossed: tuple[Indicators, ...] = ()
+    factors: Indicators | None = None
+    products: np.ndarray = field(default_factory=lambda: np.zeros((1, 0), dtype=np.int64))
 
     @classmethod
     def learn(
@@ -104,33 +107,35 @@ class Indicators:
     @cached_property
     def origin(self) -> Origin:
         """Where all numbers come from; each batch of rows asks for it."""
-        own, sides = self.column.tolist(), [each.column.tolist() for each in self.crossed]
-        first, second = sides or ([], [])
-        return (*own, *first), (*own, *second)
+        own = self.column.tolist()
+        if self.factors is None:
+            return (tuple(own),)
+        return tuple((*own, *each) for each in self.factors.column[self.products].tolist())
 
-    def times(self, pairs: Sequence[tuple[int, int]], factors: Indicators) -> Self:
+    def crossed(self, pairs: Sequence[tuple[int, int]], factors: Indicators) -> Self:
         """These, and all products of the factors of the two columns of each pair."""
         fades = ~factors.itself
         grids = [
             np.meshgrid(*(np.flatnonzero(fades & (factors.column == each)) for each in pair))
             for pair in pairs
         ]
-        sides = (np.concatenate([grid[side].ravel() for grid in grids]) for side in (0, 1))
-        return replace(self, crossed=tuple(factors._at(places) for places in sides))
+        sides = [np.concatenate([grid[side].ravel() for grid in grids]) for side in (0, 1)]
+        return self.times(factors, np.stack(sides))
 
-    def _at(self, places: np.ndarray) -> Indicators:
-        column, knot, rise, fall = (
-            each[places] for each in (self.column, self.knot, self.rise, self.fall)
-        )
-        return Indicators(column, knot, rise, fall, self.frequent, self.n_columns)
+    def times(self, factors: Indicators, products: np.ndarray) -> Self:
+        """These, and products (d, R) of the factors."""
+        return replace(self, factors=factors, products=products)
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """(n, P) numbers; the indicators of what is missing are missing."""
         found = self._alone(values)
-        if not self.crossed:
+        if self.factors is None:
             return found
-        first, second = (each.apply(values) for each in self.crossed)
-        return np.concatenate([found, first * second], 1)
+        factors = np.ascontiguousarray(self.factors._alone(values).T)
+        products = factors[self.products[0]]
+        for each in self.products[1:]:
+            products *= factors[each]
+        return np.concatenate([found, products.T], 1)
 
     def _alone(self, values: np.ndarray) -> np.ndarray:
         found = values[:, self.column]

@@ -91,7 +91,7 @@ class Scaling:
             np.where(numbers, *each)
             for each in ((self.location[column], 0.0), (self.scale[column], UNIT))
         )
-        products = len(indicators.origin[0]) - len(column)
+        products = indicators.products.shape[1]
         location, scale = (
             np.append(own, np.full(products, unit))
             for own, unit in ((location, 0.0), (scale, UNIT))
@@ -100,7 +100,7 @@ class Scaling:
 
     @property
     def origin(self) -> Origin | None:
-        """(D,) the user's two columns that each comes from; None if each is one itself."""
+        """(D,) the user's columns that each comes from; None if each is one itself."""
         return None if self.indicators is None else self.indicators.origin
 
     @classmethod

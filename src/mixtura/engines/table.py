@@ -23,6 +23,8 @@ from mixtura.exceptions import InvalidInputError
 _WORTH = 2**20
 #: Numbers of a table up to which chunks are kept, with what follows from them.
 _KEPT = 2**22
+#: Rows that are put into other units at a time.
+_MOVED_ROWS = 4_096
 
 
 class Table(Generic[AnyBatch]):
@@ -308,14 +310,17 @@ class Table(Generic[AnyBatch]):
         part = copy(self)
         part.scaling = scaling
         if self._lazy is None:
-            values = scaling.moved(self._x.double().cpu().numpy(), self.scaling)
-            x = torch.from_numpy(values).clamp(-self._farthest, self._farthest).to(self._x)
+            x = self._x.new_empty(len(self._x), len(scaling.scale))
+            for start in range(0, len(x), _MOVED_ROWS):  # of one row there may be many numbers
+                rows = slice(start, start + _MOVED_ROWS)
+                values = scaling.moved(self._x[rows].double().cpu().numpy(), self.scaling)
+                x[rows] = torch.from_numpy(values).clamp(-self._farthest, self._farthest)
             if scaling.origin is not None:
                 first = index_of(scaling.origin[0], self.device)
                 observed, absent = self._observed, self._absent
                 part._observed = None if observed is None else spread(observed, scaling.origin)
                 part._absent = None if absent is None else absent[:, first]
-            part._x = x if part._observed is None else x.masked_fill(~part._observed, 0.0)
+            part._x = x if part._observed is None else x.masked_fill_(~part._observed, 0.0)
         return part
 
     def cast(self, dtype: torch.dtype) -> Self:

@@ -25,7 +25,8 @@ from mixtura.selection.chooser import MOST_COMPARED, Contender
 from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
 from mixtura.selection.pairs import crossed
-from mixtura.training.beginnings import KERNELS, LEAVES, NAMED
+from mixtura.selection.rules import ruled
+from mixtura.training.beginnings import KERNELS, LEAVES, NAMED, RULES
 from mixtura.training.hybrid import Plan, Trained
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ _CURVE_ROWS, _TIME = 20_000, 0.2
 #: How many indicators there may be, and knots of a column of numbers, as far as these allow;
 #: labeled rows from which a curve per column is worth a try.
 _MOST_COLUMNS, _ENOUGH = 300, 400
-_KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1)}
+_KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1), RULES.units: range(16, 3, -1)}
 #: Iterations, and the gain that ends them, after which leaves are compared with the first model;
-#: rows that they learn from, at most.
-_GLIMPSE, _LEAF_ROWS = (12, 1e-3), 20_000
+#: rows that trees learn from, at most.
+_GLIMPSE, _TREE_ROWS = (12, 1e-3), 20_000
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, and
 #: after how many it goes on only if it has so much say; the gain that ends them, and rows that each
 #: looks at, at most; and rows that models are asked about together, so that all see the same holes.
@@ -79,6 +80,8 @@ def _indicated(engine: Engine, kind: str) -> Scaling:
     found = Indicators.learn(own.invert(values), weight, own.levels, knots)
     if kind == ADDITIVE:
         found = crossed(own.with_indicators(found), *told, own.levels) or found
+    if kind == RULES.units:
+        found = ruled(found, *told, own.levels)
     return own.with_indicators(found)
 
 
@@ -97,6 +100,8 @@ def kinds_for(engine: Engine) -> list[str]:
     kinds = [*kinds, INDICATORS] if some or _n_knots(engine, INDICATORS) else kinds
     enough = float(engine.weight[engine.labeled].sum()) >= _ENOUGH  # weights count rows
     kinds = [*kinds, ADDITIVE] if enough and _n_knots(engine, ADDITIVE) else kinds
+    many = engine.total_weight > MOST_COMPARED and _n_indicators(engine, 0) <= _MOST_COLUMNS
+    kinds = [*kinds, RULES.name] if many else kinds
     few = len(engine) <= _LARGE and engine.n_features <= _MOST_COLUMNS
     kinds = [*kinds, LEAVES.name] if few else kinds
     return [*kinds, KERNELS.name] if len(engine) <= MOST_COMPARED else kinds
@@ -156,6 +161,10 @@ def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:
 
 
 def _tried(decision: Decision, way: Plan) -> Trial:
+    if way.beginning is RULES:  # found when it is trained: held-out labels must not help
+        entered = decision.chooser.enter(way, "marginals")
+        entered.won = not decision.saw_all
+        return entered
     scaling = curved(decision.every, way.marginals)
     if way.marginals in _KNOTS:
         way = by_indicators(way, len(scaling.location))
@@ -200,20 +209,22 @@ def _trained(
 ) -> Trained:
     """A model of the rows, or of some, from the latest or one of the trial on, if there is one.
 
-    It takes `count` iterations where their number is left to us. Leaves are those of another tree:
-    of more rows, it has more of them.
+    It takes `count` iterations where their number is left to us. Leaves and rules are those of
+    other trees: of more rows, these have more of them.
     """
     way = replace(trial.way, solver=decision.plan.solver)
     plan, begin = from_trial(estimator, way, trial)
-    leaves = not way.beginning.alike
-    limited = estimator.solver == "auto" and begin is None and not leaves
+    trees = not way.beginning.alike
+    limited = estimator.solver == "auto" and begin is None and not trees
     if latest is not None and (latest.converged or not limited):
         return latest
-    if leaves:
-        plan, rows, begin = replace(trial.way, begin=()), rows.sample(_LEAF_ROWS, generator), None
+    if trees:
+        plan, rows, begin = replace(trial.way, begin=()), rows.sample(_TREE_ROWS, generator), None
     elif limited:
         plan, rows = plan.limited(count, _GAIN), rows.sample(_LARGE, generator)
         begin = latest or next(iter(trial.models), None)
+    if way.beginning is RULES:
+        trial.scaling = curved(rows, way.marginals)
     engine = rows.under(trial.scaling)
     return plan.train(engine, generator, progress.part(_TIME), previous=begin)
 
@@ -268,10 +279,12 @@ class Ensemble:
         learn from those that the first one was shown, and all are asked about those that it was
         not: after a few iterations, to see who is worth further ones, and at the end.
         """
-        answers = [decision.held_out, *(each.held_out() for each in others)]
-        say, heard = Say.of(answers, decision.trusts_holes).heard(others)
-
         unseen = None if decision.saw_all else first.held_out
+        tried = [each for each in others if each.parts]
+        answers = [decision.held_out, *(each.held_out() for each in tried)]
+        say, heard = Say.of(answers, decision.trusts_holes).heard(tried)
+        if unseen is not None:
+            heard += [each for each in others if not each.parts]
 
         def learn(trial: Trial, count: int, latest: Trained | None = None) -> Trained:
             given = estimator, decision, first.shown, spawn(generator), progress

@@ -318,7 +318,7 @@ class MixtureClassifier(DensityClassifier):
             self.marginals_ = (plan.marginals, *(each.way.name for each in others))
             if plan.recipe.informative and not decision.trusts_holes:
                 _warn_of_holes(len(self.marginals_))
-        shown = held_back(decision, others)
+        shown = held_back(decision, trained.held_out, others)
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
         reach = self._reach(rows.X, schema, *units)

@@ -23,6 +23,7 @@ from mixtura.estimators.classifying import EVEN
 from mixtura.estimators.rows import Rows, class_prior
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.fitted import working_type
+from mixtura.models.held_back import held_back_of
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import OBJECTIVES, Conditional, Likelihood, Margin, Objective
@@ -33,7 +34,7 @@ from mixtura.selection.design import lacks_by_design
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
-from mixtura.training.beginnings import CLUSTERS, NAMED, RULES
+from mixtura.training.beginnings import CLUSTERS, NAMED, TELLING
 from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan, Trained
 
@@ -283,9 +284,12 @@ def _student(plan: Plan) -> Student:
 
 
 def held_back(
-    decision: Decision, beside: Sequence[Contender[Plan, Trained]] = ()
+    decision: Decision, unseen: Engine | None, beside: Sequence[Contender[Plan, Trained]] = ()
 ) -> HeldBack | None:
-    """Rows of the comparison, with the models that were tried without them; None if none was."""
+    """Rows that no model has seen, if there are such ones; or else those of the comparison, with
+    the models that were tried without them; None if none was."""
+    if unseen is not None and not decision.saw_all:
+        return held_back_of(unseen, unseen.labeled.long().cpu() - 1, [()])
     models = zip(*(trial.models for trial in (decision.trial, *beside)), strict=False)
     return decision.chooser.held_back([[each.model for each in fold] for fold in models])
 
@@ -336,7 +340,7 @@ def ways_beside(
             shared = _by_one(way, _pairs(numbers), _SHARED_ROWS)
             way = _by_one(way, _VARIANCES) if wide else shared
         if open_term and (decision.saw_all or not kind.startswith(_POWER)):
-            tradeoff = RULES if kind == ADDITIVE else _CONDITIONAL
+            tradeoff = TELLING if kind == ADDITIVE else _CONDITIONAL
             way = replace(way, term=Conditional(), tradeoff=tradeoff)
         ways.append(_quick(estimator, begin.adapted(way), _BESIDE))
     return ways

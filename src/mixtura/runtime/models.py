@@ -276,8 +276,7 @@ class Fitted:
         x = _within(scaling.moved(batch.x, self.scaling), FARTHEST)
         if scaling.origin is None:
             return Batch(x * batch.seen, batch.observed, batch.absent)
-        first, second = (batch.seen[:, each] for each in scaling.origin)
-        seen = first & second
+        seen = np.logical_and.reduce([batch.seen[:, each] for each in scaling.origin])
         return Batch(x * seen, None if batch.observed is None else seen)
 
     def log_density(self, rows: Matrix) -> np.ndarray:

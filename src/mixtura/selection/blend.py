@@ -54,7 +54,7 @@ class Say:
     def heard(self, others: Sequence[Other]) -> tuple[Self, list[Other]]:
         """Without those that have none, but for one; `others` are all but the first."""
         weights = self.weights[1:]
-        kept = [True, *(weights >= min(_LITTLE, weights.max()))]
+        kept = [True, *(weights >= min(_LITTLE, weights.max(initial=0.0)))]
         weights, own = self.weights[kept], [*compress(self.own, kept)]
         say = type(self)(weights / weights.sum(), own, self.average)
         return say, [*compress(others, kept[1:])]

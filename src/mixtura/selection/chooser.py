@@ -218,7 +218,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         `whole` is False where nobody will ask for that one. It has won if time allowed for all, and
         if it is nowhere behind another one that it is to stand beside.
         """
-        contender, folds, behind = self._enter(way, question), self._decisive(), False
+        contender, folds, behind = self.enter(way, question), self._decisive(), False
         for part in self._parts([way], folds):
             if behind or not self.in_time():
                 break
@@ -240,7 +240,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         Once enough rows have been judged, it ends. Folds that cost little more than one are
         trained together, and all rows are one of them, if `whole` asks for that.
         """
-        left = [self._enter(way, question) for way in ways]
+        left = [self.enter(way, question) for way in ways]
         for part in self._parts(ways, self._decisive()):
             if not self.in_time():
                 break
@@ -263,7 +263,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
     ) -> Contender[AnyWay, AnyTrained]:
         """The champion, or the way that beats it on the folds that it was tried on."""
         for way in ways:
-            challenger = self._enter(way, question)
+            challenger = self.enter(way, question)
             for part in self._parts([way], range(len(champion.parts))):
                 behind = part[0] == _GLIMPSE and challenger.loss() >= champion.loss(_GLIMPSE)
                 if behind or not self.in_time():
@@ -313,7 +313,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
             for each in self._entered
         ]
 
-    def _enter(self, way: AnyWay, question: str) -> Contender[AnyWay, AnyTrained]:
+    def enter(self, way: AnyWay, question: str) -> Contender[AnyWay, AnyTrained]:
         contender: Contender[AnyWay, AnyTrained] = Contender(way, self._scaling, question)
         self._entered.append(contender)
         return contender

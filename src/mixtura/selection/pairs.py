@@ -50,7 +50,7 @@ def crossed(
         if 0 < size <= room:
             pairs.append((one, other))
             room -= size
-    return scaling.indicators.times(pairs, factors) if pairs else None
+    return scaling.indicators.crossed(pairs, factors) if pairs else None
 
 
 def _left(numbers: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -18,17 +18,18 @@ from mixtura.solvers import FitResult
 from mixtura.training.groups import NOTHING, Folds, Groups, fit_groups
 from mixtura.training.kernels import Kernels
 from mixtura.training.leaves import leaf_start
+from mixtura.training.slopes import by_slopes
 
 if TYPE_CHECKING:
     from mixtura.training.hybrid import Plan
 
 #: Share of the likelihood for rules and curves, that are to tell classes apart far more than to
 #: explain rows.
-RULES = 0.1
+TELLING = 0.1
 #: Of leaves: variances, imagined rows, iterations, and the gain that ends them. Of kernels:
 #: variances by name alone, since widths are learned.
 _LEAF, _IMAGINED, _SHARPENING = Diagonal(0.1), 1.0, (60, 1e-4)
-_KERNEL = Diagonal(0.3)
+_KERNEL, _SLOPED = Diagonal(0.3), Diagonal(1.0)
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def _with_leaves(way: Plan) -> Plan:
     """By variances of few rows; unlabeled ones would move leaves to where they lie."""
     recipe = replace(way.recipe, structure=_LEAF, prior_rows=_IMAGINED, informative=False)
     weight = None if way.unlabeled_weight is None else 0.0
-    way = replace(way, recipe=recipe, tradeoff=RULES, unlabeled_weight=weight)
+    way = replace(way, recipe=recipe, tradeoff=TELLING, unlabeled_weight=weight)
     return way.limited(*_SHARPENING)
 
 
@@ -95,11 +96,26 @@ def _with_kernels(way: Plan) -> Plan:
     return replace(way, recipe=replace(way.recipe, structure=_KERNEL, informative=False))
 
 
+def _by_slopes(
+    plan: Plan, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
+) -> list[FitResult[Mixture]]:
+    shown = (folds.shown(engine, trial) for trial in range(len(folds.held_out)))
+    models = (by_slopes(each, plan.log_prior) for each in shown)
+    return [FitResult(each, math.nan, 0, True) for each in models]
+
+
+def _with_slopes(way: Plan) -> Plan:
+    return replace(way, recipe=replace(way.recipe, structure=_SLOPED, informative=False))
+
+
 _POWER, _RANKS = KINDS
 CLUSTERS = Beginning(_by_clusters)
 _FREE = ("components", "objective", "solver", "holes")
 LEAVES = Beginning(_by_leaves, "leaves", _RANKS, _FREE, alike=False, adapted=_with_leaves)
 _KNOWN = ("components", "trial")
 KERNELS = Beginning(_by_rows, "kernels", _POWER, _KNOWN, ready=True, adapted=_with_kernels)
+RULES = Beginning(
+    _by_slopes, "rules", "rules", _FREE, alike=False, ready=True, adapted=_with_slopes
+)
 #: Those that models are named after.
-NAMED = {each.name: each for each in (LEAVES, KERNELS)}
+NAMED = {each.name: each for each in (LEAVES, KERNELS, RULES)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import singledispatch
+from functools import partial, reduce, singledispatch
 from itertools import pairwise
 
 import numpy as np
@@ -144,17 +144,18 @@ def _indicators(g: Graph, indicators: Indicators, values: str) -> str:
     slopes = g("Mul", off, indicators.rise), g("Mul", off, -indicators.fall)
     told = g("Min", g("Max", g("Add", g("Min", *slopes), 1.0), 0.0), 1.0)
     alone = g("Where", indicators.itself, found, told)
-    if not indicators.crossed:
+    if indicators.factors is None:
         return alone
-    products = g("Mul", *(_indicators(g, each, values) for each in indicators.crossed))
-    return g("Concat", alone, products, axis=1)
+    factors = _indicators(g, indicators.factors, values)
+    sides = (g("Gather", factors, each, axis=1) for each in indicators.products)
+    return g("Concat", alone, reduce(partial(g, "Mul"), sides), axis=1)
 
 
 def _own_proba(g: Graph, model: Fitted, values: str, holes: str, missing: str) -> str:
     """(n, C) what one model says of values (n, D), some of them holes."""
     if (indicators := model.scaling.indicators) is not None:
-        first, second = (g("Gather", holes, [*each], axis=1) for each in indicators.origin)
-        values, holes = _indicators(g, indicators, values), g("Or", first, second)
+        lost = (g("Gather", holes, [*each], axis=1) for each in indicators.origin)
+        values, holes = _indicators(g, indicators, values), reduce(partial(g, "Or"), lost)
     lacks = g.cast(holes)
     x = g("Where", holes, 0.0, _scaled(g, model.scaling, values))
     x = g("Min", g("Max", x, -FARTHEST), FARTHEST)

@@ -1,0 +1,261 @@
+"""Rules that boosted trees find, the models that are linear in them, and what these answer."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+from math import factorial
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit, log_softmax, softmax
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+
+from mixtura import MixtureClassifier, load, runtime
+from mixtura.data.indicators import Indicators
+from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
+from mixtura.engines import Punched, engine_of
+from mixtura.estimators import blending
+from mixtura.selection import rules
+from mixtura.selection.rules import ruled
+from mixtura.training import slopes
+
+LEVELS = np.array([0, 0, 2, 3, 0])
+
+
+def table(n, seed=0):
+    """Numbers, categories of two and of three kinds, and noise; three columns tell together."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 5))
+    X[:, 2], X[:, 3] = rng.integers(2, size=n), rng.integers(3, size=n)
+    side = np.sign(X[:, 0]) * np.sign(X[:, 1] - 0.5) * (2.0 * X[:, 2] - 1.0)
+    score = 3.0 * side + (X[:, 3] == 2.0)
+    return X, (rng.random(n) < expit(score)).astype(int)
+
+
+def found_in(X, y, levels=LEVELS, weight=None):
+    weight = np.ones(len(X)) if weight is None else weight
+    return ruled(Indicators.learn(X, weight, levels), X, y, weight, levels)
+
+
+def in_columns(x, y, weight=None, holes=None):
+    """An engine of rows as they are."""
+    n, width = x.shape
+    weight = np.ones(n) if weight is None else weight
+    x = x if holes is None else np.where(holes, np.nan, x)
+    return engine_of(Matrix(x), y, weight, Scaling.identity(width), "cpu")
+
+
+def with_holes(n):
+    X, y = table(n)
+    return np.where(np.random.default_rng(3).random(X.shape) < 0.05, np.nan, X), y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return MixtureClassifier(random_state=0, categorical_features=[2, 3]).fit(*with_holes(4200))
+
+
+def by_rules(model):
+    return model.model_.blend.members[model.marginals_.index("rules") - 1]
+
+
+def test_sums_of_rules_are_what_trees_say(monkeypatch):
+    """All that boosted trees of numbers say of their rows is linear in their leaves."""
+    monkeypatch.setattr(rules, "_TREES", 20)
+    X, y = table(900)
+    X = X.round(1)[:, [0, 1, 4]]  # values that thresholds lie between
+    levels = np.zeros(3, dtype=int)
+    found = found_in(X, y, levels).apply(X)[:, 3:]
+    assert set(np.unique(found)) == {0.0, 1.0}
+    trees = HistGradientBoostingClassifier(
+        max_leaf_nodes=16, max_depth=6, max_iter=20, early_stopping=False
+    ).fit(X, y)
+    said = trees.decision_function(X)
+    design = np.column_stack([found, np.ones(len(X))])
+    left = said - design @ np.linalg.lstsq(design, said, rcond=None)[0]
+    assert np.abs(left).max() < 1e-8 < said.std()
+
+
+def test_rules_are_products_of_conditions():
+    X, y = table(1500)
+    X[::7, 0], X[::9, 3] = np.nan, np.nan
+    X[:, 4] = np.nan  # nothing is known of it
+    found = found_in(X, y)
+    factors, values = found.factors, found.apply(X)[:, len(found.column) :]
+    assert values.shape[1] == found.products.shape[1] > 100
+    for place in range(0, values.shape[1], 17):
+        wanted = np.ones(len(X))
+        for each in found.products[:, place]:
+            own, knot = X[:, factors.column[each]], factors.knot[each]
+            if factors.rise[each] == factors.fall[each] == 0.0:
+                met = np.ones(len(X), dtype=bool)
+            elif LEVELS[factors.column[each]]:
+                met = own == knot
+            else:
+                met = own >= knot if factors.fall[each] == 0.0 else own <= knot
+            wanted = wanted * np.where(np.isnan(own), np.nan, met)
+        np.testing.assert_allclose(values[:, place], wanted, atol=1e-12)
+    assert {2, 3} <= set(factors.column.tolist())
+    chosen = factors.knot[(factors.column == 2) & (factors.rise > 0.0)]
+    assert set(chosen) == {0.0, 1.0}  # what is not of one of two kinds is of the other
+
+
+def test_between_values_of_rows_conditions_fade():
+    X = np.repeat([[0.0], [1.0]], 50, axis=0)
+    found = found_in(X, X[:, 0].astype(int), np.array([0]))
+    between = found.apply(np.array([[-3.0], [0.25], [0.5], [9.0]]))[:, 1:]
+    assert between[0].tolist() in ([1.0, 0.0], [0.0, 1.0])
+    np.testing.assert_array_equal(between[3], 1.0 - between[0])
+    assert between[2].tolist() == [0.5, 0.5]
+    assert sorted(between[1].tolist()) == [0.25, 0.75]
+
+
+def test_no_rules_without_classes_or_conditions():
+    X, y = table(300)
+    for labels in (np.zeros(300, dtype=int), np.full(300, -1)):
+        assert found_in(X, labels).factors is None
+    assert found_in(np.ones_like(X), y).factors is None
+    assert found_in(X, y, weight=np.zeros(300)).factors is None
+
+
+def test_units_of_weights_do_not_matter():
+    X, y = table(600)
+    weight = np.random.default_rng(1).integers(1, 4, size=600).astype(float)
+    one, other = (found_in(X, y, weight=each) for each in (weight, 1e3 * weight))
+    np.testing.assert_array_equal(one.products, other.products)
+    np.testing.assert_array_equal(one.factors.knot, other.factors.knot)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_slopes_are_those_of_logistic_regression(n_classes, monkeypatch):
+    """Of complete rows; of two classes, each has half of the slope."""
+    monkeypatch.setattr(slopes, "_TOL", 1e-14)
+    monkeypatch.setattr(slopes, "_ITERATIONS", 5000)
+    monkeypatch.setattr(slopes, "_TOGETHER", 1e6)
+    rng = np.random.default_rng(0)
+    x = (rng.random((400, 6)) < 0.3).astype(float)
+    y = (x[:, 0] + x[:, 1] * (n_classes - 2) + (rng.random(400) < 0.3)).astype(int) % n_classes
+    weight = rng.integers(1, 4, size=400).astype(float)
+    prior = torch.full((n_classes,), 1.0 / n_classes).double().log()
+    model = slopes.by_slopes(in_columns(x, y, weight), prior)
+    strength = slopes._APART * (2.0 if n_classes == 2 else 1.0)
+    wanted = LogisticRegression(C=strength, tol=1e-12, max_iter=10_000).fit(x, y, weight)
+    joint = model.class_log_joint(in_columns(x, y).all_rows()).numpy()
+    np.testing.assert_allclose(softmax(joint, axis=1), wanted.predict_proba(x), atol=2e-4)
+
+
+def test_slopes_of_rows_with_holes_are_the_best(monkeypatch):
+    """By a plain search for means, whose objective is written down here."""
+    monkeypatch.setattr(slopes, "_TOL", 1e-14)
+    monkeypatch.setattr(slopes, "_ITERATIONS", 5000)
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(60, 3)), rng.integers(3, size=60)
+    x[np.arange(60), y] += 1.0
+    holes = rng.random(x.shape) < 0.3
+    prior = np.log([0.5, 0.3, 0.2])
+    seen, center = ~holes, np.where(holes, 0.0, x).sum(0) / (~holes).sum(0)
+
+    def loss(free):
+        slope, moved = free[:9].reshape(3, 3), free[9:]
+        off = x[:, None] - (center + moved + slope)
+        score = prior - 0.5 * (off**2 * seen[:, None]).sum(2)
+        held = 0.5 * ((slope**2).sum() / slopes._APART + (moved**2).sum() / slopes._TOGETHER)
+        return held - log_softmax(score, axis=1)[np.arange(60), y].sum()
+
+    wanted = minimize(loss, np.zeros(12), method="BFGS", options={"gtol": 1e-8}).x
+    model = slopes.by_slopes(in_columns(x, y, holes=holes), torch.from_numpy(prior))
+    mean = center + wanted[9:] + wanted[:9].reshape(3, 3)
+    np.testing.assert_allclose(model.density.mean.numpy(), mean, atol=1e-4)
+    np.testing.assert_allclose(model.log_prior.numpy(), prior)
+
+
+def test_models_of_many_rows_know_rules(fitted):
+    """Three columns tell together what no pair of them tells."""
+    X, y = table(3000, 9)
+    trees = HistGradientBoostingClassifier(random_state=0).fit(*with_holes(4200))
+    ours, theirs = (log_loss(y, each.predict_proba(X)) for each in (fitted, trees))
+    assert "rules" in fitted.marginals_
+    assert ours < theirs < 0.6 * np.log(2.0)
+
+
+def test_rows_that_weigh_rules_are_not_shown_to_trees(monkeypatch):
+    """Labels that are noise give rules nothing to say, however well they know their own rows."""
+    asked = []
+    own = blending.ruled
+    monkeypatch.setattr(
+        blending, "ruled", lambda *given: asked.append(len(given[1])) or own(*given)
+    )
+    X, _ = table(4200)
+    y = np.random.default_rng(5).integers(2, size=len(X))
+    model = MixtureClassifier(random_state=0, categorical_features=[2, 3]).fit(X, y)
+    assert 0 < max(asked) < 4200
+    P = model.predict_proba(table(2000, 6)[0])
+    assert np.abs(P - 0.5).max() < 0.12
+
+
+def test_rules_are_lost_with_any_of_their_columns(fitted):
+    engine = fitted.model_.engine(fitted._rows(table(40)[0]), "cpu")
+    scaling = by_rules(fitted).scaling
+    plain, derived = (
+        each.seen(Punched(0.4, torch.Generator().manual_seed(1))).all_rows()
+        for each in (engine, engine.under(scaling))
+    )
+    wanted = torch.stack([plain.observed[:, list(each)] for each in scaling.origin]).all(0)
+    assert torch.equal(wanted, derived.observed)
+    assert torch.equal(plain.missing_share(), derived.missing_share())
+
+
+def test_values_of_columns_are_those_of_masked_rows(fitted):
+    """Shapley's by their definition, over all orders in which columns may be told."""
+    row = table(1, 7)[0][0]
+    subsets = [*product([False, True], repeat=5)]
+    value = dict(
+        zip(
+            subsets,
+            fitted.predict_proba(np.where(subsets, row, np.nan))[:, 1],
+            strict=True,
+        )
+    )
+    wanted = np.zeros(5)
+    for order in permutations(range(5)):
+        for place, column in enumerate(order):
+            before, after = (
+                tuple(each in order[:many] for each in range(5)) for many in (place, place + 1)
+            )
+            wanted[column] += (value[after] - value[before]) / factorial(5)
+    np.testing.assert_allclose(fitted.explain(row[None]).values[0][:, 1], wanted, atol=1e-12)
+
+
+def test_files_and_graphs_answer_the_same(fitted, tmp_path):
+    X = table(60, 5)[0]
+    X = np.where(np.random.default_rng(0).random(X.shape) < 0.3, np.nan, X)
+    wanted = fitted.predict_proba(X)
+    np.testing.assert_allclose(fitted.predict_proba(X.astype(np.float32)), wanted, atol=1e-5)
+    nothing = fitted.predict_proba(np.full((1, 5), np.nan))[0]
+    np.testing.assert_allclose(nothing, fitted.class_prior_, rtol=1e-9)
+    path = tmp_path / "model.safetensors"
+    fitted.save(path)
+    np.testing.assert_array_equal(load(path).predict_proba(X), wanted)
+    np.testing.assert_allclose(runtime.load(path).predict_proba(X), wanted, atol=1e-12)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    fitted.export(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    found = session.run(["probabilities"], {"X": X})[0]
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
+
+
+def test_sets_of_many_rows_cover_what_they_promise(fitted):
+    """By rows that no model has seen, with the models themselves."""
+    X, y = table(4000, 11)
+    for holes in (0.0, 0.3):
+        rows = X.copy()
+        rows[:, 0] = np.where(holes, np.nan, rows[:, 0])
+        covered = fitted.predict_set(rows, coverage=0.9)[np.arange(len(y)), y]
+        assert 0.86 < covered.mean() < 0.95
+    assert fitted.model_.held_back.models == ((),)
