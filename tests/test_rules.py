@@ -58,7 +58,7 @@ def with_holes(n):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return MixtureClassifier(random_state=0, categorical_features=[2, 3]).fit(*with_holes(4200))
+    return MixtureClassifier(random_state=0, categorical_features=[2, 3]).fit(*with_holes(3600))
 
 
 def by_rules(model):
@@ -67,7 +67,7 @@ def by_rules(model):
 
 def test_sums_of_rules_are_what_trees_say(monkeypatch):
     """All that boosted trees of numbers say of their rows is linear in their leaves."""
-    monkeypatch.setattr(rules, "_TREES", 20)
+    monkeypatch.setattr(rules, "_TREES", (20, 20))
     X, y = table(900)
     X = X.round(1)[:, [0, 1, 4]]  # values that thresholds lie between
     levels = np.zeros(3, dtype=int)
@@ -178,7 +178,7 @@ def test_slopes_of_rows_with_holes_are_the_best(monkeypatch):
 def test_models_of_many_rows_know_rules(fitted):
     """Three columns tell together what no pair of them tells."""
     X, y = table(3000, 9)
-    trees = HistGradientBoostingClassifier(random_state=0).fit(*with_holes(4200))
+    trees = HistGradientBoostingClassifier(random_state=0).fit(*with_holes(3600))
     ours, theirs = (log_loss(y, each.predict_proba(X)) for each in (fitted, trees))
     assert "rules" in fitted.marginals_
     assert ours < theirs < 0.6 * np.log(2.0)
@@ -260,3 +260,25 @@ def test_sets_of_many_rows_cover_what_they_promise(fitted):
         covered = fitted.predict_set(rows, coverage=0.9)[np.arange(len(y)), y]
         assert 0.86 < covered.mean() < 0.95
     assert fitted.model_.held_back.models == ((),)
+
+
+def test_models_of_fewer_rows_are_compared_by_rules_of_other_rows(tmp_path):
+    """Each fold has rules of its own, which sets go by, too, here and in files."""
+    X, y = table(900)
+    model = MixtureClassifier(random_state=0, categorical_features=[2, 3]).fit(X, y)
+    assert "rules" in model.marginals_
+    noise = np.random.default_rng(5).integers(2, size=900)
+    nothing = MixtureClassifier(random_state=0, categorical_features=[2, 3]).fit(X, noise)
+    fresh, truth = table(3000, 12)
+    assert np.abs(nothing.predict_proba(fresh) - 0.5).max() < 0.2
+    kept, place = model.model_.held_back, model.marginals_.index("rules") - 1
+    own = [fold[place] for fold in kept.units]
+    assert all(each.indicators.factors is not None for each in own)
+    assert [fold[place - 1] for fold in kept.units] == [None] * len(own)
+    fresh[:, 4] = np.nan
+    sets = model.predict_set(fresh, coverage=0.9)
+    assert 0.86 < sets[np.arange(3000), truth].mean() < 0.95
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    for other in (load(path), runtime.load(path)):
+        np.testing.assert_array_equal(other.predict_set(fresh[:50], coverage=0.9), sets[:50])

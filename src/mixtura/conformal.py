@@ -17,6 +17,7 @@ import numpy as np
 
 from mixtura.data.given import ArrayLike
 from mixtura.data.matrix import Matrix
+from mixtura.data.scaling import Scaling
 
 #: Held-back rows that have all that the row at hand has; if they are fewer, the others join them.
 _ENOUGH = 100
@@ -42,6 +43,8 @@ class HeldBack:
     models : for each fold the mixtures, or the network, of the rows of the others, in place of that
         of the fitted model and those that are averaged with it; none where the model itself has
         seen none of the rows. Empty where a step of EM without the rows of a fold tells them.
+    units : for each fold those of the models that are averaged with the first, where they are other
+        ones than of the fitted model; None elsewhere.
     total_weight, prior : of such a step: weight of all rows of training; imagined rows and their
         spread.
     """
@@ -51,6 +54,7 @@ class HeldBack:
     weight: np.ndarray
     fold: np.ndarray
     models: tuple[tuple[ArrayLike, ...], ...] = ((),)
+    units: tuple[tuple[Scaling | None, ...], ...] = ()
     total_weight: float = 0.0
     prior: tuple[float, ArrayLike] | None = None
 
@@ -148,17 +152,19 @@ def _masked(
         mine = np.flatnonzero(held_back.fold == number)
         masked = np.where(patterns[:, None], held_back.values[mine], np.nan)
         truth = np.concatenate([held_back.y[mine]] * len(patterns))
-        own = score(_by(fitted, models), Matrix(masked.reshape(-1, masked.shape[2])), truth)
+        units = held_back.units[number] if held_back.units else ()
+        own = score(_by(fitted, models, units), Matrix(masked.reshape(-1, masked.shape[2])), truth)
         found[:, mine] = own.reshape(len(patterns), *held_back.y[mine].shape)
     return found
 
 
-def _by(fitted: AnyFitted, models: Sequence[object]) -> AnyFitted:
+def _by(fitted: AnyFitted, models: Sequence[object], units: Sequence[Scaling | None]) -> AnyFitted:
     """The fitted model with others in place of its own and of those averaged with it, if any."""
     if not models:
         return fitted
     (first, *others), blend = models, fitted.blend  # type: ignore[attr-defined]
     if blend is not None:
-        members = zip(blend.members, others, strict=True)
-        blend = replace(blend, members=tuple(replace(each, model=own) for each, own in members))
+        members = zip(blend.members, others, units or [None] * len(others), strict=True)
+        found = (replace(m, model=own, scaling=unit or m.scaling) for m, own, unit in members)
+        blend = replace(blend, members=tuple(found))
     return replace(fitted, model=first, blend=blend)  # type: ignore[type-var]

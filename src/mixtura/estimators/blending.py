@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,7 +101,7 @@ def kinds_for(engine: Engine) -> list[str]:
     kinds = [*kinds, INDICATORS] if some or _n_knots(engine, INDICATORS) else kinds
     enough = float(engine.weight[engine.labeled].sum()) >= _ENOUGH  # weights count rows
     kinds = [*kinds, ADDITIVE] if enough and _n_knots(engine, ADDITIVE) else kinds
-    many = engine.total_weight > MOST_COMPARED and _n_indicators(engine, 0) <= _MOST_COLUMNS
+    many = enough and _n_indicators(engine, 0) <= _MOST_COLUMNS
     kinds = [*kinds, RULES.name] if many else kinds
     few = len(engine) <= _LARGE and engine.n_features <= _MOST_COLUMNS
     kinds = [*kinds, LEAVES.name] if few else kinds
@@ -162,8 +163,11 @@ def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:
 
 def _tried(decision: Decision, way: Plan) -> Trial:
     if way.beginning is RULES:  # found when it is trained: held-out labels must not help
+        if decision.saw_all:
+            found = partial(curved, kind=way.marginals)
+            return decision.chooser.try_found(way, found, "marginals")
         entered = decision.chooser.enter(way, "marginals")
-        entered.won = not decision.saw_all
+        entered.won = decision.plan.solver.held_out_share > 0.0
         return entered
     scaling = curved(decision.every, way.marginals)
     if way.marginals in _KNOTS:
@@ -280,11 +284,11 @@ class Ensemble:
         not: after a few iterations, to see who is worth further ones, and at the end.
         """
         unseen = None if decision.saw_all else first.held_out
-        tried = [each for each in others if each.parts]
+        later = [each for each in others if unseen is not None and each.way.beginning is RULES]
+        tried = [each for each in others if each not in later]
         answers = [decision.held_out, *(each.held_out() for each in tried)]
         say, heard = Say.of(answers, decision.trusts_holes).heard(tried)
-        if unseen is not None:
-            heard += [each for each in others if not each.parts]
+        heard += later
 
         def learn(trial: Trial, count: int, latest: Trained | None = None) -> Trained:
             given = estimator, decision, first.shown, spawn(generator), progress

@@ -104,10 +104,10 @@ class MixtureClassifier(DensityClassifier):
         the normal scores of smoothed ranks. "+atoms" gives values that many rows share, such as
         zeros, a probability of their own per component. "auto" averages the class
         probabilities of the first three, of a model of indicators, of one with a component per row
-        ("kernels") where rows are not many, or one that goes by the rules of boosted trees
-        ("rules") where they are, and of one that began with the leaves of a tree ("leaves") where
-        that helps, where no density is named; all other answers are those of the first, "linear"
-        model.
+        ("kernels") where rows are not many, of one that goes by the rules of boosted trees
+        ("rules") where they are not few, and of one that began with the leaves of a tree ("leaves")
+        where that helps, where no density is named; all other answers are those of the first,
+        "linear" model.
     calibrate : bool
         Make probabilities honest by what the models of a comparison say of held-out rows, whole
         and with holes; the density is left alone. The likelihood objective needs none.

@@ -17,6 +17,7 @@ import torch
 from mixtura.conformal import HeldBack
 from mixtura.data.atoms import SUFFIX
 from mixtura.data.curves import KINDS
+from mixtura.data.scaling import Scaling
 from mixtura.densities import DENSITIES, Auto, Diagonal, Full, LowRank, Structure, Student
 from mixtura.engines import Engine
 from mixtura.estimators.classifying import EVEN
@@ -291,7 +292,12 @@ def held_back(
     if unseen is not None and not decision.saw_all:
         return held_back_of(unseen, unseen.labeled.long().cpu() - 1, [()])
     models = zip(*(trial.models for trial in (decision.trial, *beside)), strict=False)
-    return decision.chooser.held_back([[each.model for each in fold] for fold in models])
+    found = decision.chooser.held_back([[each.model for each in fold] for fold in models])
+    if found is None or not any(trial.units for trial in beside):
+        return found
+    none: list[Scaling | None] = [None] * len(found.models)
+    units = (trial.units or none for trial in beside)
+    return replace(found, units=tuple(zip(*units, strict=False)))
 
 
 def ways_beside(

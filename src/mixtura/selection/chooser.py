@@ -79,8 +79,9 @@ Judge = Callable[[AnyTrained, Engine, torch.Generator], HeldOut]
 class Contender(Generic[AnyWay, AnyTrained]):
     """A way to train, and what its models make of held-out rows, fold by fold, stage by stage.
 
-    `scaling` has the units of the rows; `models` are those of the last stage, one per fold; `whole`
-    is one of all rows, where it was trained beside them.
+    `scaling` has the units of the rows; `models` are those of the last stage, one per fold, and
+    `units` theirs, where each has its own; `whole` is one of all rows, where it was trained beside
+    them.
     """
 
     way: AnyWay
@@ -88,6 +89,7 @@ class Contender(Generic[AnyWay, AnyTrained]):
     question: str = ""
     won: bool = False
     models: list[AnyTrained] = field(default_factory=list)
+    units: list[Scaling] = field(default_factory=list)
     whole: AnyTrained | None = None
     parts: list[list[HeldOut]] = field(default_factory=list)
     _pooled: dict[tuple[int, int], HeldOut] = field(default_factory=dict)
@@ -225,6 +227,20 @@ class Chooser(Generic[AnyWay, AnyTrained]):
             self._try(contender, part, whole=whole and len(part) == len(folds))
             behind = beside is not None and contender.loss() > beside.loss(len(contender.parts))
         contender.won = len(contender.parts) == len(folds) and not behind
+        return contender
+
+    def try_found(
+        self, way: AnyWay, units: Callable[[Engine], Scaling], question: str = ""
+    ) -> Contender[AnyWay, AnyTrained]:
+        """A way whose units are found with labels: those of each fold, from all other rows."""
+        contender, folds = self.enter(way, question), self._decisive()
+        for number in folds:
+            if self._engine is None or not self.in_time():
+                break
+            other = self.under(units(self._engine.only(self._number != number)))
+            contender.units.append(other._scaling)
+            other._try(contender, [number])
+        contender.won = len(contender.parts) == len(folds)
         return contender
 
     def _decisive(self) -> range:

@@ -10,8 +10,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from mixtura.data.indicators import Indicators, quantile_knots
 
-#: Leaves per tree, and how many conditions lead to one, at most; trees in all, and rules.
-_LEAVES, _DEPTH, _TREES, _MOST = 16, 6, 150, 2_000
+#: Leaves per tree, and how many conditions lead to one, at most; trees of all classes together, the
+#: fewest and the most, and rows for each; rules at most.
+_LEAVES, _DEPTH, _TREES, _ROWS_PER_TREE, _MOST = 16, 6, (50, 150), 20, 2_000
 #: Numbers of a column that rules may begin or end at.
 _EDGES = 254
 
@@ -65,10 +66,11 @@ def ruled(
         return own
     rows = np.column_stack([each.shown(values[:, each.column]) for each in asked])
     kinds = len(classes) if len(classes) > 2 else 1
+    count = int(np.clip(len(y) / _ROWS_PER_TREE, *_TREES))
     trees = HistGradientBoostingClassifier(
         max_leaf_nodes=_LEAVES,
         max_depth=_DEPTH,
-        max_iter=max(_TREES // kinds, 1),
+        max_iter=max(count // kinds, 1),
         early_stopping=False,
         max_bins=_EDGES + 1,
         random_state=0,
