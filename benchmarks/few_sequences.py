@@ -8,7 +8,7 @@ processor, and skips those that the file has. Sets are those of `benchmarks.sequ
 400 training and 300 test sequences. "unlabeled": five labels per class, or a tenth of them (two at
 least), with and without the other sequences. "sharing": 2, 5 or 10 sequences per class and
 `Chain(sharing=...)`, of hidden Markov models alone and of the default. "methods": what "auto" may
-choose, and what it does; at most 200 training sequences. "boosting": settings of `Boosted`.
+choose, and what it does, "boosting": settings of `Boosted`; at most 100 training sequences.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETS = (
     *("Characters (100)", "Four hidden Markov models", "Pickup gesture"),
 )
 BOOSTED = ("Spoken digits", "Japanese Vowels", "Synthetic control", "Auslan, ten signs")
-TRAIN, COMPARED, TEST = 400, 200, 300
+TRAIN, COMPARED, TEST = 400, 100, 300
 LABELS: dict[str, Callable[[int], int]] = {
     "5 per class": lambda n: 5,
     "10 %": lambda n: max(2, round(0.1 * n)),
@@ -69,10 +69,10 @@ MODELS: dict[str, dict[str, Model]] = {
         "conditional": _model(method="conditional"),
     },
     "boosting": {
-        "as it is": _model(6, method=Boosted()),
-        "strongest rival": _model(6, method=Boosted(rivals="strongest")),
-        "trained together": _model(6, method=Boosted(together=True)),
-        "both": _model(6, method=Boosted(rivals="strongest", together=True)),
+        "as it is": _model(6, method=Boosted(n_stages=4)),
+        "strongest rival": _model(6, method=Boosted(n_stages=4, rivals="strongest")),
+        "trained together": _model(6, method=Boosted(n_stages=4, together=True)),
+        "both": _model(6, method=Boosted(n_stages=4, rivals="strongest", together=True)),
     },
 }
 KNOWN = {"unlabeled": ("5 per class", "10 %"), "sharing": [k for k in LABELS if "seq" in k]}

@@ -126,7 +126,8 @@ def test_kernels_and_shares_are_those_of_plain_loops(dilation):
 
 def test_principal_components_are_uncorrelated_and_ordered():
     batch = sequence_engine(np.random.default_rng(0).normal(size=(30, 24, 2))).all_rows()
-    learned = Summary.learn(batch)
+    learned, found, _ = Summary.learn(batch)
+    assert_allclose(learned(batch)[0], found, atol=1e-6)
     together = learned(batch)[0].chunk(len(learned.parts()), 2)
     for part, x in zip(learned.parts(), together, strict=True):
         assert_allclose(part(batch)[0], x, atol=1e-6)

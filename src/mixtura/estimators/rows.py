@@ -211,7 +211,7 @@ def labeled_alone(codes: np.ndarray) -> np.ndarray:
         warn(
             f"{int((~known).sum())} unlabeled row(s) are left out: this model cannot learn from "
             "them. Remedy: drop them; of rows MixtureClassifier learns, of sequences "
-            "SequenceDensity.",
+            "SequenceMixtureClassifier with summaries (representation='both'), or SequenceDensity.",
             DegenerateDataWarning,
         )
     return known

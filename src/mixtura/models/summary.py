@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, pad
@@ -67,10 +68,13 @@ class Summary:
     levels: tuple[int, ...] = ()
 
     @classmethod
-    def learn(cls, batch: SequenceBatch, levels: tuple[int, ...] = ()) -> Summary:
+    def learn(
+        cls, batch: SequenceBatch, levels: tuple[int, ...] = ()
+    ) -> tuple[Summary, Tensor, Tensor]:
         """What the sequences of a batch differ in, by each weight of the numbers beside shares.
 
-        The components of all weights stand side by side: `parts` takes them apart.
+        The components of all weights stand side by side: `parts` takes them apart. Returns the
+        summary, and what it gives for these sequences.
         """
         batch = batch.with_indicators(levels)
         lengths = batch.packing.lengths.double()
@@ -93,7 +97,8 @@ class Summary:
             found = _principal((shown * weight).movedim(1, 0).double(), most)
             directions.append(found.float() * weight[:, None])
         side_by_side = torch.cat(directions, 2)
-        return cls(length, dilations, thresholds, curves, side_by_side, levels)
+        summary = cls(length, dilations, thresholds, curves, side_by_side, levels)
+        return summary, torch.einsum("ndp,dpr->ndr", shown, side_by_side).double(), seen
 
     def parts(self) -> list[Summary]:
         """One summary per weight, of what `learn` found."""
@@ -118,10 +123,14 @@ class Summary:
             directions=self.directions.to(device),
         )
 
-    def __call__(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-        """(n, D, r) numbers, zero for channels with nothing observed; (n, D) which have some."""
+    def __call__(self, batch: SequenceBatch, first: int = 0) -> tuple[Tensor, Tensor]:
+        """(n, D, r) numbers, zero for channels with nothing observed; (n, D) which have some.
+
+        Of the sequences from the `first` on.
+        """
         values, seen = resample(batch.with_indicators(self.levels), self.length)
-        lengths, parts = batch.packing.lengths.double(), []
+        values, seen, parts = values[first:], seen[first:], []
+        lengths = batch.packing.lengths[first:].double()
         for numbers in _numbers(values, lengths, self.dilations, self.thresholds):
             shown = _scores(numbers, self.curves)
             parts.append(torch.einsum("ndp,dpr->ndr", shown, self.directions))
@@ -203,7 +212,7 @@ def _outputs(values: Tensor, dilation: int) -> Tensor:
 def _thresholds(values: Tensor, dilation: int, count: int) -> Tensor:
     """(B, D, 84) quantiles of the outputs of some sequences, so many per kernel."""
     step = -(-values.numel() * len(_KERNELS) // _SORTED)
-    outputs = _outputs(values[::step], dilation).permute(1, 2, 0, 3).flatten(2).sort().values
+    outputs = _in_order(_outputs(values[::step], dilation).permute(1, 2, 0, 3).flatten(2))
     share = torch.arange(1, count * len(_KERNELS) + 1, dtype=torch.float64) * _GOLDEN % 1.0
     place = (share * (outputs.shape[2] - 1)).long().view(-1, count).to(values.device)
     return outputs.gather(2, place.expand(values.shape[1], -1, -1)).permute(2, 0, 1)
@@ -234,6 +243,13 @@ def _statistics(values: Tensor) -> Tensor:
     return torch.cat(found, 2)
 
 
+def _in_order(values: Tensor) -> Tensor:
+    """Sorted along the last axis; on a CPU NumPy takes a fraction of PyTorch's time."""
+    if values.device.type != "cpu":
+        return values.sort().values
+    return torch.from_numpy(np.sort(values.numpy()))
+
+
 def _of_parts(values: Tensor, halvings: int) -> Tensor:
     """(n, D, q) mean, deviation and quantiles of the parts of channels, and of halves of parts."""
     length, found = values.shape[2], []
@@ -241,9 +257,9 @@ def _of_parts(values: Tensor, halvings: int) -> Tensor:
         size = -(-length // count)
         start = torch.linspace(0, length - size, count, device=values.device).round().long()
         parts = values[..., start[:, None] + torch.arange(size, device=values.device)]
-        ordered = parts.sort().values
+        ordered, mean = _in_order(parts), parts.mean(-1, keepdim=True)
         places = [round(share * (size - 1)) for share in _QUANTILES]
-        spread = parts.std(-1, correction=0, keepdim=True)
-        whole = torch.cat([parts.mean(-1, keepdim=True), spread, ordered[..., places]], -1)
+        spread = (parts - mean).square().mean(-1, keepdim=True).sqrt()
+        whole = torch.cat([mean, spread, ordered[..., places]], -1)
         found.append(whole.flatten(2))
     return torch.cat(found, 2)

@@ -101,13 +101,11 @@ class _Rows:
     @classmethod
     def of(cls, engine: Engine, generator: torch.Generator) -> _Rows:
         some = engine.subsample(_LEARNED, generator)
-        summary = Summary.learn(some.all_rows(), engine.levels)
-        punched = some.seen(Punched(_LOST, generator)).all_rows()
-        both, there = summary(punched)
-        lost = (both[len(some) :] - both[: len(some)]) * there[len(some) :, :, None]
+        summary, x, seen = Summary.learn(some.all_rows(), engine.levels)
+        copies, there = summary(some.seen(Punched(_LOST, generator)).all_rows(), len(some))
+        lost = (copies - x) * there[..., None]
         lost = lost[lost.flatten(1).any(1)]
-        lacks = some.all_rows().lost_frames()
-        parts = [(both[: len(some)], there[: len(some)], lacks)]
+        parts = [(x, seen, some.all_rows().lost_frames())]
         if some is not engine:
             chunks = engine.chunks(engine.most_rows["cpu"])
             parts = [(*summary(batch), batch.lost_frames()) for batch in chunks]
