@@ -64,12 +64,11 @@ class Indicators:
         weight: np.ndarray,
         levels: np.ndarray,
         knots: Mapping[int, np.ndarray] | None = None,
-        fewest: int = 3,
     ) -> Self:
         """Of codes and numbers (n, D), with so many categories (D,) per column, 0 for numbers.
 
         How frequent categories are goes by the weights (n,) of rows. Columns of numbers may have
-        increasing `knots`; with less than the fewest they are the numbers themselves.
+        increasing `knots`; with less than three they are the numbers themselves.
         """
         counts = [np.zeros(level) for level in levels]
         for at, rows in chunks_of(values, SCAN_ROWS) if any(levels) else ():
@@ -82,7 +81,7 @@ class Indicators:
         for place, parts in enumerate(zip(*shared(values, counts), strict=True)):
             count = np.sum(parts, axis=0)
             if not len(count):
-                table += [(place, *each) for each in _faded((knots or {}).get(place, ()), fewest)]
+                table += [(place, *each) for each in _faded((knots or {}).get(place, ()))]
                 continue
             ranked = np.argsort(-count, kind="stable")[: 1 + _MOST_INDICATORS]
             rare = int((count > 0).sum() > len(ranked))  # the last stands for them, not the first
@@ -111,16 +110,6 @@ class Indicators:
         if self.factors is None:
             return (tuple(own),)
         return tuple((*own, *each) for each in self.factors.column[self.products].tolist())
-
-    def crossed(self, pairs: Sequence[tuple[int, int]], factors: Indicators) -> Self:
-        """These, and all products of the factors of the two columns of each pair."""
-        fades = ~factors.itself
-        grids = [
-            np.meshgrid(*(np.flatnonzero(fades & (factors.column == each)) for each in pair))
-            for pair in pairs
-        ]
-        sides = [np.concatenate([grid[side].ravel() for grid in grids]) for side in (0, 1)]
-        return self.times(factors, np.stack(sides))
 
     def times(self, factors: Indicators, products: np.ndarray) -> Self:
         """These, and products (d, R) of the factors."""
@@ -169,12 +158,12 @@ def quantile_knots(values: np.ndarray, weight: np.ndarray, most: int) -> np.ndar
     return np.union1d(found[shared], found[~shared][np.searchsorted(rest, between)])
 
 
-def _faded(knots: Sequence[float] | np.ndarray, fewest: int) -> list[tuple[float, float, float]]:
+def _faded(knots: Sequence[float] | np.ndarray) -> list[tuple[float, float, float]]:
     """Where the indicators of a column of numbers are one, and their slopes below and above.
 
     The middle one is left out, since all together are one; of too few there is the number.
     """
-    if len(knots) < fewest:
+    if len(knots) < 3:
         return [(np.nan, 0.0, 0.0)]
     with np.errstate(over="ignore"):
         slope = np.minimum(1.0 / np.diff(knots), np.finfo(np.float64).max)

@@ -25,7 +25,6 @@ from mixtura.selection.blend import Say
 from mixtura.selection.chooser import MOST_COMPARED, Contender
 from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
-from mixtura.selection.pairs import crossed
 from mixtura.selection.rules import ruled
 from mixtura.training.beginnings import KERNELS, LEAVES, NAMED, RULES
 from mixtura.training.hybrid import Plan, Trained
@@ -73,14 +72,12 @@ def curved(engine: Engine, kind: str) -> Scaling:
 
 
 def _indicated(engine: Engine, kind: str) -> Scaling:
-    """Indicators, and products of them, where each by itself counts and pairs tell more."""
+    """Indicators of categories and of numbers, and rules beside them, if that is what is asked."""
     own, different = engine.scaling, engine.merged(_CURVE_ROWS)
     (values, weight), (rows, counts) = _values(engine), _values(different)
     told = own.invert(rows), different.y.cpu().numpy(), counts
     knots = _knots(engine, kind, own.invert(values), weight, *told)
     found = Indicators.learn(own.invert(values), weight, own.levels, knots)
-    if kind == ADDITIVE:
-        found = crossed(own.with_indicators(found), *told, own.levels) or found
     if kind == RULES.units:
         found = ruled(found, *told, own.levels)
     return own.with_indicators(found)
