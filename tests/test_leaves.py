@@ -152,7 +152,7 @@ def test_who_chooses_the_solver_or_the_components_has_no_leaves(rng):
 def test_the_time_of_trials_is_shared_out_among_all_models(squares, monkeypatch):
     """Kernels have a share of it, and leaves two: as many as are tried, and tried again."""
     shares, tried = [], []
-    begin, enter, deepen = Chooser.__init__, Chooser._enter, Chooser.deepen
+    begin, enter, deepen = Chooser.__init__, Chooser.enter, Chooser.deepen
 
     def begun(self, *given, n_ways, **options):
         shares.append(n_ways)
@@ -166,7 +166,7 @@ def test_the_time_of_trials_is_shared_out_among_all_models(squares, monkeypatch)
         tried.append(way.name)
         deepen(self, contender, way)
 
-    for name, function in {"__init__": begun, "_enter": entered, "deepen": deepened}.items():
+    for name, function in {"__init__": begun, "enter": entered, "deepen": deepened}.items():
         monkeypatch.setattr(Chooser, name, function)
     MixtureClassifier(random_state=0).fit(*squares)
     assert [tried.count(name) for name in ("power", "leaves", "kernels")] == [1, 2, 1]

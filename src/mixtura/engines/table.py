@@ -24,7 +24,7 @@ _WORTH = 2**20
 #: Numbers of a table up to which chunks are kept, with what follows from them.
 _KEPT = 2**22
 #: Rows that are put into other units at a time.
-_MOVED_ROWS = 4_096
+_MOVED_ROWS = 512
 
 
 class Table(Generic[AnyBatch]):

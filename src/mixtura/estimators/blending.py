@@ -40,8 +40,8 @@ _CURVE_ROWS, _TIME = 20_000, 0.2
 _MOST_COLUMNS, _ENOUGH = 300, 400
 _KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1), RULES.units: range(16, 3, -1)}
 #: Iterations, and the gain that ends them, after which leaves are compared with the first model;
-#: rows that trees learn from, at most.
-_GLIMPSE, _TREE_ROWS = (12, 1e-3), 20_000
+#: rows that they and rules learn from, at most: of these a row has thousands.
+_GLIMPSE, _LEAF_ROWS, _RULE_ROWS = (12, 1e-3), 20_000, 12_000
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, and
 #: after how many it goes on only if it has so much say; the gain that ends them, and rows that each
 #: looks at, at most; and rows that models are asked about together, so that all see the same holes.
@@ -220,7 +220,8 @@ def _trained(
     if latest is not None and (latest.converged or not limited):
         return latest
     if trees:
-        plan, rows, begin = replace(trial.way, begin=()), rows.sample(_TREE_ROWS, generator), None
+        most = _RULE_ROWS if way.beginning is RULES else _LEAF_ROWS
+        plan, rows, begin = replace(trial.way, begin=()), rows.sample(most, generator), None
     elif limited:
         plan, rows = plan.limited(count, _GAIN), rows.sample(_LARGE, generator)
         begin = latest or next(iter(trial.models), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 from scipy.special import log_softmax
 from torch import Tensor
 
@@ -16,6 +16,8 @@ from mixtura.models.mixture import Layout, Mixture
 #: Variance that means are expected to have, those of classes around a middle, and the middle around
 #: that of rows; iterations that find them, and the share of the loss that ends these.
 _APART, _TOGETHER, _ITERATIONS, _TOL = 0.05, 0.1, 100, 1e-4
+#: Rows that are taken over at a time.
+_ROWS = 2_048
 
 
 def by_slopes(engine: Engine, log_prior: Tensor) -> Mixture:
@@ -27,7 +29,9 @@ def by_slopes(engine: Engine, log_prior: Tensor) -> Mixture:
     batch = engine.only(engine.labeled).all_rows()
     y, weight = batch.y.cpu().numpy(), batch.weight.double().cpu().numpy()
     prior = log_prior.double().cpu().numpy()
-    x, lacks = (csr_array(each.float().cpu().numpy()) for each in (batch.x, batch.lacks()))
+    x, lacks = _sparse(batch.x), csr_array(batch.x.shape, dtype=np.float32)
+    if batch.observed is not None:
+        lacks = _sparse(~batch.observed)
     mass = np.maximum(weight.sum() - weight @ lacks, np.finfo(np.float64).tiny)
     center, own = (weight @ x) / mass, np.eye(len(prior))[y]
     # Steps of like size: what few rows have is known less.
@@ -56,6 +60,11 @@ def by_slopes(engine: Engine, log_prior: Tensor) -> Mixture:
     density = DiagonalGaussian(mean=mean, variance=torch.ones_like(mean), floor=1.0)
     layout, weights = Layout([1] * len(prior)), torch.zeros(len(prior), dtype=torch.float64)
     return Mixture(density, weights, layout, torch.from_numpy(prior))
+
+
+def _sparse(values: Tensor) -> csr_array:
+    """(n, D) numbers in single precision, most of which are zero."""
+    return vstack([csr_array(each.float().cpu().numpy()) for each in values.split(_ROWS)], "csr")
 
 
 def _single(values: np.ndarray) -> np.ndarray:
