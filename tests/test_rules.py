@@ -309,3 +309,31 @@ def test_models_of_fewer_rows_are_compared_by_rules_of_other_rows(tmp_path):
     model.save(path)
     for other in (load(path), runtime.load(path)):
         np.testing.assert_array_equal(other.predict_set(fresh[:50], coverage=0.9), sets[:50])
+
+
+def test_copies_of_rows_are_held_out_together():
+    """Trees know a row that they have seen, and would be believed for its copies."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3))
+    place = np.concatenate([np.arange(300), rng.integers(100, size=400)])
+    y = (place < 100).astype(int)
+    shown, held = in_columns(x[place], y).hold_out(0.2, torch.Generator().manual_seed(0))
+    assert not {*shown.row_keys()} & {*held.row_keys()}
+    assert 0.15 < len(held) / len(y) <= 0.2
+    kinds = rng.integers(30, size=700)  # of both labels: all of one would be held out together
+    shown, held = in_columns(x[kinds], rng.integers(2, size=700)).hold_out(
+        0.2, torch.Generator().manual_seed(0)
+    )
+    assert {*held.row_keys()} <= {*shown.row_keys()}
+
+
+def test_rows_that_are_given_often_do_not_make_rules_surer():
+    """More than are compared, of which those of a rare class are given as often as the others."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(3600, 4)), (rng.random(3600) < 0.1).astype(int)
+    rare = np.flatnonzero(y)
+    rows = np.concatenate([np.arange(3600), rng.choice(rare, 3600 - 2 * len(rare))])
+    model = MixtureClassifier(random_state=0).fit(X[rows], y[rows])
+    fresh = rng.normal(size=(1000, 4))
+    assert np.abs(model.predict_proba(fresh) - 0.5).mean() < 0.1
+    assert model.predict_set(fresh, coverage=0.9).mean() > 0.85

@@ -306,11 +306,33 @@ class Engine(Table[AnyBatch]):
         return self.take(np.repeat(np.arange(len(self)), parts)).with_answers(weight=split)
 
     def hold_out(self, share: float, generator: torch.Generator) -> tuple[Self, Self | None]:
-        """Rows to train on, and a share of the labeled rows of every class (None if none)."""
-        held = torch.zeros(len(self), dtype=torch.bool)
+        """Rows to train on, and a share of the labeled rows of every class (None if none).
+
+        Copies of a row are on one side, as in `in_parts`, or they would give each other away.
+        """
+        held, key = torch.zeros(len(self), dtype=torch.bool), self._copies()
         for mine in self._shuffled_by_class(generator):
-            held[mine[: int(len(mine) * share)]] = True
+            count = int(len(mine) * share)
+            if key is not None:
+                mine, count = _together(mine, key, count)
+            held[mine[:count]] = True
         return self.split(held) if held.any() else (self, None)
+
+    def _copies(self) -> np.ndarray | None:
+        """(n,) keys that copies of labeled rows share; None where they are to be split, or none is.
+
+        Very many rows are not looked at.
+        """
+        if len(self) > _SEARCHED:
+            return None
+        key, known = self.row_keys(), _places(self.labeled)
+        order, place = np.unique(key[known], return_inverse=True)
+        if not _KINDS <= len(order) < len(known):
+            return None
+        both = np.stack([place, np.unique(self.y.cpu().numpy()[known], return_inverse=True)[1]])
+        pairs, count = np.unique(both, axis=1, return_counts=True)
+        several = (np.bincount(pairs[0]) > 1)[pairs[0]][count > 1]
+        return None if len(several) and several.mean() >= _SEVERAL else key
 
     def fold_numbers(self, count: int, generator: torch.Generator) -> Tensor:
         """(n,) the fold of `count` that each labeled row is held out in; -1 for the others.
@@ -346,6 +368,15 @@ class Engine(Table[AnyBatch]):
     def split(self, held: Tensor) -> tuple[Self, Self]:
         """The rows to train on, and those that a mask (n,) holds out."""
         return self.take(_places(~held)), self.take(_places(held))
+
+
+def _together(places: Tensor, key: np.ndarray, count: int) -> tuple[Tensor, int]:
+    """Places in the same order, but copies next to each other; the count without a part of them."""
+    _, first, place = np.unique(key[places.numpy()], return_index=True, return_inverse=True)
+    order = np.argsort(first[place], kind="stable")
+    group = first[place][order]
+    count = count if count == len(group) else int(np.searchsorted(group, group[count]))
+    return places[torch.from_numpy(order)], count
 
 
 def _repetitions(weight: np.ndarray) -> np.ndarray:
