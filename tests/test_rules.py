@@ -20,6 +20,7 @@ from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.densities import DiagonalGaussian
+from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Punched, engine_of
 from mixtura.estimators import blending
 from mixtura.selection import rules
@@ -151,7 +152,8 @@ def test_slopes_are_those_of_logistic_regression(n_classes, monkeypatch):
     np.testing.assert_allclose(softmax(joint, axis=1), wanted.predict_proba(x), atol=2e-4)
 
 
-def test_slopes_of_rows_with_holes_are_the_best(monkeypatch):
+@pytest.mark.parametrize("told", [False, True])
+def test_slopes_of_rows_with_holes_are_the_best(told, monkeypatch):
     """By a plain search for means, whose objective is written down here."""
     monkeypatch.setattr(slopes, "_TOL", 1e-14)
     monkeypatch.setattr(slopes, "_ITERATIONS", 5000)
@@ -161,19 +163,35 @@ def test_slopes_of_rows_with_holes_are_the_best(monkeypatch):
     holes = rng.random(x.shape) < 0.3
     prior = np.log([0.5, 0.3, 0.2])
     seen, center = ~holes, np.where(holes, 0.0, x).sum(0) / (~holes).sum(0)
+    base, log_odds = rng.normal(size=3) * told, rng.normal(size=(3, 3)) * told
+    by_holes = base + holes @ log_odds.T
 
     def loss(free):
         slope, moved = free[:9].reshape(3, 3), free[9:]
         off = x[:, None] - (center + moved + slope)
-        score = prior - 0.5 * (off**2 * seen[:, None]).sum(2)
+        score = by_holes + prior - 0.5 * (off**2 * seen[:, None]).sum(2)
         held = 0.5 * ((slope**2).sum() / slopes._APART + (moved**2).sum() / slopes._TOGETHER)
         return held - log_softmax(score, axis=1)[np.arange(60), y].sum()
 
     wanted = minimize(loss, np.zeros(12), method="BFGS", options={"gtol": 1e-8}).x
-    model = slopes.by_slopes(in_columns(x, y, holes=holes), torch.from_numpy(prior))
+    evidence = HoleEvidence(base=torch.from_numpy(base), log_odds=torch.from_numpy(log_odds))
+    given = in_columns(x, y, holes=holes), torch.from_numpy(prior)
+    model = slopes.by_slopes(*given, evidence if told else None)
     mean = center + wanted[9:] + wanted[:9].reshape(3, 3)
     np.testing.assert_allclose(model.density.mean.numpy(), mean, atol=1e-4)
     np.testing.assert_allclose(model.log_prior.numpy(), prior)
+
+
+def test_rules_do_not_go_by_holes():
+    """Noise whose holes go with the class: rows to come may have them for other reasons."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(1000, 6)), rng.integers(2, size=1000)
+    holed = np.where(rng.random(X.shape) < np.where(y, 0.5, 0.05)[:, None], np.nan, X)
+    model = MixtureClassifier(random_state=0, missingness="ignore").fit(holed, y)
+    assert "rules" in model.marginals_
+    many = np.isnan(holed).sum(1) > 2
+    chance = model.predict_proba(np.where(np.isnan(holed), np.nan, rng.normal(size=X.shape)))[:, 1]
+    assert abs(chance[many].mean() - chance[~many].mean()) < 0.03
 
 
 def test_models_of_many_rows_know_rules(fitted):

@@ -99,8 +99,12 @@ def _with_kernels(way: Plan) -> Plan:
 def _by_slopes(
     plan: Plan, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
 ) -> list[FitResult[Mixture]]:
-    shown = (folds.shown(engine, trial) for trial in range(len(folds.held_out)))
-    models = (by_slopes(each, plan.log_prior) for each in shown)
+    """Each beside what holes tell in its trial, which slopes are not to learn."""
+    count, evidence = len(folds.held_out), plan.evidence(engine, folds)
+    told = [None] * count if evidence is None else evidence.split(count)
+    models = (
+        by_slopes(folds.shown(engine, trial), plan.log_prior, own) for trial, own in enumerate(told)
+    )
     return [FitResult(each, math.nan, 0, True) for each in models]
 
 

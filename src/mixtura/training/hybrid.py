@@ -140,7 +140,7 @@ class Plan:
         rows = engine.with_answers(y=kind).labeled_among(assignment.sees.any(0))
         if self.unlabeled_weight and not begin:
             stack = self._shown_unlabeled(stack, prior, rows, progress)
-        evidence = self._evidence(engine, folds)
+        evidence = self.evidence(engine, folds)
         stack, prior = self._beside(stack, prior, evidence)
         rows, objective = trial._for_solver(rows, generator), self.objective(engine)
         found = trial.solver.run(stack, objective, rows, progress, generator=generator, prior=prior)
@@ -153,9 +153,9 @@ class Plan:
     ) -> list[Trained]:
         """What the trials begin with, where nothing is left to train."""
         models = self.beginning.models(self, engine, folds, generator, progress)
-        return _knowing(models, self._evidence(engine, folds))
+        return _knowing(models, self.evidence(engine, folds))
 
-    def _evidence(self, engine: Engine, folds: Folds) -> HoleEvidence | None:
+    def evidence(self, engine: Engine, folds: Folds) -> HoleEvidence | None:
         """What discriminative training is not to learn from the rows of each trial."""
         if not engine.has_holes or self.generative or self.recipe.informative:
             return None
@@ -206,7 +206,7 @@ class Plan:
             if self.unlabeled_weight and not by_em:
                 shown = self._shown_unlabeled(start.model, start.prior, few, progress)
                 start = replace(start, model=shown)
-        evidence = self._evidence(engine, Folds.none(engine))
+        evidence = self.evidence(engine, Folds.none(engine))
         model, prior = self._beside(start.model, start.prior, evidence)
         for some in [engine] if previous else self._first_some(engine, generator):
             rows = self._for_solver(some, generator)

@@ -10,6 +10,8 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from mixtura.densities import DiagonalGaussian
+from mixtura.densities.hole_evidence import HoleEvidence
+from mixtura.densities.product import hole_patterns
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 
@@ -20,15 +22,21 @@ _APART, _TOGETHER, _ITERATIONS, _TOL = 0.05, 0.1, 100, 1e-4
 _ROWS = 2_048
 
 
-def by_slopes(engine: Engine, log_prior: Tensor) -> Mixture:
+def by_slopes(
+    engine: Engine, log_prior: Tensor, evidence: HoleEvidence | None = None
+) -> Mixture:
     """Components of variance one, whose means (C, D) make the labels of rows most probable.
 
     They lie near each other, unless labels say otherwise. What a row lacks tells nothing, and where
-    it lacks all, the prior is left. Most numbers of rows are to be zero.
+    it lacks all, the prior is left: what holes tell of labels is the evidence's, and no mean's.
+    Most numbers of rows are to be zero.
     """
     batch = engine.only(engine.labeled).all_rows()
     y, weight = batch.y.cpu().numpy(), batch.weight.double().cpu().numpy()
     prior = log_prior.double().cpu().numpy()
+    known = prior[None]
+    if evidence is not None:
+        known = known + evidence.log_prob(hole_patterns(batch)).cpu().numpy()
     x, lacks = _sparse(batch.x), csr_array(batch.x.shape, dtype=np.float32)
     if batch.observed is not None:
         lacks = _sparse(~batch.observed)
@@ -42,7 +50,7 @@ def by_slopes(engine: Engine, log_prior: Tensor) -> Mixture:
         slope, moved = by_class[:-1] * unit, by_class[-1]
         middle = center + moved
         told = slope * (middle + 0.5 * slope)
-        score = x @ _single(slope).T + (lacks @ _single(told).T + (prior - told.sum(1)))
+        score = x @ _single(slope).T + (lacks @ _single(told).T + (known - told.sum(1)))
         found = log_softmax(score.astype(np.float64), axis=1)
         off = (np.exp(found) - own) * weight[:, None]
         narrow = _single(off)
