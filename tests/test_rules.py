@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations, product
 from math import factorial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,9 +24,11 @@ from mixtura.densities import DiagonalGaussian
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Punched, engine_of
 from mixtura.estimators import blending
+from mixtura.progress import Progress
 from mixtura.selection import rules
 from mixtura.selection.rules import ruled
 from mixtura.training import slopes
+from mixtura.training.beginnings import CLUSTERS, RULES
 
 LEVELS = np.array([0, 0, 2, 3, 0])
 
@@ -355,3 +358,17 @@ def test_rows_that_are_given_often_do_not_make_rules_surer():
     fresh = rng.normal(size=(1000, 4))
     assert np.abs(model.predict_proba(fresh) - 0.5).mean() < 0.1
     assert model.predict_set(fresh, coverage=0.9).mean() > 0.85
+
+
+def test_no_trees_are_grown_once_time_is_up():
+    """Of many rows, rules come after the first model, which may take all of the time."""
+    X, y = table(600)
+    given = in_columns(X, y), torch.tensor([0.5, 0.5]).double().log(), None
+    late, early = Progress(max_time=1e-9), Progress(max_time=3600.0)
+    short, whole = (slopes.by_slopes(*given, clock).density.mean for clock in (late, early))
+    assert torch.equal(whole, slopes.by_slopes(*given).density.mean)
+    assert not torch.allclose(short, whole)
+    trials = [SimpleNamespace(way=SimpleNamespace(beginning=each)) for each in (RULES, CLUSTERS)]
+    assert blending.in_time(trials, early) == trials
+    assert blending.in_time(trials, late) == trials[1:]
+    assert not trials[0].won

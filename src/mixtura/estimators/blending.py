@@ -178,6 +178,13 @@ def _tried(decision: Decision, way: Plan) -> Trial:
     return tried
 
 
+def in_time(others: Sequence[Trial], progress: Progress) -> list[Trial]:
+    """Those that may still be trained: growing trees does not look at the clock."""
+    for each in others:
+        each.won = each.way.beginning is not RULES or progress.leaves_time(1.0 - _TIME)
+    return [each for each in others if each.won]
+
+
 def best_of(decision: Decision, others: Sequence[Trial]) -> tuple[Decision, list[Trial]]:
     """What was decided, or the same in other units, if that surely predicts held-out labels better.
 

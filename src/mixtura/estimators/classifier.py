@@ -20,7 +20,7 @@ from mixtura.data.schema import Schema
 from mixtura.densities import Structure
 from mixtura.engines import Engine
 from mixtura.estimators.base import CONSTRAINTS
-from mixtura.estimators.blending import Ensemble, Trial, best_of, kinds_for, try_beside
+from mixtura.estimators.blending import Ensemble, Trial, best_of, in_time, kinds_for, try_beside
 from mixtura.estimators.checkpoint import checkpointed
 from mixtura.estimators.classifying import DensityClassifier
 from mixtura.estimators.deciding import calibrated, decide, train
@@ -306,6 +306,7 @@ class MixtureClassifier(DensityClassifier):
             units = [decision.engine.scaling, *(each.scaling for each in powers)]
             own = spawn(generator) if others else generator
             outcome = train(self, decision, generator, progress)
+            others = in_time(others, progress)
             if others:
                 ensemble = Ensemble.train(self, decision, others, outcome.model, own, progress)
         trained, engine, plan = outcome.model, decision.engine, decision.plan

@@ -103,7 +103,8 @@ def _by_slopes(
     count, evidence = len(folds.held_out), plan.evidence(engine, folds)
     told = [None] * count if evidence is None else evidence.split(count)
     models = (
-        by_slopes(folds.shown(engine, trial), plan.log_prior, own) for trial, own in enumerate(told)
+        by_slopes(folds.shown(engine, trial), plan.log_prior, own, progress)
+        for trial, own in enumerate(told)
     )
     return [FitResult(each, math.nan, 0, True) for each in models]
 

@@ -14,6 +14,7 @@ from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.densities.product import hole_patterns
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
+from mixtura.progress import Progress
 
 #: Variance that means are expected to have, those of classes around a middle, and the middle around
 #: that of rows; iterations that find them, and the share of the loss that ends these.
@@ -23,7 +24,10 @@ _ROWS = 2_048
 
 
 def by_slopes(
-    engine: Engine, log_prior: Tensor, evidence: HoleEvidence | None = None
+    engine: Engine,
+    log_prior: Tensor,
+    evidence: HoleEvidence | None = None,
+    progress: Progress | None = None,
 ) -> Mixture:
     """Components of variance one, whose means (C, D) make the labels of rows most probable.
 
@@ -61,9 +65,13 @@ def by_slopes(
         gradient = np.append(by_slope * unit, by_middle)
         return held - float(weight @ found[np.arange(len(y)), y]), gradient
 
+    def in_time(_: np.ndarray) -> None:
+        if progress is not None and progress.seconds_left <= 0.0:
+            raise StopIteration
+
     start, options = np.zeros((len(prior) + 1) * x.shape[1]), {"maxiter": _ITERATIONS, "ftol": _TOL}
-    best = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
-    best = best.reshape(-1, x.shape[1])
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options, callback=in_time)
+    best = found.x.reshape(-1, x.shape[1])
     mean = torch.from_numpy(best[:-1] * unit + (center + best[-1]))
     density = DiagonalGaussian(mean=mean, variance=torch.ones_like(mean), floor=1.0)
     layout, weights = Layout([1] * len(prior)), torch.zeros(len(prior), dtype=torch.float64)
