@@ -372,3 +372,14 @@ def test_no_trees_are_grown_once_time_is_up():
     assert blending.in_time(trials, early) == trials
     assert blending.in_time(trials, late) == trials[1:]
     assert not trials[0].won
+
+
+def test_rules_stand_beside_models_of_unlabeled_rows():
+    """Whose chooser is not the one that saw all labeled rows."""
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(1500, 4))
+    y = np.where(rng.random(1500) < 0.05, X[:, 0] * X[:, 1] <= 0, X[:, 0] * X[:, 1] > 0).astype(int)
+    y[420:] = -1
+    model = MixtureClassifier(random_state=0, unlabeled=-1).fit(X, y)
+    assert model.unlabeled_weight_ == 0.5
+    assert "rules" in model.marginals_

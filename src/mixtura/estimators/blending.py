@@ -160,11 +160,11 @@ def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:
 
 def _tried(decision: Decision, way: Plan) -> Trial:
     if way.beginning is RULES:  # found when it is trained: held-out labels must not help
-        if decision.saw_all:
+        if decision.saw_all or not decision.plan.solver.held_out_share:
             found = partial(curved, kind=way.marginals)
             return decision.chooser.try_found(way, found, "marginals")
         entered = decision.chooser.enter(way, "marginals")
-        entered.won = decision.plan.solver.held_out_share > 0.0
+        entered.won = True
         return entered
     scaling = curved(decision.every, way.marginals)
     if way.marginals in _KNOTS:
