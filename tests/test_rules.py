@@ -23,6 +23,7 @@ from mixtura.data.scaling import Scaling
 from mixtura.densities import DiagonalGaussian
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Punched, engine_of
+from mixtura.engines.table import Table
 from mixtura.estimators import blending
 from mixtura.progress import Progress
 from mixtura.selection import rules
@@ -383,3 +384,27 @@ def test_rules_stand_beside_models_of_unlabeled_rows():
     model = MixtureClassifier(random_state=0, unlabeled=-1).fit(X, y)
     assert model.unlabeled_weight_ == 0.5
     assert "rules" in model.marginals_
+
+
+def test_a_column_of_many_words_leaves_rules_to_the_others():
+    """Its 20 most frequent ones are told apart, and count as so many."""
+    X, y = table(600)
+    words = np.random.default_rng(0).integers(400, size=600)
+    model = MixtureClassifier(random_state=0, categorical_features=[2, 3, 5])
+    assert "rules" in model.fit(np.column_stack([X, words]), y).marginals_
+
+
+def test_predictions_of_many_rows_take_bounded_memory(fitted, monkeypatch):
+    """As many numbers at a time as a chunk may have, and the same answers."""
+    X, sizes = with_holes(500)[0], []
+    wanted = fitted.predict_proba(X)
+    under = Table.under
+
+    def watched(self, scaling):
+        sizes.append(len(self) * len(scaling.scale))
+        return under(self, scaling)
+
+    monkeypatch.setattr(Table, "under", watched)
+    monkeypatch.setattr(Table, "most_numbers", 100_000)
+    np.testing.assert_allclose(fitted.predict_proba(X), wanted, atol=1e-13)
+    assert max(sizes) <= 100_000

@@ -21,6 +21,7 @@ from mixtura.models.summarized import Summarized, _add_scores
 from mixtura.models.summary import (
     _KERNELS,
     Summary,
+    _by_frames,
     _curves,
     _outputs,
     _scores,
@@ -122,6 +123,34 @@ def test_kernels_and_shares_are_those_of_plain_loops(dilation):
     near = np.moveaxis(shares, 1, 2).reshape(3, 2, -1)
     assert_allclose(_shares_over(x, dilation, levels), near, atol=1 / 20 + 1e-6)
     assert len(np.unique(kernels, axis=0)) == 84
+
+
+def test_autocorrelations_by_frames_are_those_of_plain_loops(rng):
+    """Of channels that were stretched to twice their length, at twice the lag."""
+    channel = np.sin(0.4 * np.arange(60)) + 0.1 * rng.normal(size=60)
+    centered = channel - channel.mean()
+    wanted = [centered[lag:] @ centered[:-lag] / (centered @ centered) for lag in range(1, 17)]
+    values = torch.tensor(channel)[None, None].float()
+    found = _by_frames(values, torch.tensor([60.0]), 16)[0, 0]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    stretched = _by_frames(values, torch.tensor([30.0]), 8)[0, 0]
+    np.testing.assert_allclose(stretched, wanted[1::2], atol=1e-5)
+
+
+def test_frequencies_of_sequences_of_unequal_length_are_told_apart():
+    """They are so many cycles per frame, whatever the cycles per sequence."""
+
+    def drawn(n, seed):
+        rng = np.random.default_rng(seed)
+        y, each = rng.integers(2, size=n), []
+        for label in y:
+            time = np.arange(rng.integers(25, 90))
+            wave = np.sin((0.3, 0.45)[label] * time + rng.uniform(0, 6))
+            each.append((wave + 0.5 * rng.normal(size=len(time)))[:, None])
+        return each, y
+
+    model = SequenceMixtureClassifier(representation="summary", random_state=0).fit(*drawn(60, 1))
+    assert model.score(*drawn(200, 2)) > 0.93
 
 
 def test_principal_components_are_uncorrelated_and_ordered():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Origin = tuple[tuple[int, ...], ...]
 
 #: Categories of a column that have an indicator, at most; rarer ones are all one.
-_MOST_INDICATORS = 20
+MOST_INDICATORS = 20
 #: The unit of indicators, whatever their variance: a category of few rows has no more leverage than
 #: one of many.
 UNIT = 0.5
@@ -83,7 +83,7 @@ class Indicators:
             if not len(count):
                 table += [(place, *each) for each in _faded((knots or {}).get(place, ()))]
                 continue
-            ranked = np.argsort(-count, kind="stable")[: 1 + _MOST_INDICATORS]
+            ranked = np.argsort(-count, kind="stable")[: 1 + MOST_INDICATORS]
             rare = int((count > 0).sum() > len(ranked))  # the last stands for them, not the first
             frequent[place], *order = np.roll(ranked, rare)
             codes = [each for each in np.sort(order) if count[each]] or [frequent[place]]
@@ -122,17 +122,28 @@ class Indicators:
             return found
         factors = np.ascontiguousarray(self.factors._alone(values).T)
         products = factors[self.products[0]]
-        for each in self.products[1:]:
-            products *= factors[each]
+        for each, count in zip(self.products[1:], self._told[1:], strict=True):
+            products[:count] *= factors[each[:count]]
         return np.concatenate([found, products.T], 1)
 
+    @cached_property
+    def _told(self) -> list[int]:
+        """(d,) how many products have a factor at each place that tells more than its column."""
+        assert self.factors is not None
+        flat = ((self.factors.rise == 0.0) & (self.factors.fall == 0.0))[self.products]
+        return [0 if each.all() else len(each) - int(np.argmin(each[::-1])) for each in flat]
+
     def _alone(self, values: np.ndarray) -> np.ndarray:
-        found = values[:, self.column]
-        most = np.finfo(np.float64).max
+        share, most = values[:, self.column].astype(np.float64), np.finfo(np.float64).max
         with np.errstate(over="ignore"):  # far out is out, and infinity times no slope no number
-            off = np.clip(found - self.knot, -most, most)
-            share = np.clip(1.0 + np.minimum(off * self.rise, -off * self.fall), 0.0, 1.0)
-        return np.where(self.itself, found, share).astype(values.dtype)
+            share -= self.knot
+            np.clip(share, -most, most, out=share)
+            np.minimum(share * self.rise, share * -self.fall, out=share)
+        share += 1.0
+        np.clip(share, 0.0, 1.0, out=share)
+        if (itself := self.itself).any():
+            share[:, itself] = values[:, self.column[itself]]
+        return share.astype(values.dtype, copy=False)
 
     def beside(self, values: ArrayLike, others: np.ndarray) -> ArrayLike:
         """(n, P + T) numbers, and other columns (n, T); lazy rows stay so."""

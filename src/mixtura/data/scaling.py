@@ -128,9 +128,13 @@ class Scaling:
 
     def apply(self, X: np.ndarray) -> np.ndarray:
         """Into the model's units, in float64 so that offsets do not eat the digits."""
-        X = X if self.indicators is None else self.indicators.apply(X)
         with np.errstate(over="ignore"):  # tables clamp what is infinite
-            values = (X - self.location) / self.scale
+            if self.indicators is not None:
+                values = self.indicators.apply(X)  # many, and nobody else's
+                values -= self.location
+                values /= self.scale
+            else:
+                values = (X - self.location) / self.scale
         return values if self.curves is None else self.curves.apply(values)
 
     def invert(self, X: np.ndarray) -> np.ndarray:

@@ -323,6 +323,16 @@ class Table(Generic[AnyBatch]):
             part._x = x if part._observed is None else x.masked_fill_(~part._observed, 0.0)
         return part
 
+    def in_units(self, scaling: Scaling) -> Iterator[Self]:
+        """The same rows in other units, so many at a time as have a bounded number of numbers."""
+        step = max(1, self.most_numbers // len(scaling.scale))
+        if self._lazy is not None or len(self) <= step:
+            yield self.under(scaling)
+            return
+        for start in range(0, len(self), step):
+            some = np.arange(start, min(start + step, len(self)))
+            yield self.take(some).under(scaling)
+
     def cast(self, dtype: torch.dtype) -> Self:
         """The same rows in another floating type."""
         if dtype == self.dtype:

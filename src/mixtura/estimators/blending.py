@@ -12,7 +12,7 @@ import torch
 
 from mixtura.data.atoms import SUFFIX, n_patterns, shared_values
 from mixtura.data.curves import KINDS, Curves
-from mixtura.data.indicators import Indicators, quantile_knots
+from mixtura.data.indicators import MOST_INDICATORS, Indicators, quantile_knots
 from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine
 from mixtura.estimators.plan import ADDITIVE, INDICATORS, Decision, by_indicators, from_trial
@@ -142,7 +142,8 @@ def _n_knots(engine: Engine, kind: str) -> int:
 
 def _n_indicators(engine: Engine, n_knots: int) -> int:
     """Indicators, and numbers as they are, at most."""
-    return sum(max(each - 1, 1) for each in (level or n_knots for level in engine.levels))
+    words = (min(max(level - 1, 1), MOST_INDICATORS) for level in engine.levels if level)
+    return sum(words) + engine.n_numbers * max(n_knots - 1, 1)
 
 
 def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:

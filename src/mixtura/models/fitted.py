@@ -141,7 +141,10 @@ class Blend:
 
     def log_proba(self, first: Tensor, engine: Engine) -> Tensor:
         """(n, C) log p(c | x), given those of the first model and the rows in its units."""
-        others = [each._log_proba(engine.under(each.scaling)) for each in self.members]
+        others = [
+            torch.cat([each._log_proba(rows) for rows in engine.in_units(each.scaling)])
+            for each in self.members
+        ]
         missing = engine.concat(lambda batch: batch.missing_share(), self.members[0].model)
         return self.averaged(torch.stack([first, *others]), missing)
 

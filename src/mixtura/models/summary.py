@@ -27,7 +27,7 @@ _SHARES, _DILATIONS = 4_000, 6
 _SHORTEST, _LONGEST, _TYPICAL = 16, 2_048, 0.9
 #: Halvings of a channel and of its differences, and the quantiles of each part.
 _HALVINGS, _QUANTILES = (5, 4), (0.1, 0.5, 0.9)
-_FREQUENCIES, _LAGS = 16, (1, 2, 3, 5, 8)
+_FREQUENCIES, _LAGS, _FRAMES = 16, (1, 2, 3, 5, 8), 16
 #: Weights of other numbers beside shares, the usual one first, and that of the length.
 _WEIGHTS, _LENGTH = (0.35, 0.1, 1.0), 0.3
 #: Numbers that ranks go by, at most, deviations beyond them that count, and relative deviations
@@ -48,7 +48,8 @@ class Summary:
     Channels of categories count as one channel per category. All are brought to the same length.
     Their numbers are shares of outputs of dilated kernels over thresholds, means, deviations and
     quantiles of their parts and of the parts of their differences, their spectrum and
-    autocorrelations, and the length of the sequence; principal components of these are kept.
+    autocorrelations (by shares of the length, and by frames where lengths differ), and the length
+    of the sequence; principal components of these are kept.
 
     Attributes
     ----------
@@ -58,6 +59,7 @@ class Summary:
     curves : (2, D, p, K) values of the numbers, in order, and what they become.
     directions : (D, p, r) of the principal components.
     levels : of the channels of sequences, as `with_indicators` takes them.
+    lags : of autocorrelations by frames, from one on; none where all sequences are as long.
     """
 
     length: int
@@ -66,6 +68,7 @@ class Summary:
     curves: Tensor
     directions: Tensor
     levels: tuple[int, ...] = ()
+    lags: int = 0
 
     @classmethod
     def learn(
@@ -85,7 +88,8 @@ class Summary:
         dilations = _dilations(length, min(per_channel, _DILATIONS))
         count = per_channel // len(dilations)
         thresholds = torch.stack([_thresholds(values.float(), each, count) for each in dilations])
-        some = [*_numbers(values, lengths, dilations, thresholds)]
+        lags = _FRAMES if lengths.min() < lengths.max() else 0
+        some = [*_numbers(values, lengths, dilations, thresholds, lags)]
         curves = _curves(torch.cat(some), seen)
         n_shares = count * len(_KERNELS) * len(dilations)
         sizes = torch.tensor([n_shares, curves.shape[2] - n_shares - 1, 1])
@@ -97,7 +101,7 @@ class Summary:
             found = _principal((shown * weight).movedim(1, 0).double(), most)
             directions.append(found.float() * weight[:, None])
         side_by_side = torch.cat(directions, 2)
-        summary = cls(length, dilations, thresholds, curves, side_by_side, levels)
+        summary = cls(length, dilations, thresholds, curves, side_by_side, levels, lags)
         return summary, torch.einsum("ndp,dpr->ndr", shown, side_by_side).double(), seen
 
     def parts(self) -> list[Summary]:
@@ -131,7 +135,7 @@ class Summary:
         values, seen = resample(batch.with_indicators(self.levels), self.length)
         values, seen, parts = values[first:], seen[first:], []
         lengths = batch.packing.lengths[first:].double()
-        for numbers in _numbers(values, lengths, self.dilations, self.thresholds):
+        for numbers in _numbers(values, lengths, self.dilations, self.thresholds, self.lags):
             shown = _scores(numbers, self.curves)
             parts.append(torch.einsum("ndp,dpr->ndr", shown, self.directions))
         return (torch.cat(parts) * seen[..., None]).double(), seen
@@ -183,7 +187,7 @@ def _principal(x: Tensor, size: int) -> Tensor:
 
 
 def _numbers(
-    values: Tensor, lengths: Tensor, dilations: Sequence[int], thresholds: Tensor
+    values: Tensor, lengths: Tensor, dilations: Sequence[int], thresholds: Tensor, lags: int
 ) -> Iterator[Tensor]:
     """(n, D, p) of channels (n, D, L) of sequences of so many frames (n,), some at a time."""
     step = max(1, _CHUNK // (len(_KERNELS) * values[0].numel()))
@@ -192,7 +196,7 @@ def _numbers(
         length = some.log()[:, None, None].expand(*part.shape[:2], 1).to(part)
         each = zip(dilations, thresholds, strict=True)
         shares = [_shares_over(part, dilation, levels) for dilation, levels in each]
-        yield torch.cat([*shares, _statistics(part), length], 2)
+        yield torch.cat([*shares, _statistics(part), _by_frames(part, some, lags), length], 2)
 
 
 def _dilations(length: int, count: int) -> tuple[int, ...]:
@@ -241,6 +245,19 @@ def _statistics(values: Tensor) -> Tensor:
         ((centered[..., lag:] * centered[..., :-lag]).mean(2) / power)[..., None] for lag in _LAGS
     ]
     return torch.cat(found, 2)
+
+
+def _by_frames(values: Tensor, lengths: Tensor, lags: int) -> Tensor:
+    """(n, D, lags) autocorrelations of channels (n, D, L) at lags of 1, 2, ... frames of their
+    sequences, which had so many (n,): what repeats itself does so however long a sequence is."""
+    size = values.shape[2]
+    power = torch.fft.rfft(values - values.mean(2, keepdim=True), 2 * size).abs().square()
+    found = torch.fft.irfft(power)[..., :size]
+    found = found / found[..., :1].clamp_min(1e-6 * size)
+    place = (torch.arange(1, lags + 1).to(lengths) * (size / lengths[:, None])).clamp_max(size - 1)
+    low = place.floor().long().clamp_max(size - 2)
+    low, share = (each[:, None].expand(-1, values.shape[1], -1) for each in (low, place - low))
+    return torch.lerp(found.gather(2, low), found.gather(2, low + 1), share.to(found))
 
 
 def _in_order(values: Tensor) -> Tensor:

@@ -78,7 +78,8 @@ def ruled(
     found = dict[frozenset[_Condition], None]()  # in order
     for tree in (each for step in trees._predictors for each in step):
         found |= dict.fromkeys(_paths(tree.nodes, asked, levels))
-    rules = [_padded(each) for each in found if each][:_MOST]
+    longest = sorted([each for each in found if each][:_MOST], key=len, reverse=True)
+    rules = [_padded(each) for each in longest]
     if not rules:
         return own
     place = {each: at for at, each in enumerate(dict.fromkeys(c for r in rules for c in r))}
