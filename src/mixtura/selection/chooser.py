@@ -97,6 +97,7 @@ class Contender(Generic[AnyWay, AnyTrained]):
     def restart(self, way: AnyWay) -> None:
         """Another way; what the models of the former one said is forgotten."""
         self.way, self.models, self.parts, self._pooled, self.whole = way, [], [], {}, None
+        self.units = []
 
     def _at(self, stage: int, n_folds: int) -> HeldOut:
         """All rows of the first folds at a stage; pooled once, for calibrating them takes time."""

@@ -68,7 +68,7 @@ def ruled(
     kinds = len(classes) if len(classes) > 2 else 1
     count = int(np.clip(len(y) / _ROWS_PER_TREE, *_TREES))
     trees = HistGradientBoostingClassifier(
-        max_leaf_nodes=_LEAVES,
+        max_leaf_nodes=min(_LEAVES, max(_MOST // kinds, 2)),
         max_depth=_DEPTH,
         max_iter=max(count // kinds, 1),
         early_stopping=False,
