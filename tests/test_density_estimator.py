@@ -121,8 +121,8 @@ def test_automatic_components(rng):
 def test_weights_are_repetitions(iris, rng):
     """A row of weight three counts as three rows."""
     X, weight = iris[0], rng.integers(0, 4, size=150)
-    weighted = MixtureDensity(1).fit(X, sample_weight=weight)
-    repeated = MixtureDensity(1).fit(np.repeat(X, weight, 0))
+    weighted = MixtureDensity(1, random_state=0).fit(X, sample_weight=weight)
+    repeated = MixtureDensity(1, random_state=0).fit(np.repeat(X, weight, 0))
     np.testing.assert_allclose(weighted.means_, repeated.means_, 1e-9)
     np.testing.assert_allclose(weighted.covariances_, repeated.covariances_, 1e-6, 1e-9)
 
