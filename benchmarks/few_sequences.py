@@ -14,21 +14,18 @@ choose, and what it does, "boosting": settings of `Boosted`; at most 100 trainin
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import log_loss
 
-from benchmarks.sequences import load, read
+from benchmarks.sequences import append, load, read
 from mixtura import SequenceMixtureClassifier
 from mixtura.densities import Chain
 from mixtura.solvers import Boosted
@@ -118,14 +115,7 @@ def run_all(file: Path, what: list[str], seeds: list[int], workers: int) -> None
     """One process per worker; each line is written once it is there."""
     names = "what", "set", "known", "model", "seed"
     done = {tuple(line[name] for name in names) for line in read(file)}
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        left = {pool.submit(fit, *each): each for each in cells(what, seeds) if each not in done}
-        for future in as_completed(left):
-            if error := future.exception():
-                print(*left[future], repr(error), flush=True)
-                continue
-            with file.open("a") as out:
-                out.write(json.dumps(future.result()) + "\n")
+    append(file, fit, (each for each in cells(what, seeds) if each not in done), workers)
 
 
 def show(lines: list[dict[str, Any]]) -> None:

@@ -229,8 +229,15 @@ def quietly(name: str, seed: int, model: str) -> dict[str, Any]:
 def run_all(file: Path, wanted: Iterable[tuple[str, int, str]], workers: int) -> None:
     """One process per worker; each line is written once it is there."""
     done = {(line["set"], line["seed"], line["model"]) for line in read(file)}
+    append(file, quietly, (each for each in wanted if each not in done), workers)
+
+
+def append(
+    file: Path, function: Callable[..., object], given: Iterable[tuple[Any, ...]], workers: int
+) -> None:
+    """Lines of a function of what is given; what fails is told, and left out."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        left = {pool.submit(quietly, *each): each for each in wanted if each not in done}
+        left = {pool.submit(function, *each): each for each in given}
         for future in as_completed(left):
             if error := future.exception():
                 print(*left[future], repr(error), flush=True)

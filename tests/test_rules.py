@@ -50,6 +50,14 @@ def found_in(X, y, levels=LEVELS, weight=None):
     return ruled(Indicators.learn(X, weight, levels), X, y, weight, levels)
 
 
+def asked_in(X, y):
+    """The rules, each as the conditions that it asks for."""
+    found = found_in(X, y)
+    factors = found.factors
+    each = [*zip(factors.column, factors.knot, factors.rise, factors.fall, strict=True)]
+    return {frozenset(each[place] for place in rule) for rule in found.products.T}
+
+
 def in_columns(x, y, weight=None, holes=None):
     """An engine of rows as they are."""
     n, width = x.shape
@@ -280,6 +288,13 @@ def test_units_and_order_do_not_matter():
     shares = (found.apply(rows).mean(0) for found, rows in ((one, X), (moved, X[:, order])))
     wanted, told = (np.sort(share[len(one.column) :]) for share in shares)
     assert np.isin(wanted.round(9), told.round(9)).mean() > 0.9  # ties between columns aside
+
+
+def test_names_of_classes_and_order_of_rows_do_not_matter():
+    X, y = table(700)
+    order, wanted = np.random.default_rng(2).permutation(700), asked_in(X, y)
+    for again in (asked_in(X, 1 - y), asked_in(X[order], y[order]), asked_in(X, 7 * y)):
+        assert len(again & wanted) > 0.95 * len(again | wanted)  # ties between splits aside
 
 
 def test_files_and_graphs_answer_the_same(fitted, tmp_path):

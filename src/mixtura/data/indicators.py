@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -110,10 +110,6 @@ class Indicators:
         if self.factors is None:
             return (tuple(own),)
         return tuple((*own, *each) for each in self.factors.column[self.products].tolist())
-
-    def times(self, factors: Indicators, products: np.ndarray) -> Self:
-        """These, and products (d, R) of the factors."""
-        return replace(self, factors=factors, products=products)
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """(n, P) numbers; the indicators of what is missing are missing."""

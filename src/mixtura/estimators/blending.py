@@ -160,7 +160,7 @@ def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:
 
 
 def _tried(decision: Decision, way: Plan) -> Trial:
-    if way.beginning is RULES:  # found when it is trained: held-out labels must not help
+    if way.beginning.finds:
         if decision.saw_all or not decision.plan.solver.held_out_share:
             found = partial(curved, kind=way.marginals)
             return decision.chooser.try_found(way, found, "marginals")
@@ -182,7 +182,7 @@ def _tried(decision: Decision, way: Plan) -> Trial:
 def in_time(others: Sequence[Trial], progress: Progress) -> list[Trial]:
     """Those that may still be trained: growing trees does not look at the clock."""
     for each in others:
-        each.won = each.way.beginning is not RULES or progress.leaves_time(1.0 - _TIME)
+        each.won = not each.way.beginning.finds or progress.leaves_time(1.0 - _TIME)
     return [each for each in others if each.won]
 
 
@@ -228,12 +228,12 @@ def _trained(
     if latest is not None and (latest.converged or not limited):
         return latest
     if trees:
-        most = _RULE_ROWS if way.beginning is RULES else _LEAF_ROWS
+        most = _RULE_ROWS if way.beginning.finds else _LEAF_ROWS
         plan, rows, begin = replace(trial.way, begin=()), rows.sample(most, generator), None
     elif limited:
         plan, rows = plan.limited(count, _GAIN), rows.sample(_LARGE, generator)
         begin = latest or next(iter(trial.models), None)
-    if way.beginning is RULES:
+    if way.beginning.finds:
         trial.scaling = curved(rows, way.marginals)
     engine = rows.under(trial.scaling)
     return plan.train(engine, generator, progress.part(_TIME), previous=begin)
@@ -290,7 +290,7 @@ class Ensemble:
         not: after a few iterations, to see who is worth further ones, and at the end.
         """
         unseen = None if decision.saw_all else first.held_out
-        later = [each for each in others if unseen is not None and each.way.beginning is RULES]
+        later = [each for each in others if unseen is not None and each.way.beginning.finds]
         tried = [each for each in others if each not in later]
         answers = [decision.held_out, *(each.held_out() for each in tried)]
         say, heard = Say.of(answers, decision.trusts_holes).heard(tried)

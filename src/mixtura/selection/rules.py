@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +87,8 @@ def ruled(
     knot, rise, fall = np.transpose([each.shape(values[:, each.column]) for each in place])
     column = np.array([each.column for each in place])
     factors = Indicators(column, knot, rise, fall, own.frequent, own.n_columns)
-    return own.times(factors, np.transpose([[place[each] for each in rule] for rule in rules]))
+    products = np.transpose([[place[each] for each in rule] for rule in rules])
+    return replace(own, factors=factors, products=products)
 
 
 def _padded(rule: frozenset[_Condition]) -> list[_Condition]:

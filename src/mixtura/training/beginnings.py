@@ -44,6 +44,7 @@ class Beginning:
     needs : what must be left open, or known, for such a model to stand beside another one.
     alike : whether the models of all folds have like components, and are trained as one.
     ready : whether nothing is left to train.
+    finds : whether units are found with labels: rows that judge such a model must not be shown.
     adapted : a plan of such models.
     """
 
@@ -53,6 +54,7 @@ class Beginning:
     needs: tuple[str, ...] = ()
     alike: bool = True
     ready: bool = False
+    finds: bool = False
     adapted: Callable[[Plan], Plan] = lambda way: way
 
 
@@ -120,7 +122,7 @@ LEAVES = Beginning(_by_leaves, "leaves", _RANKS, _FREE, alike=False, adapted=_wi
 _KNOWN = ("components", "trial")
 KERNELS = Beginning(_by_rows, "kernels", _POWER, _KNOWN, ready=True, adapted=_with_kernels)
 RULES = Beginning(
-    _by_slopes, "rules", "rules", _FREE, alike=False, ready=True, adapted=_with_slopes
+    _by_slopes, "rules", "rules", _FREE, False, ready=True, finds=True, adapted=_with_slopes
 )
 #: Those that models are named after.
 NAMED = {each.name: each for each in (LEAVES, KERNELS, RULES)}
