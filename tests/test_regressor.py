@@ -342,6 +342,20 @@ def test_a_shift_of_the_targets_is_one_of_the_predictions():
     np.testing.assert_array_equal(np.diff(centers), np.diff([0.0, 1e6, -(2.0**24)]))
 
 
+def test_units_of_the_targets_are_those_of_the_answers(averaged):
+    """Whatever is compared and averaged, and wherever rounding would have led training."""
+    X, y = draw(120)
+    for unit in (1e6, 1e-3, 1.0 / 3.7):
+        other = MixtureRegressor(2, density="full", **BRIEF).fit(X, y * unit)
+        pairs = (
+            (other.predict(X), averaged.predict(X) * unit),
+            (other.predict_interval(X), averaged.predict_interval(X) * unit),
+            (other.score_samples(X, y * unit), averaged.score_samples(X, y) - np.log(unit)),
+        )
+        for found, expected in pairs:
+            np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 def test_rows_without_targets_say_what_features_are_like():
     """With them, a hole is filled by what all rows say of it."""
     rng = np.random.default_rng(0)

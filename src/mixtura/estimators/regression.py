@@ -178,9 +178,12 @@ class Comparison:
         return cls(kept, weights[order], held_back, choice)
 
     def train(
-        self, engine: Engine, generator: torch.Generator, progress: Progress
+        self, engine: Engine, units: Scaling, generator: torch.Generator, progress: Progress
     ) -> tuple[Fitted, Trained]:
-        """The models of all rows, as many as time allows, and how training of the first ended."""
+        """The models of all rows, as many as time allows, and how training of the first ended.
+
+        They tell targets in the user's `units`, T columns.
+        """
         results: list[Trained] = []
         for each in self.tried:
             if results and progress.stopped:
@@ -190,7 +193,7 @@ class Comparison:
             results.append(found or each.way.train(rows, spawn(generator), progress))
         count = len(results)
         first, *others = [
-            Fitted(result.model.to("cpu", torch.float64), each.scaling)
+            Fitted(result.model.to("cpu", torch.float64), _told_in(units, each.scaling))
             for result, each in zip(results, self.tried, strict=False)
         ]
         if others:
@@ -199,8 +202,16 @@ class Comparison:
         held_back = self.held_back
         if held_back is not None:
             models = tuple(fold[:count] for fold in held_back.models)
-            held_back = replace(held_back, models=models)
+            held_back = replace(held_back, models=models, y=units.invert(held_back.y))
         return replace(first, held_back=held_back), results[0]
+
+
+def _told_in(units: Scaling, scaling: Scaling) -> Scaling:
+    """The units of a model of standardized targets, for targets in units of the user."""
+    first = len(scaling.scale) - len(units.scale)
+    location = np.append(scaling.location[:first], units.location)
+    scale = np.append(scaling.scale[:first], scaling.scale[first:] * units.scale)
+    return replace(scaling, location=location, scale=scale)
 
 
 def _weights(trials: Sequence[_Trial]) -> np.ndarray:

@@ -44,6 +44,8 @@ from mixtura.solvers import EM, LBFGS
 
 #: Units of a target per deviation: k-means then takes it for as many features as the square.
 _TARGET_UNITS = 2.0
+#: What standardized targets are multiples of.
+_TARGET_GRID = 2.0**-30
 
 
 @dataclass(eq=False, repr=False)
@@ -147,14 +149,14 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def _fit_rows(self, rows: Matrix, y: np.ndarray, weight: np.ndarray, schema: Schema) -> Self:
         flat, y = y.ndim == 1, y.reshape(len(y), -1)
         indicators = Indicators.learn(rows.values, weight, schema.levels(rows.values.shape[1]))
-        whole = Matrix(indicators.beside(rows.values, y))
-        scaling = self._scaled(rows.values, y, weight, indicators)
+        scaling, units, standard = self._scaled(rows.values, y, weight, indicators)
+        whole = Matrix(indicators.beside(rows.values, standard))
         known = np.where(np.isnan(y).all(1), np.nan, 0.0)
         engine = engine_of(whole, known, weight, scaling, self.device)
         plans, generator = make_plans(self, engine, y.shape[1]), self._generator()
         with self._progress() as progress:
             compared = Comparison.of(plans, engine, spawn(generator), progress)
-            fitted, result = compared.train(engine, spawn(generator), progress)
+            fitted, result = compared.train(engine, units, spawn(generator), progress)
         reach = scaling.reach(*nan_range(whole.values))[:, : -y.shape[1]]
         self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat, reach)
         self.choice_, self.history_ = compared.choice, progress.history
@@ -164,8 +166,12 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def _scaled(
         self, values: ArrayLike, y: np.ndarray, weight: np.ndarray, indicators: Indicators
-    ) -> Scaling:
-        """Units of numbers, each of variance one, of indicators, and of the targets beside them."""
+    ) -> tuple[Scaling, Scaling, np.ndarray]:
+        """Units of numbers, each of variance one, and of indicators; of targets; these in them.
+
+        Targets are rounded there, so that the same ones in other units are trained on to the bit:
+        rounding would decide between local optima.
+        """
         names = np.asarray(getattr(self, "feature_names_in_", np.arange(self.n_features_in_)))
         targets = [f"target {place}" for place in range(y.shape[1])]
         names = np.append(names[indicators.column].astype(object), targets)
@@ -174,8 +180,13 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         off = np.where(np.abs(y - center) <= rounding, 0.0, y - center)
         found = Scaling.measure(indicators.beside(values, off), weight, names)
         scale = np.where(indicators.itself, found.scale[:count], UNIT)
-        scale = np.append(scale, found.scale[count:] / _TARGET_UNITS)
-        return Scaling(np.append(found.location[:count], center), scale)
+        own, unit = found.location[count:], found.scale[count:]
+        scaling = Scaling(
+            np.append(found.location[:count], np.zeros_like(own)),
+            np.append(scale, np.full_like(unit, 1.0 / _TARGET_UNITS)),
+        )
+        standard = np.round((off - own) / unit / _TARGET_GRID) * _TARGET_GRID
+        return scaling, Scaling(center + own, unit), standard
 
     # -- answers -------------------------------------------------------------------------------
 
