@@ -462,5 +462,27 @@ def test_help_is_fast():
     assert min(seconds("-m", "mixtura", "--help") for _ in range(2)) < 3.0 * alone
 
 
+def test_files_that_are_not_there_are_told_before_pytorch_is_imported(tmp_path):
+    (tmp_path / "model").touch()
+    asking = ("predict", "evaluate", "report", "explain", "impute")
+    lines = [
+        *(("fit", "nowhere.csv"), ("tune", "nowhere.parquet"), ("predict", "model", "no*.parquet")),
+        *((name, "nowhere", "x.csv") for name in asking),
+        *((name, "nowhere") for name in ("sample", "serve", "export")),
+    ]
+    code = (
+        "import sys; from typer.testing import CliRunner; from mixtura.cli.app import app\n"
+        f"for line in {lines}:\n"
+        "    ended = CliRunner().invoke(app, line)\n"
+        "    assert ended.exit_code == 1, ended.output\n"
+        "    print(ended.output.strip())\n"
+        "print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    said = subprocess.check_output(command, cwd=tmp_path, text=True)
+    tables = [f"error: there is no file {name}." for _, *_, name in lines[:3]]
+    assert said.splitlines() == [*tables, *["error: no model file at nowhere."] * 8, "False"]
+
+
 def test_completion_is_there():
     assert "--install-completion" in run("--help").stdout

@@ -1,12 +1,33 @@
 """Arguments and options that commands share."""
 
+from glob import glob
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Model = Annotated[Path, typer.Argument(help="a model file, as `mixtura fit` writes them")]
-Data = Annotated[Path, typer.Argument(help="CSV, Parquet, Arrow (Feather) or Excel")]
+
+def _model(path: Path) -> Path:
+    """The path, if there is such a file; said before PyTorch is imported, which takes seconds."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no model file at {path}.")
+    return path
+
+
+def _data(path: Path) -> Path:
+    """The same of a table, which may be a pattern that names Parquet files."""
+    may_be_many = path.suffix.lower() in (".parquet", ".pq")
+    if not (path.is_file() or (may_be_many and glob(str(path), recursive=True))):
+        raise FileNotFoundError(f"there is no file {path}.")
+    return path
+
+
+Model = Annotated[
+    Path, typer.Argument(help="a model file, as `mixtura fit` writes them", callback=_model)
+]
+Data = Annotated[
+    Path, typer.Argument(help="CSV, Parquet, Arrow (Feather) or Excel", callback=_data)
+]
 Target = Annotated[
     str | None, typer.Option(help="the column to predict; without one, a density of the rows")
 ]
