@@ -1,6 +1,8 @@
 """Which rows are whose: groups of classes, and trials that do without the rows of a fold."""
 
+import gc
 from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -150,6 +152,18 @@ def test_a_trial_never_sees_the_rows_that_it_is_judged_by(name, holes, flowers, 
     changed = X + rng.normal(size=X.shape)
     found = changed_trials(plan_of(STRUCTURES[name]), X, y, changed)
     only_their_own_trial_is_as_before(*found)
+
+
+def test_rows_are_released_when_their_trials_are_over(holey_iris):
+    """Folds serve rows in many units, and outlast them."""
+    engine, plan = engine_of(*holey_iris), plan_of(Diagonal())
+    folds, rows = Folds(torch.arange(len(engine)) % 2, range(2)), ref(engine)
+    plan.trials(engine, folds, torch.Generator().manual_seed(0), Progress())
+    assert len(folds.kept) == len(folds.groups) == 1
+    del engine
+    gc.collect()
+    assert rows() is None
+    assert not folds.kept
 
 
 def test_what_stands_in_for_adam_works_in_double_precision(flowers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -196,14 +197,19 @@ class Folds:
     ----------
     number : (n,) the fold of each row; -1 for rows that are never held out.
     held_out : the fold that each trial does without.
-    kept : what missing entries of the rows of an engine tell, for all who learn from these.
+    kept : what missing entries of the rows of an engine tell, for all who learn from these, as
+        long as there is such an engine.
     groups : the rows of each class, likewise.
     """
 
     number: Tensor
     held_out: Sequence[int]
-    kept: dict[Engine, HoleEvidence] = field(default_factory=dict, repr=False, compare=False)
-    groups: dict[Engine, Groups] = field(default_factory=dict, repr=False, compare=False)
+    kept: WeakKeyDictionary[Engine, HoleEvidence] = field(
+        default_factory=WeakKeyDictionary, repr=False, compare=False
+    )
+    groups: WeakKeyDictionary[Engine, Groups] = field(
+        default_factory=WeakKeyDictionary, repr=False, compare=False
+    )
 
     @classmethod
     def none(cls, engine: Engine) -> Folds:
