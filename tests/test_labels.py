@@ -93,6 +93,7 @@ def test_minus_one_beside_two_labels(name, kind):
     model, messages = fitted(name, y)
     assert model.classes_.tolist() == [0, 1, 2]
     (message,) = said(messages)
+    assert "7 of 30 rows" in message
     assert "unlabeled=None" in message
     assert "unlabeled=-1" in message
 

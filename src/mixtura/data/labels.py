@@ -86,12 +86,12 @@ def labeled_mask(y: np.ndarray, unlabeled: object, classes: np.ndarray | None = 
 def find_labeled(y: np.ndarray, unlabeled: object) -> np.ndarray:
     """`labeled_mask` of training labels; a warning says if "auto" took -1 for unlabeled."""
     labeled = labeled_mask(y, unlabeled)
-    marked = (~labeled & ~_is_nothing(y)).any()
-    if marked and isinstance(unlabeled, str) and unlabeled == "auto":
+    n_marked = int((~labeled & ~_is_nothing(y)).sum())
+    if n_marked and isinstance(unlabeled, str) and unlabeled == "auto":
         warn(
-            "rows with the label -1 are taken for unlabeled, since y has two other labels or more. "
-            "If -1 is a class, set unlabeled=None; if it is none, unlabeled=-1 says so, and this "
-            "warning goes.",
+            f"{n_marked} of {len(y)} rows have the label -1 and are taken for unlabeled, since y "
+            "has two other labels or more. If -1 is a class, set unlabeled=None; if it is none, "
+            "unlabeled=-1 says so, and this warning goes.",
             AmbiguousDataWarning,
         )
     return labeled
