@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from mixtura import BoostedMixtureClassifier, MixtureClassifier, SequenceMixtureClassifier, load
+from mixtura.conformal import HeldBack, conformal_sets
+from mixtura.data.matrix import Matrix
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 
 PLAIN = {"density": "full", "objective": "likelihood", "random_state": 0}
@@ -90,6 +93,28 @@ def test_held_back_rows_were_not_seen(by_margin):
     np.testing.assert_array_equal(held.y, y[place])
     assert set(held.fold) == set(range(len(held.models)))
     assert len(held.models) > 1
+
+
+def test_only_held_back_rows_that_have_what_a_row_has_are_asked(rng):
+    """They are counted, and sets are those of a loop over rows."""
+    values, y, asked = rng.normal(size=(300, 3)), rng.integers(3, size=300), []
+    values[::2, 0] = np.nan
+    X = np.where(rng.random((20, 3)) < 0.3, np.nan, rng.normal(size=(20, 3)))
+    X[0], X[1] = 1.0, np.nan
+
+    def proba(_, rows):
+        asked.append(len(rows))
+        return softmax(np.nan_to_num(rows.values), axis=1)
+
+    found = conformal_sets(None, Matrix(X), HeldBack.unseen(values, y), proba, 0.8)
+    patterns = np.unique(~np.isnan(X), axis=0)
+    assert sum(asked) == len(X) + sum(150 if pattern[0] else 300 for pattern in patterns)
+    for row, own in zip(X, found, strict=True):
+        like = ~np.isnan(values[:, ~np.isnan(row)]).any(1)
+        masked = np.where(np.isnan(row), 0.0, np.nan_to_num(values[like]))
+        scores = softmax(masked, axis=1)[np.arange(like.sum()), y[like]]
+        below = (scores <= softmax(np.nan_to_num(row))[:, None]).sum(1)
+        np.testing.assert_array_equal(own, (1 + below) / (1 + like.sum()) > 0.2)
 
 
 @pytest.mark.parametrize("generative", [False, True])

@@ -136,25 +136,29 @@ def _scores(
     complete = ~np.isnan(held_back.values)
     for start in range(0, len(patterns), size):
         some = patterns[start : start + size]
-        masked = _masked(fitted, held_back, score, some)
-        for pattern, found in zip(some, masked, strict=True):
-            like = (complete | ~pattern).all(1)
-            used = like if like.sum() >= _ENOUGH else np.ones_like(like)
-            yield found[used], held_back.weight[used]
+        used = (complete | ~some[:, None]).all(2)
+        used[used.sum(1) < _ENOUGH] = True
+        masked = _masked(fitted, held_back, score, some, used)
+        for own, found in zip(used, masked, strict=True):
+            yield found[own], held_back.weight[own]
 
 
 def _masked(
-    fitted: AnyFitted, held_back: HeldBack, score: Score[AnyFitted], patterns: np.ndarray
+    fitted: AnyFitted,
+    held_back: HeldBack,
+    score: Score[AnyFitted],
+    patterns: np.ndarray,
+    used: np.ndarray,
 ) -> np.ndarray:
-    """(P, n, ...) scores of held-back rows where they lack what a pattern lacks."""
+    """(P, n, ...) scores of held-back rows that are `used` (P, n) and lack what a pattern lacks."""
     found = np.empty((len(patterns), *held_back.y.shape))
     for number, models in enumerate(held_back.models):
-        mine = np.flatnonzero(held_back.fold == number)
-        masked = np.where(patterns[:, None], held_back.values[mine], np.nan)
-        truth = np.concatenate([held_back.y[mine]] * len(patterns))
+        pattern, row = np.nonzero(used & (held_back.fold == number))
+        masked = Matrix(np.where(patterns[pattern], held_back.values[row], np.nan))
         units = held_back.units[number] if held_back.units else ()
-        own = score(_by(fitted, models, units), Matrix(masked.reshape(-1, masked.shape[2])), truth)
-        found[:, mine] = own.reshape(len(patterns), *held_back.y[mine].shape)
+        if len(row):
+            own = _by(fitted, models, units)
+            found[pattern, row] = score(own, masked, held_back.y[row])
     return found
 
 

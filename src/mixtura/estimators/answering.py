@@ -166,7 +166,9 @@ class DensityEstimator(TransformerMixin, ModelEstimator):
         (n, D), or (n_draws, n, D); a data frame for a data frame, with the columns of the training
         rows in their order; of sequences what they came as; or n_draws of these. Observed entries
         come back to the bit; of categories, the likeliest is filled in. Means are those of the
-        model: a discriminative objective may have moved them far from the data.
+        model: a discriminative objective may have moved them far from the data, and structures that
+        predict classes well may take columns for independent that determine each other. To fill in
+        well, take `MixtureImputer`, or a likelihood of full covariances.
         """
         rows = self._rows(X)
         codes = self._codes(self._by_row(y, X), len(rows))

@@ -359,7 +359,9 @@ class DensityClassifier(ModelClassifier, DensityEstimator):
         X (n_samples, D) and y (n_samples,). X is a data frame of the columns and types of training
         if that was one (of pandas or polars). Columns of whole numbers then have such, between the
         least and the largest of training, and columns without negative numbers none below the
-        least; the model's own draws are those of a fit to arrays.
+        least; the model's own draws are those of a fit to arrays. A model that was trained, or
+        chosen, to predict classes may not know how columns hang together: to draw rows like those
+        of training, fit one of full covariances with `objective="likelihood"`.
         """
         mixture, generator = self._fitted.mixture, self._generator(random_state)
         if given is not None:
