@@ -106,4 +106,4 @@ def _show_missing(report: Report, split: Split, candidates: Recipes) -> None:
     train, test = split
     start, mixtures = three_ways(report, train, 3 if report.quick else 10, candidates)
     missing = [0, 50, 150, 190] if report.quick else [0, *range(10, 191, 20), 194, 197]
-    show_missing(report, start, mixtures, *test, missing, 2 if report.quick else 10)
+    show_missing(report, start, mixtures, *test, missing, 2 if report.quick else 100)

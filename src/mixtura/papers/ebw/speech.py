@@ -70,7 +70,7 @@ def run(report: Report) -> None:
     if report.wants("missing"):
         start, mixtures = three_ways(report, train, _CURVE_COMPONENTS, _candidates(report))
         missing = [0, 5, 10, 15] if report.quick else list(range(_FEATURES))
-        show_missing(report, start, mixtures, *test, missing, 3 if report.quick else 20)
+        show_missing(report, start, mixtures, *test, missing, 3 if report.quick else 100)
     if report.wants("zones"):
         start = OneStart.fit(report, *train, _CURVE_COMPONENTS)
         show_zones(report, "zones", zone_course(start, _MARGINS[1], 30 if report.quick else 100))

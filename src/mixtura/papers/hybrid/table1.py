@@ -57,15 +57,17 @@ COARSE = {
     "full": ((4, 0.1, 50, 200), (8, 0.1, 50, 500), (8, 0.1, 25, 200), (8, 0.1, 10), (20, 0.03)),
     "diagonal": ((10, 0.1), (5, 0.1), (10, 0.3), (20, 0.03), (10, 0.03)),
 }
-#: In the fourth: many components, and precisions of low rank, as in the authors' code.
+#: In the fourth: many components, high floors, and precisions of low rank, as in the authors' code.
 MANY: dict[str, tuple[tuple[float | str, ...], ...]] = {
     "full": (
         (32, 0.03),
         (20, 0.03, 25, 50, "precision"),
         (8, 0.1, 25, 200, "precision"),
         (4, 0.1, 25, 200, "precision"),
+        (16, 1.0),
+        (8, 1.0),
     ),
-    "diagonal": ((200, 0.1), (200, 0.3)),
+    "diagonal": ((200, 0.1), (200, 0.3), (100, 1.0), (200, 1.0)),
 }
 #: The same for pixels; photographs behind digits ask for more than rank 25. In the third round:
 #: high floors.
