@@ -569,6 +569,7 @@ def test_a_pickle_does_not_hold_what_predictions_keep(iris):
     several = pickle.loads(pickle.dumps(model))
     size = len(pickle.dumps(several))
     several.predict_proba(iris[0])
+    several.score_samples(iris[0])
     density = several.mixture_.density
     assert len(vars(density)) > len(dataclasses.fields(density))
     assert len(pickle.dumps(several)) < size + 500

@@ -28,6 +28,7 @@ from mixtura import (
     runtime,
 )
 from mixtura.densities import Diagonal, Full, LowRank, Spherical, Student
+from mixtura.estimators import classifying
 from mixtura.exceptions import (
     DegenerateDataWarning,
     FileFormatError,
@@ -52,6 +53,12 @@ def numpy_of_old(monkeypatch):
         return solve(left, right)
 
     monkeypatch.setattr(np.linalg, "solve", plain)
+
+
+@pytest.fixture(autouse=True)
+def by_pytorch(monkeypatch):
+    """Estimators answer by PyTorch, also for few rows."""
+    monkeypatch.setattr(classifying, "_FEW_ROWS", 0)
 
 
 # -- rows --------------------------------------------------------------------------------------
@@ -228,10 +235,13 @@ def test_averages_of_calibrated_models(averaged):
 
 def test_estimators_answer_for_a_few_rows_in_numpy(averaged, monkeypatch):
     model, _ = averaged
-    wanted = model.predict_log_proba(HOLED)
+    wanted = {id(rows): model.predict_log_proba(rows) for rows in (X, HOLED)}
+    monkeypatch.setattr(classifying, "_FEW_ROWS", N)
     monkeypatch.setattr(Fitted, "engine", None)  # what PyTorch's answers begin with
-    alone = [model.predict_log_proba(row[None]) for row in HOLED[:20]]
-    np.testing.assert_allclose(np.concatenate(alone), wanted[:20], 1e-10, 1e-12)
+    for rows in (X, HOLED):
+        alone = np.concatenate([model.predict_log_proba(row[None]) for row in rows])
+        np.testing.assert_allclose(alone, wanted[id(rows)], 1e-10, 1e-12)
+        np.testing.assert_allclose(model.predict_log_proba(rows), alone, 1e-10, 1e-12)
     assert len(vars(deepcopy(model.model_))) < len(vars(model.model_))  # copies make their own
 
 

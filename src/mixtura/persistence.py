@@ -50,8 +50,8 @@ _QUESTIONS = ("predict_proba", "predict", "score_samples", "transform")
 _INNER = ("pairwise_", "estimator_", "estimators_")
 #: Numbers of a mixture up to which the models without rows that are held back are stored.
 _MOST_COMPUTED = 2**19
-#: Rows that a model's twin in NumPy is asked about, at most; and where a model keeps it.
-FEW, _TWIN = 8, "_twin"
+#: Where a model keeps its twin in NumPy.
+_TWIN = "_twin"
 #: Most bytes of a header, as safetensors has it.
 _MOST_HEADER = 100_000_000
 
@@ -232,7 +232,7 @@ def _plain_copy(value: object) -> object:
     plain = copy(value)
     state = {name: _plain_copy(each) for name, each in vars(value).items()}
     state.pop("feature_names_in_", None)
-    usual = {"device": "cpu", "layout": "frames_first"}
+    usual = {"device": "cpu:0", "layout": "frames_first"}  # by the model, not by its twin
     plain.__dict__ = state | {name: usual[name] for name in usual if name in state}
     return plain
 
@@ -244,7 +244,7 @@ def _check_answer(estimator: object) -> None:
     rows[0], rows[1] = 0.0, FAR
     rows[:, list(model.schema.empty)] = np.nan  # what was empty in training is not asked about
     for asked in (rows, rows[:-1]):  # what fits three rows by chance does not fit two
-        shown = model.schema.decode(asked.repeat(FEW + 1, 0))  # by the model, not by its twin
+        shown = model.schema.decode(asked)
         given = [shown] if tags.three_d_array else shown
         if not np.isfinite(_first_answer(estimator, given)).all():
             raise ValueError("its answers are not finite")

@@ -92,8 +92,11 @@ class Curves:
     ) -> np.ndarray:
         """Values on lines that begin at knots, have so large a value there, and these slopes."""
         place = self._column, _segments(X, at)
+        found = X - at[place]
         with np.errstate(over="ignore"):  # tables clamp what is infinite
-            return to[place] + slope[place] * (X - at[place])
+            found *= slope[place]
+            found += to[place]
+        return found
 
 
 def _segments(values: np.ndarray, knots: np.ndarray) -> np.ndarray:

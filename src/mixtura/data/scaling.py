@@ -141,14 +141,15 @@ class Scaling:
         """Back into the user's units; what lies beyond the largest number becomes it."""
         values = X if self.curves is None else self.curves.invert(X)
         with np.errstate(over="ignore"):
-            found = np.clip(values * self.scale + self.location, -_LARGEST, _LARGEST)
+            found = values * self.scale + self.location
+        found = np.minimum(np.maximum(found, -_LARGEST), _LARGEST)  # faster than `clip` for a few
         return found if self.atoms is None else self.atoms.restored(found, X)
 
     def moved(self, values: np.ndarray, before: Scaling) -> np.ndarray:
         """Values in the units of another map, in these; by curves alone where that is enough."""
         pairs = (self.location, before.location), (self.scale, before.scale)
         same = before.curves is None and self.indicators is None
-        if same and all(np.array_equal(*pair) for pair in pairs):
+        if same and all(one is other or (one == other).all() for one, other in pairs):
             return values if self.curves is None else self.curves.apply(values)
         return self.apply(before.invert(values))
 

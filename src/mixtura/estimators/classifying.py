@@ -30,7 +30,7 @@ from mixtura.models.fitted import Observations
 from mixtura.models.mixture import Mixture
 from mixtura.numerics import spawn
 from mixtura.objectives import log_margin
-from mixtura.persistence import FEW, numpy_twin
+from mixtura.persistence import numpy_twin
 from mixtura.progress import Progress
 from mixtura.report import write_report
 from mixtura.selection.chooser import (
@@ -49,6 +49,8 @@ EVEN = 0.5
 #: Whether unlabeled rows help is tried with so many of them at most, so many labeled ones at least,
 #: and not once this share of the allowed time has gone.
 _TRIED, _FEWEST_LABELS, _UNTIL = 1_000, 10, 0.6
+#: Rows, and numbers held in memory for them, up to which NumPy answers in less time than PyTorch.
+_FEW_ROWS, _FEW_NUMBERS = 300, 2**22
 #: Why unlabeled rows are set aside.
 _NO_TIME = "max_time left too little time to tell whether they help"
 _NO_GAIN = "they did not clearly help to predict held-out labels"
@@ -125,14 +127,14 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
         rows = fitted.checked(self._rows(X))
         if isinstance(rows, Matrix) and self._are_few(rows):
             twin = numpy_twin(fitted)
-            if twin is not None:
+            if twin is not None and len(rows) * twin.row_cost <= _FEW_NUMBERS:
                 return twin.log_proba(rows)
         return fitted.log_proba(fitted.engine(rows, self.device))
 
     def _are_few(self, rows: Matrix) -> bool:
         """Whether PyTorch's overhead is what an answer would take, and NumPy gives the same."""
         exact = rows.values.dtype == np.float64 and isinstance(self._fitted.model, Mixture)
-        return exact and len(rows) <= FEW and str(self.device) in ("auto", "cpu")
+        return exact and len(rows) <= _FEW_ROWS and str(self.device) in ("auto", "cpu")
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """p(class | x), (n, C), classes in the order of `classes_`."""

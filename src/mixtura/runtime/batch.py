@@ -34,8 +34,9 @@ class Batch:
 
     @cached_property
     def moments(self) -> np.ndarray:
-        """(n, 3 D) squares, values and presences."""
-        return np.concatenate([self.x * self.x, self.x, self.seen], 1)
+        """(n, 3 D) squares, values and presences; (n, 2 D) where nothing is missing."""
+        told = () if self.observed is None else (self.observed,)
+        return np.concatenate([self.x * self.x, self.x, *told], 1)
 
     @cached_property
     def patterns(self) -> tuple[np.ndarray, np.ndarray | None]:

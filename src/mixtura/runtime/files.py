@@ -127,6 +127,7 @@ class Unpacker:
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
+        self._met: dict[bytes, np.ndarray] = {}
 
     def value(self, stored: ArrayLike) -> ArrayLike:
         """What a value of the JSON stands for."""
@@ -151,7 +152,9 @@ class Unpacker:
             raise ValueError(f"numbers of the type {dtype}")
         if "scalar" in stored:
             return dtype.type(stored["scalar"])
-        return self._arrays[stored["name"]].astype(dtype)
+        found = self._arrays[stored["name"]].astype(dtype)
+        same = self._met.setdefault(found.tobytes(), found)  # what models share is told at a glance
+        return same if same.dtype == dtype and same.shape == found.shape else found
 
     def of_objects(self, stored: ArrayLike) -> np.ndarray:
         dtype, items = np.dtype(stored["dtype"]), stored["items"]

@@ -62,6 +62,12 @@ def _times(matrix: np.ndarray, vector: np.ndarray, place: Place) -> np.ndarray:
     return found
 
 
+def _summed(by_moment: np.ndarray, log_scale: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Tables (3 D, K) and (D, K) of complete rows: what presences are multiplied by is summed."""
+    size = len(log_scale)
+    return by_moment[: 2 * size].copy(), by_moment[2 * size :].sum(0), log_scale.sum(0)
+
+
 @dataclass(frozen=True)
 class Gaussian(ABC):
     """What all forms of covariances share; a form writes `distances`, and `regress`."""
@@ -79,7 +85,10 @@ class Gaussian(ABC):
 
     @abstractmethod
     def distances(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Squared distances of what is observed, and log det(2 pi covariance) of it, (n, K)."""
+        """Squared distances of what is observed, and log det(2 pi covariance) of it, (n, K).
+
+        The latter is (K,) where nothing is missing.
+        """
 
     def regress(
         self, away: np.ndarray, seen: np.ndarray, component: Component, place: Place = None
@@ -123,7 +132,15 @@ class DiagonalGaussian(Gaussian):
         parts = precision, -2.0 * self.mean * precision, self.mean**2 * precision
         return np.concatenate(parts, 1).T.copy(), np.log(self.variance).T + LOG_2PI
 
+    @cached_property
+    def _whole(self) -> tuple[np.ndarray, ...]:
+        """The same of complete rows: (2 D, K), and sums over presences (K,) each."""
+        return _summed(*self.table)
+
     def distances(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        if batch.observed is None:
+            table, offset, log_det = self._whole
+            return batch.moments @ table + offset, log_det
         (table, log_variance), values = self.table, batch.moments
         return values @ table, values[:, -len(log_variance) :] @ log_variance
 
@@ -153,7 +170,7 @@ class FullGaussian(Gaussian):
         if batch.observed is None:
             weight, offset, log_det = self._whitening
             white = (batch.x @ weight + offset).reshape(len(batch), *self.mean.shape)
-            return (white * white).sum(2), np.broadcast_to(log_det, white.shape[:2])
+            return np.einsum("nkd,nkd->nk", white, white), log_det
         seen, (patterns, place) = batch.observed[:, None], batch.patterns
         away = (batch.x[:, None] - self.mean) * seen
         squared, log_det = _quadratic(self._masked(patterns[:, None], slice(None)), away, place)
@@ -218,28 +235,37 @@ class LowRankForm(Gaussian):
         return summed + np.eye(shape[2])
 
     def distances(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        (by_square, by_value, log_scale), values = self.table, batch.moments
-        latent = (values[:, -len(by_value) :] @ by_value).reshape(len(batch), len(self.mean), -1)
+        shape, values = (len(batch), len(self.mean), -1), batch.moments
         if batch.observed is None:
-            half, log_gram = self._whole
-            inner = ((half @ latent[..., None]) ** 2).sum((2, 3))
+            by_square, offset, by_value, shift, log_det = self._whole
+            latent = (batch.x @ by_value + shift).reshape(shape)
+            inner, squares = np.einsum("nkr,nkr->nk", latent, latent), values @ by_square + offset
         else:
-            patterns, place = batch.patterns
-            inner, log_gram = _quadratic(self._gram(patterns), latent, place)
-        squares, log_det = values @ by_square, values[:, -len(log_scale) :] @ log_scale + log_gram
+            by_square, by_value, log_scale = self.table
+            latent, (patterns, place) = values[:, -len(by_value) :] @ by_value, batch.patterns
+            inner, log_gram = _quadratic(self._gram(patterns), latent.reshape(shape), place)
+            log_det = values[:, -len(log_scale) :] @ log_scale + log_gram - self.log_gram_left
+            squares = values @ by_square
+        return squares - inner if self.of_covariance else squares + inner, log_det
+
+    @cached_property
+    def _whole(self) -> tuple[np.ndarray, ...]:
+        """Of complete rows: squares and values to weighted squares (2 D, K), sums over presences
+        (K,), values to whitened u (D, K R), theirs (K R,), log determinants (K,)."""
+        (by_square, by_value, log_scale), (size, count, rank, _) = self.table, self.grams.shape
+        factor = np.linalg.cholesky(self._gram(np.ones((1, size), dtype=bool))[0])
+        half = np.linalg.inv(factor).swapaxes(1, 2)
+        log_gram = 2.0 * np.log(factor.diagonal(0, 1, 2)).sum(1) - self.log_gram_left
+        whitened = by_value.reshape(2, size, count, rank).transpose(0, 2, 1, 3) @ half
+        by_latent = whitened.transpose(0, 2, 1, 3).reshape(2 * size, -1)
+        by_square, offset, log_det = _summed(by_square, log_scale)
+        return by_square, offset, by_latent[:size], by_latent[size:].sum(0), log_det + log_gram
+
+    @cached_property
+    def log_gram_left(self) -> np.ndarray | float:
+        """(K,) what log determinants of precisions have too much: that of B of nothing."""
         if self.of_covariance:
-            return squares - inner, log_det
-        return squares + inner, log_det - self.log_gram_all
-
-    @cached_property
-    def _whole(self) -> tuple[np.ndarray, np.ndarray]:
-        """Inverse Cholesky factors (K, R, R) and log determinants (K,) of B of complete rows."""
-        gram = self._gram(np.ones((1, self.mean.shape[1]), dtype=bool))[0]
-        half = np.linalg.inv(np.linalg.cholesky(gram))
-        return half, -2.0 * np.log(half.diagonal(0, 1, 2)).sum(1)
-
-    @cached_property
-    def log_gram_all(self) -> np.ndarray:
+            return 0.0
         every = self.grams.sum(0) + np.eye(self.grams.shape[2])
         return _bordered(every, np.zeros(every.shape[:2]))[1]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from mixtura.conformal import HeldBack, conformal_sets
 from mixtura.constants import SHARES, SILENCE
 from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
+from mixtura.data.given import ArrayLike
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
@@ -27,8 +29,8 @@ KINDS |= {each.__name__: each for each in _SHARED}
 #: The largest value of a row, and in the model's units, as in `Table`.
 _LARGEST = float(np.finfo(np.float64).max)
 FARTHEST = _LARGEST**0.25
-#: Numbers that are held at a time.
-_AT_ONCE = 2**23
+#: Numbers that are held at a time; so many whose logarithms are best summed pair by pair.
+_AT_ONCE, _FEW = 2**23, 200
 
 
 def _within(values: np.ndarray, largest: float) -> np.ndarray:
@@ -37,9 +39,9 @@ def _within(values: np.ndarray, largest: float) -> np.ndarray:
 
 
 def log_softmax(values: np.ndarray) -> np.ndarray:
-    """Of rows (n, C), however far from zero they are."""
-    values = values - values.max(1, keepdims=True)
-    return values - np.logaddexp.reduce(values, axis=1, keepdims=True)
+    """Of rows (..., C), however far from zero they are."""
+    values = values - np.maximum.reduce(values, axis=-1, keepdims=True)
+    return values - np.logaddexp.reduce(values, axis=-1, keepdims=True)
 
 
 class Model(Protocol):
@@ -69,7 +71,14 @@ class Layout:
 
     def logsumexp(self, values: np.ndarray) -> np.ndarray:
         """Sums within each class, in logs: (n, K) -> (n, C)."""
-        return np.logaddexp.reduceat(values, self._starts, axis=1)
+        if len(self.owner) == len(self.counts):
+            return values
+        if values.size <= _FEW:
+            return np.logaddexp.reduceat(values, self._starts, axis=1)
+        largest = np.maximum(np.maximum.reduceat(values, self._starts, axis=1), -_LARGEST)
+        shares = values - largest.take(self.owner, 1)
+        np.exp(shares, out=shares)
+        return largest + np.log(np.add.reduceat(shares, self._starts, axis=1))
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Sums within each class."""
@@ -148,18 +157,31 @@ class Votes:
 @kind
 @dataclass(frozen=True)
 class Calibration:
-    temperature: float = 1.0
-    doubt: float = 0.0
-    fade: float = 1.0
+    """Numbers, or (M, 1) those of several models."""
 
-    def log_proba(self, class_log_joint: np.ndarray, missing: np.ndarray) -> np.ndarray:
-        """Calibrated log posteriors (n, C) of rows with a share (n,) of their features missing."""
-        reach = (1.0 - missing) ** self.fade
-        sharp = log_softmax(class_log_joint / (self.temperature**reach)[:, None])
-        if self.doubt == 0.0:
-            return sharp
-        guess = np.log(self.doubt / sharp.shape[1])
-        return np.logaddexp(sharp + np.log1p(-self.doubt), guess)
+    temperature: float | np.ndarray = 1.0
+    doubt: float | np.ndarray = 0.0
+    fade: float | np.ndarray = 1.0
+
+    @cached_property
+    def _log_doubt(self) -> tuple[np.ndarray, np.ndarray]:
+        """Log weights of the posterior, and of a guess; (M, 1, 1) of several."""
+        doubt = np.asarray(self.doubt)[..., None]
+        with np.errstate(divide="ignore"):
+            return np.log1p(-doubt), np.log(doubt)
+
+    def log_proba(self, class_log_joint: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+        """Calibrated log posteriors (..., n, C) of rows that lack a share (n,) of their features.
+
+        None lack nothing; those that lack all get posteriors as they are.
+        """
+        reach = np.ones(1) if missing is None else (1.0 - missing) ** self.fade
+        sharp = log_softmax(class_log_joint / (self.temperature**reach)[..., None])
+        sure, guess = self._log_doubt
+        found = np.logaddexp(sharp + sure, guess - math.log(sharp.shape[-1]))
+        if missing is None or not (blank := missing == 1.0).any():
+            return found
+        return np.where(blank[:, None], log_softmax(class_log_joint), found)
 
 
 # -- a fitted model ----------------------------------------------------------------------------
@@ -172,12 +194,14 @@ class Blend:
     weights: np.ndarray
     calibration: Calibration
 
-    def averaged(self, log_proba: list[np.ndarray], missing: np.ndarray) -> np.ndarray:
-        """(n, C) log p(c | x), from what the models say, (n, C) each."""
-        weighted = np.stack(log_proba) + np.log(self.weights)[:, None, None]
-        average = np.logaddexp.reduce(weighted, axis=0)
-        found = self.calibration.log_proba(average, missing)
-        return np.where(missing[:, None] == 1.0, average, found)
+    @cached_property
+    def _log_weights(self) -> np.ndarray:
+        return np.log(self.weights)[:, None, None]
+
+    def averaged(self, log_proba: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+        """(n, C) log p(c | x), from what the models say, (M, n, C)."""
+        average = np.logaddexp.reduce(log_proba + self._log_weights, axis=0)
+        return self.calibration.log_proba(average, missing)
 
 
 @kind
@@ -216,15 +240,16 @@ class Fitted:
 
     def _batch(self, rows: Matrix) -> Batch:
         """Rows in the model's units."""
-        x = self.scaling.apply(rows.values)
-        observed = ~np.isnan(x)
-        x = np.where(observed, _within(x, FARTHEST), 0.0)
-        absent = None if rows.untold is None else np.where(rows.untold, -1, ~observed)
-        return Batch(x, None if observed.all() else observed, absent)
+        x = _within(self.scaling.apply(rows.values), FARTHEST)
+        lacks = np.isnan(x)
+        absent = None if rows.untold is None else np.where(rows.untold, -1, lacks)
+        if not lacks.any():
+            return Batch(x, None, absent)
+        return Batch(np.where(lacks, 0.0, x), ~lacks, absent)
 
     def run(self, rows: Matrix, function: Callable[[Batch], np.ndarray], cost: int) -> np.ndarray:
         """`function`, (m, ...), of all rows, some at a time; those without holes by themselves."""
-        with np.errstate(over="ignore"):  # what is infinite is clipped
+        with np.errstate(over="ignore", divide="ignore"):  # what is infinite is clipped
             return self._run(rows, function, cost)
 
     def _run(self, rows: Matrix, function: Callable[[Batch], np.ndarray], cost: int) -> np.ndarray:
@@ -246,38 +271,57 @@ class Fitted:
 
     def log_proba(self, rows: Matrix) -> np.ndarray:
         """(n, C) log p(c | x); a row with nothing observed gets the prior, of averages theirs."""
-        return self.run(rows, self._log_proba, self._cost)
+        return self.run(rows, self._log_proba, self.row_cost)
 
     @cached_property
-    def _cost(self) -> int:
+    def row_cost(self) -> int:
         """Numbers held in memory for one row of all models."""
         members = () if self.blend is None else self.blend.members
         return max(each.model.row_cost for each in (self, *members))
 
     def _log_proba(self, batch: Batch) -> np.ndarray:
-        missing = (~batch.seen).sum(1) / batch.x.shape[1]
-        own = self._own_log_proba(batch, missing)
+        seen = batch.observed
+        missing = None if seen is None else (~seen).sum(1) / seen.shape[1]
+        own = self.model.class_log_joint(batch)
         if self.blend is None:
-            return own
-        others = [
-            each._own_log_proba(self.under(batch, each.scaling), missing)
-            for each in self.blend.members
-        ]
-        return self.blend.averaged([own, *others], missing)
+            return self.calibration.log_proba(own, missing)
+        joints = np.empty((1 + len(self.blend.members), *own.shape))
+        joints[0] = own
+        for units, members in self._by_units:
+            there = self.under(batch, units)
+            for place, model in members:
+                joints[place] = model.class_log_joint(there)
+        return self.blend.averaged(self._calibrations.log_proba(joints, missing), missing)
 
-    def _own_log_proba(self, batch: Batch, missing: np.ndarray) -> np.ndarray:
-        joint = self.model.class_log_joint(batch)
-        found = self.calibration.log_proba(joint, missing)
-        blank = missing == 1.0
-        return np.where(blank[:, None], log_softmax(joint), found) if blank.any() else found
+    @cached_property
+    def _calibrations(self) -> Calibration:
+        """Those of all models that are averaged."""
+        assert self.blend is not None
+        each = [astuple(model.calibration) for model in (self, *self.blend.members)]
+        return Calibration(*np.array(each).T[..., None])
+
+    @cached_property
+    def _by_units(self) -> list[tuple[Scaling, list[tuple[int, Model]]]]:
+        """The members and their places, those that share units together."""
+        assert self.blend is not None
+        found: list[tuple[Scaling, list[tuple[int, Model]]]] = []
+        for place, each in enumerate(self.blend.members, 1):
+            same = (members for units, members in found if _alike(units, each.scaling))
+            mine = next(same, None)
+            if mine is None:
+                found.append((each.scaling, mine := []))
+            mine.append((place, each.model))
+        return found
 
     def under(self, batch: Batch, scaling: Scaling) -> Batch:
         """The same rows in other units."""
-        x = _within(scaling.moved(batch.x, self.scaling), FARTHEST)
-        if scaling.origin is None:
-            return Batch(x * batch.seen, batch.observed, batch.absent)
-        seen = np.logical_and.reduce([batch.seen[:, each] for each in scaling.origin])
-        return Batch(x * seen, None if batch.observed is None else seen)
+        x, seen = _within(scaling.moved(batch.x, self.scaling), FARTHEST), batch.observed
+        if scaling.indicators is None:
+            return Batch(x if seen is None else x * seen, seen, batch.absent)
+        if seen is None:
+            return Batch(x, None)
+        seen = np.logical_and.reduce([seen[:, each] for each in scaling.indicators.sources])
+        return Batch(x * seen, seen)
 
     def log_density(self, rows: Matrix) -> np.ndarray:
         """(n,) log p(x), in the user's units."""
@@ -317,6 +361,15 @@ class Fitted:
                 "rows that it has not seen, calibration=(X, y)."
             )
         return conformal_sets(self, rows, held_back, _proba, coverage)
+
+
+def _alike(one: ArrayLike, other: ArrayLike) -> bool:
+    """Whether two maps, or their parts, are the same."""
+    if is_dataclass(one) and type(one) is type(other):
+        return all(
+            _alike(getattr(one, each.name), getattr(other, each.name)) for each in fields(one)
+        )
+    return one is other or np.array_equal(one, other)
 
 
 def _proba(fitted: Fitted, rows: Matrix) -> np.ndarray:

@@ -65,7 +65,7 @@ def _(density: LowRankForm, g: Graph, rows: Rows) -> tuple[str, str]:
     log_det = g.sum(g("MatMul", rows.seen, log_scale), log_gram)
     if density.of_covariance:
         return g("Sub", squares, inner), log_det
-    return g("Add", squares, inner), g("Sub", log_det, density.log_gram_all)
+    return g("Add", squares, inner), g("Sub", log_det, density.log_gram_left)
 
 
 @singledispatch
