@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mixtura import MixtureClassifier
+from mixtura.data import lazy
 from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine, base, sequences
 from mixtura.testing import STRUCTURES, make_density, make_engine, make_mixture
@@ -120,6 +121,42 @@ def test_samples_of_very_many_rows_take_no_order_of_them(targets, monkeypatch, g
     place = engine.subsample(100, generator).all_rows().x.flatten()
     assert len(place.unique()) == 100
     assert np.array_equal(base._places(engine.labeled), np.flatnonzero(y >= 0))
+
+
+@pytest.mark.parametrize("marks", [8, 64])
+def test_places_by_marks_are_those_of_the_mask(marks, rng, monkeypatch):
+    """Slices, places in any order, and counts, as NumPy has them; few bytes of very many rows."""
+    monkeypatch.setattr(lazy, "_MARKS", marks)
+    for share, n in ((0.0, 9), (0.3, 1), (0.3, 64), (0.5, 200), (1.0, 100)):
+        mask = rng.random(n) < share
+        marked, places, ends = lazy.Marked(mask), np.flatnonzero(mask), [0, n // 2, n]
+        for at in (
+            slice(None),
+            slice(3, 9),
+            slice(9, 3),
+            slice(1, None, 3),
+            rng.integers(len(places) or 1, size=20),
+        ):
+            at = at if len(places) or isinstance(at, slice) else at[:0]
+            np.testing.assert_array_equal(marked[at], places[at])
+        np.testing.assert_array_equal(np.searchsorted(marked, ends), np.searchsorted(places, ends))
+
+
+def test_classes_of_very_many_rows_that_stay_where_they_are(rng, monkeypatch):
+    """A view of one class has its rows, and a part of it those of the part."""
+    monkeypatch.setattr(base, "_MANY", 0)
+    monkeypatch.setattr(lazy, "_FEW", 0)
+    X, y = rng.normal(size=(1_000, 3)), rng.integers(3, size=1_000).astype(np.int8)
+    rows = Engine(
+        lazy.MappedRows(X), y, y + 1.0, scaling=Scaling.identity(3), device=torch.device("cpu")
+    )
+    mine = rows.labeled_as(1)
+    half = mine.only(torch.arange(len(mine)) % 2 == 0)
+    for part, at in ((mine, slice(None)), (half, slice(None, None, 2))):
+        whole = part.all_rows()
+        np.testing.assert_array_equal(whole.x, X[y == 1][at])
+        assert set(whole.y.tolist()) == {1}
+        assert set(whole.weight.tolist()) == {2.0}
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,16 @@ def test_data_sets_are_read_in_batches(frame, large, monkeypatch):
     np.testing.assert_array_equal(ours.means_, model.fit(frame[FEATURES]).means_)
 
 
+@pytest.mark.parametrize("form", [list, tuple, iter, DataSet], ids=str)
+def test_chunks_that_are_no_source_are_told_to_become_one(form, frame):
+    numbers = frame.select_dtypes("number")
+    chunks = form(numbers if form is DataSet else [numbers[:20], numbers[20:40]])
+    with pytest.raises(
+        InvalidInputError, match=r"fit takes mixtura\.parquet\.Source\(X\), and y by"
+    ):
+        MixtureDensity(2).fit(chunks)
+
+
 @pytest.mark.parametrize("odd", [{"u": [1.0, 2.0], "v": [3.0]}, {"u": [1.0, "x"], "v": [3.0, 4.0]}])
 def test_a_dictionary_that_is_no_table_is_named(odd):
     chunks = [{"u": [1.0, 2.0], "v": [3.0, 4.0]}, odd]

@@ -363,6 +363,16 @@ def test_places_that_cannot_be_written(model, tmp_path):
         model.save(tmp_path / "absent" / "model")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes that have names")
+def test_devices_and_pipes_are_not_replaced(model, tmp_path):
+    """As root, saving to /dev/null would leave a model there."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidInputError, match="pipe is a device or a pipe: give the name of a"):
+        model.save(pipe)
+    assert pipe.is_fifo()
+
+
 # -- interruptions -----------------------------------------------------------------------------
 
 

@@ -84,6 +84,8 @@ def check_place(path: Path, *read: Path) -> None:
         raise InvalidInputError(f"{path} is read here, and stays as it is: write elsewhere.")
     if path.is_dir():
         raise InvalidInputError(f"{path} is a folder: give the name of a file.")
+    if path.exists() and not path.is_file():  # it would be replaced, for whoever else uses it
+        raise InvalidInputError(f"{path} is a device or a pipe: give the name of a file.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to save {path.name} in.")
     if not os.access(path.parent, os.W_OK):

@@ -48,6 +48,14 @@ def as_table(X: ArrayLike) -> ArrayLike:
 def _check_rows(X: ArrayLike) -> None:
     """Refuse rows by name, and single rows with words: both are read as something else."""
     cells = X if isinstance(X, list | tuple) or getattr(X, "ndim", 2) == 1 else ()
+    once = hasattr(X, "__iter__") and not any(hasattr(X, name) for name in ("__len__", "__array__"))
+    batched = callable(getattr(X, "iter", None))  # like data sets of Hugging Face
+    if once or batched or any(hasattr(cell, "columns") for cell in cells[:1]):
+        raise InvalidInputError(
+            f"X is a {type(X).__name__} of tables or rows, one after another, and no table: fit "
+            "takes mixtura.parquet.Source(X), and y by the name of its column; all else takes one "
+            "table at a time."
+        )
     if isinstance(X, dict | set) or any(isinstance(cell, dict) for cell in cells[:1]):
         raise InvalidInputError(
             "X holds a dict or set, and rows are those of a table: pass a data frame, such as "

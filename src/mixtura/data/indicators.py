@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from mixtura.data.given import ArrayLike
-from mixtura.data.lazy import SCAN_ROWS, Found, LazyRows, chunks_of, shared
+from mixtura.data.lazy import SCAN_ROWS, Found, LazyRows, Marked, chunks_of, shared
 
 if TYPE_CHECKING:
     import torch
@@ -218,14 +218,15 @@ class _Beside(LazyRows):
     def _read(self, index: slice | np.ndarray) -> np.ndarray:
         return np.column_stack([self._indicators.apply(self._inner[index]), self._others[index]])
 
-    def view(self, index: np.ndarray) -> Self:
-        return type(self)(self._inner.view(index), self._others[index], self._indicators)
+    def view(self, index: np.ndarray | Marked) -> Self:
+        others = self._others[np.asarray(index)]
+        return type(self)(self._inner.view(index), others, self._indicators)
 
     def chunks(self, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
         for at, rows in self._inner.chunks(n_rows):
             yield at, np.column_stack([self._indicators.apply(rows), self._others[at]])
 
-    def comes_whole(self, index: np.ndarray) -> bool:
+    def comes_whole(self, index: np.ndarray | Marked) -> bool:
         return self._inner.comes_whole(index)
 
     def shared(self, found: Found) -> list[Found]:

@@ -31,10 +31,10 @@ class CodedLabels:
     def joined(cls, parts: Sequence[CodedLabels]) -> CodedLabels:
         """The labels of several parts, one after another."""
         places: dict[object, int] = {}
-        codes = [
-            np.array([places.setdefault(value, len(places)) for value in part.values])[part.codes]
-            for part in parts
-        ]
+        codes = []
+        for part in parts:
+            known = np.array([places.setdefault(value, len(places)) for value in part.values])
+            codes.append(known.astype(np.min_scalar_type(len(places)))[part.codes])
         return cls(np.array([*places], dtype=object), np.concatenate(codes))
 
     def plain(self) -> np.ndarray:

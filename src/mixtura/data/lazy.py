@@ -29,7 +29,54 @@ _FEW = 2**25
 #: Rows that are looked at together where all are walked through once.
 SCAN_ROWS = 16_384
 
+#: Rows whose marks are looked at together: a multiple of eight.
+_MARKS = 8_192
+
 Found = TypeVar("Found")
+
+
+class Marked:
+    """Places (m,) of the rows that a mask (n,) chooses, ascending, by one bit per row of n."""
+
+    def __init__(self, mask: np.ndarray) -> None:
+        self._bits = np.packbits(mask)
+        counts = [np.count_nonzero(mask[at : at + _MARKS]) for at in range(0, len(mask), _MARKS)]
+        self._before = np.append(0, np.cumsum(counts, dtype=np.int64))
+        self._dtype = np.dtype(np.int32 if len(mask) < 2**31 else np.int64)
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        if isinstance(index, slice):
+            first, last, step = index.indices(len(self))
+            low, high = np.searchsorted(self._before, [first, last - 1], side="right") - 1
+            places = np.concatenate([self._places(part) for part in range(low, max(low, high) + 1)])
+            return places[first - self._before[low] : max(first, last) - self._before[low] : step]
+        order = np.argsort(index, kind="stable")
+        part = np.searchsorted(self._before, index[order], side="right") - 1
+        found = np.empty(len(index), self._dtype)
+        parts, starts = np.unique(part, return_index=True)
+        for each, mine in zip(parts.tolist(), np.split(order, starts[1:]), strict=False):
+            found[mine] = self._places(each)[index[mine] - self._before[each]]
+        return found
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(dtype or self._dtype, copy=False)
+
+    def searchsorted(self, rows: np.ndarray, side: str = "left", sorter: None = None) -> np.ndarray:
+        """How many of the places lie before each row: NumPy's function asks for it."""
+        last = max(len(self._before) - 2, 0)
+        parts = [(min(row // _MARKS, last), row) for row in np.asarray(rows).tolist()]
+        found = [
+            self._before[part] + np.searchsorted(self._places(part), row) for part, row in parts
+        ]
+        return np.array(found)
+
+    def _places(self, part: int) -> np.ndarray:
+        bits = self._bits[part * _MARKS // 8 : (part + 1) * _MARKS // 8]
+        found = np.flatnonzero(np.unpackbits(bits))
+        return (found + part * _MARKS).astype(self._dtype, copy=False)
 
 
 class LazyRows(ABC):
@@ -43,7 +90,7 @@ class LazyRows(ABC):
 
     has_missing: bool | None = None
     n_processes = 1
-    _order: np.ndarray | None = None
+    _order: np.ndarray | Marked | None = None
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype) -> None:
         self._whole, self.dtype = shape, dtype
@@ -68,13 +115,13 @@ class LazyRows(ABC):
         """The rows at `index`: a slice, or integers."""
         return self._read(index if self._order is None else self._order[index])
 
-    def view(self, index: np.ndarray) -> Self:
+    def view(self, index: np.ndarray | Marked) -> Self:
         """The rows that a mask or integers choose; none is read yet."""
-        index = np.flatnonzero(index) if index.dtype == bool else index
-        if self._whole[0] < 2**31:
-            index = index.astype(np.int32, copy=False)
+        if isinstance(index, np.ndarray):
+            kind = np.int32 if self._whole[0] < 2**31 else np.int64
+            index = Marked(index) if index.dtype == bool else index.astype(kind, copy=False)
         part = copy(self)
-        part._order = index if self._order is None else self._order[index]
+        part._order = index if self._order is None else self._order[np.asarray(index)]
         return part
 
     def chunks(self, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
@@ -97,7 +144,7 @@ class LazyRows(ABC):
         if schema.categories is not None:
             raise UnsupportedError("these rows hold numbers, and no categories.")
 
-    def comes_whole(self, index: np.ndarray) -> bool:
+    def comes_whole(self, index: np.ndarray | Marked) -> bool:
         """Whether the rows at `index` are so few that they are read into memory for good."""
         return len(index) * self._whole[1] <= _FEW
 

@@ -19,7 +19,7 @@ from mixtura.data.given import ArrayLike, Parameters
 from mixtura.data.in_memory import as_table
 from mixtura.data.journal import Journal, Sums
 from mixtura.data.labels import CodedLabels, read_labels_of
-from mixtura.data.lazy import Found, LazyRows, Openable, Opened, source_of
+from mixtura.data.lazy import Found, LazyRows, Marked, Openable, Opened, source_of
 from mixtura.data.matrix import Matrix
 from mixtura.data.meter import spent_on
 from mixtura.data.schema import Schema
@@ -278,9 +278,10 @@ class ShardedRows(LazyRows):
         self._start = sum(self.counts[: peers.rank])
         self._stop = self._start + len(local)
 
-    def comes_whole(self, index: np.ndarray) -> bool:
+    def comes_whole(self, index: np.ndarray | Marked) -> bool:
         """So do few rows, and those in another order than they have here."""
-        return len(index) <= _FEW_ROWS or not (index[1:] >= index[:-1]).all()
+        ordered = isinstance(index, Marked) or bool((index[1:] >= index[:-1]).all())
+        return len(index) <= _FEW_ROWS or not ordered
 
     @property
     def _here(self) -> tuple[int, int]:

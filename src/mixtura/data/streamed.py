@@ -17,7 +17,7 @@ from torch import Tensor
 from mixtura.data.columns import check_kind, codes_of, distinct, kind_of
 from mixtura.data.given import ArrayLike
 from mixtura.data.labels import CodedLabels
-from mixtura.data.lazy import LazyRows, Openable, Opened
+from mixtura.data.lazy import LazyRows, Marked, Openable, Opened
 from mixtura.data.names import chosen_columns
 from mixtura.data.schema import Schema
 from mixtura.data.source import Reader, kind_of_arrow
@@ -261,7 +261,7 @@ class StreamedRows(LazyRows):
             check_kind(column.kind, kind_of(categories), column.label)
             column.categories = categories
 
-    def view(self, index: np.ndarray) -> Self:
+    def view(self, index: np.ndarray | Marked) -> Self:
         part = super().view(index)
         part._window = None
         return part

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data.journal import Sums
-from mixtura.data.lazy import SCAN_ROWS
+from mixtura.data.lazy import SCAN_ROWS, Marked
 from mixtura.data.meter import counted
 from mixtura.data.sequences import AnyBatch
 from mixtura.engines.table import Table
@@ -295,7 +295,7 @@ class Engine(Table[AnyBatch]):
         labels, weights or a bootstrap repeat them, and part of a row would give the rest away.
         """
         weight, y = self.weight.double().cpu().numpy(), self.y.cpu().numpy()
-        parts, known = np.ones(len(self), dtype=np.int64), _places(self.labeled)
+        parts, known = np.ones(len(self), dtype=np.int64), np.asarray(_places(self.labeled))
         for label in self.classes:
             parts[y == label] = np.minimum(_repetitions(weight[y == label]), most)
         _, place, count = np.unique(self.row_keys()[known], return_inverse=True, return_counts=True)
@@ -325,7 +325,7 @@ class Engine(Table[AnyBatch]):
         """
         if len(self) > _SEARCHED:
             return None
-        key, known = self.row_keys(), _places(self.labeled)
+        key, known = self.row_keys(), np.asarray(_places(self.labeled))
         order, place = np.unique(key[known], return_inverse=True)
         if not _KINDS <= len(order) < len(known):
             return None
@@ -389,16 +389,11 @@ def _repetitions(weight: np.ndarray) -> np.ndarray:
     return copies.round().astype(np.int64) if told else np.ones(len(weight), dtype=np.int64)
 
 
-def _places(mask: Tensor) -> np.ndarray:
-    """Where a mask (n,) is true; of very many rows as small numbers."""
-    if not _MANY < len(mask) < 2**31:
-        return mask.nonzero().flatten().cpu().numpy()
-    places, done = np.empty(int(mask.sum()), dtype=np.int32), 0
-    for start, part in enumerate(mask.split(_AT_ONCE)):
-        found = part.nonzero().flatten().cpu().numpy() + start * _AT_ONCE
-        places[done : done + len(found)] = found
-        done += len(found)
-    return places
+def _places(mask: Tensor) -> np.ndarray | Marked:
+    """Where a mask (n,) is true; of very many rows by marks."""
+    if len(mask) > _MANY:
+        return Marked(mask.cpu().numpy())
+    return mask.nonzero().flatten().cpu().numpy()
 
 
 def _drawn(count: int, some: int, generator: torch.Generator) -> Tensor:

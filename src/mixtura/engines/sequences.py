@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data.batch import Batch, hashed, odd_factors
-from mixtura.data.lazy import chunks_of, is_memory_mapped
+from mixtura.data.lazy import Marked, chunks_of, is_memory_mapped
 from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import SequenceBatch
 from mixtura.engines.base import Engine
@@ -125,9 +125,9 @@ class SequenceEngine(Engine[SequenceBatch]):
             keys[some] *= hashed(frames, factors[: self.n_features])
         return np.add.reduceat(keys, began)
 
-    def take(self, index: np.ndarray) -> Self:
+    def take(self, index: np.ndarray | Marked) -> Self:
         """The sequences at the integer positions `index`."""
-        part, at = copy(self), torch.as_tensor(index, device=self.device)
+        part, at = copy(self), torch.as_tensor(np.asarray(index), device=self.device)
         part.lengths, part._began = self.lengths[at], self._began[at]
         part.y, part.weight = self.y[at], self.weight[at]
         return part

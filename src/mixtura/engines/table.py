@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mixtura.data.batch import Batch, hashed, index_of, odd_factors, spread
 from mixtura.data.journal import Journal, Sums
-from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, is_memory_mapped
+from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, Marked, is_memory_mapped
 from mixtura.data.meter import spent_on, waited_for
 from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import AnyBatch
@@ -23,6 +23,8 @@ from mixtura.exceptions import InvalidInputError
 _WORTH = 2**20
 #: Numbers of a table up to which chunks are kept, with what follows from them.
 _KEPT = 2**22
+#: Rows whose labels are taken at a time.
+_AT_ONCE = 2**20
 #: Rows that are put into other units at a time.
 _MOVED_ROWS = 512
 
@@ -244,14 +246,15 @@ class Table(Generic[AnyBatch]):
         """Copies may get other rows."""
         return {**vars(self), "_chunks": {}}
 
-    def take(self, index: np.ndarray) -> Self:
+    def take(self, index: np.ndarray | Marked) -> Self:
         """The rows at the integer positions `index`."""
         part = copy(self)
-        at = torch.as_tensor(index, device=self.device)
         if self._lazy is not None and not self._lazy.comes_whole(index):
-            part.y, part.weight = _taken(self.y, at), _taken(self.weight, at)
+            part.y, part.weight = _taken(self.y, index), _taken(self.weight, index)
             part._lazy = self._lazy.view(index)
             return part
+        index = np.asarray(index)
+        at = torch.as_tensor(index, device=self.device)
         part.y, part.weight = _as_index(self.y[at]), self.weight[at]
         if self._lazy is None:
             part._x = self._x[at]
@@ -373,9 +376,12 @@ def _whole(x: Tensor) -> Tensor:
     return torch.ones_like(x, dtype=torch.bool)
 
 
-def _taken(values: Tensor, at: Tensor) -> Tensor:
-    """The values at some places; what is kept once stays so."""
-    return values[:1].expand(len(at)) if values.stride() == (0,) else values[at]
+def _taken(values: Tensor, index: np.ndarray | Marked) -> Tensor:
+    """The values at many places, some at a time; what is kept once stays so."""
+    if values.stride() == (0,):
+        return values[:1].expand(len(index))
+    places = (index[at : at + _AT_ONCE] for at in range(0, len(index), _AT_ONCE))
+    return torch.cat([values[torch.as_tensor(each, device=values.device)] for each in places])
 
 
 def _as_index(y: Tensor) -> Tensor:
