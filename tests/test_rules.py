@@ -24,9 +24,9 @@ from mixtura.densities import DiagonalGaussian
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Punched, engine_of
 from mixtura.engines.table import Table
-from mixtura.estimators import blending
+from mixtura.estimators import blending, classifier, deciding, plan
 from mixtura.progress import Progress
-from mixtura.selection import rules
+from mixtura.selection import chooser, rules
 from mixtura.selection.held_out import Answers
 from mixtura.selection.rules import ruled
 from mixtura.training import slopes
@@ -71,9 +71,17 @@ def with_holes(n):
     return np.where(np.random.default_rng(3).random(X.shape) < 0.05, np.nan, X), y
 
 
+def fitted_to_many(X, y, **parameters):
+    """A model of more rows than are compared, which here are fewer than usual."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (blending, chooser, classifier, deciding, plan):
+            patch.setattr(module, "MOST_COMPARED", 1500)
+        return MixtureClassifier(random_state=0, **parameters).fit(X, y)
+
+
 @pytest.fixture(scope="module")
 def fitted():
-    return MixtureClassifier(random_state=0, categorical_features=[2, 3]).fit(*with_holes(3600))
+    return fitted_to_many(*with_holes(1800), categorical_features=[2, 3])
 
 
 def by_rules(model):
@@ -210,7 +218,7 @@ def test_rules_do_not_go_by_holes():
 def test_models_of_many_rows_know_rules(fitted):
     """Three columns tell together what no pair of them tells."""
     X, y = table(3000, 9)
-    trees = HistGradientBoostingClassifier(random_state=0).fit(*with_holes(3600))
+    trees = HistGradientBoostingClassifier(random_state=0).fit(*with_holes(1800))
     ours, theirs = (log_loss(y, each.predict_proba(X)) for each in (fitted, trees))
     assert "rules" in fitted.marginals_
     assert ours < theirs < 0.6 * np.log(2.0)
@@ -223,10 +231,10 @@ def test_rows_that_weigh_rules_are_not_shown_to_trees(monkeypatch):
     monkeypatch.setattr(
         blending, "ruled", lambda *given: asked.append(len(given[1])) or own(*given)
     )
-    X, _ = table(4200)
+    X, _ = table(2100)
     y = np.random.default_rng(5).integers(2, size=len(X))
-    model = MixtureClassifier(random_state=0, categorical_features=[2, 3]).fit(X, y)
-    assert 0 < max(asked) < 4200
+    model = fitted_to_many(X, y, categorical_features=[2, 3])
+    assert 0 < max(asked) < 2100
     P = model.predict_proba(table(2000, 6)[0])
     assert np.abs(P - 0.5).max() < 0.12
 
@@ -368,10 +376,10 @@ def test_copies_of_rows_are_held_out_together():
 def test_rows_that_are_given_often_do_not_make_rules_surer():
     """More than are compared, of which those of a rare class are given as often as the others."""
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(3600, 4)), (rng.random(3600) < 0.1).astype(int)
+    X, y = rng.normal(size=(1800, 4)), (rng.random(1800) < 0.1).astype(int)
     rare = np.flatnonzero(y)
-    rows = np.concatenate([np.arange(3600), rng.choice(rare, 3600 - 2 * len(rare))])
-    model = MixtureClassifier(random_state=0).fit(X[rows], y[rows])
+    rows = np.concatenate([np.arange(1800), rng.choice(rare, 1800 - 2 * len(rare))])
+    model = fitted_to_many(X[rows], y[rows])
     fresh = rng.normal(size=(1000, 4))
     assert np.abs(model.predict_proba(fresh) - 0.5).mean() < 0.1
     assert model.predict_set(fresh, coverage=0.9).mean() > 0.85
