@@ -141,7 +141,7 @@ class SequenceMixtureClassifier(SequenceEstimator, DensityClassifier):
     --------
     >>> from mixtura import SequenceMixtureClassifier
     >>> from mixtura.datasets import make_hmm_sequences
-    >>> train, test = (make_hmm_sequences(20, random_state=seed) for seed in (0, 1))
+    >>> train, test = (make_hmm_sequences(8, random_state=seed) for seed in (0, 1))
     >>> model = SequenceMixtureClassifier(2, method="boosted", random_state=0)
     >>> bool(model.fit(train.data, train.target).score(test.data, test.target) > 0.9)
     True

@@ -180,7 +180,7 @@ def _setting(report: Report, name: str, model: str, rows: Bunch) -> str:
 def _fits(report: Report, name: str, model: str, setting: str, rows: Bunch) -> list[Fit]:
     repeated = name == "ripley" and model in ("sparse mixture", "RVM")
     splits = rows.splits * (RIPLEY_SEEDS if repeated else 1)
-    most = 2 if report.quick else _SLOW if model == "GP" else len(splits)
+    most = 1 if report.quick else _SLOW if model == "GP" else len(splits)
     chosen = CANDIDATES.get(model, {}).get(setting, {})
     fits = []
     for number, split in enumerate(splits[:most]):
