@@ -6,10 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from scipy.stats import logistic
+from scipy.stats import logistic, multivariate_normal
 
 from mixtura.data.batch import Batch
-from mixtura.densities import LowRankGaussian, LowRankPrecision, VectorDensity
+from mixtura.densities import (
+    FullGaussian,
+    LowRankGaussian,
+    LowRankPrecision,
+    VectorDensity,
+    full_covariance,
+)
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
@@ -337,3 +343,26 @@ def test_parameters_are_counted(structure, generator):
     jacobian = torch.autograd.functional.jacobian(moments, values)
     wide = torch.cat([part.flatten(1) for part in jacobian], 1)
     assert torch.linalg.matrix_rank(wide) == density.n_parameters
+
+
+@pytest.mark.parametrize(("away", "cancels"), [(0.0, False), (5.0, False), (1e4, True)])
+def test_products_of_features_serve_full_covariances_unless_they_cancel(
+    away, cancels, monkeypatch, generator
+):
+    """Log densities and moments of many components, near the origin and far from it."""
+    used = []
+    products = full_covariance._products
+    monkeypatch.setattr(full_covariance, "_products", lambda x: used.append(x) or products(x))
+    noise = partial(torch.randn, dtype=torch.float64, generator=generator)
+    mean, factor = away + noise(4, 3), 0.2 * torch.eye(3) + 0.05 * noise(4, 3, 3).tril()
+    density = FullGaussian(mean=mean, factor=factor, floor=1e-9)
+    x, share = mean[torch.arange(40) % 4] + 0.3 * noise(40, 3), noise(40, 4)
+    log_prob, statistics = density.expectation(Batch(x, None, torch.zeros(40), torch.ones(40)))
+    pairs = zip(mean.numpy(), density.covariances().numpy(), strict=True)
+    wanted = np.stack([multivariate_normal(*pair).logpdf(x.numpy()) for pair in pairs], 1)
+    np.testing.assert_allclose(log_prob.numpy(), wanted, rtol=1e-11, atol=1e-9)
+    found = statistics(share)
+    assert bool(used) != cancels
+    for name, form in (("mass", "nk->k"), ("first", "nk,nd->kd"), ("second", "nk,nd,ne->kde")):
+        wanted = torch.einsum(form, share, *[x] * form.count(","))
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-9)

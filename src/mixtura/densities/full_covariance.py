@@ -35,6 +35,8 @@ from mixtura.numerics import (
 
 #: Products of a component up to which those of all rows cost less than to look for its own.
 _FEW = 300_000
+#: Largest error of log densities by products of features, which cancel far from the origin.
+_EXACT = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,37 @@ class FullGaussian(Gaussian):
         """What depends on a pattern serves both."""
         parts = given(self._parts(x.dtype), x, holes)
         return side_by_side(holes, *distances(parts)), partial(self._moments, parts)
+
+    def _expectation_complete(self, x: Tensor) -> Expectation:
+        """By one matrix product each, where components are many for products of two features."""
+        few = 2 * self.n_components < self.n_features or x.dtype != torch.float64
+        if few or x.is_cuda or self._lost(x) > _EXACT:
+            return super()._expectation_complete(x)
+        products = _products(x)
+        return (self._by_product @ products).mT, partial(self._sums_of_products, products)
+
+    def _lost(self, x: Tensor) -> float:
+        """Largest rounding error of log densities (n, K) by products of features."""
+        farthest = torch.stack(x.aminmax()).abs().max() if len(x) else x.new_zeros(())
+        total = self._by_product.abs().sum(1).max() * farthest.square().clamp_min(1.0)
+        return float(total) * torch.finfo(x.dtype).eps
+
+    @cached_property
+    def _by_product(self) -> Tensor:
+        """(K, Q) what products are multiplied by in log densities."""
+        scaled = (self._precision @ self.mean[..., None])[..., 0]
+        constant = self._log_peak - 0.5 * (self.mean * scaled).sum(1)
+        rows, columns = torch.triu_indices(self.n_features, self.n_features, device=scaled.device)
+        share = torch.where(rows == columns, -0.5, -1.0).to(scaled)
+        squares = self._precision[:, rows, columns] * share
+        return torch.cat([constant[:, None], scaled, squares], 1)
+
+    def _sums_of_products(self, products: Tensor, occupancy: Tensor, _: Tensor) -> Statistics:
+        sums, size = occupancy.mT @ products.mT, self.n_features
+        rows, columns = torch.triu_indices(size, size, device=sums.device)
+        second = sums.new_empty(len(sums), size, size)
+        second[:, rows, columns] = second[:, columns, rows] = sums[:, 1 + size :]
+        return {"mass": sums[:, 0], "first": sums[:, 1 : 1 + size], "second": second}
 
     def _statistics_complete(self, x: Tensor, occupancy: Tensor) -> Statistics:
         return {
@@ -209,6 +242,18 @@ class FullGaussian(Gaussian):
         for rows, part in given(self._parts(batch.x.dtype), batch.x, Holes(observed)):
             filled[rows] = part.blocks.restore(part.expected.permute(1, 2, 0, 3))
         return filled + self.mean.to(filled.dtype)
+
+
+def _products(x: Tensor) -> Tensor:
+    """(Q, n) one, the features of rows (n, D), and what any two of them give."""
+    size, columns = x.shape[1], x.mT.contiguous()
+    found = x.new_empty(1 + size + size * (size + 1) // 2, len(x))
+    found[0], found[1 : 1 + size] = 1.0, columns
+    place = 1 + size
+    for first in range(size):
+        torch.mul(columns[first:], columns[first], out=found[place : place + size - first])
+        place += size - first
+    return found
 
 
 def _triangle_bands(size: int) -> list[tuple[int, int]]:
