@@ -26,11 +26,12 @@ class _Condition(NamedTuple):
     at: float
 
     def shape(self, values: np.ndarray) -> tuple[float, float, float]:
-        """Where an indicator of it is one, and its slopes: from one value (n,) to the next."""
+        """Where an indicator of it is one, and its slopes: between values (n,), in order."""
         if self.above is None:
             slope = float(np.isfinite(self.at))  # infinity is any category
             return self.at if slope else 0.0, slope, slope
-        low, high = values[values <= self.at].max(), values[values > self.at].min()
+        place = np.searchsorted(values, self.at, side="right")
+        low, high = values[place - 1], values[place]
         with np.errstate(over="ignore"):
             slope = min(1.0 / (high - low), np.finfo(np.float64).max)
         return (high, slope, 0.0) if self.above else (low, 0.0, slope)
@@ -84,8 +85,9 @@ def ruled(
     if not rules:
         return own
     place = {each: at for at, each in enumerate(dict.fromkeys(c for r in rules for c in r))}
-    knot, rise, fall = np.transpose([each.shape(values[:, each.column]) for each in place])
     column = np.array([each.column for each in place])
+    ordered = np.sort(values, axis=0)  # what is missing comes last
+    knot, rise, fall = np.transpose([each.shape(ordered[:, each.column]) for each in place])
     factors = Indicators(column, knot, rise, fall, own.frequent, own.n_columns)
     products = np.transpose([[place[each] for each in rule] for rule in rules])
     return replace(own, factors=factors, products=products)

@@ -96,7 +96,7 @@ def _sums(rows: csr_array, off: np.ndarray) -> np.ndarray:
 
 
 def _product(sparse: csr_array | csc_array, dense: np.ndarray) -> np.ndarray:
-    """(n, k) in the precision of the sparse side; few columns one by one, which is twice as fast."""
+    """(n, k) in the precision of the sparse side; few columns one by one: half of the time."""
     dense = dense.astype(sparse.dtype)
     if not 0 < dense.shape[1] < _FEW:
         return np.asarray(sparse @ dense)
