@@ -76,7 +76,7 @@ def _show_iris(report: Report) -> None:
     with report.figure("iris", figsize=(12, 7)) as figure:
         panels = figure.subplots(len(IRIS_LINKS), 3, sharex=True, sharey=True)
         for line, link in zip(panels, IRIS_LINKS, strict=True):
-            model = published(rows, report, 4, link=link, l1=0.0, max_iter=200)
+            model = published(rows, report, 4, link=link, l1=0.0, max_iter=1000)
             report.row("iris", link=link, **_differences(model), accuracy=_accuracy(model, rows))
             for label, panel in enumerate(line):
                 scatter(panel, rows.data, rows.target)
