@@ -155,6 +155,22 @@ def test_units_of_weights_do_not_matter():
     np.testing.assert_array_equal(one.factors.knot, other.factors.knot)
 
 
+def test_rows_are_put_into_units_when_they_are_asked_for():
+    """The same numbers as of all rows at once, in less memory, and the same slopes."""
+    X, y = with_holes(300)
+    engine = in_columns(X, y)
+    scaling = blending.curved(engine, RULES.units)
+    waiting, ready = engine.lazily().under(scaling), engine.under(scaling)
+    assert waiting.lazily() is waiting
+    for one, other in zip(waiting.chunks(70), ready.chunks(70), strict=True):
+        assert torch.equal(one.observed, other.observed)
+        assert torch.equal(one.y, other.y)
+        torch.testing.assert_close(one.x, other.x, rtol=1e-12, atol=1e-12)
+    prior = torch.full((2,), 0.5).double().log()
+    means = [slopes.by_slopes(each, prior).density.mean for each in (waiting, ready)]
+    torch.testing.assert_close(*means, rtol=0.0, atol=1e-6)
+
+
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_slopes_are_those_of_logistic_regression(n_classes, monkeypatch):
     """Of complete rows; of two classes, each has half of the slope."""

@@ -326,6 +326,18 @@ class Table(Generic[AnyBatch]):
             part._x = x if part._observed is None else x.masked_fill_(~part._observed, 0.0)
         return part
 
+    def lazily(self) -> Self:
+        """The same rows, put into units when they are asked for: one may have many numbers then."""
+        if self._lazy is not None:
+            return self
+        part = copy(self)
+        x = self._x if self._observed is None else self._x.masked_fill(~self._observed, np.nan)
+        part._lazy = MappedRows(self.scaling.invert(x.double().cpu().numpy()))
+        part._lazy.has_missing = self._observed is not None
+        del part._x, part._observed
+        part._absent, part._chunks = None, {}
+        return part
+
     def in_units(self, scaling: Scaling) -> Iterator[Self]:
         """The same rows in other units, so many at a time as have a bounded number of numbers."""
         step = max(1, self.most_numbers // len(scaling.scale))

@@ -41,7 +41,7 @@ _MOST_COLUMNS, _ENOUGH = 300, 400
 _KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1), RULES.units: range(16, 3, -1)}
 #: Iterations, and the gain that ends them, after which leaves are compared with the first model;
 #: rows that they and rules learn from, at most: of these a row has thousands.
-_GLIMPSE, _LEAF_ROWS, _RULE_ROWS = (12, 1e-3), 20_000, 12_000
+_GLIMPSE, _LEAF_ROWS, _RULE_ROWS = (12, 1e-3), 20_000, 40_000
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, and
 #: after how many it goes on only if it has so much say; the gain that ends them, and rows that each
 #: looks at, at most; and rows that models are asked about together, so that all see the same holes.
@@ -234,7 +234,7 @@ def _trained(
         plan, rows = plan.limited(count, _GAIN), rows.sample(_LARGE, generator)
         begin = latest or next(iter(trial.models), None)
     if way.beginning.finds:
-        trial.scaling = curved(rows, way.marginals)
+        trial.scaling, rows = curved(rows, way.marginals), rows.lazily()
     engine = rows.under(trial.scaling)
     return plan.train(engine, generator, progress.part(_TIME), previous=begin)
 

@@ -9,6 +9,7 @@ from scipy.sparse import csc_array, csr_array, vstack
 from scipy.special import log_softmax
 from torch import Tensor
 
+from mixtura.data.batch import Batch
 from mixtura.densities import DiagonalGaussian
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.densities.product import hole_patterns
@@ -36,16 +37,13 @@ def by_slopes(
     it lacks all, the prior is left: what holes tell of labels is the evidence's, and no mean's.
     Most numbers of rows are to be zero.
     """
-    batch = engine.only(engine.labeled).all_rows()
-    y, weight = batch.y.cpu().numpy(), batch.weight.double().cpu().numpy()
     prior = log_prior.double().cpu().numpy()
-    known = prior[None]
-    if evidence is not None:
-        known = known + evidence.log_prob(hole_patterns(batch)).cpu().numpy()
     dtype = torch.float64 if len(prior) <= _FEW else torch.float32
-    x, lacks = _sparse(batch.x, dtype), csr_array(batch.x.shape)
-    if batch.observed is not None:
-        lacks = _sparse(~batch.observed, dtype)
+    parts = [_shown(each.take(each.y >= 0), evidence, dtype) for each in engine.chunks(_ROWS)]
+    all_x, all_lacks, *others = zip(*parts, strict=True)
+    x, lacks = vstack(all_x, "csr"), vstack(all_lacks, "csr")
+    y, weight, told_by_holes = (np.concatenate(each) for each in others)
+    known = prior + told_by_holes
     mass = np.maximum(weight.sum() - weight @ lacks, np.finfo(np.float64).tiny)
     center, own = (weight @ x) / mass, np.eye(len(prior))[y]
     # Steps of like size: what few rows have is known less.
@@ -79,9 +77,18 @@ def by_slopes(
     return Mixture(density, weights, layout, torch.from_numpy(prior))
 
 
-def _sparse(values: Tensor, dtype: torch.dtype) -> csr_array:
-    """(n, D) numbers, most of which are zero."""
-    return vstack([csr_array(each.to("cpu", dtype).numpy()) for each in values.split(_ROWS)], "csr")
+def _shown(
+    batch: Batch, evidence: HoleEvidence | None, dtype: torch.dtype
+) -> tuple[csr_array, csr_array, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows (n, D), most of whose numbers are zero, what they lack (n, D), labels, weights (n,), and
+    what their holes tell (n, C), or nothing (n, 1)."""
+    lacks, told = csr_array(batch.x.shape, dtype=np.float32), np.zeros((len(batch), 1))
+    if batch.observed is not None:
+        lacks = csr_array((~batch.observed).to("cpu", dtype).numpy())
+    if evidence is not None:
+        told = evidence.log_prob(hole_patterns(batch)).cpu().numpy()
+    x, weight = csr_array(batch.x.to("cpu", dtype).numpy()), batch.weight.double().cpu().numpy()
+    return x, lacks, batch.y.cpu().numpy(), weight, told
 
 
 def _contrasts(rows: csr_array, slope: np.ndarray) -> np.ndarray:
