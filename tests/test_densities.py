@@ -366,3 +366,17 @@ def test_products_of_features_serve_full_covariances_unless_they_cancel(
     for name, form in (("mass", "nk->k"), ("first", "nk,nd->kd"), ("second", "nk,nd,ne->kde")):
         wanted = torch.einsum(form, share, *[x] * form.count(","))
         np.testing.assert_allclose(found[name], wanted, rtol=1e-9)
+
+
+def test_products_of_features_are_not_taken_of_a_mean_far_from_the_rows():
+    """A wide component far away, of almost the same features: products of its mean cancel."""
+    far, wide, tight = 1e3, 1e2, 1e-3
+    across, along = torch.tensor([[1.0, -1.0], [1.0, 1.0]], dtype=torch.float64)
+    spread = 0.5 * (wide**2 * along.outer(along) + tight**2 * across.outer(across))
+    factor = torch.stack([torch.linalg.cholesky(spread), torch.eye(2, dtype=torch.float64)])
+    density = FullGaussian(mean=torch.stack([far * along, 0.0 * along]), factor=factor, floor=1e-9)
+    x = 0.5 * along + torch.linspace(-1e-3, 1e-3, 5, dtype=torch.float64)[:, None] * across
+    log_prob, _ = density.expectation(Batch(x, None, torch.zeros(5), torch.ones(5)))
+    squared = ((x @ along - 2.0 * far) / wide) ** 2 + ((x @ across) / tight) ** 2
+    wanted = -0.5 * squared / 2.0 - np.log(2.0 * np.pi * wide * tight)
+    np.testing.assert_allclose(log_prob[:, 0], wanted, rtol=0.0, atol=1e-6)

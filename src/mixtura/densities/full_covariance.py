@@ -118,15 +118,16 @@ class FullGaussian(Gaussian):
     def _expectation_complete(self, x: Tensor) -> Expectation:
         """By one matrix product each, where components are many for products of two features."""
         few = 2 * self.n_components < self.n_features or x.dtype != torch.float64
-        if few or x.is_cuda or self._lost(x) > _EXACT:
+        if few or x.is_cuda or not self._lost(x) <= _EXACT:
             return super()._expectation_complete(x)
         products = _products(x)
         return (self._by_product @ products).mT, partial(self._sums_of_products, products)
 
     def _lost(self, x: Tensor) -> float:
-        """Largest rounding error of log densities (n, K) by products of features."""
-        farthest = torch.stack(x.aminmax()).abs().max() if len(x) else x.new_zeros(())
-        total = self._by_product.abs().sum(1).max() * farthest.square().clamp_min(1.0)
+        """Largest rounding error of log densities (n, K) by products of features, or of means."""
+        ends = [end for each in (x, self.mean) if len(each) for end in each.aminmax()]
+        farthest = torch.stack(ends).abs().max().square().clamp_min(1.0)
+        total = self._by_product.abs().sum(1).max() * farthest
         return float(total) * torch.finfo(x.dtype).eps
 
     @cached_property
