@@ -11,7 +11,7 @@ from mixtura.data.lazy import MappedRows
 from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine, Punched
 from mixtura.objectives import Conditional
-from mixtura.solvers import SpreadPrior, adam, small
+from mixtura.solvers import Adam, SpreadPrior, adam, small
 from mixtura.solvers.adam import make_step
 from mixtura.solvers.small import small_differentiation
 from mixtura.testing import (
@@ -29,6 +29,22 @@ def losses_and_gradients(start, objective, engine, indices, prior=None):
         found.append(torch.cat([loss[None], *(v.grad.flatten() for v in free.values())]))
     found = torch.stack(found)
     return found[:, 0], found[:, 1:]
+
+
+@pytest.mark.parametrize(
+    ("n", "epochs", "size"),
+    [
+        (50, 60, 100),
+        (2_000, 60, 200),
+        (4_000, 60, 300),
+        (20_000, 30, 300),
+        (100_000, 30, 1_000),
+        (10**6, 3, 1_000),
+    ],
+)
+def test_epochs_and_sizes_of_minibatches_are_those_of_the_documentation(n, epochs, size):
+    assert Adam().epochs_and_size(n) == (epochs, size)
+    assert Adam(7, 50).epochs_and_size(n) == (7, 50)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
