@@ -14,6 +14,7 @@ from mixtura.data.indicators import Indicators
 from mixtura.data.targets import beside_features, with_punched_features
 from mixtura.densities import Full, FullGaussian, LowRank
 from mixtura.engines import Contrast
+from mixtura.estimators import regressor
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.models.regression import conditional, log_conditional
@@ -354,6 +355,17 @@ def test_units_of_the_targets_are_those_of_the_answers(averaged):
         )
         for found, expected in pairs:
             np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_targets_in_other_units_are_trained_on_to_the_bit(monkeypatch):
+    """Also where units are no powers of two, and division rounds."""
+    seen, own = [], regressor.engine_of
+    monkeypatch.setattr(regressor, "engine_of", lambda *args: seen.append(args[0]) or own(*args))
+    X, y = draw(120)
+    for unit in (1.0, 1e6, 1.0 / 3.7):
+        MixtureRegressor(1, marginals="linear", density="full", **BRIEF).fit(X, y * unit)
+    for other in seen[1:]:
+        np.testing.assert_array_equal(other.values, seen[0].values)
 
 
 def test_rows_without_targets_say_what_features_are_like():
