@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 from sequence_checks import toy_sequences
 from sklearn.exceptions import NotFittedError
 
@@ -37,6 +38,8 @@ from mixtura.exceptions import (
     UnsupportedError,
 )
 from mixtura.models.fitted import Fitted
+from mixtura.runtime.files import unpack
+from mixtura.runtime.models import Layout
 from mixtura.solvers import EM, LBFGS, LinkedEM
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -523,3 +526,22 @@ def test_distributions_of_regressors(name, tmp_path):
         loaded.predict_interval(rows, 1.5)
     with pytest.raises(InvalidInputError, match="quantiles"):
         loaded.predict_quantiles(rows, 1.5)
+
+
+@pytest.mark.parametrize("n", [3, 300])
+def test_sums_of_a_class_are_those_of_scipy(n):
+    """Of few rows and many, also where components of a class have no chance."""
+    values = 100.0 * np.random.default_rng(0).normal(size=(n, 5))
+    values[0, :2], values[1, 4], values[2] = -np.inf, -np.inf, -np.inf
+    parts = values[:, :2], values[:, 2:]
+    with np.errstate(divide="ignore"):
+        found = Layout((2, 3)).logsumexp(values)
+    np.testing.assert_allclose(found, np.stack([logsumexp(part, 1) for part in parts], 1), 1e-14)
+
+
+def test_arrays_of_the_same_bytes_keep_their_shapes_and_types():
+    arrays = {"a": np.zeros(4), "b": np.zeros((2, 2)), "c": np.zeros(4, np.int64)}
+    items = [{"kind": "array", "dtype": each.dtype.str, "name": k} for k, each in arrays.items()]
+    several = unpack({"kind": "list", "items": items}, arrays)
+    for found, given in zip(several, arrays.values(), strict=True):
+        assert (found.shape, found.dtype) == (given.shape, given.dtype)
