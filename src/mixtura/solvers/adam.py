@@ -42,9 +42,8 @@ class Adam(Solver):
 
     Parameters
     ----------
-    max_iter : epochs; "auto" makes 60 of few rows, 30 of 10,000 to 100,000, and fewer of more.
-    batch_size : rows of a minibatch; "auto" is a tenth of all, 100 to 300, or a hundredth of very
-        many, 1,000 at most.
+    max_iter : epochs; "auto" makes about 3,000 steps.
+    batch_size : rows of a minibatch; "auto" is a hundredth of all, 100 to 1,000.
     learning_rate : the step size.
     schedule : its course, "constant", "cosine" or "linear".
     averaging : decay of an exponential average of the iterates (not of the start) that is used
@@ -78,11 +77,11 @@ class Adam(Solver):
 
     def epochs_and_size(self, n_rows: int) -> tuple[int, int]:
         """Epochs, and rows of a minibatch, where there are so many rows in all."""
-        size, n_epochs = self.batch_size, self.max_iter
-        few = int(np.clip(n_rows // 100, 100, 1000)) if isinstance(size, str) else size
-        if isinstance(n_epochs, str):
-            n_epochs = int(np.clip(_STEPS / (n_rows / few), *_EPOCHS))
-        return n_epochs, max(few, min(300, n_rows // 10)) if isinstance(size, str) else few
+        size = self.batch_size
+        size = min(max(100, n_rows // 100), 1000) if isinstance(size, str) else size
+        if isinstance(self.max_iter, str):
+            return int(np.clip(_STEPS / (n_rows / size), *_EPOCHS)), size
+        return self.max_iter, size
 
     def run(
         self,
