@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from sequence_checks import toy_sequences
+from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
 
 import mixtura
@@ -28,6 +29,7 @@ from mixtura import (
     SparseMixtureClassifier,
     runtime,
 )
+from mixtura.data.matrix import Matrix
 from mixtura.densities import Diagonal, Full, LowRank, Spherical, Student
 from mixtura.estimators import classifying
 from mixtura.exceptions import (
@@ -253,6 +255,17 @@ def test_sets_by_a_step_of_em(tmp_path):
     model, loaded = both(classifier(Diagonal()).fit(X, LABELS), tmp_path)
     assert model.model_.held_back.models == ()
     same(loaded.predict_set(HOLED[:6], 0.7), model.predict_set(HOLED[:6], 0.7))
+
+
+def test_few_rows_in_float32_are_answered_by_numpy_too(monkeypatch):
+    """Where models work in double precision on them anyway: PyTorch takes ten times as long."""
+    X, y = load_iris(return_X_y=True)
+    model, rows = MixtureClassifier(random_state=0).fit(X, y), X[::30].astype(np.float32)
+    expected = model._fitted.log_proba(model._fitted.engine(Matrix(rows), "cpu"))
+    monkeypatch.setattr(classifying, "_FEW_ROWS", len(rows))
+    monkeypatch.setattr(Fitted, "log_proba", None)
+    found = model.predict_log_proba(rows)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_float32_is_read_as_it_is_and_computed_in_double_precision(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 
 import numpy as np
@@ -128,12 +128,15 @@ class ModelClassifier(ClassifierMixin, ModelEstimator):
         if isinstance(rows, Matrix) and self._are_few(rows):
             twin = numpy_twin(fitted)
             if twin is not None and len(rows) * twin.row_cost <= _FEW_NUMBERS:
-                return twin.log_proba(rows)
+                values = np.asarray(rows.values, dtype=np.float64)
+                return twin.log_proba(replace(rows, values=values))
         return fitted.log_proba(fitted.engine(rows, self.device))
 
     def _are_few(self, rows: Matrix) -> bool:
         """Whether PyTorch's overhead is what an answer would take, and NumPy gives the same."""
-        exact = rows.values.dtype == np.float64 and isinstance(self._fitted.model, Mixture)
+        fitted = self._fitted
+        exact = isinstance(fitted.model, Mixture) and isinstance(rows.values, np.ndarray)
+        exact = exact and fitted.precision(rows.values.dtype) == torch.float64
         return exact and len(rows) <= _FEW_ROWS and str(self.device) in ("auto", "cpu")
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:

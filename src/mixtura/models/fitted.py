@@ -266,10 +266,11 @@ class Fitted:
     ) -> Engine:
         """Rows in the model's units, with class indices (n,) where they are known."""
         y = np.full(len(rows), UNLABELED) if y is None else y
-        dtype = self._working_type(rows.values.dtype)
+        dtype = self.precision(rows.values.dtype)
         return engine_of(rows, y, None, self.scaling, device, dtype)
 
-    def _working_type(self, given: np.dtype) -> torch.dtype:
+    def precision(self, given: np.dtype) -> torch.dtype:
+        """What rows that come in a type are worked on in."""
         # Values that a curve tells apart may be one number in float32 and in the first's units.
         if self.blend is not None or isinstance(self.model, Votes | SparseModel | Summarized):
             return torch.float64
