@@ -162,6 +162,8 @@ def test_rows_are_put_into_units_when_they_are_asked_for():
     scaling = blending.curved(engine, RULES.units)
     waiting, ready = engine.lazily().under(scaling), engine.under(scaling)
     assert waiting.lazily() is waiting
+    told = engine_of(Matrix(X, np.isnan(X)), y, None, Scaling.identity(X.shape[1]), "cpu")
+    assert told.lazily() is told  # why entries are missing is known of these
     for one, other in zip(waiting.chunks(70), ready.chunks(70), strict=True):
         assert torch.equal(one.observed, other.observed)
         assert torch.equal(one.y, other.y)

@@ -327,15 +327,18 @@ class Table(Generic[AnyBatch]):
         return part
 
     def lazily(self) -> Self:
-        """The same rows, put into units when they are asked for: one may have many numbers then."""
-        if self._lazy is not None:
+        """The same rows, put into units when they are asked for: one may have many numbers then.
+
+        Rows in memory that know why entries are missing stay there.
+        """
+        if self._lazy is not None or self._absent is not None:
             return self
         part = copy(self)
         x = self._x if self._observed is None else self._x.masked_fill(~self._observed, np.nan)
         part._lazy = MappedRows(self.scaling.invert(x.double().cpu().numpy()))
         part._lazy.has_missing = self._observed is not None
+        part._chunks = {}
         del part._x, part._observed
-        part._absent, part._chunks = None, {}
         return part
 
     def in_units(self, scaling: Scaling) -> Iterator[Self]:
