@@ -27,6 +27,7 @@ from mixtura import (
     PairwiseClassifier,
     SparseMixtureClassifier,
 )
+from mixtura.data.scaling import nan_range
 from mixtura.exceptions import InvalidInputError
 from mixtura.solvers import EBW, EM, LBFGS, Adam, LinkedEM
 
@@ -272,6 +273,17 @@ def test_a_pass_reads_every_row_once(rows, monkeypatch):
     read.clear()
     rows[np.array([190, 185])]
     assert sum(read) <= 2 * 49
+
+
+def test_the_range_of_all_rows_is_known_after_the_scan(rows, frame, monkeypatch):
+    """Rows are read for that of a part of them alone; codes of categories count from zero."""
+    numbers, some = ["a", "b", "c", "weight"], frame["flag"].to_numpy()
+    low, high = (each[[0, 1, 2, 5]] for each in nan_range(rows.view(some)))
+    np.testing.assert_array_equal([low, high], frame.loc[some, numbers].agg(["min", "max"]))
+    monkeypatch.setattr(rows, "chunks", None)
+    codes = {"kind": [0, frame["kind"].nunique() - 1], "flag": [0, 1]}
+    known = frame[numbers].agg(["min", "max"]).assign(**codes)
+    np.testing.assert_array_equal(nan_range(rows), known[["a", "b", "c", "kind", "flag", "weight"]])
 
 
 @pytest.mark.parametrize("some", [False, True])

@@ -111,6 +111,11 @@ class LazyRows(ABC):
         """Rows that `chunks` gives: all, or those of this process."""
         return len(self)
 
+    @property
+    def range_here(self) -> np.ndarray | None:
+        """(2, D) least and largest values of these rows, if known; the least above if none is."""
+        return None
+
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         """The rows at `index`: a slice, or integers."""
         return self._read(index if self._order is None else self._order[index])

@@ -219,10 +219,13 @@ def _pooled(one: _Mean, other: _Mean) -> _Mean:
 def nan_range(X: np.ndarray | LazyRows) -> tuple[np.ndarray, np.ndarray]:
     """Smallest and largest observed value of each column; zeros where there is none."""
     low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
-    for _, chunk in chunks_of(X, SCAN_ROWS):
-        rows = np.asarray(chunk, dtype=np.float64)
-        low = np.fmin(low, np.fmin.reduce(rows, axis=0))
-        high = np.fmax(high, np.fmax.reduce(rows, axis=0))
+    if isinstance(X, LazyRows) and X.range_here is not None:
+        low, high = X.range_here
+    else:
+        for _, chunk in chunks_of(X, SCAN_ROWS):
+            rows = np.asarray(chunk, dtype=np.float64)
+            low = np.fmin(low, np.fmin.reduce(rows, axis=0))
+            high = np.fmax(high, np.fmax.reduce(rows, axis=0))
     lows, highs = zip(*shared(X, (low, high)), strict=True)
     low, high = np.fmin.reduce(lows), np.fmax.reduce(highs)
     seen = high >= low

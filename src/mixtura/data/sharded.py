@@ -295,6 +295,11 @@ class ShardedRows(LazyRows):
     def n_here(self) -> int:
         return self._here[1] - self._here[0]
 
+    @property
+    def range_here(self) -> np.ndarray | None:
+        local = self._local
+        return local.range_here if self._order is None and isinstance(local, LazyRows) else None
+
     def _read(self, index: slice | np.ndarray) -> np.ndarray:
         if isinstance(index, slice):
             index = np.arange(*index.indices(self._whole[0]))

@@ -113,6 +113,8 @@ class _Column:
     categories: np.ndarray | None = None
     seen: pa.Array | None = None
     n_observed: int = 0
+    low: float = np.inf
+    high: float = -np.inf
 
     def __post_init__(self) -> None:
         self.kind = kind_of_arrow(self.type, self.name)
@@ -134,6 +136,21 @@ class _Column:
         if self.seen is not None:
             found = pa.concat_arrays([self.seen, found.cast(self.seen.type)])
         self.seen = found.unique()
+
+    def widen(self, numbers: np.ndarray) -> bool:
+        """Take note of the range of numbers (n,); whether one of them is NaN."""
+        missing = bool(np.isnan(numbers.min(initial=np.inf)))
+        low, high = (np.fmin, np.fmax) if missing else (np.minimum, np.maximum)  # these are faster
+        self.low = float(low.reduce(numbers, initial=self.low))
+        self.high = float(high.reduce(numbers, initial=self.high))
+        return missing
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and largest number, or code of a category."""
+        if self.categories is None:
+            return self.low, self.high
+        return 0.0, len(self.categories) - 1.0
 
     def learn(self) -> None:
         """The categories are those seen so far."""
@@ -182,12 +199,11 @@ class _Scan:
             if column.coded:
                 column.look(values)
             if column.kind == "numbers":
-                numbers = _floats(values)
-                if np.isinf(numbers).any():
+                self.has_missing |= column.widen(_floats(values))
+                if column.low == -np.inf or column.high == np.inf:
                     raise InvalidInputError(
                         f"{place}: {column.label} holds infinity: put NaN where a value is missing."
                     )
-                self.has_missing |= bool(np.isnan(numbers).any())
         return len(batch)
 
     def answer(self, given: ArrayLike) -> ArrayLike:
@@ -253,6 +269,12 @@ class StreamedRows(LazyRows):
         self._edges = np.append(0, np.cumsum(counts))
         self._cursor = _Cursor(self._blocks, self._edges)
         self._window: _Window | None = None
+
+    @property
+    def range_here(self) -> np.ndarray | None:
+        if self._order is not None:
+            return None
+        return np.array([column.range for column in self._columns]).T
 
     def recode(self, schema: Schema) -> None:
         """Take other categories, among which are those of these rows."""
