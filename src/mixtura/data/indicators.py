@@ -25,7 +25,8 @@ MOST_INDICATORS = 20
 #: The unit of indicators, whatever their variance: a category of few rows has no more leverage than
 #: one of many.
 UNIT = 0.5
-_LARGEST = float(np.finfo(np.float64).max)
+#: The largest number.
+LARGEST = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,10 @@ class Indicators:
         share = values.take(self.column, 1).astype(np.float64, copy=False)
         with np.errstate(over="ignore"):  # far out is out, and infinity times no slope no number
             share -= self.knot
-            _clip(share, -_LARGEST, _LARGEST)
+            held_within(share, -LARGEST, LARGEST, share)
             np.minimum(share * self.rise, share * self._drop, out=share)
         share += 1.0
-        _clip(share, 0.0, 1.0)
+        held_within(share, 0.0, 1.0, share)
         if len(itself := self._numbers):
             share[:, itself] = values[:, self.column[itself]]
         return share.astype(values.dtype, copy=False)
@@ -163,9 +164,11 @@ class Indicators:
         return np.column_stack([self.apply(values), others])
 
 
-def _clip(values: np.ndarray, low: float, high: float) -> None:
-    """Values between two ends, in place; faster than `np.clip` for a few."""
-    np.minimum(np.maximum(values, low, out=values), high, out=values)
+def held_within(
+    values: np.ndarray, low: float, high: float, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Values between two ends, in place of `out`; faster than `np.clip` for a few."""
+    return np.minimum(np.maximum(values, low, out=out), high, out=out)
 
 
 def quantile_knots(values: np.ndarray, weight: np.ndarray, most: int) -> np.ndarray:
@@ -193,7 +196,7 @@ def _faded(knots: Sequence[float] | np.ndarray) -> list[tuple[float, float, floa
     if len(knots) < 3:
         return [(np.nan, 0.0, 0.0)]
     with np.errstate(over="ignore"):
-        slope = np.minimum(1.0 / np.diff(knots), np.finfo(np.float64).max)
+        slope = np.minimum(1.0 / np.diff(knots), LARGEST)
     hats = [*zip(knots, np.append(0.0, slope), np.append(slope, 0.0), strict=True)]
     return hats[: len(hats) // 2] + hats[len(hats) // 2 + 1 :]
 

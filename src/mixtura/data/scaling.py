@@ -10,11 +10,10 @@ import numpy as np
 
 from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
-from mixtura.data.indicators import UNIT, Indicators, Origin
+from mixtura.data.indicators import LARGEST, UNIT, Indicators, Origin, held_within
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, chunks_of, shared
 from mixtura.exceptions import DegenerateDataWarning, warn
 
-_LARGEST = np.finfo(np.float64).max
 #: Deviations beyond the range of training up to which predictions follow a column.
 _BEYOND = 3.0
 #: Bits of half a range that rounded means have.
@@ -142,7 +141,7 @@ class Scaling:
         values = X if self.curves is None else self.curves.invert(X)
         with np.errstate(over="ignore"):
             found = values * self.scale + self.location
-        found = np.minimum(np.maximum(found, -_LARGEST), _LARGEST)  # faster than `clip` for a few
+        held_within(found, -LARGEST, LARGEST, found)
         return found if self.atoms is None else self.atoms.restored(found, X)
 
     def moved(self, values: np.ndarray, before: Scaling) -> np.ndarray:

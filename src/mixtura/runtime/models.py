@@ -15,7 +15,7 @@ from mixtura.constants import SHARES, SILENCE
 from mixtura.data.atoms import Atoms
 from mixtura.data.curves import Curves
 from mixtura.data.given import ArrayLike
-from mixtura.data.indicators import Indicators
+from mixtura.data.indicators import LARGEST, Indicators, held_within
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
@@ -26,16 +26,10 @@ from mixtura.runtime.files import KINDS, kind
 
 _SHARED = (Schema, TableForm, Scaling, Curves, Atoms, Indicators, HeldBack)
 KINDS |= {each.__name__: each for each in _SHARED}
-#: The largest value of a row, and in the model's units, as in `Table`.
-_LARGEST = float(np.finfo(np.float64).max)
-FARTHEST = _LARGEST**0.25
+#: The largest value of a row in the model's units, as in `Table`.
+FARTHEST = LARGEST**0.25
 #: Numbers that are held at a time; so many whose logarithms are best summed pair by pair.
 _AT_ONCE, _FEW = 2**23, 200
-
-
-def _within(values: np.ndarray, largest: float) -> np.ndarray:
-    """Values that are no larger; faster than `clip` for a few."""
-    return np.minimum(np.maximum(values, -largest), largest)
 
 
 def log_softmax(values: np.ndarray) -> np.ndarray:
@@ -75,7 +69,7 @@ class Layout:
             return values
         if values.size <= _FEW:
             return np.logaddexp.reduceat(values, self._starts, axis=1)
-        largest = np.maximum(np.maximum.reduceat(values, self._starts, axis=1), -_LARGEST)
+        largest = np.maximum(np.maximum.reduceat(values, self._starts, axis=1), -LARGEST)
         shares = values - largest.take(self.owner, 1)
         np.exp(shares, out=shares)
         return largest + np.log(np.add.reduceat(shares, self._starts, axis=1))
@@ -240,7 +234,7 @@ class Fitted:
 
     def _batch(self, rows: Matrix) -> Batch:
         """Rows in the model's units."""
-        x = _within(self.scaling.apply(rows.values), FARTHEST)
+        x = held_within(self.scaling.apply(rows.values), -FARTHEST, FARTHEST)
         lacks = np.isnan(x)
         absent = None if rows.untold is None else np.where(rows.untold, -1, lacks)
         if not lacks.any():
@@ -315,7 +309,8 @@ class Fitted:
 
     def under(self, batch: Batch, scaling: Scaling) -> Batch:
         """The same rows in other units."""
-        x, seen = _within(scaling.moved(batch.x, self.scaling), FARTHEST), batch.observed
+        x, seen = scaling.moved(batch.x, self.scaling), batch.observed
+        x = held_within(x, -FARTHEST, FARTHEST)
         if scaling.indicators is None:
             return Batch(x if seen is None else x * seen, seen, batch.absent)
         if seen is None:
