@@ -139,14 +139,18 @@ class Reader:
                 f"({', '.join(map(repr, strange))}): name those to read, by Source(..., columns=)."
             )
         for name in wanted:
-            kinds = self._kind(self.types[name], name), self._kind(found[name], name)
-            if kinds[0] == "nothing" and not self._chunks:
-                self.types[name] = found[name]
-            elif kinds[1] not in (kinds[0], "nothing"):
-                raise InvalidInputError(
-                    f"column {name!r} is of the type {found[name]} in {place}, and "
-                    f"{self.types[name]} in {self.first}: give it one type everywhere."
-                )
+            self._check_type(name, found[name], place)
+
+    def _check_type(self, name: str, found: pa.DataType, place: str) -> None:
+        """Refuse a column of another type than before; one without values has any type."""
+        kinds = self._kind(self.types[name], name), self._kind(found, name)
+        if kinds[0] == "nothing" and not self._chunks:
+            self.types[name] = found
+        elif kinds[1] not in (kinds[0], "nothing"):
+            raise InvalidInputError(
+                f"column {name!r} is of the type {found} in {place}, and {self.types[name]} in "
+                f"{self.first}: give it one type everywhere."
+            )
 
     def _kind(self, given: pa.DataType, name: str) -> str:
         return str(given) if name in self._times else kind_of_arrow(given, name)

@@ -295,19 +295,15 @@ class MixtureClassifier(DensityClassifier):
         generator = self._generator()
         with self._progress() as progress:
             decision = decide(self, rows, schema, spawn(generator), progress, stream=not beside)
-            ensemble: Ensemble | None = None
             others: Sequence[Trial] = []
-            if beside and self._maps(decision):
-                ways = ways_beside(self, decision, kinds_for(decision.every))
-                others = try_beside(decision, ways)
-                if not decision.saw_all and decision.engine.total_weight > MOST_COMPARED:
-                    decision, others = best_of(decision, others)
+            if beside:
+                decision, others = self._with_other_maps(decision)
             powers = (each for each in others if each.way.name.startswith(KINDS[0]))
             units = [decision.engine.scaling, *(each.scaling for each in powers)]
             own = spawn(generator) if others else generator
             outcome = train(self, decision, generator, progress)
-            others = in_time(others, progress)
-            if others:
+            ensemble = None
+            if others := in_time(others, progress):
                 ensemble = Ensemble.train(self, decision, others, outcome.model, own, progress)
         trained, engine, plan = outcome.model, decision.engine, decision.plan
         calibration = Calibration()
@@ -324,10 +320,10 @@ class MixtureClassifier(DensityClassifier):
         if shown is None and plan.generative:
             shown = held_back_rows(trained.result.model, engine, trained.result.prior)
         reach = self._reach(rows.X, schema, *units)
-        self.model_ = replace(self.model_, held_back=shown, reach=reach)
+        lacks = np.zeros(0)
         if plan.recipe.informative and isinstance(values := rows.X.values, np.ndarray):
             lacks = rows.weight @ np.isnan(values) / rows.weight.sum()
-            self.model_ = replace(self.model_, lacks=lacks)
+        self.model_ = replace(self.model_, held_back=shown, reach=reach, lacks=lacks)
         self.choice_ = decision.choice
         self.__dict__.pop("drift_", None)  # of an earlier stream
         if not beside:
@@ -337,10 +333,15 @@ class MixtureClassifier(DensityClassifier):
         self.class_count_ = class_counts(engine, self.class_prior_)
         return self
 
-    def _maps(self, decision: Decision) -> bool:
-        """Whether other maps are to be tried."""
+    def _with_other_maps(self, decision: Decision) -> tuple[Decision, list[Trial]]:
+        """What was decided, in better units if there are, and models in others if "auto" asks."""
         asked = self.marginals == "auto" and leaves_density_open(self) and not self.warm_start
-        return asked and not decision.plan.generative
+        if not asked or decision.plan.generative:
+            return decision, []
+        others = try_beside(decision, ways_beside(self, decision, kinds_for(decision.every)))
+        if decision.saw_all or decision.engine.total_weight <= MOST_COMPARED:
+            return decision, others
+        return best_of(decision, others)
 
     def _publish(
         self,
