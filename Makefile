@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 DOCS_STAMP := $(VENV)/.docs-done
+COMPILED := $(VENV)/.compiled
 #: Bytecode is kept, whatever the environment says: each worker of the tests and each process that
-#: they start would otherwise compile PyTorch anew. The first import writes it, so pip need not.
+#: they start would otherwise compile PyTorch anew. The first import writes it, so pip need not:
+#: one process does so before the workers start, while types are checked.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
@@ -35,8 +37,13 @@ $(STAMP): pyproject.toml requirements-dev.lock
 demo: $(STAMP)  ## run the demonstration
 	$(BIN)/mixtura demo
 
-test: lint  ## lint, then run the tests
+test: $(STAMP)  ## lint, then run the tests
+	@$(MAKE) --no-print-directory -j 2 lint $(COMPILED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+$(COMPILED): $(STAMP)
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true  # the tests say what is wrong
+	@touch $@
 
 bench: $(STAMP)  ## measure speed beside other libraries, into docs/results/speed.md
 	$(BIN)/python -m benchmarks.speed
