@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_iris
@@ -33,6 +34,7 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.datasets import make_hmm_sequences
+from mixtura.densities import Full
 from mixtura.exceptions import InvalidInputError
 from mixtura.report.portrait import describe
 from mixtura.report.subject import in_time
@@ -109,6 +111,21 @@ def test_a_notebook_shows_what_a_model_is(hostile):
     assert "<b>bold (0.33)" in page.words
     for what in ("MixtureClassifier", "training rows", "150", "3 of numbers, 1 of categories"):
         assert what in page.words
+
+
+@pytest.mark.filterwarnings("ignore:1 column.* constant")
+def test_a_notebook_says_that_components_are_wider_than_clusters():
+    """Beside the log densities that rows were drawn from, which a lower floor finds."""
+    rng = np.random.default_rng(0)
+    centers, kind = rng.uniform(size=(6, 2)), np.arange(300) % 6
+    rows = centers[kind] + 0.005 * rng.normal(size=(300, 2))
+    true = norm.logpdf(rows, centers[kind], 0.005).sum(1) - np.log(6)
+    table, seen = (np.insert(rows, 2, value, axis=1) for value in (1.0, np.nan))
+    for floor, said in ((0.01, True), (1e-6, False)):
+        model = MixtureClassifier(3, density=Full(floor), objective="likelihood", prior_rows=0)
+        model.set_params(random_state=0).fit(table, kind % 2)
+        assert ("67% of their variances are held at the floor" in model._repr_html_()) == said
+        assert (model.score_samples(seen).mean() < true.mean() - 2.0) == said
 
 
 def test_a_notebook_shows_what_was_compared():

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from sklearn.base import BaseEstimator
 
 from mixtura.data.schema import Schema
+from mixtura.densities import Gaussian
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
@@ -18,6 +19,9 @@ from mixtura.report.html import Html, joined, listed, table, tag
 
 #: Names that are listed.
 _SHOWN = 8
+#: Variances up to so many floors are held by it; the share of them that is worth a word, and the
+#: most numbers that are looked at for it.
+_HELD, _NOTABLE, _LOOKED_AT = 1.01, 0.1, 2**24
 #: It takes the colors of the page around it, light or dark.
 _STYLE = Html(
     "<style>.mixtura{font:inherit;max-width:60em}"
@@ -109,7 +113,21 @@ def _averages_and_calibration(model: Fitted, kinds: Sequence[str]) -> Iterator[t
 def _components(model: Fitted) -> str:
     counts = model.mixture.layout.counts
     each = f"{counts[0]} per class" if len(set(counts)) == 1 else listed(counts, _SHOWN)
-    return f"{sum(counts)}" + (f" ({each})" if len(counts) > 1 else "")
+    return f"{sum(counts)}" + (f" ({each})" if len(counts) > 1 else "") + _held(model.mixture)
+
+
+def _held(mixture: Mixture) -> str:
+    """That many components would be narrower without the floor of their variances, if so."""
+    for part in getattr(mixture.density, "parts", (mixture.density,)):
+        if isinstance(part, Gaussian) and part.mean.numel() * part.n_features <= _LOOKED_AT:
+            held = part.covariances().diagonal(dim1=1, dim2=2) <= _HELD * part.floor
+            held &= part.mean.amax(0) > part.mean.amin(0)  # a constant column has no variance
+            if (share := float(held.double().mean())) >= _NOTABLE:
+                return (
+                    f"; {share:.0%} of their variances are held at the floor, {part.floor:g} of "
+                    "those of columns: with a lower one, the density would be narrower"
+                )
+    return ""
 
 
 def _calibration(model: Fitted) -> str:
