@@ -1,6 +1,7 @@
 """The command: every question of it on a small file, for people and for machines."""
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -462,11 +463,15 @@ def test_help_is_fast():
     assert min(seconds("-m", "mixtura", "--help") for _ in range(2)) < 3.0 * alone
 
 
-def test_files_that_are_not_there_are_told_before_pytorch_is_imported(tmp_path):
-    (tmp_path / "model").touch()
+def test_files_that_cannot_be_are_told_before_pytorch_is_imported(tmp_path):
+    for name in ("model", "x.csv"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder.parquet").mkdir()
     asking = ("predict", "evaluate", "report", "explain", "impute")
     lines = [
         *(("fit", "nowhere.csv"), ("tune", "nowhere.parquet"), ("predict", "model", "no*.parquet")),
+        *(("fit", "."), ("fit", os.devnull), ("predict", "model", "folder.parquet")),
+        *(("fit", "x.csv", "--out", "."), ("predict", "model", "x.csv", "--out", "x.json")),
         *((name, "nowhere", "x.csv") for name in asking),
         *((name, "nowhere") for name in ("sample", "serve", "export")),
     ]
@@ -481,7 +486,11 @@ def test_files_that_are_not_there_are_told_before_pytorch_is_imported(tmp_path):
     command = [sys.executable, "-c", code]
     said = subprocess.check_output(command, cwd=tmp_path, text=True)
     tables = [f"error: there is no file {name}." for _, *_, name in lines[:3]]
-    assert said.splitlines() == [*tables, *["error: no model file at nowhere."] * 8, "False"]
+    found = said.splitlines()
+    assert found[:3] == tables
+    told = (". is a folder:", "is a device or a pipe", "is a folder", "is a folder", "x.json: what")
+    assert all(part in line for part, line in zip(told, found[3:8], strict=True)), found
+    assert found[8:] == [*["error: no model file at nowhere."] * 8, "False"]
 
 
 def test_completion_is_there():

@@ -135,6 +135,8 @@ def test_places_by_marks_are_those_of_the_mask(marks, rng, monkeypatch):
             slice(3, 9),
             slice(9, 3),
             slice(1, None, 3),
+            slice(None, None, -1),
+            slice(7, 2, -2),
             rng.integers(len(places) or 1, size=20),
         ):
             at = at if len(places) or isinstance(at, slice) else at[:0]

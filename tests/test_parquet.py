@@ -4,6 +4,7 @@ import re
 import socket
 import sys
 import warnings
+from decimal import Decimal
 from functools import partial, wraps
 from inspect import signature
 from pathlib import Path
@@ -124,6 +125,30 @@ def test_chunks_of_every_library_are_one_table(kind, frame, large):
     model = MixtureDensity(2, density="diag", solver=EM(2), missingness="ignore", random_state=0)
     ours = clone(model).fit(parquet.Source(parts), "label")
     np.testing.assert_array_equal(ours.means_, model.fit(frame[FEATURES]).means_)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow", "dictionary"])
+def test_one_table_is_a_source_too(kind, frame):
+    given = {
+        "pandas": lambda: frame,
+        "polars": lambda: pytest.importorskip("polars").DataFrame(frame),
+        "arrow": lambda: pa.Table.from_pandas(frame),
+        "dictionary": lambda: {name: frame[name] for name in ("a", "b", "c", "label")},
+    }[kind]()
+    found = parquet.Source(given).opened("label", None, None)
+    np.testing.assert_array_equal(found.rows[:][:, :3], frame[["a", "b", "c"]])
+
+
+def test_long_whole_numbers_and_decimals_are_read_as_floats(tmp_path, rng):
+    """Rounded, as NumPy does it; labels of decimals are numbers."""
+    long = 2**60 + rng.integers(2**40, size=100)
+    label = rng.integers(2, size=100)
+    decimals = [Decimal(each) for each in label.tolist()]
+    table = {"x": long, "u": long.astype(np.uint64), "label": decimals}
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    found = parquet.Source(tmp_path / "rows.parquet").opened("label", None, None)
+    np.testing.assert_array_equal(found.rows[:], np.column_stack([long, long]).astype(np.float64))
+    np.testing.assert_array_equal(found.y, label)
 
 
 def test_the_default_learns_from_files(frame, files):

@@ -1,5 +1,7 @@
 """Files of rows: what is written into them, and those that cannot be read."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -45,6 +47,18 @@ def test_answers_are_written_as_parquet(fitted, frame, files, tmp_path):
     )
 
 
+def test_columns_of_any_type_are_kept(fitted, frame, tmp_path):
+    """Whatever the model has no use for."""
+    odd = frame.assign(day=np.datetime64("2020-01-01", "us"), tags=[["a", "b"]] * len(frame))
+    odd.to_parquet(tmp_path / "rows.parquet")
+    parquet.write(
+        fitted.predict, tmp_path / "rows.parquet", tmp_path / "found.parquet", keep=["day", "tags"]
+    )
+    found = pq.read_table(tmp_path / "found.parquet")
+    written = pq.read_table(tmp_path / "rows.parquet", columns=["day", "tags"])
+    assert found.select(["day", "tags"]).to_pylist() == written.to_pylist()
+
+
 def test_files_that_are_read_are_not_written_to(fitted, frame, tmp_path):
     """Also under a name that would be a pattern, if it were not that of a file."""
     source = tmp_path / "p[0].parquet"
@@ -70,9 +84,15 @@ def test_a_failure_leaves_what_stood_there(fitted, frame, files, tmp_path):
 
 @pytest.mark.parametrize(
     ("answer", "keep", "message"),
-    [(len, (), "method of an estimator"), (None, ["id"], "no column 'id' to keep")],
+    [
+        (len, (), "method of an estimator"),
+        (None, ["id"], "no column 'id' to keep"),
+        (None, ["weight", "predict"], "keep=.'predict'.: answers have that name"),
+    ],
 )
-def test_what_cannot_be_written(answer, keep, message, fitted, files, tmp_path):
+def test_what_cannot_be_written(answer, keep, message, fitted, frame, tmp_path_factory, tmp_path):
+    files = tmp_path_factory.mktemp("read")
+    frame.assign(predict=1.0).to_parquet(files / "rows.parquet")
     with pytest.raises(InvalidInputError, match=message):
         parquet.write(answer or fitted.predict, files / "*.parquet", tmp_path / "x", keep=keep)
     assert not list(tmp_path.iterdir())
@@ -174,6 +194,42 @@ def test_a_file_that_is_not_there_is_named(frame, tmp_path):
         MixtureClassifier(1).fit([tmp_path / "1.parquet", tmp_path / "0.*"], "label")
 
 
+def test_a_folder_in_place_of_a_file_is_named(frame, tmp_path):
+    (tmp_path / "rows.parquet").mkdir()
+    with pytest.raises(InvalidInputError, match=r"rows\.parquet is a folder: .*\*\.parquet"):
+        MixtureClassifier(1).fit(tmp_path / "rows.parquet", "label")
+
+
+@pytest.mark.parametrize("unlabeled", [0, 2])
+def test_warnings_about_labels_go_by_rows(unlabeled, tmp_path, rng):
+    """As of labels in memory: 40 classes of two rows each are no numbers to be predicted."""
+    y = np.repeat(np.append(np.arange(40), [-1] * unlabeled), 2)
+    X = rng.normal(size=(len(y), 1)) + y[:, None]
+    table = pd.DataFrame({"x": X[:, 0], "label": y})
+    table.to_parquet(tmp_path / "rows.parquet")
+    told = []
+    for given in ((tmp_path / "rows.parquet", "label"), (X, y)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            MixtureClassifier(1, density="diag", objective="likelihood").fit(*given)
+        told.append([str(each.message) for each in caught if "label -1" in str(each.message)])
+        assert not any("unique classes" in str(each.message) for each in caught)
+    assert told[0] == told[1]
+    assert len(told[0]) == bool(unlabeled)
+
+
+@pytest.mark.parametrize("columns", ["label", []])
+def test_columns_are_a_list_of_names(columns, files):
+    with pytest.raises(InvalidInputError, match="give a list of names"):
+        MixtureClassifier(1).fit(parquet.Source(files / "*.parquet", columns), "label")
+
+
+@pytest.mark.parametrize("y", [np.zeros(3), 3])
+def test_labels_given_apart_that_are_not_those_of_the_rows(y, files):
+    with pytest.raises(ValueError, match=r"inconsistent numbers of samples|1d array"):
+        MixtureClassifier(1).fit(files / "*.parquet", y)
+
+
 @pytest.mark.parametrize(
     ("chunks", "message"),
     [
@@ -181,6 +237,8 @@ def test_a_file_that_is_not_there_is_named(frame, tmp_path):
         (lambda frame: [frame, frame.drop(columns="b")], "chunk 1 has no column 'b'"),
         (lambda frame: [frame, frame.to_numpy()], "chunk 1 is a ndarray"),
         (lambda frame: [], "no chunks"),
+        (lambda frame: 3, "rows cannot be read from this int"),
+        (lambda frame: pytest.importorskip("polars").LazyFrame(frame), "from this LazyFrame"),
         (lambda frame: Shrinking(frame), "220 rows in the first pass, and 199 now"),
     ],
 )

@@ -92,6 +92,22 @@ def check_place(path: Path, *read: Path) -> None:
         raise PermissionError(f"the folder {path.parent} cannot be written to: choose another.")
 
 
+def check_file(path: Path) -> None:
+    """Refuse to read what is no file."""
+    if path.is_dir():
+        raise InvalidInputError(
+            f"{path} is a folder: give the name of a file, or a pattern of Parquet files, such as "
+            f"'{path / '*.parquet'}'."
+        )
+    if path.exists() and not path.is_file():
+        raise InvalidInputError(
+            f"{path} is a device or a pipe, and tables are read more than once: write it into a "
+            "file first."
+        )
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}.")
+
+
 def check_table_place(path: Path, *read: Path) -> None:
     """Refuse a name under which no table can be written, before any work is done."""
     check_place(path, *read)
@@ -137,8 +153,7 @@ def read_frame(
     unused : columns that are not: they may hold anything.
     only : a column of text that alone is read; "NA", "None" and the like are words there.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}.")
+    check_file(path)
     kind = _KINDS.get(path.suffix.lower(), "text")
     _check_packages(kind)
     if path.suffix.lower() in _NO_TABLES:

@@ -47,7 +47,7 @@ def write(
             "as model.predict_proba."
         )
     source = source if isinstance(source, Source) else Source(source)
-    reader = Reader(source.given, source.columns)
+    reader = Reader(source.given, source.columns, times={*keep} - {*names})
     check_place(Path(target), *(Path(part.path) for part in reader.parts if part.path))
     absent = [name for name in keep if name not in reader.types]
     if absent:
@@ -56,6 +56,8 @@ def write(
 
     def answered(batch: pa.RecordBatch) -> pa.Table:
         found = _columns(answer, model, answer(batch.select(known).to_pandas()))
+        if twice := [name for name in keep if name in found]:
+            raise InvalidInputError(f"keep={twice}: answers have that name; rename the column.")
         return pa.Table.from_pydict({name: batch.column(name) for name in keep} | found)
 
     write_tables((answered(batch) for _, batch in reader.batches(reader.parts)), target)

@@ -16,9 +16,27 @@ def _model(path: Path) -> Path:
 
 def _data(path: Path) -> Path:
     """The same of a table, which may be a pattern that names Parquet files."""
+    from mixtura.files import check_file
+
     may_be_many = path.suffix.lower() in (".parquet", ".pq")
-    if not (path.is_file() or (may_be_many and glob(str(path), recursive=True))):
-        raise FileNotFoundError(f"there is no file {path}.")
+    if path.exists() or not (may_be_many and glob(str(path), recursive=True)):
+        check_file(path)
+    return path
+
+
+def _model_out(path: Path) -> Path:
+    """The path, if a file can be written there; said as early."""
+    from mixtura.files import check_place
+
+    check_place(path)
+    return path
+
+
+def _table_out(path: Path) -> Path:
+    """The same of a table."""
+    from mixtura.files import check_table_place
+
+    check_table_place(path)
     return path
 
 
@@ -35,8 +53,11 @@ Truth = Annotated[
     str | None,
     typer.Option("--target", help="the column with the truth; that of training if left out"),
 ]
-ModelOut = Annotated[Path, typer.Option(help="the model file to write")]
-TableOut = Annotated[Path, typer.Option(help="the table to write; its suffix says which format")]
+ModelOut = Annotated[Path, typer.Option(help="the model file to write", callback=_model_out)]
+TableOut = Annotated[
+    Path,
+    typer.Option(help="the table to write; its suffix says which format", callback=_table_out),
+]
 Drop = Annotated[list[str] | None, typer.Option(help="a column to leave out; may be repeated")]
 Id = Annotated[list[str] | None, typer.Option(help="a column that names rows; likewise left out")]
 Kept = Annotated[

@@ -37,6 +37,15 @@ class CodedLabels:
             codes.append(known.astype(np.min_scalar_type(len(places)))[part.codes])
         return cls(np.array([*places], dtype=object), np.concatenate(codes))
 
+    @property
+    def counts(self) -> np.ndarray:
+        """(U,) how many rows have each of the distinct labels."""
+        found = np.zeros(len(self.values), dtype=np.int64)
+        for start in range(0, len(self), _AT_ONCE):
+            part = self.codes[start : start + _AT_ONCE]
+            found += np.bincount(part, minlength=len(found))
+        return found
+
     def plain(self) -> np.ndarray:
         """(n,) the labels themselves."""
         return self.values[self.codes]
@@ -83,15 +92,19 @@ def labeled_mask(y: np.ndarray, unlabeled: object, classes: np.ndarray | None = 
     return ~_is_nothing(y) & ~_equals(y, resolve_unlabeled(y, unlabeled, classes))
 
 
-def find_labeled(y: np.ndarray, unlabeled: object) -> np.ndarray:
-    """`labeled_mask` of training labels; a warning says if "auto" took -1 for unlabeled."""
+def find_labeled(y: np.ndarray, unlabeled: object, counts: np.ndarray | None = None) -> np.ndarray:
+    """`labeled_mask` of training labels; a warning says if "auto" took -1 for unlabeled.
+
+    An entry stands for one row, or for as many as `counts` (n,) says.
+    """
     labeled = labeled_mask(y, unlabeled)
-    n_marked = int((~labeled & ~_is_nothing(y)).sum())
+    counts = np.broadcast_to(1, len(y)) if counts is None else counts
+    n_marked = int(counts[~labeled & ~_is_nothing(y)].sum())
     if n_marked and isinstance(unlabeled, str) and unlabeled == "auto":
         warn(
-            f"{n_marked} of {len(y)} rows have the label -1 and are taken for unlabeled, since y "
-            "has two other labels or more. If -1 is a class, set unlabeled=None; if it is none, "
-            "unlabeled=-1 says so, and this warning goes.",
+            f"{n_marked} of {counts.sum()} rows have the label -1 and are taken for unlabeled, "
+            "since y has two other labels or more. If -1 is a class, set unlabeled=None; if it is "
+            "none, unlabeled=-1 says so, and this warning goes.",
             AmbiguousDataWarning,
         )
     return labeled

@@ -50,9 +50,11 @@ class Marked:
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         if isinstance(index, slice):
             first, last, step = index.indices(len(self))
+            if step != 1:
+                return self[np.arange(first, last, step)]
             low, high = np.searchsorted(self._before, [first, last - 1], side="right") - 1
             places = np.concatenate([self._places(part) for part in range(low, max(low, high) + 1)])
-            return places[first - self._before[low] : max(first, last) - self._before[low] : step]
+            return places[first - self._before[low] : max(first, last) - self._before[low]]
         order = np.argsort(index, kind="stable")
         part = np.searchsorted(self._before, index[order], side="right") - 1
         found = np.empty(len(index), self._dtype)

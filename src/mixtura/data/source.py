@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
 from os import fspath, stat
+from pathlib import Path
 
 from mixtura.data.columns import BOOLEANS, NUMBERS, TEXT, name_of_type
 from mixtura.data.given import ArrayLike
 from mixtura.data.lazy import files_named, is_path
 from mixtura.exceptions import FileFormatError, InvalidInputError
-from mixtura.files import INDEX
+from mixtura.files import INDEX, check_file
 
 try:
     import pyarrow as pa
@@ -62,18 +63,25 @@ class Reader:
     ) -> None:
         """Open all files; the parts are all, or the `share` (rank, size) of one process.
 
-        Columns of `times` may have any type.
+        Columns of `times` may have any type, and so may those that are copied.
         """
-        self._columns, self._times = columns, times
+        if columns is not None and (isinstance(columns, str) or not len(columns)):
+            raise InvalidInputError(f"columns={columns!r}: give a list of names, or None for all.")
+        self._columns, self._times = None if columns is None else list(columns), times
         self._chunks: Iterable[ArrayLike] = ()
         self._last_footer: tuple[object, FileMetaData | None] = None, None
         self.types: dict[str, pa.DataType] = {}
         self.first = ""
-        listed = [given] if is_path(given) else given
+        listed = [given] if is_path(given) or _is_table(given) else given
         if callable(getattr(listed, "iter", None)):
             listed = _Batches(listed)
         if isinstance(listed, list | tuple) and listed and all(map(is_path, listed)):
             self.parts = [part for path in _found(listed) for part in self._opened(path)]
+        elif not isinstance(listed, Iterable):
+            raise InvalidInputError(
+                f"rows cannot be read from this {type(given).__name__}: pass files, a table, or a "
+                "list of tables."
+            )
         elif iter(listed) is listed:
             raise InvalidInputError(
                 f"rows are gone through several times, and a {type(given).__name__} gives them "
@@ -226,6 +234,8 @@ def _found(given: Sequence[ArrayLike]) -> list[str]:
             raise InvalidInputError(
                 f"no file is named {fspath(each)!r}: give a path, or a pattern."
             )
+        for file in files:
+            check_file(Path(file))
         found += files
     return found
 
@@ -238,6 +248,12 @@ class _Batches:
 
     def __iter__(self) -> Iterator[ArrayLike]:
         return iter(self.given.iter(batch_size=_ROWS))
+
+
+def _is_table(given: ArrayLike) -> bool:
+    """Whether this is what a chunk may be."""
+    frame = hasattr(given, "iloc") or hasattr(given, "to_arrow")
+    return frame or isinstance(given, pa.RecordBatch | pa.Table | dict)
 
 
 def _as_arrow(chunk: ArrayLike, number: int) -> pa.Table:

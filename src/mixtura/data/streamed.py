@@ -239,8 +239,7 @@ class _Answers:
             places = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
             self._parts.append(codes.astype(np.min_scalar_type(len(self._codes)))[places])
         else:
-            plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            self._parts.append(plain.to_numpy(zero_copy_only=False))
+            self._parts.append(_floats(column))
 
     def found(self) -> ArrayLike:
         values = np.concatenate(self._parts or [np.empty(0, np.uint8)])
@@ -442,5 +441,5 @@ def _floats(column: pa.Array) -> np.ndarray:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.null_count or not pa.types.is_floating(column.type):
-        column = column.cast(pa.float64())
+        column = column.cast(pa.float64(), safe=False)  # long numbers are rounded, as in memory
     return column.to_numpy(zero_copy_only=False)

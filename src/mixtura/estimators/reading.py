@@ -60,6 +60,8 @@ def opened(
 
 def _warn_of_labels(found: Opened) -> None:
     """Labels that were given apart may also be a column of the files: it would be a feature."""
+    if np.shape(found.y)[:1] != (len(found.rows),):  # refused later on
+        return
     first, y = found.rows[:_GLANCE], np.asarray(found.y[:_GLANCE]).astype(str)
     n_classes = len(np.unique(y))
     if y.ndim > 1 or not 1 < n_classes < len(y) / 2:

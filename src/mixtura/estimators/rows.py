@@ -150,18 +150,22 @@ def read_classes(
     y: ArrayLike,
     unlabeled: object,
     known: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, `known` or those of y, and (n,) their indices, -1 for unlabeled rows."""
+    """The classes, `known` or those of y, and (n,) their indices, -1 for unlabeled rows.
+
+    An entry of y stands for one row, or for as many as `counts` (n,) says.
+    """
     _check_given(estimator, y)
     if isinstance(y, CodedLabels):
-        classes, codes = read_classes(estimator, y.values, y.values, unlabeled, known)
+        classes, codes = read_classes(estimator, y.values, y.values, unlabeled, known, y.counts)
         return classes, codes.astype(np.min_scalar_type(-2 * len(classes)))[y.codes]
     is_one = getattr(y, "strides", None) == (0,)  # a label for all is meant: an imputer's
     y = read_labels(y)
     check_consistent_length(X, y)
     if y.dtype.kind == "f":
         assert_all_finite(y, allow_nan=True, input_name="y")
-    classes = _classes(y, unlabeled, tells=not is_one) if known is None else known
+    classes = _classes(y, unlabeled, not is_one, counts) if known is None else known
     return classes, encode_labels(y, classes, unlabeled)
 
 
@@ -249,15 +253,20 @@ def target_score(predicted: np.ndarray, y: np.ndarray, sample_weight: ArrayLike)
     return float(np.mean([r2_score(*two, sample_weight=mass) for *two, mass in each]))
 
 
-def _classes(y: np.ndarray, unlabeled: object, tells: bool) -> np.ndarray:
+def _classes(
+    y: np.ndarray, unlabeled: object, tells: bool, counts: np.ndarray | None
+) -> np.ndarray:
     """The classes of training labels; if asked to, a warning tells where there is one alone."""
-    labeled = find_labeled(y, unlabeled)
+    labeled = find_labeled(y, unlabeled, counts)
     if not labeled.any():
         raise InvalidInputError(
             f"y has no labeled row: all are None, NaN or the marker (unlabeled={unlabeled!r}). "
             "Label some rows, set unlabeled=None if the marker is a class, or use MixtureDensity."
         )
-    classes = _distinct(y[labeled])
+    told = y[labeled]
+    if counts is not None:  # what no two rows share would be taken for numbers
+        told = np.repeat(told, counts[labeled].clip(max=2))
+    classes = _distinct(told)
     if tells and len(classes) == 1:
         others = "" if labeled.all() else ", the others are unlabeled"
         warn(
