@@ -7,6 +7,9 @@ import sys
 import pytest
 
 import mixtura
+from mixtura.densities import LowRank
+from mixtura.solvers import EM, LBFGS, LinkedEM
+from mixtura.training import networks
 
 HEAVY = {"torch", "sklearn", "scipy", "matplotlib"}
 LIGHT = """
@@ -49,3 +52,15 @@ def test_lazy_names_are_those_of_their_modules():
         mixtura.MixtureRegresor  # noqa: B018
     with pytest.raises(ImportError, match="MixtureRegresor"):
         exec("from mixtura import MixtureRegresor")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_fits_do_not_load_sympy(monkeypatch, holey_iris):
+    """PyTorch loads it to check slopes that it is given, which takes longer than a small fit."""
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)
+    monkeypatch.setattr(networks, "_ITERATIONS", (5, 5))
+    X, y = (each[::5] for each in holey_iris)
+    precision = {"density": LowRank(1, parameterization="precision"), "solver": LBFGS(2)}
+    linked = {"init": EM(2), "solver": LinkedEM(2), "embedding": "log_density"}
+    mixtura.MixtureClassifier(1, **precision).fit(X, y)
+    mixtura.MixtureNetworkClassifier(1, calibrate=False, **linked).fit(X, y)

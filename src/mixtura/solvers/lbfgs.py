@@ -224,7 +224,9 @@ def _read_draws(
         current = replace(model, mixture=mixture, weight=leaves[2], bias=leaves[3])
         outputs = current.outputs_over(leaves[0], leaves[1].flatten(0, 1), batch)
     loss, slope = loss_and_slope(outputs)
-    by_joint, by_draws, *rest = torch.autograd.grad(outputs, leaves, slope, materialize_grads=True)
+    with torch.enable_grad():  # to check slopes that it is given, PyTorch would import SymPy
+        total = (outputs * slope).sum()
+    by_joint, by_draws, *rest = torch.autograd.grad(total, leaves, materialize_grads=True)
     shares = (-by_draws).unbind(1)
     parts = [sums(share) for (_, _, sums), share in zip(drawn, shares, strict=True)]
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -243,12 +245,9 @@ def traced_sums(
     def sums(batch: Batch) -> Free:
         outputs, (y, weight) = current.outputs(batch), current.asked(batch)
         losses, slope = objective.loss_and_slope(outputs.detach(), y)
+        total = sum((each.sum() for each in extra), (outputs * (slope * weight[:, None])).sum())
         gradients = torch.autograd.grad(
-            [outputs, *extra],
-            list(leaves.values()),
-            [slope * weight[:, None], *map(torch.ones_like, extra)],
-            retain_graph=True,
-            materialize_grads=True,
+            total, list(leaves.values()), retain_graph=True, materialize_grads=True
         )
         loss = (losses * weight).view(-1, model.n_problems).sum(0)
         loss = sum((each.detach() for each in extra), loss)
