@@ -57,7 +57,8 @@ COARSE = {
     "full": ((4, 0.1, 50, 200), (8, 0.1, 50, 500), (8, 0.1, 25, 200), (8, 0.1, 10), (20, 0.03)),
     "diagonal": ((10, 0.1), (5, 0.1), (10, 0.3), (20, 0.03), (10, 0.03)),
 }
-#: In the fourth: many components, high floors, and precisions of low rank, as in the authors' code.
+#: In the fourth: many components, high floors, precisions of low rank, as in the authors' code, and
+#: whole covariances of many components.
 MANY: dict[str, tuple[tuple[float | str, ...], ...]] = {
     "full": (
         (32, 0.03),
@@ -66,21 +67,25 @@ MANY: dict[str, tuple[tuple[float | str, ...], ...]] = {
         (4, 0.1, 25, 200, "precision"),
         (16, 1.0),
         (8, 1.0),
+        (16, 0.1, 50, 50),
+        (16, 0.3, 50, 200),
     ),
     "diagonal": ((200, 0.1), (200, 0.3), (100, 1.0), (200, 1.0)),
 }
-#: The same for pixels; photographs behind digits ask for more than rank 25. In the third round:
-#: high floors.
+#: The same for pixels; photographs behind digits ask for more than rank 25. From the third round
+#: on: high floors.
 PIXELS: dict[str, list[tuple[tuple[float, ...], ...]]] = {
     "full": [
         ((16, 0.1), (4, 0.1), (8, 0.03)),
         ((1, 0.1, 100), (2, 0.1, 50), (1, 0.03, 200), (8, 0.1, 10)),
         ((4, 0.3), (2, 0.3), (1, 0.3)),
+        ((16, 0.3), (16, 1.0)),
     ],
     "diagonal": [
         ((100, 0.1), (50, 0.03), (10, 0.1), (2, 0.1)),
         ((200, 0.1), (20, 0.1), (5, 0.1), (100, 0.03), (20, 0.3)),
         ((100, 0.3), (100, 1.0), (20, 1.0), (5, 0.3)),
+        ((50, 1.0), (200, 1.0)),
     ],
 }
 #: In the second round of the likelihood: components among which each class chooses, with a floor

@@ -5,10 +5,10 @@ that it quotes come from halves. Here one half is tested on, and, beside it, a q
 compared by repeated cross-validation within the training rows, all on the same folds: the smallest
 log-loss wins, of probabilities at the temperature that held-out rows ask for. The best four of two
 cuts into folds are compared on eight more, with one another and with the mean of what they say
-(Iris, Glass, Wine and Colon; the figures of the other sets are from before that mean, and of two
-cuts). Which settings are worth comparing was found out on the same sets, by test errors of
-other splits. Logistic regression and support vectors choose their penalties (and widths) on two
-cuts. "best" is the best column of the paper's table.
+(WDBC and Leukemia: the figures are from before that mean, and of two cuts). Which settings are
+worth comparing was found out on the same sets, by test errors of other splits. Logistic regression
+and support vectors choose their penalties (and widths) on two cuts. "best" is the best column of
+the paper's table.
 
 Parts are named like "iris, network, 50".
 """
