@@ -11,6 +11,7 @@ from sklearn.utils import column_or_1d
 from mixtura.data.batch import UNLABELED
 from mixtura.data.columns import BOOLEANS, is_missing, name_of_type, unmasked
 from mixtura.data.given import ArrayLike
+from mixtura.data.kept import Kept
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 
 #: Rows that are counted at a time.
@@ -31,11 +32,22 @@ class CodedLabels:
     def joined(cls, parts: Sequence[CodedLabels]) -> CodedLabels:
         """The labels of several parts, one after another."""
         places: dict[object, int] = {}
-        codes = []
+        codes = Kept()
         for part in parts:
             known = np.array([places.setdefault(value, len(places)) for value in part.values])
-            codes.append(known.astype(np.min_scalar_type(len(places)))[part.codes])
-        return cls(np.array([*places], dtype=object), np.concatenate(codes))
+            part.put(known.astype(np.min_scalar_type(len(places))), codes)
+        return cls(np.array([*places], dtype=object), codes.whole())
+
+    def put(self, values: np.ndarray, kept: Kept) -> None:
+        """Add what `values` (U,) say of the label of each row, some rows at a time."""
+        for start in range(0, len(self), _AT_ONCE):
+            kept.add(values[self.codes[start : start + _AT_ONCE]])
+
+    def recoded(self, values: np.ndarray) -> np.ndarray:
+        """(n,) what `values` (U,) say of the label of each row."""
+        kept = Kept()
+        self.put(values, kept)
+        return kept.whole()
 
     @property
     def counts(self) -> np.ndarray:

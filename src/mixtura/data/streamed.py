@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mixtura.data.columns import check_kind, codes_of, distinct, kind_of
 from mixtura.data.given import ArrayLike
+from mixtura.data.kept import Kept
 from mixtura.data.labels import CodedLabels
 from mixtura.data.lazy import LazyRows, Marked, Openable, Opened
 from mixtura.data.names import chosen_columns
@@ -225,10 +226,10 @@ class _Scan:
 
 @dataclass
 class _Answers:
-    """A column of labels or weights, which are kept in memory; the former as small numbers."""
+    """A column of labels or weights, which are kept; the former as small numbers."""
 
     coded: bool
-    _parts: list[np.ndarray] = field(default_factory=list)
+    _kept: Kept = field(default_factory=Kept)
     _codes: dict[object, int] = field(default_factory=dict)
 
     def add(self, column: pa.Array) -> None:
@@ -237,12 +238,12 @@ class _Answers:
             known = [*encoded.dictionary.to_pylist(), *([None] if column.null_count else [])]
             codes = np.array([self._codes.setdefault(value, len(self._codes)) for value in known])
             places = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
-            self._parts.append(codes.astype(np.min_scalar_type(len(self._codes)))[places])
+            self._kept.add(codes.astype(np.min_scalar_type(len(self._codes)))[places])
         else:
-            self._parts.append(_floats(column))
+            self._kept.add(_floats(column))
 
     def found(self) -> ArrayLike:
-        values = np.concatenate(self._parts or [np.empty(0, np.uint8)])
+        values = self._kept.whole()
         if not self.coded:
             return values
         labels = [*self._codes]

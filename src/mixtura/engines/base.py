@@ -109,6 +109,13 @@ class Engine(Table[AnyBatch]):
     @property
     def values_per_row(self) -> float:
         """Observed values of a row, copies aside, in all frames: the mean by weight, at least 1."""
+        mass = float(self.weight.double().sum())
+        if self._lazy is not None and self._told_missing is not False:
+            observed = torch.zeros((), dtype=torch.float64, device=self.device)
+            for batch in self._rows_in_order(SCAN_ROWS):
+                observed += batch.weight.double() @ (1.0 - batch.missing_share())
+            observed = self._lazy.reduced({"observed": observed})["observed"]
+            return max(self.n_features * float(observed) / mass, 1.0)
         seen = torch.ones((), dtype=torch.float64, device=self.device).expand(len(self))
         if self._told_missing is not False:
             parts = [batch.missing_share() for batch in self._rows_in_order(SCAN_ROWS)]
@@ -118,7 +125,7 @@ class Engine(Table[AnyBatch]):
             float(weight.double() @ (size.double() * self.n_features * some))
             for weight, size, some in zip(*each, strict=True)
         )
-        return max(total / float(self.weight.double().sum()), 1.0)
+        return max(total / mass, 1.0)
 
     def all_rows(self) -> AnyBatch:
         """One batch of all rows: for samples, which are small."""
@@ -165,7 +172,8 @@ class Engine(Table[AnyBatch]):
     def classes(self) -> list[int]:
         """Those that rows have labels of, in order."""
         y = self.y[:1] if self.y.stride() == (0,) else self.y
-        return y[y >= 0].bincount().nonzero().flatten().tolist()
+        parts = (part[part >= 0].bincount().nonzero() for part in y.split(_AT_ONCE))
+        return sorted({label for part in parts for label in part.flatten().tolist()})
 
     def label_counts(self, n_classes: int) -> Tensor:
         """(C,) how many rows have each label, where all have one."""

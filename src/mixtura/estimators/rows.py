@@ -61,7 +61,7 @@ class Rows:
 
     @property
     def has_unlabeled(self) -> bool:
-        return bool((self.y < 0).any())
+        return bool(self.y.min(initial=0) < 0)
 
     def chosen_on(self, unlabeled_weight: float | str) -> tuple[Rows, bool]:
         """The rows that all else is chosen on; and whether to ask if unlabeled ones help, too.
@@ -70,7 +70,8 @@ class Rows:
         nothing, or it is open what they weigh.
         """
         left_open = unlabeled_weight == "auto" and len(self.classes) > 1
-        known = len(np.unique(self.y[self.y >= 0]))
+        one = np.broadcast_to(1.0, len(self.y))
+        known = np.count_nonzero(class_masses(self.y, one, len(self.classes)))
         some = self.has_unlabeled and 0 < known == len(self.classes)
         if some and (left_open or unlabeled_weight == 0.0):
             return self.labeled(), left_open
@@ -110,7 +111,8 @@ def read_rows(
     """
     classes, codes = read_classes(estimator, X, y, estimator.unlabeled, known)
     weight = check_weight(sample_weight, len(X))
-    if (mean := weight.mean(where=weight > 0)) < _LITTLE:
+    keep = _positive(weight)
+    if (mean := weight.mean(where=keep)) < _LITTLE:
         warn(
             f"sample_weight is {mean:.3g} in the mean, and a weight counts rows: so few rows tell "
             "little. Remedy: divide the weights by their mean, unless that is meant.",
@@ -123,7 +125,7 @@ def read_rows(
                 "part: give a dictionary of weights, or weights of rows."
             )
         weight = weight * _class_weights(estimator.class_weight, codes, weight, classes)
-    keep = weight > 0
+        keep = _positive(weight)
     mass = class_masses(codes, keep, len(classes))
     if known is None and (mass == 0).any():
         raise InvalidInputError(
@@ -131,6 +133,13 @@ def read_rows(
             f"{classes[mass == 0].tolist()}: drop these classes, or weigh their rows."
         )
     return Rows(X, codes, weight, classes).take(keep)
+
+
+def _positive(weight: np.ndarray) -> np.ndarray:
+    """(n,) which rows count; what all share is kept once."""
+    if weight.strides == (0,):
+        return np.broadcast_to(weight[:1] > 0, len(weight))
+    return weight > 0
 
 
 def _check_given(estimator: object, y: ArrayLike) -> None:
@@ -159,7 +168,7 @@ def read_classes(
     _check_given(estimator, y)
     if isinstance(y, CodedLabels):
         classes, codes = read_classes(estimator, y.values, y.values, unlabeled, known, y.counts)
-        return classes, codes.astype(np.min_scalar_type(-2 * len(classes)))[y.codes]
+        return classes, y.recoded(codes.astype(np.min_scalar_type(-2 * len(classes))))
     is_one = getattr(y, "strides", None) == (0,)  # a label for all is meant: an imputer's
     y = read_labels(y)
     check_consistent_length(X, y)

@@ -308,4 +308,5 @@ def class_counts(engine: Engine, class_prior: np.ndarray) -> np.ndarray:
     """(C,) weight of the rows of each class; unlabeled rows are shared out by the prior."""
     y, weight = engine.y.cpu().numpy(), engine.weight.double().cpu().numpy()
     counted = class_masses(y, weight, len(class_prior))
-    return counted + weight[y < 0].sum() * class_prior
+    unlabeled = weight[y < 0].sum() if y.min(initial=0) < 0 else 0.0
+    return counted + unlabeled * class_prior

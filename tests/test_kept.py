@@ -1,0 +1,72 @@
+"""Values of very many rows, in a file that is mapped."""
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mixtura import MixtureClassifier
+from mixtura.data import kept
+from mixtura.data.lazy import is_memory_mapped
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*stopped")
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Files begin after 100 values."""
+    monkeypatch.setattr(kept, "_MANY", 100)
+
+
+@pytest.mark.parametrize("most", [10, 100, 10**6])
+@pytest.mark.parametrize("dtypes", [["u1"], ["u1", "u2", "u1", "i4"], ["f4", "f8"], ["i1", "u1"]])
+def test_values_come_back_as_numpy_joins_them(dtypes, most, rng, monkeypatch):
+    monkeypatch.setattr(kept, "_MANY", most)
+    parts = [rng.integers(100, size=60).astype(dtype) for dtype in dtypes for _ in range(2)]
+    values = kept.Kept()
+    for part in parts:
+        values.add(part)
+    found = values.whole()
+    assert found.dtype == np.concatenate(parts).dtype
+    np.testing.assert_array_equal(found, np.concatenate(parts))
+    assert is_memory_mapped(found) == (len(dtypes) == 1 and most <= 100)
+    assert len(kept.Kept().whole()) == 0
+
+
+def test_labels_of_very_many_rows_are_mapped(few, files, monkeypatch):
+    """And give the model that those in memory give."""
+    seen, add = [], kept.Kept.whole
+
+    def noted(self):
+        found = add(self)
+        seen.append(is_memory_mapped(found))
+        return found
+
+    monkeypatch.setattr(kept.Kept, "whole", noted)
+    settings = {"density": "diag", "objective": "likelihood", "random_state": 0}
+    mapped = MixtureClassifier(1, **settings).fit(files / "*.parquet", "label", "weight")
+    assert seen == [True] * 3
+    monkeypatch.setattr(kept, "_MANY", 10**6)
+    inside = MixtureClassifier(1, **settings).fit(files / "*.parquet", "label", "weight")
+    assert seen == [True] * 3 + [False] * 3
+    np.testing.assert_array_equal(mapped.means_, inside.means_)
+    np.testing.assert_array_equal(mapped.class_count_, inside.class_count_)
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "/nowhere/at/all"])
+def test_a_full_or_absent_folder_is_told(place, few, files, monkeypatch):
+    """Not by a signal that ends the process, as writing to a mapped file would be."""
+    monkeypatch.setattr(kept, "TemporaryFile", partial(Path(place).open, "wb+"))
+    with pytest.raises(OSError, match=r"none can be written .*: make room .*TMPDIR"):
+        MixtureClassifier(1).fit(files / "*.parquet", "label")
+
+
+def test_the_folder_goes_by_the_environment(few, tmp_path, monkeypatch):
+    """Nothing stays there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    values = kept.Kept()
+    values.add(np.zeros(200))
+    assert is_memory_mapped(values.whole())
+    assert not list(tmp_path.iterdir())
