@@ -173,13 +173,13 @@ def test_a_classifier_of_heavy_tails(settings, holey_iris, iris, tmp_path):
 def test_every_estimator_keeps_to_the_structure_it_was_given(density, iris):
     """Also where training begins with full covariances."""
     kind = LowRankPrecision if density.parameterization == "precision" else LowRankGaussian
-    X, y = iris
-    boosted = BoostedMixtureClassifier(density=density, n_stages=1, calibrate=False).fit(X, y)
+    (X, y), settings = iris, {"density": density, "solver": EM(2)}
+    boosted = BoostedMixtureClassifier(n_stages=1, calibrate=False, **settings).fit(X, y)
     assert type(boosted.mixture_.density) is kind
-    chains = SequenceMixtureClassifier(1, density=density, method="ml", calibrate=False)
+    chains = SequenceMixtureClassifier(1, method="ml", calibrate=False, **settings)
     chains.fit(np.split(X, 30), y[::5])
     assert type(chains.mixture_.density.emission) is kind
-    plain = MixtureDensity(1, density=density).fit(X)
+    plain = MixtureDensity(1, **settings).fit(X)
     assert type(plain.mixture_.density) is kind
 
 

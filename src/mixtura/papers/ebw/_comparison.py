@@ -12,7 +12,7 @@ from mixtura.data.given import Setting
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Conditional, SmoothMargin
 from mixtura.papers.ebw._one_start import OneStart, Recipe, accuracy, choose
-from mixtura.papers.ebw._rivals import Score, hidden_layer, support_vector_machine
+from mixtura.papers.ebw._rivals import PENALTIES, Score, hidden_layer, support_vector_machine
 from mixtura.papers.report import Report
 from mixtura.papers.tables import spread
 
@@ -58,8 +58,9 @@ def score_mixtures(
 
 def score_rivals(report: Report, splits: list[Split]) -> dict[str, list[Score]]:
     """Scores of the support vector machine and of the network on every split."""
+    penalties = PENALTIES[1:2] if report.quick else PENALTIES
     return {
-        "SVM": [support_vector_machine(*split) for split in splits],
+        "SVM": [support_vector_machine(*split, penalties) for split in splits],
         "NN-100": [hidden_layer(*split, report.seed + k) for k, split in enumerate(splits)],
     }
 

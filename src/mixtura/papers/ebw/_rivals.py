@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 _HIDDEN = 100
-_PENALTIES = (1.0, 10.0, 100.0)
+PENALTIES = (1.0, 10.0, 100.0)
 
 
 class Score(NamedTuple):
@@ -23,11 +24,10 @@ class Score(NamedTuple):
     parameters: int
 
 
-def support_vector_machine(train: tuple, test: tuple) -> Score:
+def support_vector_machine(train: tuple, test: tuple, penalties: Sequence[float]) -> Score:
     """Radial basis functions, penalty by cross-validation; counted are the support vectors."""
     pipeline = make_pipeline(StandardScaler(), SVC())
-    grid = {"svc__C": _PENALTIES}
-    search = GridSearchCV(pipeline, grid, cv=3).fit(*train)
+    search = GridSearchCV(pipeline, {"svc__C": penalties}, cv=3).fit(*train)
     kept = search.best_estimator_[-1].support_vectors_.size
     return Score(100 * search.score(*train), 100 * search.score(*test), int(kept))
 
