@@ -7,7 +7,7 @@ gc.disable()  # while packages are imported: what they make is there to stay
 
 def pytest_configure(config):
     """A process that hands out tests to others needs no fixtures, and imports nothing for them."""
-    if config.getoption("numprocesses", None) is None:
+    if not config.getoption("numprocesses", None):
         config.pluginmanager.import_plugin("shared")
 
 

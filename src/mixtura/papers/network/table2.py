@@ -66,11 +66,12 @@ def _show(
     for seed, (split, best) in enumerate(cases, report.seed):
         train, test = split
         shown = hide_labels(rows.target[train], share, seed)
-        scores.append(score(committee(report, rows.name, best, seed), rows, split, shown))
+        found = score(committee(report, rows.name, best, seed), rows, split, shown)
+        scores.append(found)
         kept, known = labeled(train, shown)
-        alone.append(
-            score(committee(report, rows.name, best, seed), rows, (kept, test), known).error
-        )
+        if len(kept) < len(train):  # else it is the same
+            found = score(committee(report, rows.name, best, seed), rows, (kept, test), known)
+        alone.append(found.error)
     report.cell(rows.name, f"{100 * share:g} %", [each.error for each in scores])
     report.row(
         "errors",
