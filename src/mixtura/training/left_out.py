@@ -4,6 +4,7 @@ neighbors would say of it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,17 @@ class Said(NamedTuple):
     loss: float
     temperature: Tensor
     own: Tensor
+
+
+class _Kept(NamedTuple):
+    """What is (m, P) of those that are kept, and squares of it: every ridge asks for them."""
+
+    x: Tensor
+    lacks: Tensor
+    away: Tensor
+    x_squares: Tensor
+    lacks_squares: Tensor
+    away_squares: Tensor
 
 
 @dataclass(frozen=True)
@@ -92,36 +104,42 @@ class LeftOut:
         x, means, lacks, away = (each @ basis for each in (x, means, lacks, away))
         return cls(x, y, weight, means, spread, log_prior, kept, lacks, away, share)
 
+    @cached_property
+    def _mine(self) -> _Kept:
+        found = [each[self.kept] for each in (self.x, self.lacks, self.away)]
+        return _Kept(*found, *(each.square() for each in found))
+
     def by_classes(self, ridge: Tensor) -> Tensor:
         """(m, C) log-joints of those that are kept."""
-        distance = self._between(ridge, self.means)
-        away, precision = self.away[self.kept], 1.0 / (self.spread + ridge)
+        mine, precision = self._mine, 1.0 / (self.spread + ridge)
         lacks, factor = self._lacking(precision)
-        own = (away.square() @ precision) + factor * (lacks * away).sum(1).square()
+        distance = self._between(precision, self.means, lacks, factor)
+        own = (mine.away_squares @ precision) + factor * (lacks * mine.away).sum(1).square()
         return self.log_prior - 0.5 * distance.scatter(1, self.y[self.kept, None], own[:, None])
 
     def distances(self, ridge: Tensor) -> Tensor:
         """(m, n) squares, between those that are kept and all; infinite from themselves."""
         at = self.kept.nonzero()
-        return self._between(ridge, self.x).scatter(1, at, torch.inf)
+        precision = 1.0 / (self.spread + ridge)
+        between = self._between(precision, self.x, *self._lacking(precision))
+        return between.scatter(1, at, torch.inf)
 
-    def _between(self, ridge: Tensor, places: Tensor) -> Tensor:
+    def _between(self, precision: Tensor, places: Tensor, lacks: Tensor, factor: Tensor) -> Tensor:
         """(m, k) squares, between those that are kept and places (k, P).
 
         What covariances lack without them is taken out of these (Sherman and Morrison).
         """
-        x, precision = self.x[self.kept], 1.0 / (self.spread + ridge)
-        square, squares = x.square() @ precision, places.square() @ precision
+        x = self._mine.x
+        square, squares = self._mine.x_squares @ precision, places.square() @ precision
         distance = square[:, None] + squares - 2.0 * (x * precision) @ places.T
-        lacks, factor = self._lacking(precision)
         along = (lacks * x).sum(1, keepdim=True) - lacks @ places.T
         return (distance + factor[:, None] * along.square()).clamp_min(0.0)
 
     def _lacking(self, precision: Tensor) -> tuple[Tensor, Tensor]:
         """(m, P) what covariances lack, by the precision (P,), and (m,) how much that counts."""
-        lacks, share = self.lacks[self.kept], self.share[self.kept]
-        left = (1.0 - share * (lacks.square() @ precision)).clamp_min(1e-6)
-        return lacks * precision, share / left
+        share = self.share[self.kept]
+        left = (1.0 - share * (self._mine.lacks_squares @ precision)).clamp_min(1e-6)
+        return self._mine.lacks * precision, share / left
 
     def said(self, joint: Tensor, least: float = 0.0) -> Said:
         """What log-joints (m, C) of those that are kept are worth, at the best temperature."""
