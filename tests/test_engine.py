@@ -145,13 +145,17 @@ def test_places_by_marks_are_those_of_the_mask(marks, rng, monkeypatch):
 
 
 def test_classes_of_very_many_rows_that_stay_where_they_are(rng, monkeypatch):
-    """A view of one class has its rows, and a part of it those of the part."""
+    """A view of one class has its rows, a part of it those of the part; one weight is for all."""
     monkeypatch.setattr(base, "_MANY", 0)
     monkeypatch.setattr(lazy, "_FEW", 0)
     X, y = rng.normal(size=(1_000, 3)), rng.integers(3, size=1_000).astype(np.int8)
     rows = Engine(
         lazy.MappedRows(X), y, y + 1.0, scaling=Scaling.identity(3), device=torch.device("cpu")
     )
+    plain = Engine(lazy.MappedRows(X), scaling=Scaling.identity(3), device=torch.device("cpu"))
+    single = plain.cast(torch.float32)
+    assert single.weight.stride() == (0,)
+    assert set(single.batch(slice(5)).weight.tolist()) == {1.0}
     mine = rows.labeled_as(1)
     half = mine.only(torch.arange(len(mine)) % 2 == 0)
     for part, at in ((mine, slice(None)), (half, slice(None, None, 2))):

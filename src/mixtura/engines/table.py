@@ -356,7 +356,9 @@ class Table(Generic[AnyBatch]):
         if dtype == self.dtype:
             return self
         part = copy(self)
-        part.dtype, part.weight = dtype, self.weight.to(dtype)
+        one = self.weight.stride() == (0,)  # what all rows share is kept once
+        weight = self.weight[:1].to(dtype).expand(len(self)) if one else self.weight.to(dtype)
+        part.dtype, part.weight = dtype, weight
         if self._lazy is None:
             part._x = self._x.to(dtype)
         return part
