@@ -292,7 +292,16 @@ def test_a_search_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     columns = [f"diagonal {term}" for term in _training.OBJECTIVES]
     assert [each["column"] for each in choices] == [columns[0]] * 3 + columns[1:] * 5
     assert [each["round"] for each in choices] == [1, 2, 5, *np.repeat([1, 2, 3, 4, 5], 4)]
-    assert [each["trials"] for each in choices] == [2, 5, 4, *np.repeat([2, 2, 2, 2, 4], 4)]
+    assert [each["trials"] for each in choices[:-4]] == [2, 5, 4, *[2] * 16]
+    assert [each["trials"] for each in choices[-4:]] == [5, 5, 4, 4]
+    # Of hybrids, one has all that their other half is best with, and a trade-off of its own.
+    for term in ("LM", "CLL"):
+        earlier = [each for each in choices if each["round"] < 5]
+        alone = [each for each in earlier if each["column"] == f"diagonal {term}"]
+        best = min(alone, key=lambda each: each["validation"])["settings"]
+        last = [each["settings"] for each in _search._tried(report, chosen[1], f"LL+{term}", 5)]
+        (own,) = [each["tradeoff"] for each in last if {**each, "tradeoff": 0.0} == best]
+        assert own > 0.0
     for choice, cell in zip([choices[2], *choices[19:]], cells, strict=True):
         assert (cell["column"], cell["settings"]) == (choice["column"], choice["settings"])
         assert len(cell["values"]) == 2

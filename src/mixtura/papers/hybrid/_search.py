@@ -6,10 +6,10 @@ objective and shape, side by side. The fewest errors on the validation rows of t
 In further rounds, settings near the winner of each cell and more shapes are tried with more steps.
 For the likelihood alone, which trains every class by itself, later rounds also choose the number of
 components of each class, as the paper does. In the last round the best settings of a cell, others
-near the very best, and others near the best with or without the likelihood are trained for every
-seed, and the fewest errors on all their validation rows win: those of one seed are too few to tell
-good settings from lucky ones. The last winner is trained anew for every seed. No test row is looked
-at before that.
+near the very best, and others near the best with or without the likelihood (for hybrids, also that
+itself with new trade-offs) are trained for every seed, and the fewest errors on all their
+validation rows win: those of one seed are too few to tell good settings from lucky ones. The last
+winner is trained anew for every seed. No test row is looked at before that.
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ def _finalists(
 ) -> list[tuple[str, Parameters]]:
     """The best settings of each cell so far, some near the best, and near those of its relative.
 
-    The relative of a hybrid is its discriminative part alone, and the other way round; with few
-    labels, where all are hybrids, it is that of the other objective. The likelihood alone has
-    nothing to move: more of its best come.
+    The relative of a hybrid is its discriminative part alone, whose steps are also tried with other
+    trade-offs, and the other way round; with few labels, where all are hybrids, it is that of the
+    other objective. The likelihood alone has nothing to move: more of its best come.
     """
     count = FINALISTS + 2 * NEWCOMERS * task.generative
     best = {term: _best(report, cell)[:count] for term, cell in task.cells.items()}
@@ -187,6 +187,9 @@ def _finalists(
         (other, *_) = next((best[name] for name in RELATIVES[term] if best.get(name)), [own])
         pair = own, _adapted(other, own)
         drawn += [(term, _near(each, rng)) for each in pair for _ in range(NEWCOMERS)]
+        if own["tradeoff"] and not other["tradeoff"]:
+            shares = [between(SHARES, rng) for _ in range(NEWCOMERS)]
+            drawn += [(term, pair[1] | {"tradeoff": share}) for share in shares]
     return drawn
 
 
