@@ -229,20 +229,23 @@ class LowRankForm(Gaussian):
         return sums[..., :-1, :-1], by_row[..., :-1], by_row[..., -1]
 
     def _weighted_distance(self, x: Tensor, seen: Tensor | None) -> Tensor:
-        """sum over observed features of weight * r^2, (n, K)."""
+        """sum over observed features of weight * r^2, (n, K).
+
+        `seen` tells what is observed of each row, or of each of as many rows one after another.
+        """
         weight, moment = self._weight, self._weight * self.mean
         constant = (moment * self.mean).to(x.dtype)
-        total = constant.sum(1) if seen is None else seen @ constant.mT
+        total = constant.sum(1) if seen is None else _per_row(seen @ constant.mT, len(x), 0)
         return total - 2.0 * x @ moment.mT.to(x.dtype) + x.square() @ weight.mT.to(x.dtype)
 
     def _projected(self, x: Tensor, seen: Tensor | None) -> Tensor:
-        """u of every row, component-major: (K, R, n)."""
+        """u of every row, component-major: (K, R, n); `seen` likewise."""
         projection = self._projection_rows.to(x.dtype)
         if seen is None:
             mean = self.mean[..., None].to(x.dtype)
             shift = (projection.view(-1, self.rank, self.n_features) @ mean).flatten(0, 1)
         else:
-            shift = self._projected_mean.to(x.dtype) @ seen.mT
+            shift = _per_row(self._projected_mean.to(x.dtype) @ seen.mT, len(x), 1)
         return (projection @ x.mT - shift).view(self.n_components, self.rank, len(x))
 
     @cached_property
@@ -291,6 +294,12 @@ class LowRankForm(Gaussian):
         away = (batch.x - own.mean)[..., None] * seen
         latent = solve_posdef(gram, own._projection.mT @ away)
         return torch.where(batch.observed, batch.x, own.mean + (own._response @ latent)[..., 0])
+
+
+def _per_row(values: Tensor, n_rows: int, dim: int) -> Tensor:
+    """Values of so many rows, where each may stand for as many, one after another."""
+    times = n_rows // values.shape[dim]
+    return values if times == 1 else values.repeat_interleave(times, dim)
 
 
 def leading_eigenpairs(matrix: Tensor, rank: int) -> Tensor:

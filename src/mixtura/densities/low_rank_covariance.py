@@ -17,7 +17,7 @@ from mixtura.densities.base import Statistics, own_products, randn
 from mixtura.densities.full_covariance import FullGaussian
 from mixtura.densities.gaussian import NEGLIGIBLE, Expectation, n_rows, side_by_side, weight_per_row
 from mixtura.densities.low_rank import LowRankForm, leading_eigenpairs
-from mixtura.densities.patterns import Holes, in_order
+from mixtura.densities.patterns import Holes, PatternBlocks, in_order
 from mixtura.densities.submatrices import factored
 from mixtura.numerics import (
     Context,
@@ -154,39 +154,43 @@ class LowRankGaussian(LowRankForm):
     def _conditioned_masked(self, x: Tensor, holes: Holes) -> Expectation:
         """Rows stand last, so that work goes through all of them at once.
 
-        Factorizations belong to patterns, which rows may share; those that do not are inverted for
-        statistics alone, of components that matter to the row.
+        Matrices of rows that share no pattern are inverted for statistics alone, of components that
+        matter to the row.
         """
-        patterns, place = holes.distinct
-        some = x[: len(patterns)]  # B does not depend on numbers
-        columns = holes.columns if isinstance(place, slice) else None
-        sums = list(self._sums(some, patterns, columns))
+        if holes.are_shared:
+            return self._conditioned_in_blocks(x, holes)
+        sums = list(self._sums(x, holes.observed, holes.columns))
         gram, projected, squares = (
             in_order([(rows, found[part]) for rows, *found in sums]) for part in range(3)
         )
-        gram, seen = gram.transpose(0, 1), holes.observed.to(x.dtype)  # (K, P, R, R)
-        if isinstance(place, slice):
-            inner, log_det = quadratic_log_det(gram, projected.transpose(0, 1))
-            inner, covariance, projected = inner[..., 0], gram, projected[..., 0].permute(2, 1, 0)
-        else:
-            projected = self._projected(x, seen).transpose(0, 1)  # (R, K, n)
-            squares = self._weighted_distance(x, seen)
-            parts = factored(gram)
-            covariance, log_det = parts.inverse.permute(2, 3, 0, 1), parts.log_det[:, place]
-            inner = (projected * (covariance[..., place] * projected).sum(1)).sum(0)
-        squared = squares - inner.mT
+        gram, projected = gram.transpose(0, 1), projected.transpose(0, 1)  # (K, n, R, ...)
+        inner, log_det = quadratic_log_det(gram, projected)
+        seen, squared = holes.observed.to(x.dtype), squares - inner[..., 0].mT
         found = side_by_side(holes, squared, self._log_det_masked(seen, log_det.mT))
+        matrices, vectors = gram.permute(2, 3, 0, 1), projected[..., 0].permute(2, 0, 1)
 
         def pairs(component: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
             """Of so many rows under their components: covariances (R, R, A), and factors (R, A)."""
-            if isinstance(place, slice):
-                each = _picked(gram.permute(2, 3, 0, 1), component, row).permute(2, 0, 1)
-                own = factored(each).inverse.permute(1, 2, 0)
-            else:
-                own = _picked(covariance, component, place[row])
-            return own, (own * _picked(projected, component, row)).sum(1)
+            own = factored(_picked(matrices, component, row).permute(2, 0, 1)).inverse
+            own = own.permute(1, 2, 0)
+            return own, (own * _picked(vectors, component, row)).sum(1)
 
         return found, partial(self._masked_sums, x, seen, holes, pairs)
+
+    def _conditioned_in_blocks(self, x: Tensor, holes: Holes) -> Expectation:
+        """Rows of one pattern share its factorization, and go through it together."""
+        blocks = holes.blocks
+        rows, seen = blocks.arrange(x), blocks.observed.to(x.dtype)  # (B, h, D), (B, D)
+        sums = self._sums(rows[:, 0], blocks.observed)  # matrices do not depend on numbers
+        matrices = factored(in_order([(at, gram) for at, gram, *_ in sums]).transpose(0, 1))
+        flat, shape = rows.flatten(0, 1), (self.n_components, self.rank, *rows.shape[:2])
+        projected = self._projected(flat, seen).view(shape).transpose(1, 2)  # (K, B, R, h)
+        latent = stack_product(matrices.inverse, projected)
+        inner = (projected * latent).sum(2).flatten(1)
+        squared = (self._weighted_distance(flat, seen) - inner.mT)[blocks.slot]
+        log_det = self._log_det_masked(seen, matrices.log_det.mT)[blocks.slot // blocks.height]
+        found = side_by_side(holes, squared, log_det)
+        return found, partial(self._block_sums, rows, blocks, matrices.inverse, latent)
 
     def expectation_among(
         self, batch: Batch, among: Tensor
@@ -195,9 +199,8 @@ class LowRankGaussian(LowRankForm):
 
     def _expectation_among(self, x: Tensor, holes: Holes, among: Tensor) -> Expectation:
         """Each component goes through its own rows alone, unless rows share patterns."""
-        own_pattern = isinstance(holes.distinct[1], slice)
         few = among.numel() * self.rank**2 <= _FEW or not self._product_is_better(x)
-        if few or not own_pattern or 2 * int(among.sum()) > among.numel():
+        if few or holes.are_shared or 2 * int(among.sum()) > among.numel():
             return self._expectation_masked(x, holes)
         seen = holes.observed.to(x.dtype)
         component, row = among.mT.nonzero(as_tuple=True)
@@ -248,7 +251,7 @@ class LowRankGaussian(LowRankForm):
         occupancy: Tensor,
         scatter: Tensor,
     ) -> Statistics:
-        """Statistics of rows with holes, by those of latent factors; what is missing is expected.
+        """Statistics of rows with holes, each of which has its own pattern.
 
         Components that hardly matter to a row have no part in them: that is less than rounding.
         """
@@ -279,19 +282,67 @@ class LowRankGaussian(LowRankForm):
         of_table, cross = sums(weighted, torch.cat([table, x], 1)).split(
             [table.shape[1], self.n_features], 2
         )
-        unseen, total = of_table[..., group], of_table[..., -1]
-        loading, mass = self.loading.mT, share @ hidden
-        reach = (loading * unseen).sum(1)
+        moments = share.sum(1), share @ x, share @ x.square()
+        unseen = share @ hidden, around @ hidden
+        return self._expected_sums(moments, unseen, cross, of_table[..., every], squares)
+
+    def _block_sums(
+        self,
+        rows: Tensor,
+        blocks: PatternBlocks,
+        covariance: Tensor,
+        latent: Tensor,
+        occupancy: Tensor,
+        scatter: Tensor,
+    ) -> Statistics:
+        """Statistics of blocks of rows (B, h, D), each of which has one pattern.
+
+        Latent factors (K, B, R, h) have covariances (K, B, R, R).
+        """
+        share, around = (blocks.by_component(each) for each in (occupancy, scatter))  # (K, B, h)
+        around, flat = around.sum(2), rows.flatten(0, 1)
+        weighted = latent * share[:, :, None]
+        second = stack_product(weighted, latent.mT) + around[..., None, None] * covariance
+        hidden = 1.0 - blocks.observed.to(flat.dtype)
+        table = torch.cat([hidden, torch.ones_like(hidden[:, :1])], 1)
+        cross = weighted.transpose(1, 2).flatten(2) @ flat
+        mass, share = share.sum(2), share.flatten(1)
+        moments = mass.sum(1), share @ flat, share @ flat.square()
+        unseen = mass @ hidden, around @ hidden
+        total, squares = weighted.sum(3).mT @ table, second.permute(0, 2, 3, 1) @ table
+        return self._expected_sums(moments, unseen, cross, total, squares)
+
+    def _expected_sums(
+        self,
+        moments: tuple[Tensor, Tensor, Tensor],
+        unseen: tuple[Tensor, Tensor],
+        cross: Tensor,
+        total: Tensor,
+        squares: Tensor,
+    ) -> Statistics:
+        """What is missing is as latent factors tell, and scatters.
+
+        Parameters
+        ----------
+        moments : rows (K,), sums (K, D) of x and of its squares, zero where missing.
+        unseen : (K, D) rows that lack a feature, and of which it scatters.
+        cross : (K, R, D) latent factors times x.
+        total : (K, R, D + 1) latent factors of rows that lack a feature, and of all.
+        squares : (K, R, R, D + 1) likewise, products of these.
+        """
+        (rows, first, second), (mass, around) = moments, unseen
+        loading = self.loading.mT
+        reach = (loading * total[..., :-1]).sum(1)
         of_loading = (squares[..., :-1] * loading[:, None]).sum(2)  # (K, R, D)
-        spread = self.mean.square() * mass + self.diagonal * (around @ hidden)
+        spread = self.mean.square() * mass + self.diagonal * around
         spread += 2.0 * self.mean * reach + (loading * of_loading).sum(1)
         return {
-            "mass": share.sum(1),
-            "first": share @ x + self.mean * mass + reach,
-            "second": share @ x.square() + spread,
-            "latent": total,
+            "mass": rows,
+            "first": first + self.mean * mass + reach,
+            "second": second + spread,
+            "latent": total[..., -1],
             "latent_second": squares[..., -1],
-            "cross": (cross + self.mean[:, None] * unseen + of_loading).mT,
+            "cross": (cross + self.mean[:, None] * total[..., :-1] + of_loading).mT,
         }
 
     @property

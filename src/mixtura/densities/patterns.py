@@ -292,6 +292,16 @@ class Holes:
             (patterns, place) if 2 * len(patterns) <= len(place) else (self.observed, slice(None))
         )
 
+    @property
+    def are_shared(self) -> bool:
+        """Whether rows share patterns, two and more each on average."""
+        return not isinstance(self.distinct[1], slice)
+
+    @cached_property
+    def blocks(self) -> PatternBlocks:
+        """All rows, in blocks of one pattern each."""
+        return PatternBlocks.of(self.observed)
+
     @cached_property
     def columns(self) -> tuple[Tensor, Tensor]:
         """Different columns of what is observed, (n, U), and which of them each feature has, (D,).
