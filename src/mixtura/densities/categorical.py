@@ -13,8 +13,9 @@ from torch import Tensor
 from mixtura.data.batch import Batch
 from mixtura.densities.base import Density, Statistics, rand
 
-#: Up to so many categories in all, a matrix product with indicators is faster than looking up.
-_FEW = 512
+#: Up to so many categories in all, or per column, a matrix product with indicators is faster than
+#: looking up.
+_FEW, _PER_COLUMN = 512, 12
 #: Indicators of a batch that are kept with it, at most: a table may have many batches.
 _KEPT = 2**17
 #: Rounds of raising small chances to the floor: raising some lowers others.
@@ -76,7 +77,7 @@ class Categorical(Density[Batch]):
 
     def row_cost(self, missing: bool) -> int:
         columns, slots = len(self.levels), sum(self.levels)
-        looked_up = slots if slots <= _FEW else columns * self.n_components
+        looked_up = slots if self.is_small else columns * self.n_components
         filled = max(self.levels, default=0) if missing else 0
         return 2 * columns + looked_up + filled + 4 * self.n_components
 
@@ -102,7 +103,7 @@ class Categorical(Density[Batch]):
     @property
     def is_small(self) -> bool:
         """Whether all categories together are few enough to have indicators."""
-        return self.log_chance.shape[1] <= _FEW
+        return self.log_chance.shape[1] <= max(_FEW, _PER_COLUMN * len(self.levels))
 
     def indicators(self, batch: Batch) -> Tensor:
         """(n, S), one where a category is observed."""
