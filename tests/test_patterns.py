@@ -17,6 +17,7 @@ from mixtura.densities import (
     submatrices,
 )
 from mixtura.engines import Engine
+from mixtura.numerics import eliminated, quadratic_log_det
 from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
 from mixtura.solvers import EM
@@ -216,3 +217,21 @@ def test_distinct_patterns_are_those_of_torch(n_features, generator):
     found, place = patterns.distinct_patterns(observed)
     assert torch.equal(found[place], observed)
     assert len(found) == len(torch.unique(observed, dim=0))
+
+
+@pytest.mark.parametrize("size", [3, 20, 40])
+@pytest.mark.parametrize("last", [False, True], ids=["rows_first", "rows_last"])
+def test_stacks_of_matrices_are_those_of_numpy_however_they_lie_in_memory(size, last, generator):
+    half = torch.randn(size, size, 2, 5, dtype=torch.float64, generator=generator)
+    matrix = torch.einsum("ijkn,ljkn->ilkn", half, half)
+    matrix.diagonal().add_(1.0)
+    matrix = matrix.permute(2, 3, 0, 1)
+    matrix = matrix if last else matrix.contiguous()
+    vectors = torch.randn(2, 5, size, 1, dtype=torch.float64, generator=generator)
+    inverse, log_det = np.linalg.inv(matrix.numpy()), np.linalg.slogdet(matrix.numpy())[1]
+    for found, expected in zip(eliminated(matrix), (inverse, log_det), strict=True):
+        np.testing.assert_allclose(found, expected, 1e-8, 1e-8)
+    quadratic = vectors.mT.numpy() @ inverse @ vectors.numpy()
+    expected = quadratic[..., 0], log_det
+    for found, value in zip(quadratic_log_det(matrix, vectors), expected, strict=True):
+        np.testing.assert_allclose(found, value, 1e-8, 1e-8)

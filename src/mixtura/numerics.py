@@ -91,12 +91,21 @@ def log_det_lower(factor: Tensor) -> Tensor:
     return 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
+def rows_stand_last(matrix: Tensor) -> bool:
+    """Whether what neighbours in the memory of matrices (..., D, D) are entries of different ones:
+    work that goes through all of them in step is quickest then."""
+    return min(matrix.stride()[-2:]) > 1
+
+
 def eliminated(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Inverses and log determinants of positive definite matrices (..., D, D)."""
-    size = matrix.shape[-1]
-    work = matrix.reshape(-1, size**2).mT.clone(memory_format=torch.contiguous_format)
-    log_det = invert_in_step(work.view(size, size, -1))
-    return work.mT.reshape(matrix.shape), log_det.view(matrix.shape[:-2])
+    work = matrix.movedim((-2, -1), (0, 1)).clone(memory_format=torch.contiguous_format)
+    log_det = invert_in_step(work.flatten(2))
+    inverse = work.movedim((0, 1), (-2, -1))
+    return (
+        inverse if rows_stand_last(matrix) else inverse.contiguous(),
+        log_det.view(matrix.shape[:-2]),
+    )
 
 
 def invert_in_step(work: Tensor) -> Tensor:
@@ -175,8 +184,9 @@ class Context(Protocol):
     def save_for_backward(self, *tensors: Tensor) -> None: ...
 
 
-#: Size up to which matrices are eliminated in step: of larger ones, each has work enough.
-_IN_STEP = 24
+#: Size up to which matrices are eliminated in step, if their rows stand last, and if they do not:
+#: of larger ones, each has work enough.
+_IN_STEP = {True: 32, False: 6}
 
 
 class _QuadraticLogDet(torch.autograd.Function):
@@ -252,7 +262,8 @@ def quadratic_log_det(matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
     (..., M) values of u^T A^-1 u, and (...) values of log det A.
     """
     traced = torch.is_grad_enabled() and (matrix.requires_grad or vectors.requires_grad)
-    if not traced and matrix.shape[-1] <= _IN_STEP and matrix.device.type == "cpu":
+    small = matrix.shape[-1] <= _IN_STEP[rows_stand_last(matrix)]
+    if not traced and small and matrix.device.type == "cpu":
         return _quadratic_in_step(matrix, vectors)
     return _QuadraticLogDet.apply(matrix, vectors)
 

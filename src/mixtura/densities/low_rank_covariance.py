@@ -185,12 +185,13 @@ class LowRankGaussian(LowRankForm):
         matrices = factored(in_order([(at, gram) for at, gram, *_ in sums]).transpose(0, 1))
         flat, shape = rows.flatten(0, 1), (self.n_components, self.rank, *rows.shape[:2])
         projected = self._projected(flat, seen).view(shape).transpose(1, 2)  # (K, B, R, h)
-        latent = stack_product(matrices.inverse, projected)
+        covariance = matrices.inverse.contiguous()
+        latent = stack_product(covariance, projected)
         inner = (projected * latent).sum(2).flatten(1)
         squared = (self._weighted_distance(flat, seen) - inner.mT)[blocks.slot]
         log_det = self._log_det_masked(seen, matrices.log_det.mT)[blocks.slot // blocks.height]
         found = side_by_side(holes, squared, log_det)
-        return found, partial(self._block_sums, rows, blocks, matrices.inverse, latent)
+        return found, partial(self._block_sums, rows, blocks, covariance, latent)
 
     def expectation_among(
         self, batch: Batch, among: Tensor

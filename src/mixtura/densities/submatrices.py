@@ -19,7 +19,7 @@ _STEP, STACK = 2, 256
 #: Features up to which nothing is gained by taking submatrices out of matrices.
 WHOLE = 12
 #: Sides up to which matrices are inverted in step, and how many are worth it, by their side.
-_SMALL, _MANY = 16, 64
+_SMALL, _MANY = 20, 64
 
 
 def of_equal_size(side: Tensor, step: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -155,11 +155,12 @@ def _values(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
 
 def try_beside(decision: Decision, ways: Sequence[Plan]) -> list[Trial]:
     """Ways in other units, those that time allows to try on all rows that were compared on."""
-    tried = [_tried(decision, way) for way in ways if decision.chooser.in_time()]
+    units = cache(partial(curved, decision.every))  # kernels have those of powers
+    tried = [_tried(decision, way, units) for way in ways if decision.chooser.in_time()]
     return [each for each in tried if each.won]
 
 
-def _tried(decision: Decision, way: Plan) -> Trial:
+def _tried(decision: Decision, way: Plan, units: Callable[[str], Scaling]) -> Trial:
     if way.beginning.finds:
         if decision.saw_all or not decision.plan.solver.held_out_share:
             found = partial(curved, kind=way.marginals)
@@ -167,7 +168,7 @@ def _tried(decision: Decision, way: Plan) -> Trial:
         entered = decision.chooser.enter(way, "marginals")
         entered.won = True
         return entered
-    scaling = curved(decision.every, way.marginals)
+    scaling = units(way.marginals)
     if way.marginals in _KNOTS:
         way = by_indicators(way, len(scaling.location))
     chooser = decision.chooser.under(scaling)
