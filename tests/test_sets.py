@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from mixtura import BoostedMixtureClassifier, MixtureClassifier, SequenceMixtureClassifier, load
+from mixtura import (
+    BoostedMixtureClassifier,
+    MixtureClassifier,
+    SequenceMixtureClassifier,
+    load,
+    runtime,
+)
 from mixtura.conformal import HeldBack, conformal_sets
 from mixtura.data.matrix import Matrix
 from mixtura.exceptions import InvalidInputError, UnsupportedError
@@ -50,6 +56,18 @@ def test_averages_of_models_cover(tmp_path):
     X, _ = draw(20, 4, 0.3)
     again = load(tmp_path / "model").predict_set(X)
     np.testing.assert_array_equal(again, model.predict_set(X))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_row_of_which_nothing_is_known_may_be_of_any_class(seed, tmp_path):
+    """Three classes, a third of the rows each: no two of them cover nine in ten."""
+    X, _ = draw(150, seed)
+    y = np.arange(150) % 3
+    model = MixtureClassifier(1, density="full", random_state=0).fit(X + CENTERS[y], y)
+    unknown = np.full((1, 4), np.nan)
+    assert model.predict_set(unknown, 0.9).all()
+    model.save(tmp_path / "model")
+    assert runtime.load(tmp_path / "model").predict_set(unknown, 0.9).all()
 
 
 def test_sets_of_generative_models_cover_too():

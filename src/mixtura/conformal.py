@@ -3,13 +3,15 @@
 Sets are conformal: a class belongs to the set of a row unless too few held-back rows got so low a
 probability of their own class. What is missing changes how low probabilities are, so held-back
 rows are masked as the row at hand is (Zaffran, Dieuleveut, Josse and Romano, 2023, Conformal
-prediction with missing values).
+prediction with missing values). Rows of a fold are compared with what the model of that fold says
+of the row at hand (Vovk, 2015, Cross-conformal predictors): where few values are observed, models
+say the same of many rows, and which model says a little more would decide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -77,13 +79,17 @@ def conformal_sets(
         return proba(own, masked)[np.arange(len(label)), label]
 
     patterns, place = np.unique(~np.isnan(rows.values), axis=0, return_inverse=True)
-    given = proba(fitted, rows)
-    found = np.zeros(given.shape, dtype=bool)
-    for number, (scores, weight) in enumerate(_scores(fitted, held_back, score, patterns)):
-        mine, order = np.flatnonzero(place.ravel() == number), scores.argsort()
-        below = np.searchsorted(scores[order], given[mine], side="right")
-        mass = np.append(0.0, np.cumsum(weight[order]))
-        found[mine] = (1.0 + mass[below]) / (1.0 + mass[-1]) > 1.0 - coverage
+    folds = range(len(held_back.models))
+    given = [proba(_of_fold(fitted, held_back, fold), rows) for fold in folds]
+    found = np.zeros(given[0].shape, dtype=bool)
+    for number, (scores, used) in enumerate(_scores(fitted, held_back, score, patterns)):
+        mine = np.flatnonzero(place.ravel() == number)
+        weight, fold = held_back.weight[used], held_back.fold[used]
+        below = sum(
+            _mass_up_to(own[mine], scores[fold == each], weight[fold == each])
+            for each, own in enumerate(given)
+        )
+        found[mine] = (1.0 + below) / (1.0 + weight.sum()) > 1.0 - coverage
     return found
 
 
@@ -96,8 +102,8 @@ def conformal_thresholds(
     """
     patterns, place = np.unique(~np.isnan(rows.values), axis=0, return_inverse=True)
     found = [
-        [_threshold(each, weight, coverage) for each in own.T]
-        for own, weight in _scores(fitted, held_back, score, patterns)
+        [_threshold(each, held_back.weight[used], coverage) for each in own.T]
+        for own, used in _scores(fitted, held_back, score, patterns)
     ]
     return np.array(found)[place.ravel()]
 
@@ -131,7 +137,7 @@ def _threshold(scores: np.ndarray, weight: np.ndarray, coverage: float) -> float
 def _scores(
     fitted: AnyFitted, held_back: HeldBack, score: Score[AnyFitted], patterns: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each pattern: scores of held-back rows that lack what it lacks, and their weights."""
+    """For each pattern: scores of held-back rows that lack what it lacks; which rows, (n,)."""
     size = max(1, _AT_ONCE // len(held_back.y))
     complete = ~np.isnan(held_back.values)
     for start in range(0, len(patterns), size):
@@ -140,7 +146,7 @@ def _scores(
         used[used.sum(1) < _ENOUGH] = True
         masked = _masked(fitted, held_back, score, some, used)
         for own, found in zip(used, masked, strict=True):
-            yield found[own], held_back.weight[own]
+            yield found[own], own
 
 
 def _masked(
@@ -152,23 +158,31 @@ def _masked(
 ) -> np.ndarray:
     """(P, n, ...) scores of held-back rows that are `used` (P, n) and lack what a pattern lacks."""
     found = np.empty((len(patterns), *held_back.y.shape))
-    for number, models in enumerate(held_back.models):
+    for number in range(len(held_back.models)):
         pattern, row = np.nonzero(used & (held_back.fold == number))
         masked = Matrix(np.where(patterns[pattern], held_back.values[row], np.nan))
-        units = held_back.units[number] if held_back.units else ()
         if len(row):
-            own = _by(fitted, models, units)
+            own = _of_fold(fitted, held_back, number)
             found[pattern, row] = score(own, masked, held_back.y[row])
     return found
 
 
-def _by(fitted: AnyFitted, models: Sequence[object], units: Sequence[Scaling | None]) -> AnyFitted:
-    """The fitted model with others in place of its own and of those averaged with it, if any."""
+def _of_fold(fitted: AnyFitted, held_back: HeldBack, number: int) -> AnyFitted:
+    """The fitted model with those that have not seen a fold in place of its own, if any."""
+    models = held_back.models[number]
     if not models:
         return fitted
     (first, *others), blend = models, fitted.blend  # type: ignore[attr-defined]
+    units = held_back.units[number] if held_back.units else ()
     if blend is not None:
         members = zip(blend.members, others, units or [None] * len(others), strict=True)
         found = (replace(m, model=own, scaling=unit or m.scaling) for m, own, unit in members)
         blend = replace(blend, members=tuple(found))
     return replace(fitted, model=first, blend=blend)  # type: ignore[type-var]
+
+
+def _mass_up_to(values: np.ndarray, scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The weight of the scores (n,) that are no higher than each of the values (...)."""
+    order = scores.argsort()
+    mass = np.append(0.0, np.cumsum(weight[order]))
+    return mass[np.searchsorted(scores[order], values, side="right")]
