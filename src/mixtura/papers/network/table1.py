@@ -4,11 +4,10 @@ Caetano (2018), section 5.2: ten seeds. The paper does not print how it split th
 that it quotes come from halves. Here one half is tested on, and, beside it, a quarter. Settings are
 compared by repeated cross-validation within the training rows, all on the same folds: the smallest
 log-loss wins, of probabilities at the temperature that held-out rows ask for. The best four of two
-cuts into folds are compared on eight more, with one another and with the mean of what they say
-(WDBC and Leukemia: the figures are from before that mean, and of two cuts). Which settings are
-worth comparing was found out on the same sets, by test errors of other splits. Logistic regression
-and support vectors choose their penalties (and widths) on two cuts. "best" is the best column of
-the paper's table.
+cuts into folds are compared on eight more, with one another and with the mean of what they say.
+Which settings are worth comparing was found out on the same sets, by test errors of other splits.
+Logistic regression and support vectors choose their penalties (and widths) on two cuts. "best" is
+the best column of the paper's table.
 
 Parts are named like "iris, network, 50".
 """

@@ -2,9 +2,8 @@
 
 Caetano (2018), section 5.3: the halves of Table 1, each with the setting that its search prefers
 with all labels of the training half, as in the paper. Rows without a label shape the mixtures only,
-and only where held-out labels say that this helps, which is the default (the figures of Leukemia
-are from before: there they always do). "labeled_only" is the same network without those rows. The
-paper's figures for all labels are those of its Table 1.
+and only where held-out labels say that this helps, which is the default. "labeled_only" is the same
+network without those rows. The paper's figures for all labels are those of its Table 1.
 
 Parts are named by the set.
 """
