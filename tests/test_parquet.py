@@ -311,6 +311,16 @@ def test_the_range_of_all_rows_is_known_after_the_scan(rows, frame, monkeypatch)
     np.testing.assert_array_equal(nan_range(rows), known[["a", "b", "c", "kind", "flag", "weight"]])
 
 
+@pytest.mark.parametrize("narrow", [np.float16, np.float32])
+def test_the_range_is_exact_where_files_differ_in_precision(narrow, tmp_path):
+    """What one file holds may be more than the numbers of another can be."""
+    wide, other = np.array([0.1, 1e300]), np.array([0.25, 0.5], narrow)
+    for place, values in enumerate((wide, other)):
+        pq.write_table(pa.table({"x": values}), tmp_path / f"{place}.parquet")
+    found = parquet.Source(tmp_path / "*.parquet").opened(None, None, None)
+    np.testing.assert_array_equal(nan_range(found.rows), [[0.1], [1e300]])
+
+
 @pytest.mark.parametrize("some", [False, True])
 def test_minibatches_are_all_rows_in_random_order(some, rows, generator, streaming):
     """Windows go over row groups in random order; of some rows as well as of all."""

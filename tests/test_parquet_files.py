@@ -201,9 +201,11 @@ def test_a_folder_in_place_of_a_file_is_named(frame, tmp_path):
 
 
 @pytest.mark.parametrize("unlabeled", [0, 2])
-def test_warnings_about_labels_go_by_rows(unlabeled, tmp_path, rng):
-    """As of labels in memory: 40 classes of two rows each are no numbers to be predicted."""
-    y = np.repeat(np.append(np.arange(40), [-1] * unlabeled), 2)
+@pytest.mark.parametrize("each", [2, np.append(np.ones(39, int), 60)], ids=["alike", "one_large"])
+def test_warnings_about_labels_go_by_rows(unlabeled, each, tmp_path, rng):
+    """As of labels in memory: 40 classes of two rows each, in the mean, are no numbers to be
+    predicted."""
+    y = np.append(np.repeat(np.arange(40), each), np.full(2 * unlabeled, -1))
     X = rng.normal(size=(len(y), 1)) + y[:, None]
     table = pd.DataFrame({"x": X[:, 0], "label": y})
     table.to_parquet(tmp_path / "rows.parquet")
@@ -216,6 +218,16 @@ def test_warnings_about_labels_go_by_rows(unlabeled, tmp_path, rng):
         assert not any("unique classes" in str(each.message) for each in caught)
     assert told[0] == told[1]
     assert len(told[0]) == bool(unlabeled)
+
+
+def test_categories_without_rows_are_no_classes(frame, tmp_path):
+    """As of labels in memory: pandas keeps those of rows that were dropped."""
+    some = frame.assign(label=pd.Categorical(frame["label"]))[frame["label"] != "y"]
+    some.to_parquet(tmp_path / "rows.parquet")
+    model = MixtureClassifier(1, density="diag", objective="likelihood")
+    found = model.fit(tmp_path / "rows.parquet", "label")
+    np.testing.assert_array_equal(found.classes_, np.unique(some["label"].astype(str)))
+    np.testing.assert_array_equal(found.class_count_, some["label"].value_counts()[["x", "z"]])
 
 
 @pytest.mark.parametrize("columns", ["label", []])

@@ -229,8 +229,11 @@ def test_stacks_of_matrices_are_those_of_numpy_however_they_lie_in_memory(size, 
     matrix = matrix if last else matrix.contiguous()
     vectors = torch.randn(2, 5, size, 1, dtype=torch.float64, generator=generator)
     inverse, log_det = np.linalg.inv(matrix.numpy()), np.linalg.slogdet(matrix.numpy())[1]
-    for found, expected in zip(eliminated(matrix), (inverse, log_det), strict=True):
+    for found, single, expected in zip(
+        eliminated(matrix), eliminated(matrix[1, 2]), (inverse, log_det), strict=True
+    ):
         np.testing.assert_allclose(found, expected, 1e-8, 1e-8)
+        np.testing.assert_allclose(single, expected[1, 2], 1e-8, 1e-8)
     quadratic = vectors.mT.numpy() @ inverse @ vectors.numpy()
     expected = quadratic[..., 0], log_det
     for found, value in zip(quadratic_log_det(matrix, vectors), expected, strict=True):

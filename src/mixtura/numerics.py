@@ -100,7 +100,7 @@ def rows_stand_last(matrix: Tensor) -> bool:
 def eliminated(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Inverses and log determinants of positive definite matrices (..., D, D)."""
     work = matrix.movedim((-2, -1), (0, 1)).clone(memory_format=torch.contiguous_format)
-    log_det = invert_in_step(work.flatten(2))
+    log_det = invert_in_step(work.view(*work.shape[:2], -1))
     inverse = work.movedim((0, 1), (-2, -1))
     return (
         inverse if rows_stand_last(matrix) else inverse.contiguous(),

@@ -142,8 +142,8 @@ class _Column:
         """Take note of the range of numbers (n,); whether one of them is NaN."""
         missing = bool(np.isnan(numbers.min(initial=np.inf)))
         low, high = (np.fmin, np.fmax) if missing else (np.minimum, np.maximum)  # these are faster
-        self.low = float(low.reduce(numbers, initial=self.low))
-        self.high = float(high.reduce(numbers, initial=self.high))
+        self.low = min(self.low, float(low.reduce(numbers, initial=np.inf)))
+        self.high = max(self.high, float(high.reduce(numbers, initial=-np.inf)))
         return missing
 
     @property
@@ -234,7 +234,8 @@ class _Answers:
 
     def add(self, column: pa.Array) -> None:
         if self.coded:
-            encoded = _encoded(column)
+            column = _decoded(column)  # a dictionary may have labels that no row has
+            encoded = column.dictionary_encode()
             known = [*encoded.dictionary.to_pylist(), *([None] if column.null_count else [])]
             codes = np.array([self._codes.setdefault(value, len(self._codes)) for value in known])
             places = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
@@ -437,10 +438,13 @@ def _encoded(column: pa.Array) -> pa.DictionaryArray:
     return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
 
 
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
 def _floats(column: pa.Array) -> np.ndarray:
     """Numbers, NaN where there is none."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = _decoded(column)
     if column.null_count or not pa.types.is_floating(column.type):
         column = column.cast(pa.float64(), safe=False)  # long numbers are rounded, as in memory
     return column.to_numpy(zero_copy_only=False)

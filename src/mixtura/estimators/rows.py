@@ -273,8 +273,9 @@ def _classes(
             "Label some rows, set unlabeled=None if the marker is a class, or use MixtureDensity."
         )
     told = y[labeled]
-    if counts is not None:  # what no two rows share would be taken for numbers
-        told = np.repeat(told, counts[labeled].clip(max=2))
+    if counts is not None:  # labels of fewer than two rows each, in the mean, pass for numbers
+        spare = min(counts[labeled].sum() - len(told), len(told))
+        told = np.append(told, np.repeat(told[:1], spare))
     classes = _distinct(told)
     if tells and len(classes) == 1:
         others = "" if labeled.all() else ", the others are unlabeled"
