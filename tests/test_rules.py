@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations, product
 from math import factorial
 from types import SimpleNamespace
@@ -451,3 +452,34 @@ def test_predictions_of_many_rows_take_bounded_memory(fitted, monkeypatch):
     monkeypatch.setattr(Table, "most_numbers", 100_000)
     np.testing.assert_allclose(fitted.predict_proba(X), wanted, atol=1e-13)
     assert max(sizes) <= 100_000
+
+
+def test_hundreds_of_words_have_indicators_where_rows_are_few(monkeypatch):
+    """With 300 in all at most, 400 questions were answered as if each went by itself."""
+    rng = np.random.default_rng(0)
+
+    def kinds(n_columns):
+        X, y = rng.integers(2, size=(420, n_columns)).astype(float), np.arange(420) % 2
+        scaling = replace(Scaling.identity(n_columns), levels=np.full(n_columns, 2))
+        return blending.kinds_for(engine_of(Matrix(X), y, np.ones(420), scaling, "cpu"))
+
+    assert {"indicators", "rules"} <= {*kinds(400)}
+    assert not {"indicators", "rules"} & {*kinds(1_001)}
+    monkeypatch.setattr(blending, "_LARGE", 500)  # 420 rows are many then
+    assert not {"indicators", "rules"} & {*kinds(400)}
+
+
+def test_classes_share_the_variances_of_ranks_where_columns_are_very_many(monkeypatch):
+    """What tells them apart is linear then, too: tables of genes have few labels per column."""
+    seen, try_beside = [], classifier.try_beside
+    monkeypatch.setattr(
+        classifier,
+        "try_beside",
+        lambda decision, ways: seen.extend(ways) or try_beside(decision, ways),
+    )
+    X, y = np.random.default_rng(0).normal(size=(40, 450)), np.arange(40) % 2
+    MixtureClassifier(random_state=0).fit(X + y[:, None] * (np.arange(450) < 20), y)
+    [recipe] = [
+        way.recipe for way in seen if way.marginals.startswith("ranks") and not way.beginning.name
+    ]
+    assert (type(recipe.structure).__name__, recipe.prior_rows) == ("Diagonal", 1e3)

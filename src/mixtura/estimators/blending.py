@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 #: Rows that curves are learned from, at most; share of the time left that one model may take.
 _CURVE_ROWS, _TIME = 20_000, 0.2
-#: How many indicators there may be, and knots of a column of numbers, as far as these allow;
-#: labeled rows from which a curve per column is worth a try.
-_MOST_COLUMNS, _ENOUGH = 300, 400
+#: How many indicators there may be, and how many of few rows, where columns of numbers have no
+#: knots; knots of such a column, as far as these allow; labeled rows from which a curve per column
+#: is worth a try.
+_MOST_COLUMNS, _MOST_OF_FEW, _ENOUGH = 300, 1_000, 400
 _KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1), RULES.units: range(16, 3, -1)}
 #: Iterations, and the gain that ends them, after which leaves are compared with the first model;
 #: rows that they and rules learn from, at most: of these a row has thousands.
@@ -94,12 +95,12 @@ def kinds_for(engine: Engine) -> list[str]:
     shared = shared_values(values, weight, levels)
     atoms = shared and n_patterns(values, shared) <= _PATTERNS
     kinds = [kind + SUFFIX if atoms else kind for kind in KINDS] if engine.n_numbers else []
-    some = levels.any() and _n_indicators(engine, 0) <= _MOST_COLUMNS
+    fits = engine.n_numbers <= _MOST_COLUMNS and _n_indicators(engine, 0) <= _n_most(engine)
+    some = levels.any() and fits
     kinds = [*kinds, INDICATORS] if some or _n_knots(engine, INDICATORS) else kinds
     enough = float(engine.weight[engine.labeled].sum()) >= _ENOUGH  # weights count rows
     kinds = [*kinds, ADDITIVE] if enough and _n_knots(engine, ADDITIVE) else kinds
-    many = enough and _n_indicators(engine, 0) <= _MOST_COLUMNS
-    kinds = [*kinds, RULES.name] if many else kinds
+    kinds = [*kinds, RULES.name] if enough and fits else kinds
     few = len(engine) <= _LARGE and engine.n_features <= _MOST_COLUMNS
     kinds = [*kinds, LEAVES.name] if few else kinds
     return [*kinds, KERNELS.name] if len(engine) <= MOST_COMPARED else kinds
@@ -138,6 +139,11 @@ def _n_knots(engine: Engine, kind: str) -> int:
         return 0
     fitting = (n for n in _KNOTS[kind] if _n_indicators(engine, n) <= _MOST_COLUMNS)
     return next(fitting, 0)
+
+
+def _n_most(engine: Engine) -> int:
+    """Indicators without knots, at most: no more entries than very many rows would have."""
+    return max(_MOST_COLUMNS, min(_MOST_OF_FEW, _MOST_COLUMNS * _LARGE // len(engine)))
 
 
 def _n_indicators(engine: Engine, n_knots: int) -> int:

@@ -309,7 +309,7 @@ def ways_beside(
     more components than a criterion of each class's likelihood asks for. Where held-out rows can
     tell temperatures, all are trained by the conditional likelihood for a margin (but powers, where
     they may take the first one's place), and classes share the covariance of ranks: what tells them
-    apart is linear in these (of very many columns there are variances alone). Where it was "auto"
+    apart is linear in these (of very many columns they share the variances). Where it was "auto"
     that took the absence of entries for a sign, they do so only if rows lack entries by design:
     else rows to come may lack them for other reasons.
     """
@@ -343,8 +343,7 @@ def ways_beside(
         if open_term and open_counts and kind.startswith(_RANKS):
             numbers = decision.engine.n_numbers
             wide = numbers > _PER_LABEL * int(decision.engine.labeled.sum())
-            shared = _by_one(way, _pairs(numbers), _SHARED_ROWS)
-            way = _by_one(way, _VARIANCES) if wide else shared
+            way = _by_one(way, _VARIANCES if wide else _pairs(numbers), _SHARED_ROWS)
         if open_term and (decision.saw_all or not kind.startswith(_POWER)):
             tradeoff = TELLING if kind == ADDITIVE else _CONDITIONAL
             way = replace(way, term=Conditional(), tradeoff=tradeoff)
