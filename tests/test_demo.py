@@ -44,6 +44,13 @@ def test_demo_prints_a_table_and_saves_pictures_and_a_report(tmp_path, capsys, m
     assert model.score(X, y) > 0.65
 
 
+def test_no_warning_stands_in_the_table(monkeypatch, recwarn):
+    """Pixels that are black in all images for training are not in some of those for testing."""
+    monkeypatch.setattr(demo, "contestants", lambda seed: {demo.HYBRID: FAST[demo.HYBRID]})
+    assert [name for name, *_ in demo.compare(0)] == [demo.HYBRID]
+    assert not recwarn.list
+
+
 @pytest.mark.usefixtures("_command")
 def test_demo_refuses_a_folder_before_any_work(tmp_path, monkeypatch, capsys):
     """One line, no traceback, and no training for nothing."""

@@ -56,13 +56,13 @@ def compare(seed: int) -> Iterator[tuple[str, Classifier, list[float], float]]:
     for name, model in contestants(seed).items():
         began = time.perf_counter()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some pixels are black in every image
+            warnings.simplefilter("ignore")  # some pixels are black in every image for training
             model.fit(X_train, y_train)
-        spent = time.perf_counter() - began
-        errors = [
-            float(np.mean(model.predict(np.where(draw < share, np.nan, X_test)) != y_test))
-            for share in SHARES
-        ]
+            spent = time.perf_counter() - began
+            errors = [
+                float(np.mean(model.predict(np.where(draw < share, np.nan, X_test)) != y_test))
+                for share in SHARES
+            ]
         yield name, model, errors, spent
 
 
