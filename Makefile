@@ -65,7 +65,7 @@ package: $(STAMP)  ## build the source archive and the wheel, into dist, and che
 lowest:  ## run the core of the tests on the lowest versions of what mixtura needs
 	$(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python -m pip install --quiet -r requirements-lowest.lock
-	OMP_NUM_THREADS=1 PYTHONPATH=src $(VENV)-lowest/bin/python -m pytest $(LOWEST)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src $(VENV)-lowest/bin/python -m pytest $(LOWEST)
 
 fuzz: $(STAMP)  ## attack the estimators and model files at length, at random
 	OMP_NUM_THREADS=1 MIXTURA_FUZZ=1000 $(BIN)/python -m pytest -n auto --maxprocesses 4 \
