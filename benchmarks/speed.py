@@ -422,12 +422,13 @@ def origin() -> str:
 
 
 def written(path: Path, found: dict[str, str]) -> str:
-    """The file, with new sections in place of old ones."""
-    old = path.read_text().split("\n## ")[1:] if path.exists() else []
+    """The file, with new sections in place of old ones; what stands before and after them stays."""
+    head, *old = path.read_text().split("\n## ") if path.exists() else ["# Speed\n"]
     sections = {part.split("\n", 1)[0]: part.split("\n", 1)[1].strip() for part in old} | found
-    head = f"# Speed\n\n{' '.join((__doc__ or '').split('    ')[0].split())}"
-    kept = [f"## {name}\n\n{sections[name]}" for name in SECTIONS if name in sections]
-    return "\n\n".join([head, *kept]) + "\n"
+    names = [name for name in SECTIONS if name in sections]
+    names += [name for name in sections if name not in SECTIONS]
+    kept = [f"## {name}\n\n{sections[name]}" for name in names]
+    return "\n\n".join([head.strip(), *kept]) + "\n"
 
 
 def main() -> None:
