@@ -26,12 +26,14 @@ from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.engines import Punched, engine_of
 from mixtura.engines.table import Table
 from mixtura.estimators import blending, classifier, deciding, plan
+from mixtura.models.stack import Assignment
 from mixtura.progress import Progress
 from mixtura.selection import chooser, rules
 from mixtura.selection.held_out import Answers
 from mixtura.selection.rules import ruled
 from mixtura.training import slopes
 from mixtura.training.beginnings import CLUSTERS, RULES
+from mixtura.training.evidence import hole_evidence
 
 LEVELS = np.array([0, 0, 2, 3, 0])
 
@@ -174,6 +176,20 @@ def test_rows_are_put_into_units_when_they_are_asked_for():
     torch.testing.assert_close(*means, rtol=0.0, atol=1e-6)
 
 
+def test_what_holes_tell_needs_no_rules(monkeypatch):
+    """It is a matter of columns: rules of rows are not asked for, and the answer is the same."""
+    X, y = table(300)
+    X[(np.random.default_rng(1).random(300) < 0.4) & (y == 1), 0] = np.nan
+    engine = in_columns(X, y)
+    scaling = blending.curved(engine, RULES.units)
+    kinds = Assignment(torch.ones(1, 2, dtype=torch.bool), torch.arange(2))
+    wanted = hole_evidence(engine, kinds, 2)
+    assert wanted.log_odds.abs().max() > 0.1
+    monkeypatch.delattr(Indicators, "apply")
+    found = hole_evidence(engine.lazily().under(scaling), kinds, 2)
+    torch.testing.assert_close(found.tensors(), wanted.tensors())
+
+
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_slopes_are_those_of_logistic_regression(n_classes, monkeypatch):
     """Of complete rows; of two classes, each has half of the slope."""
@@ -244,16 +260,28 @@ def test_models_of_many_rows_know_rules(fitted):
 
 
 def test_rows_that_weigh_rules_are_not_shown_to_trees(monkeypatch):
-    """Labels that are noise give rules nothing to say, however well they know their own rows."""
-    asked = []
-    own = blending.ruled
+    """Labels that are noise give rules nothing to say, however well they know their own rows.
+
+    Of thousands of rules, only a few rows are held at a time.
+    """
+    asked, held = [], []
+    own, apply = blending.ruled, Indicators.apply
     monkeypatch.setattr(
         blending, "ruled", lambda *given: asked.append(len(given[1])) or own(*given)
     )
+
+    def watched(self, values):
+        held.append(len(values) if self.products.size else 0)
+        return apply(self, values)
+
+    monkeypatch.setattr(Indicators, "apply", watched)
+    monkeypatch.setattr(slopes, "_ROWS", 90)
+    monkeypatch.setattr(blending, "_TOGETHER", 100)
     X, _ = table(2100)
     y = np.random.default_rng(5).integers(2, size=len(X))
     model = fitted_to_many(X, y, categorical_features=[2, 3])
     assert 0 < max(asked) < 2100
+    assert 0 < max(held) <= 100
     P = model.predict_proba(table(2000, 6)[0])
     assert np.abs(P - 0.5).max() < 0.12
 

@@ -253,13 +253,18 @@ def _weighed(
     generator: torch.Generator,
     trusts_holes: bool,
 ) -> Say:
-    """By what all say of rows that none was shown, the same for the same random numbers."""
-    models = [first, *(model for model, _ in others)]
-    units = [rows, *(rows.under(trial.scaling) for _, trial in others)]
-    answers = [
-        Answers.of(each.model, engine, anew(generator), each.evidence, _TOGETHER)
-        for each, engine in zip(models, units, strict=True)
-    ]
+    """By what all say of rows that none was shown, the same for the same random numbers.
+
+    A few rows at a time: in the units of rules, one has thousands of numbers.
+    """
+    models = [(first, rows.scaling), *((model, trial.scaling) for model, trial in others)]
+    draws, said = [anew(generator) for _ in models], [list[Answers]() for _ in models]
+    for start in range(0, len(rows), _TOGETHER):
+        some = rows.take(np.arange(start, min(start + _TOGETHER, len(rows))))
+        for (each, units), own, parts in zip(models, draws, said, strict=True):
+            engine = some.under(units)
+            parts.append(Answers.of(each.model, engine, own, each.evidence, _TOGETHER))
+    answers = [Answers.pool(parts) for parts in said]
     return Say.of(answers, trusts_holes)
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from mixtura.data.scaling import Scaling
 from mixtura.densities import Density, Product
 from mixtura.densities.base import VectorDensity
 from mixtura.densities.hole_evidence import HoleEvidence
@@ -33,6 +34,9 @@ AnyMixture = TypeVar("AnyMixture", Mixture, MixtureStack)
 
 def hole_evidence(engine: Engine, assignment: Assignment, n_classes: int) -> HoleEvidence:
     """(P * C, ...) for each class of each problem, by the different rows that it learns from."""
+    indicators = engine.scaling.indicators
+    if indicators is not None and not engine.uniform:  # thousands per row, of the same columns
+        engine = engine.under(Scaling.identity(indicators.n_columns))
     batch = engine.merged(_MOST_ROWS).all_rows()
     absent, label = hole_patterns(batch).x.double(), assignment.label[batch.y]
     weight = assignment.weight(batch.y, batch.weight).double() * (label >= 0)[:, None]

@@ -22,7 +22,7 @@ from mixtura.progress import Progress
 _APART, _TOGETHER, _ITERATIONS, _TOL = 0.05, 0.1, 100, 1e-4
 #: Rows that are taken over at a time; classes of which there are few: more are worked on at once,
 #: in single precision.
-_ROWS, _FEW = 2_048, 5
+_ROWS, _FEW = 512, 5
 
 
 def by_slopes(
@@ -39,15 +39,12 @@ def by_slopes(
     """
     prior = log_prior.double().cpu().numpy()
     dtype = torch.float64 if len(prior) <= _FEW else torch.float32
-    parts = [_shown(each.take(each.y >= 0), evidence, dtype) for each in engine.chunks(_ROWS)]
-    all_x, all_lacks, *others = zip(*parts, strict=True)
-    x, lacks = vstack(all_x, "csr"), vstack(all_lacks, "csr")
-    y, weight, told_by_holes = (np.concatenate(each) for each in others)
+    x, lacks, y, weight, told_by_holes, squares = _all_shown(engine, evidence, dtype)
     known = prior + told_by_holes
     mass = np.maximum(weight.sum() - weight @ lacks, np.finfo(np.float64).tiny)
     center, own = (weight @ x) / mass, np.eye(len(prior))[y]
     # Steps of like size: what few rows have is known less.
-    unit = 1.0 / np.sqrt(1.0 / _APART + 0.25 * (weight @ x.power(2)))
+    unit = 1.0 / np.sqrt(1.0 / _APART + 0.25 * squares)
 
     def loss(free: np.ndarray) -> tuple[float, np.ndarray]:
         by_class = free.reshape(-1, x.shape[1])
@@ -77,18 +74,27 @@ def by_slopes(
     return Mixture(density, weights, layout, torch.from_numpy(prior))
 
 
-def _shown(
-    batch: Batch, evidence: HoleEvidence | None, dtype: torch.dtype
-) -> tuple[csr_array, csr_array, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows (n, D), most of whose numbers are zero, what they lack (n, D), labels, weights (n,), and
-    what their holes tell (n, C), or nothing (n, 1)."""
+_Shown = tuple[csr_array, csr_array, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _all_shown(engine: Engine, evidence: HoleEvidence | None, dtype: torch.dtype) -> _Shown:
+    """Labeled rows (n, D), most of whose numbers are zero, what they lack (n, D), labels, weights
+    (n,), what their holes tell (n, C), or nothing (n, 1); and weighted sums of squares (D,)."""
+    parts = [_shown(each.take(each.y >= 0), evidence, dtype) for each in engine.chunks(_ROWS)]
+    x, lacks, y, weight, told, squares = zip(*parts, strict=True)
+    joined = (np.concatenate(each) for each in (y, weight, told))
+    return vstack(x, "csr"), vstack(lacks, "csr"), *joined, np.sum(squares, 0)
+
+
+def _shown(batch: Batch, evidence: HoleEvidence | None, dtype: torch.dtype) -> _Shown:
+    """The same of a few."""
     lacks, told = csr_array(batch.x.shape, dtype=np.float32), np.zeros((len(batch), 1))
     if batch.observed is not None:
         lacks = csr_array((~batch.observed).to("cpu", dtype).numpy())
     if evidence is not None:
         told = evidence.log_prob(hole_patterns(batch)).cpu().numpy()
     x, weight = csr_array(batch.x.to("cpu", dtype).numpy()), batch.weight.double().cpu().numpy()
-    return x, lacks, batch.y.cpu().numpy(), weight, told
+    return x, lacks, batch.y.cpu().numpy(), weight, told, weight @ x.power(2)
 
 
 def _contrasts(rows: csr_array, slope: np.ndarray) -> np.ndarray:
