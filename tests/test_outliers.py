@@ -119,6 +119,18 @@ def test_about_the_share_of_new_rows_is_flagged(name):
     assert max(means.values()) < 0.025, means
 
 
+def test_models_without_some_rows_are_the_same_at_once_and_one_by_one(holey_iris, monkeypatch):
+    """Small ones are a stack, whose components have a prior each, and weights in their classes."""
+
+    def quantiles():
+        model = MixtureClassifier([2, 1, 3], objective="likelihood", random_state=0)
+        return model.fit(*holey_iris).score_quantiles_
+
+    at_once = quantiles()
+    monkeypatch.setattr(typical, "_SMALL", 0)
+    np.testing.assert_allclose(quantiles(), at_once, rtol=1e-10)
+
+
 def test_about_the_share_is_flagged_by_networks():
     """Whose mixtures are fitted to all rows as well as to those of a class."""
     shares = []

@@ -20,6 +20,7 @@ from mixtura.engines import Engine
 from mixtura.models.fitted import Fitted, PerValue, in_deviations, run_over, typicality
 from mixtura.models.held_back import MOST_HELD_BACK, held_back_of
 from mixtura.models.mixture import Mixture
+from mixtura.models.stack import Assignment, MixtureStack
 from mixtura.progress import Progress
 from mixtura.solvers import SpreadPrior
 from mixtura.solvers.em import em_update
@@ -34,6 +35,8 @@ _MOST, _FEW = 3_000, 500
 _TAIL = 10
 #: Rounds of least squares, the least variance of scores per value, and that of a normal value.
 _ROUNDS, _LEAST, _OWN = 3, 1e-12, 0.5
+#: Numbers of statistics up to which all steps are one: memory for some more of them is no matter.
+_SMALL = 1_000_000
 #: What held-out scores cost, in passes of plain ones; and the share of a limit of time that they
 #: may take even where less of it is left.
 _PASSES, _SHARE = 6.0, 0.1
@@ -227,9 +230,15 @@ def _steps(
     """
     whole = add_statistics(*parts)
     whole = scale_statistics(whole, torch.full_like(whole["mass"], stand_for))
-    return [
-        em_update(mixture, left, prior) for left in (whole, *(_without(whole, p) for p in parts))
-    ]
+    left = [whole, *(_without(whole, part) for part in parts)]
+    if len(left) * sum(each.numel() for each in whole.values()) > _SMALL:
+        return [em_update(mixture, each, prior) for each in left]
+    together = {name: torch.cat([each[name] for each in left]) for name in whole}
+    everyone = Assignment.everyone(len(left), mixture.owner.device)
+    stack = MixtureStack.of([mixture] * len(left), everyone)
+    prior = SpreadPrior.stacked([prior] * len(left), mixture.n_components)
+    found = em_update(stack, together, prior)
+    return [found[place] for place in range(len(left))]
 
 
 def _statistics(mixture: Mixture, engine: Engine) -> Statistics:
