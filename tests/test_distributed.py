@@ -4,11 +4,13 @@ import os
 import re
 from functools import partial
 from importlib.util import find_spec
+from multiprocessing import set_forkserver_preload
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.multiprocessing import start_processes
 
 from mixtura import MixtureClassifier, MixtureDensity
 from mixtura.data import sharded
@@ -114,7 +116,8 @@ def die(rank, record):
 def found(tmp_path_factory):
     """What the two processes have found, and what they have refused."""
     folder = tmp_path_factory.mktemp("processes")
-    torch.multiprocessing.spawn(work, (str(folder), 35), nprocs=2)
+    set_forkserver_preload(["mixtura.estimators", "pandas"])  # imported once, not by both
+    start_processes(work, (str(folder), 35), nprocs=2, start_method="forkserver")
     found = [torch.load(folder / str(rank), weights_only=False) for rank in range(2)]
     return [{**each, "checkpoint": folder / "run.ckpt"} for each in found]
 
