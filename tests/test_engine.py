@@ -123,6 +123,21 @@ def test_samples_of_very_many_rows_take_no_order_of_them(targets, monkeypatch, g
     assert np.array_equal(base._places(engine.labeled), np.flatnonzero(y >= 0))
 
 
+def test_a_share_of_very_many_rows_is_held_out_row_by_row(monkeypatch, generator):
+    """Labeled ones alone, all as likely; what is not held out is trained on."""
+    monkeypatch.setattr(base, "_MANY", 100)
+    y = np.random.default_rng(0).permutation(np.repeat([-1, 0, 1], [200, 700, 100]))
+    X, drawn = np.arange(1_000.0)[:, None], np.zeros(1_000)
+    engine = Engine(X, y, scaling=Scaling.identity(1), device=torch.device("cpu"))
+    for _ in range(200):
+        parts = engine.hold_out(0.3, generator)
+        shown, held = (part.all_rows().x.flatten().long().numpy() for part in parts)
+        assert np.array_equal(np.sort(np.append(shown, held)), np.arange(1_000))
+        drawn[held] += 1
+    assert not drawn[y < 0].any()
+    assert abs(drawn[y >= 0] / 200 - 0.3).max() <= 5 * np.sqrt(0.3 * 0.7 / 200)
+
+
 @pytest.mark.parametrize("marks", [8, 64])
 def test_places_by_marks_are_those_of_the_mask(marks, rng, monkeypatch):
     """Slices, places in any order, and counts, as NumPy has them; few bytes of very many rows."""

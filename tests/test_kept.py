@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from mixtura import MixtureClassifier
-from mixtura.data import kept
+from mixtura.data import kept, lazy
 from mixtura.data.lazy import is_memory_mapped
+from mixtura.data.scaling import Scaling
+from mixtura.engines import Engine, base, table
+from mixtura.training.groups import Folds
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*stopped")
 
@@ -53,6 +57,33 @@ def test_labels_of_very_many_rows_are_mapped(few, files, monkeypatch):
     assert seen == [True] * 3 + [False] * 3
     np.testing.assert_array_equal(mapped.means_, inside.means_)
     np.testing.assert_array_equal(mapped.class_count_, inside.class_count_)
+
+
+def test_what_follows_from_labels_of_very_many_rows_is_mapped_too(few, rng, monkeypatch):
+    """Which rows are of a class, or have a label, and the labels and weights of such rows."""
+    seen, whole = [], kept.Kept.whole
+
+    def noted(self):
+        found = whole(self)
+        seen.append(is_memory_mapped(found))
+        return found
+
+    monkeypatch.setattr(kept.Kept, "whole", noted)
+    monkeypatch.setattr(table, "_AT_ONCE", 64)
+    monkeypatch.setattr(base, "_MANY", 100)
+    monkeypatch.setattr(lazy, "_FEW", 0)
+    X, y = rng.normal(size=(1_000, 2)), rng.integers(-1, 2, size=1_000).astype(np.int8)
+    units = {"scaling": Scaling.identity(2), "device": torch.device("cpu")}
+    rows = Engine(lazy.MappedRows(X), y, 2.0 + y, **units)
+    known, ones = rows.only(rows.labeled), rows.labeled_as(1)
+    among = rows.labeled_among(torch.tensor([True, False]))  # without a label is the last one
+    kind, label, _ = Folds.none(rows).kinds(rows.y, 2)
+    assert seen == [True] * 10
+    for part, mask in ((known, y >= 0), (ones, y == 1), (among, y == 0)):
+        np.testing.assert_array_equal(part.y, y[mask])
+        np.testing.assert_array_equal(part.weight, 2.0 + y[mask])
+        np.testing.assert_array_equal(part.all_rows().x, X[mask])
+    np.testing.assert_array_equal(label[kind.long()], y)
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "/nowhere/at/all"])

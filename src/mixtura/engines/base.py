@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from copy import copy
+from functools import partial
 from typing import Protocol, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from mixtura.data.journal import Sums
 from mixtura.data.lazy import SCAN_ROWS, Marked
 from mixtura.data.meter import counted
 from mixtura.data.sequences import AnyBatch
-from mixtura.engines.table import Table
+from mixtura.engines.table import Table, row_by_row
 from mixtura.engines.views import View
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
@@ -109,7 +110,7 @@ class Engine(Table[AnyBatch]):
     @property
     def values_per_row(self) -> float:
         """Observed values of a row, copies aside, in all frames: the mean by weight, at least 1."""
-        mass = float(self.weight.double().sum())
+        mass = float(self.weight.sum(dtype=torch.float64))
         if self._lazy is not None and self._told_missing is not False:
             observed = torch.zeros((), dtype=torch.float64, device=self.device)
             for batch in self._rows_in_order(SCAN_ROWS):
@@ -166,7 +167,8 @@ class Engine(Table[AnyBatch]):
     @property
     def labeled(self) -> Tensor:
         """(n,) which rows have a label, or a target."""
-        return ~self.y.isnan() if self.y.is_floating_point() else self.y >= 0
+        whole = not self.y.is_floating_point()
+        return row_by_row(lambda y: y >= 0 if whole else ~y.isnan(), self.y)
 
     @property
     def classes(self) -> list[int]:
@@ -186,13 +188,13 @@ class Engine(Table[AnyBatch]):
 
     def labeled_as(self, label: int) -> Self:
         """The rows of one class."""
-        return self.take(_places(self.y == label))
+        return self.take(_places(row_by_row(lambda y: y == label, self.y)))
 
     def labeled_among(self, wanted: Tensor) -> Self:
         """The rows whose label is wanted, of all labels (C,)."""
         if bool(wanted.all()):
             return self
-        return self.only(torch.cat([wanted[y.long()] for y in self.y.split(_AT_ONCE)]))
+        return self.only(row_by_row(lambda y: wanted[y.long()], self.y))
 
     def single_class(self) -> Self:
         """The same rows, all counted as class 0: what an unsupervised model sees."""
@@ -316,8 +318,11 @@ class Engine(Table[AnyBatch]):
     def hold_out(self, share: float, generator: torch.Generator) -> tuple[Self, Self | None]:
         """Rows to train on, and a share of the labeled rows of every class (None if none).
 
-        Copies of a row are on one side, as in `in_parts`, or they would give each other away.
+        Copies of a row are on one side, as in `in_parts`, or they would give each other away. Very
+        many rows are drawn one by one.
         """
+        if len(self) > _MANY:
+            return self.split(row_by_row(partial(_draw, share, generator), self.labeled))
         held, key = torch.zeros(len(self), dtype=torch.bool), self._copies()
         for mine in self._shuffled_by_class(generator):
             count = int(len(mine) * share)
@@ -402,6 +407,11 @@ def _places(mask: Tensor) -> np.ndarray | Marked:
     if len(mask) > _MANY:
         return Marked(mask.cpu().numpy())
     return mask.nonzero().flatten().cpu().numpy()
+
+
+def _draw(share: float, generator: torch.Generator, labeled: Tensor) -> Tensor:
+    """A random share of the labeled ones of some rows (n,)."""
+    return labeled & (torch.rand(len(labeled), generator=generator) < share).to(labeled.device)
 
 
 def _drawn(count: int, some: int, generator: torch.Generator) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from typing import ClassVar, Generic, Self
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mixtura.data.batch import Batch, hashed, index_of, odd_factors, spread
 from mixtura.data.journal import Journal, Sums
+from mixtura.data.kept import Kept
 from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, Marked, is_memory_mapped
 from mixtura.data.meter import spent_on, waited_for
 from mixtura.data.scaling import Scaling
@@ -23,7 +24,7 @@ from mixtura.exceptions import InvalidInputError
 _WORTH = 2**20
 #: Numbers of a table up to which chunks are kept, with what follows from them.
 _KEPT = 2**22
-#: Rows whose labels are taken at a time.
+#: Rows whose labels and weights are looked at together.
 _AT_ONCE = 2**20
 #: Rows that are put into other units at a time.
 _MOVED_ROWS = 512
@@ -393,12 +394,30 @@ def _whole(x: Tensor) -> Tensor:
     return torch.ones_like(x, dtype=torch.bool)
 
 
+def row_by_row(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
+    """(n,) what a function gives for values (n,) of rows; it may be asked about some at a time."""
+    if len(columns[0]) <= _AT_ONCE or columns[0].is_cuda:
+        return function(*columns)
+    parts = zip(*(each.split(_AT_ONCE) for each in columns), strict=True)
+    return _kept(function(*each) for each in parts)
+
+
 def _taken(values: Tensor, index: np.ndarray | Marked) -> Tensor:
     """The values at many places, some at a time; what is kept once stays so."""
     if values.stride() == (0,):
         return values[:1].expand(len(index))
+    if len(index) <= _AT_ONCE or values.is_cuda:
+        return values[torch.as_tensor(np.asarray(index), device=values.device)]
     places = (index[at : at + _AT_ONCE] for at in range(0, len(index), _AT_ONCE))
-    return torch.cat([values[torch.as_tensor(each, device=values.device)] for each in places])
+    return _kept(values[torch.as_tensor(each)] for each in places)
+
+
+def _kept(parts: Iterable[Tensor]) -> Tensor:
+    """A value per row, as they come: those of very many rows are no memory of the process."""
+    kept = Kept()
+    for part in parts:
+        kept.add(part.numpy())
+    return torch.from_numpy(kept.whole())
 
 
 def _as_index(y: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from mixtura.densities import Structure, VectorDensity
 from mixtura.densities.hole_evidence import HoleEvidence
 from mixtura.densities.product import numeric_part, with_numeric_part
 from mixtura.engines import Engine
+from mixtura.engines.table import row_by_row
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import Assignment, MixtureStack
 from mixtura.objectives import Likelihood
@@ -141,14 +142,13 @@ class Groups:
         """
         kind, label, shown = folds.kinds(engine.y, n_classes)
         shown = shown[:, None] & (label >= 0)  # (T, 1, M)
-        present = torch.bincount(kind, minlength=len(label)) > 0
         sees = shown & (label == torch.arange(n_classes, device=label.device)[:, None])
-        sees = torch.where((sees & present).any(2, keepdim=True), sees, shown)
-        labeled = engine.y >= 0
         rows = engine.with_answers(y=kind)
+        present = rows.label_counts(len(label)) > 0
+        sees = torch.where((sees & present).any(2, keepdim=True), sees, shown)
         if not (shown & present).any(2).all():  # nothing has a label
             return cls(rows, torch.ones_like(sees), label.clamp_min(0))
-        return cls(rows.only(labeled), sees, label.clamp_min(0))
+        return cls(rows.only(engine.labeled), sees, label.clamp_min(0))
 
     def part(self, classes: Sequence[int]) -> tuple[Engine, Assignment]:
         """The rows of some classes, and which of them are in which group: trial by trial."""
@@ -232,7 +232,8 @@ class Folds:
         number, n_rows = self.number.to(y.device), len(y)
         if number.stride() == y.stride() == (0,):  # what all rows have in common is kept once
             number, y = number[:1], y[:1]
-        kind = ((number + 1) * (n_classes + 1) + y + 1).expand(n_rows)
+        kind = row_by_row(lambda fold, label: (fold + 1) * (n_classes + 1) + label + 1, number, y)
+        kind = kind.expand(n_rows)
         every = torch.arange((int(number.max()) + 2) * (n_classes + 1), device=y.device)
         fold, label = every // (n_classes + 1) - 1, every % (n_classes + 1) - 1
         return kind, label, fold != torch.tensor(self.held_out, device=y.device)[:, None]
