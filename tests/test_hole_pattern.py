@@ -9,7 +9,7 @@ import torch
 from mixed import check_frequencies, make_hole_pattern, slow_hole_counts, slow_hole_terms
 
 from mixtura.data.batch import Batch
-from mixtura.densities import Categorical, HolePattern
+from mixtura.densities import Categorical, HolePattern, hole_pattern
 from mixtura.densities.base import add_statistics
 
 N_COLUMNS = 4
@@ -53,6 +53,31 @@ def test_untold_entries_are_summed_over(density):
         np.testing.assert_allclose(found.exp()[0], whole, 1e-10)
     nothing = density.log_prob(batch_of(PATTERNS[:1], np.zeros((1, N_COLUMNS), bool)))
     np.testing.assert_allclose(nothing, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("partly", [False, True], ids=["told", "partly told"])
+def test_rows_that_share_patterns_are_as_each_by_itself(density, partly, rng, monkeypatch):
+    """Log densities, their derivatives, and statistics with occupancies of either sign."""
+    monkeypatch.setattr(hole_pattern, "_FEW", 0)
+    patterns = PATTERNS[rng.integers(6, size=60)]
+    told = rng.random((3, N_COLUMNS))[rng.integers(3, size=60)] < 0.7 if partly else None
+    batch, occupancy = batch_of(patterns, told), torch.from_numpy(rng.normal(size=(60, 2)))
+    assert len(hole_pattern._distinct(batch)[0]) <= 18
+    np.testing.assert_allclose(
+        density.log_prob(batch), plain_log_prob(density, patterns, told), 1e-10
+    )
+    free = {name: value.clone().requires_grad_() for name, value in density.free().items()}
+    (density.from_free(free).log_prob(batch) * occupancy).sum().backward()
+    shared = density.statistics(batch, occupancy)
+    found = {name: leaf.grad.clone() for name, leaf in free.items()}
+    monkeypatch.setattr(hole_pattern, "_FEW", 100)
+    for leaf in free.values():
+        leaf.grad = None
+    (density.from_free(free).log_prob(batch) * occupancy).sum().backward()
+    for name, leaf in free.items():
+        np.testing.assert_allclose(found[name], leaf.grad, 1e-9, 1e-12)
+    for name, value in density.statistics(batch, occupancy).items():
+        np.testing.assert_allclose(shared[name], value, 1e-9, 1e-12)
 
 
 def rates_of(*rates):

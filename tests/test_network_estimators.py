@@ -14,7 +14,9 @@ from mixtura.data import batch
 from mixtura.densities import categorical
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
 from mixtura.models.read_out import EMBEDDINGS
+from mixtura.selection import chooser
 from mixtura.solvers import EM, LinkedEM
+from mixtura.training import networks
 
 PUBLISHED = {
     "embedding": "posterior",
@@ -48,6 +50,15 @@ def test_iris(fitted, iris):
     np.testing.assert_allclose(fitted.predict_proba(X).sum(1), 1.0)
     assert fitted.cluster(X).max() < width
     assert fitted.get_feature_names_out()[0] == "mixturenetworkclassifier0"
+
+
+def test_all_rows_go_on_from_where_a_fold_ended(monkeypatch):
+    """Where folds are tried one by one: no EM again, and a few iterations."""
+    monkeypatch.setattr(chooser, "_SMALL", 0)
+    model = MixtureNetworkClassifier(random_state=0).fit(*load_wine(return_X_y=True))
+    assert {record["stage"] for record in model.history_} == {"L-BFGS"}
+    assert len(model.history_) == networks._LAST < networks._ITERATIONS[0]
+    assert model.score(*load_wine(return_X_y=True)) > 0.97
 
 
 def test_log_density_of_classes_is_bayes_rule(fitted, iris):

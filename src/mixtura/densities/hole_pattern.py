@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -12,7 +13,10 @@ from torch import Tensor
 from mixtura.data.batch import Batch
 from mixtura.densities.base import Statistics
 from mixtura.densities.categorical import Categorical
+from mixtura.densities.patterns import distinct_patterns
 
+#: Rows up to which patterns that several of them share are not looked for; all rows.
+_FEW, _EACH = 200, slice(None)
 #: Smallest chance of either, absent or present, that a maximum-likelihood update leaves.
 _FLOOR = 0.01
 
@@ -93,12 +97,25 @@ class HolePattern(Categorical):
     # -- the protocol --------------------------------------------------------------------------
 
     def log_prob(self, batch: Batch) -> Tensor:
-        return self._log_terms(batch).logsumexp(2)
+        return self.expectation(batch)[0]
 
     def statistics(self, batch: Batch, occupancy: Tensor) -> Statistics:
+        return self.expectation(batch)[1](occupancy)
+
+    def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
+        patterns, place = _distinct(batch)
+        terms = self._log_terms(patterns)
+        return terms.logsumexp(2)[place], partial(self._sums, patterns, place, terms)
+
+    def _sums(
+        self, patterns: Batch, place: Tensor | slice, terms: Tensor, occupancy: Tensor
+    ) -> Statistics:
         """Expected counts of a component's own holes: what is absent may be a further one."""
-        share = occupancy[..., None] * self._log_terms(batch).softmax(2)[..., :-1].to(occupancy)
-        found = self._by_rate().statistics(batch, share.flatten(1))["count"]
+        of_pattern = occupancy
+        if isinstance(place, Tensor):
+            of_pattern = occupancy.new_zeros(terms.shape[:2]).index_add_(0, place, occupancy)
+        share = of_pattern[..., None] * terms.softmax(2)[..., :-1].to(occupancy)
+        found = self._by_rate().statistics(patterns, share.flatten(1))["count"]
         present, absent = (
             found.unflatten(0, (self.n_components, -1)).unflatten(2, (-1, 2)).unbind(3)
         )
@@ -181,6 +198,20 @@ class HolePattern(Categorical):
         untold = torch.zeros_like(blank, dtype=torch.bool)
         rows = Batch(blank, untold, component, blank.new_ones(len(component)))
         return self.complete(rows, component, generator)
+
+
+def _distinct(batch: Batch) -> tuple[Batch, Tensor | slice]:
+    """Different patterns, and which of them each row has: its own, unless rows share many."""
+    return batch.once(_distinct, lambda: _shared(batch)) if len(batch) > _FEW else (batch, _EACH)
+
+
+def _shared(batch: Batch) -> tuple[Batch, Tensor | slice]:
+    told = [batch.x != 0.0] + ([] if batch.observed is None else [batch.observed])
+    patterns, place = distinct_patterns(torch.cat(told, 1))
+    if 2 * len(patterns) > len(batch):
+        return batch, _EACH
+    each = torch.arange(len(batch), device=place.device)
+    return batch.take(place.new_empty(len(patterns)).scatter_(0, place, each)), place
 
 
 def _counts(batch: Batch) -> tuple[Tensor, Tensor]:

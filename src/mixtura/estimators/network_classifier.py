@@ -256,8 +256,11 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         best, trial = self._best(chooser, plans, asks, Answers.clearly_beats)
         plan = best.way.whole()
         saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
-        if trial is not None and saw_all and not progress.limited:
-            plan = plan.resumed({NOTHING: trial})
+        if saw_all and not progress.limited:
+            if trial is not None:
+                plan = plan.resumed({NOTHING: trial})
+            elif best.models:
+                plan = plan.settling(best.models[0])
         return _Decision(plan, engine, best.held_out(), chooser.table())
 
     def sample(

@@ -32,8 +32,9 @@ _MOST_CHANCES = 40_000
 _TRAINING_DRAWS, _TRIAL_DRAWS, _ROUNDS = 8, 32, 4
 #: Penalties of the read-out are lessened so far at most where classes are rare.
 _LEAST_RARITY = 0.1
-#: Iterations that tell which of several candidates is best.
-_GLIMPSE = 12
+#: Iterations that tell which of several candidates is best; and those that all rows are left where
+#: the start has had them all, without some rows.
+_GLIMPSE, _LAST = 12, 20
 
 AnyNetwork = TypeVar("AnyNetwork", Network, NetworkStack)
 
@@ -53,6 +54,7 @@ class NetworkPlan:
     together : whether trials on several folds are trained side by side.
     short : whether trials have just a glimpse of the iterations of gradients.
     begin : what it begins with, the results of short trials by the fold that they held out.
+    settles : whether that has had all iterations, and few are left.
     """
 
     n_classes: int
@@ -66,6 +68,7 @@ class NetworkPlan:
     together: bool = False
     short: bool = False
     begin: Mapping[int, LinkedResult] = field(default_factory=dict)
+    settles: bool = False
 
     @property
     def specialize(self) -> float:
@@ -96,6 +99,10 @@ class NetworkPlan:
     def resumed(self, begin: Mapping[int, LinkedResult]) -> NetworkPlan:
         """The same, with the iterations that short trials have left."""
         return replace(self, short=False, begin=begin)
+
+    def settling(self, begin: LinkedResult) -> NetworkPlan:
+        """The same, on all rows, from a network of some of them on."""
+        return replace(self, short=False, begin={NOTHING: begin}, settles=True)
 
     def trials(
         self, engine: Engine, folds: Folds, generator: torch.Generator, progress: Progress
@@ -240,8 +247,10 @@ class NetworkPlan:
         if len(engine) > _SMALL:
             return [Adam()]
         iterations = int(np.clip(len(engine) / _ROWS_EACH, *_ITERATIONS))
-        if self.short or self.begin:
-            iterations = _GLIMPSE if self.short else iterations - _GLIMPSE
+        if self.short or self.settles:
+            iterations = _GLIMPSE if self.short else _LAST
+        elif self.begin:
+            iterations -= _GLIMPSE
         rounds = _ROUNDS if engine.may_have_missing and not self.short else 1
         return [LBFGS(iterations // rounds)] * rounds
 
