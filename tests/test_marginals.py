@@ -222,7 +222,8 @@ def test_class_probabilities_are_averages(blended, skewed):
     X, _ = skewed
     rows = np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
     model, blend = blended.model_, blended.model_.blend
-    assert blended.marginals_ == ("linear", "power", "ranks", "indicators", "leaves", "kernels")
+    others = ("power", "ranks", "indicators", "quadratic", "leaves", "kernels")
+    assert blended.marginals_ == ("linear", *others)
     assert blend.weights.sum() == pytest.approx(1.0)
     joint, missing = 0.0, torch.from_numpy(np.isnan(rows).mean(1))
     for member, weight in zip((model, *blend.members), blend.weights, strict=True):

@@ -26,7 +26,7 @@ from mixtura.selection.chooser import MOST_COMPARED, Contender
 from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
 from mixtura.selection.rules import ruled
-from mixtura.training.beginnings import KERNELS, LEAVES, NAMED, RULES
+from mixtura.training.beginnings import KERNELS, LEAVES, NAMED, QUADRATIC, RULES
 from mixtura.training.hybrid import Plan, Trained
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ _GLIMPSE, _LEAF_ROWS, _RULE_ROWS = (12, 1e-3), 20_000, 40_000
 #: looks at, at most; and rows that models are asked about together, so that all see the same holes.
 _ITERATIONS, _FIRST, _SOME = 40, 10, 0.03
 _GAIN, _LARGE, _TOGETHER = 1e-4, 50_000, 1_000
-#: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
-_PATTERNS = 128
+#: Sets of columns in which rows have atoms, at most: each takes a factorization per component; and
+#: the share of missing entries from which squares cost more than they tell.
+_PATTERNS, _HOLES = 128, 0.2
 
 Trial = Contender[Plan, Trained]
 
@@ -101,9 +102,18 @@ def kinds_for(engine: Engine) -> list[str]:
     enough = float(engine.weight[engine.labeled].sum()) >= _ENOUGH  # weights count rows
     kinds = [*kinds, ADDITIVE] if enough and _n_knots(engine, ADDITIVE) else kinds
     kinds = [*kinds, RULES.name] if enough and fits else kinds
-    few = len(engine) <= _LARGE and engine.n_features <= _MOST_COLUMNS
+    narrow = engine.n_features <= _MOST_COLUMNS
+    squares = narrow and _has_pairs(values, levels)
+    kinds = [*kinds, QUADRATIC.name] if squares else kinds
+    few = len(engine) <= _LARGE and narrow
     kinds = [*kinds, LEAVES.name] if few else kinds
     return [*kinds, KERNELS.name] if len(engine) <= MOST_COMPARED else kinds
+
+
+def _has_pairs(values: np.ndarray, levels: np.ndarray) -> bool:
+    """Whether rows (n, D) have two columns of numbers or more, and most of their entries."""
+    told = ~np.isnan(values).all(0)
+    return (levels[told] == 0).sum() > 1 and bool(np.isnan(values[:, told]).mean() < _HOLES)
 
 
 def _knots(

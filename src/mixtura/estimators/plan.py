@@ -35,7 +35,7 @@ from mixtura.selection.design import lacks_by_design
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
-from mixtura.training.beginnings import CLUSTERS, NAMED, TELLING
+from mixtura.training.beginnings import CLUSTERS, NAMED, QUADRATIC, TELLING
 from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan, Trained
 
@@ -309,7 +309,8 @@ def ways_beside(
     more components than a criterion of each class's likelihood asks for. Where held-out rows can
     tell temperatures, all are trained by the conditional likelihood for a margin (but powers, where
     they may take the first one's place), and classes share the covariance of ranks: what tells them
-    apart is linear in these (of very many columns they share the variances). Where it was "auto"
+    apart is linear in these (of very many columns they share the variances); one component per
+    class with a spread of its own makes it quadratic. Where it was "auto"
     that took the absence of entries for a sign, they do so only if rows lack entries by design:
     else rows to come may lack them for other reasons.
     """
@@ -344,6 +345,8 @@ def ways_beside(
             numbers = decision.engine.n_numbers
             wide = numbers > _PER_LABEL * int(decision.engine.labeled.sum())
             way = _by_one(way, _VARIANCES if wide else _pairs(numbers), _SHARED_ROWS)
+        if begin is QUADRATIC:
+            way = _by_one(way, _pairs(decision.engine.n_numbers))
         if open_term and (decision.saw_all or not kind.startswith(_POWER)):
             tradeoff = TELLING if kind == ADDITIVE else _CONDITIONAL
             way = replace(way, term=Conditional(), tradeoff=tradeoff)

@@ -23,8 +23,8 @@ from mixtura.training.slopes import by_slopes
 if TYPE_CHECKING:
     from mixtura.training.hybrid import Plan
 
-#: Share of the likelihood for rules and curves, that are to tell classes apart far more than to
-#: explain rows.
+#: Share of the likelihood for rules, curves and squares, that are to tell classes apart far more
+#: than to explain rows.
 TELLING = 0.1
 #: Of leaves: variances, imagined rows, iterations, and the gain that ends them. Of kernels:
 #: variances by name alone, since widths are learned.
@@ -66,6 +66,10 @@ def _by_clusters(
         folds.groups[engine] = Groups.by_class(engine, len(plan.log_prior), folds)
     start = fit_groups(folds.groups[engine], plan.counts, plan.recipe, generator, progress)
     return start.joined(plan.log_prior.to(engine.device), plan.learn_prior)
+
+
+def _with_squares(way: Plan) -> Plan:
+    return replace(way, tradeoff=TELLING)
 
 
 def _by_leaves(
@@ -118,6 +122,7 @@ def _with_slopes(way: Plan) -> Plan:
 _POWER, _RANKS = KINDS
 CLUSTERS = Beginning(_by_clusters)
 _FREE = ("components", "objective", "solver", "holes")
+QUADRATIC = Beginning(_by_clusters, "quadratic", _POWER, _FREE, adapted=_with_squares)
 LEAVES = Beginning(_by_leaves, "leaves", _RANKS, _FREE, alike=False, adapted=_with_leaves)
 _KNOWN = ("components", "trial")
 KERNELS = Beginning(_by_rows, "kernels", _POWER, _KNOWN, ready=True, adapted=_with_kernels)
@@ -125,4 +130,4 @@ RULES = Beginning(
     _by_slopes, "rules", "rules", _FREE, False, ready=True, finds=True, adapted=_with_slopes
 )
 #: Those that models are named after.
-NAMED = {each.name: each for each in (LEAVES, KERNELS, RULES)}
+NAMED = {each.name: each for each in (QUADRATIC, LEAVES, KERNELS, RULES)}
