@@ -9,7 +9,7 @@ import torch
 from mixtura import MixtureClassifier
 from mixtura.data import lazy
 from mixtura.data.scaling import Scaling
-from mixtura.engines import Engine, base, sequences
+from mixtura.engines import Engine, base, sequences, table
 from mixtura.testing import STRUCTURES, make_density, make_engine, make_mixture
 
 
@@ -123,19 +123,25 @@ def test_samples_of_very_many_rows_take_no_order_of_them(targets, monkeypatch, g
     assert np.array_equal(base._places(engine.labeled), np.flatnonzero(y >= 0))
 
 
-def test_a_share_of_very_many_rows_is_held_out_row_by_row(monkeypatch, generator):
-    """Labeled ones alone, all as likely; what is not held out is trained on."""
+def test_a_share_of_very_many_rows_is_held_out_without_an_order_of_them(monkeypatch, generator):
+    """Of every class its share, rounded down, all rows as likely; the others are trained on."""
     monkeypatch.setattr(base, "_MANY", 100)
-    y = np.random.default_rng(0).permutation(np.repeat([-1, 0, 1], [200, 700, 100]))
+    monkeypatch.setattr(table, "_AT_ONCE", 64)
+    y = np.random.default_rng(0).permutation(np.repeat([-1, 0, 1, 2], [200, 700, 97, 3]))
     X, drawn = np.arange(1_000.0)[:, None], np.zeros(1_000)
-    engine = Engine(X, y, scaling=Scaling.identity(1), device=torch.device("cpu"))
+    units = {"scaling": Scaling.identity(1), "device": torch.device("cpu")}
+    engine = Engine(X, y.astype(np.int8), **units)
     for _ in range(200):
         parts = engine.hold_out(0.3, generator)
         shown, held = (part.all_rows().x.flatten().long().numpy() for part in parts)
         assert np.array_equal(np.sort(np.append(shown, held)), np.arange(1_000))
+        assert np.bincount(y[held] + 1).tolist() == [0, 210, 29]
         drawn[held] += 1
-    assert not drawn[y < 0].any()
-    assert abs(drawn[y >= 0] / 200 - 0.3).max() <= 5 * np.sqrt(0.3 * 0.7 / 200)
+    for label, share in ((0, 0.3), (1, 29 / 97)):
+        assert abs(drawn[y == label] / 200 - share).max() <= 5 * np.sqrt(0.3 * 0.7 / 200)
+    whole, nobody = engine.take(np.flatnonzero((y < 0) | (y == 2))).hold_out(0.3, generator)
+    assert nobody is None
+    assert len(whole) == 203
 
 
 @pytest.mark.parametrize("marks", [8, 64])

@@ -61,6 +61,37 @@ def test_all_rows_go_on_from_where_a_fold_ended(monkeypatch):
     assert model.score(*load_wine(return_X_y=True)) > 0.97
 
 
+def test_settling_is_not_for_other_networks(monkeypatch):
+    """Whether unlabeled rows help is asked of networks with all of their iterations."""
+    seen, solvers = [], networks.NetworkPlan._solvers
+
+    def noted(plan, engine):
+        found = solvers(plan, engine)
+        if not plan.short and not plan.begin:
+            seen.append(found[0].max_iter)
+        return found
+
+    monkeypatch.setattr(chooser, "_SMALL", 0)
+    monkeypatch.setattr(networks.NetworkPlan, "_solvers", noted)
+    X, y = load_wine(return_X_y=True)
+    hidden = np.where(np.arange(len(y)) % 2, y, np.nan)
+    MixtureNetworkClassifier(2, random_state=0).fit(X, hidden)
+    assert seen
+    assert min(seen) >= networks._ITERATIONS[0]
+
+
+@pytest.mark.parametrize("kind", [MixtureNetworkClassifier, MixtureNetworkRegressor])
+def test_more_rows_are_trained_on_in_minibatches(kind, iris, monkeypatch):
+    """By Adam: no fit of more than 6,000 rows had come to an end."""
+    monkeypatch.setattr(networks, "_SMALL", 50)
+    X, y = iris
+    model = kind(2, random_state=0).fit(
+        X[:, :3], y if kind is MixtureNetworkClassifier else X[:, 3]
+    )
+    assert "Adam" in {record["stage"] for record in model.history_}
+    assert model.score(X[:, :3], y if kind is MixtureNetworkClassifier else X[:, 3]) > 0.85
+
+
 def test_log_density_of_classes_is_bayes_rule(fitted, iris):
     """Weighted by the class prior they sum to the density of the row."""
     total = fitted.class_log_density(iris[0]) + np.log(fitted.class_prior_)

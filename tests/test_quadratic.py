@@ -10,6 +10,7 @@ from sklearn.preprocessing import PolynomialFeatures
 
 from mixtura import MixtureClassifier
 from mixtura.data.scaling import Scaling
+from mixtura.densities import Full
 from mixtura.engines import Engine
 from mixtura.estimators.blending import kinds_for
 
@@ -47,6 +48,25 @@ def test_log_odds_are_quadratic_in_its_units(fitted, shells):
     odds = joint[:, 1] - joint[:, 0]
     coef = np.linalg.lstsq(squares, odds, rcond=None)[0]
     np.testing.assert_allclose(squares @ coef, odds, rtol=1e-7, atol=1e-7)
+
+
+def test_how_it_is_trained(fitted, shells):
+    """By powers, with little say for the likelihood; only where nothing is named."""
+    X, y = (each[:500] for each in shells)
+    (way,) = (each for each in fitted.choice_ if each["marginals"] == "quadratic")
+    assert way["tradeoff"] == 0.1
+    assert way["density"] == repr(Full(0.1))
+    member = fitted.model_.blend.members[fitted.marginals_.index("quadratic") - 1]
+    np.testing.assert_allclose(member.scaling.apply(X), by_powers(X, y), atol=1e-9)
+    for named in ({"solver": "lbfgs"}, {"n_components": 2}, {"objective": "conditional"}):
+        other = MixtureClassifier(random_state=0, **named).fit(X, y)
+        assert "quadratic" not in [each["marginals"] for each in other.choice_]
+
+
+def by_powers(X, y):
+    """The units of "power"."""
+    alone = MixtureClassifier(1, density="diag", marginals="power", tradeoff=1.0).fit(X, y)
+    return alone.scaling_.apply(X)
 
 
 def test_where_it_is_tried(shells):

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import numpy as np
 
 #: Values from which on they go into a file.
-_MANY = 2**26
+_MANY = 2**24
 
 
 class Kept:

@@ -15,8 +15,10 @@ from mixtura.densities.base import Statistics
 from mixtura.densities.categorical import Categorical
 from mixtura.densities.patterns import distinct_patterns
 
-#: Rows up to which patterns that several of them share are not looked for; all rows.
-_FEW, _EACH = 200, slice(None)
+#: Rows up to which patterns that several of them share are not looked for.
+_FEW = 200
+#: Where each row has a pattern of its own.
+_EACH = slice(None)
 #: Smallest chance of either, absent or present, that a maximum-likelihood update leaves.
 _FLOOR = 0.01
 
@@ -105,7 +107,10 @@ class HolePattern(Categorical):
     def expectation(self, batch: Batch) -> tuple[Tensor, Callable[[Tensor], Statistics]]:
         patterns, place = _distinct(batch)
         terms = self._log_terms(patterns)
-        return terms.logsumexp(2)[place], partial(self._sums, patterns, place, terms)
+        found = terms.logsumexp(2)
+        if isinstance(place, Tensor):  # unlike indices, that adds up gradients in order
+            found = found.index_select(0, place)
+        return found, partial(self._sums, patterns, place, terms)
 
     def _sums(
         self, patterns: Batch, place: Tensor | slice, terms: Tensor, occupancy: Tensor

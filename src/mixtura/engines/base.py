@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from copy import copy
-from functools import partial
 from typing import Protocol, Self
 
 import numpy as np
@@ -18,6 +17,7 @@ from mixtura.data.meter import counted
 from mixtura.data.sequences import AnyBatch
 from mixtura.engines.table import Table, row_by_row
 from mixtura.engines.views import View
+from mixtura.numerics import spawn
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
@@ -257,8 +257,7 @@ class Engine(Table[AnyBatch]):
 
     def _kinds(self) -> Iterator[np.ndarray]:
         """What rows are, some at a time: 0 without a label, else one more than the class, or 1."""
-        for y in self.y.split(_AT_ONCE):
-            yield ((~y.isnan()).to(torch.int8) if y.is_floating_point() else y + 1).cpu().numpy()
+        yield from map(_kind_of, self.y.split(_AT_ONCE))
 
     def fewer_unlabeled(self, whole: Engine, most: int) -> Self:
         """The first `most` of the unlabeled rows, beside the labeled ones.
@@ -318,11 +317,12 @@ class Engine(Table[AnyBatch]):
     def hold_out(self, share: float, generator: torch.Generator) -> tuple[Self, Self | None]:
         """Rows to train on, and a share of the labeled rows of every class (None if none).
 
-        Copies of a row are on one side, as in `in_parts`, or they would give each other away. Very
-        many rows are drawn one by one.
+        Copies of a row are on one side, as in `in_parts`, or they would give each other away; those
+        of very many rows are not looked for.
         """
         if len(self) > _MANY:
-            return self.split(row_by_row(partial(_draw, share, generator), self.labeled))
+            held = self._drawn(share, generator)
+            return self.split(held) if held.any() else (self, None)
         held, key = torch.zeros(len(self), dtype=torch.bool), self._copies()
         for mine in self._shuffled_by_class(generator):
             count = int(len(mine) * share)
@@ -330,6 +330,29 @@ class Engine(Table[AnyBatch]):
                 mine, count = _together(mine, key, count)
             held[mine[:count]] = True
         return self.split(held) if held.any() else (self, None)
+
+    def _drawn(self, share: float, generator: torch.Generator) -> Tensor:
+        """(n,) bool, a share of the labeled rows of every class, of very many rows: in memory that
+        does not grow with them."""
+        left = np.zeros(1, dtype=np.int64)  # rows of no and of each class that are to come
+        for kind in self._kinds():
+            found = np.bincount(kind, minlength=len(left))
+            left = found + np.pad(left, (0, len(found) - len(left)))
+        wanted = (left * share).astype(np.int64)
+        wanted[0] = 0
+        rng = np.random.default_rng(spawn(generator).initial_seed())
+
+        def drawn(y: Tensor) -> Tensor:
+            held, kinds = np.zeros(len(y), dtype=bool), _kind_of(y)
+            for kind in np.unique(kinds).tolist():
+                mine = np.flatnonzero(kinds == kind)
+                count = rng.hypergeometric(wanted[kind], left[kind] - wanted[kind], len(mine))
+                held[rng.choice(mine, count, replace=False)] = True
+                left[kind] -= len(mine)
+                wanted[kind] -= count
+            return torch.from_numpy(held)
+
+        return row_by_row(drawn, self.y)
 
     def _copies(self) -> np.ndarray | None:
         """(n,) keys that copies of labeled rows share; None where they are to be split, or none is.
@@ -409,9 +432,9 @@ def _places(mask: Tensor) -> np.ndarray | Marked:
     return mask.nonzero().flatten().cpu().numpy()
 
 
-def _draw(share: float, generator: torch.Generator, labeled: Tensor) -> Tensor:
-    """A random share of the labeled ones of some rows (n,)."""
-    return labeled & (torch.rand(len(labeled), generator=generator) < share).to(labeled.device)
+def _kind_of(y: Tensor) -> np.ndarray:
+    """What rows are: 0 without a label, else one more than the class, or 1 if that is a number."""
+    return ((~y.isnan()).to(torch.int8) if y.is_floating_point() else y + 1).cpu().numpy()
 
 
 def _drawn(count: int, some: int, generator: torch.Generator) -> Tensor:

@@ -396,24 +396,27 @@ def _whole(x: Tensor) -> Tensor:
 
 def row_by_row(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
     """(n,) what a function gives for values (n,) of rows; it may be asked about some at a time."""
-    if len(columns[0]) <= _AT_ONCE or columns[0].is_cuda:
+    if len(columns[0]) <= _AT_ONCE:
         return function(*columns)
     parts = zip(*(each.split(_AT_ONCE) for each in columns), strict=True)
-    return _kept(function(*each) for each in parts)
+    return _joined((function(*each) for each in parts), columns[0].device)
 
 
 def _taken(values: Tensor, index: np.ndarray | Marked) -> Tensor:
     """The values at many places, some at a time; what is kept once stays so."""
     if values.stride() == (0,):
         return values[:1].expand(len(index))
-    if len(index) <= _AT_ONCE or values.is_cuda:
+    if len(index) <= _AT_ONCE:
         return values[torch.as_tensor(np.asarray(index), device=values.device)]
     places = (index[at : at + _AT_ONCE] for at in range(0, len(index), _AT_ONCE))
-    return _kept(values[torch.as_tensor(each)] for each in places)
+    parts = (values[torch.as_tensor(each, device=values.device)] for each in places)
+    return _joined(parts, values.device)
 
 
-def _kept(parts: Iterable[Tensor]) -> Tensor:
+def _joined(parts: Iterable[Tensor], device: torch.device) -> Tensor:
     """A value per row, as they come: those of very many rows are no memory of the process."""
+    if device.type != "cpu":
+        return torch.cat([*parts])
     kept = Kept()
     for part in parts:
         kept.add(part.numpy())

@@ -103,7 +103,8 @@ class MixtureClassifier(DensityClassifier):
         the power (of Yeo and Johnson) under which its values look most like Gaussian draws; "ranks"
         the normal scores of smoothed ranks. "+atoms" gives values that many rows share, such as
         zeros, a probability of their own per component. "auto" averages the class
-        probabilities of the first three, of a model of indicators, of one with a component per row
+        probabilities of the first three, of a model of indicators, of one whose class log-odds are
+        quadratic ("quadratic") where few entries are missing, of one with a component per row
         ("kernels") where rows are not many, of one that goes by the rules of boosted trees
         ("rules") where they are not few, and of one that began with the leaves of a tree ("leaves")
         where that helps, where no density is named; all other answers are those of the first,

@@ -239,7 +239,7 @@ def make_step(
         current = build(free)
         y, weight = current.asked(replace(batch, weight=batch.weight * scale))
         loss = objective.total(current.outputs(batch), y, weight)
-        loss = loss if prior is None else loss + prior.penalty(current) / total_weight
+        loss = loss if prior is None else loss + prior.penalty(current).sum() / total_weight
         for leaf in free.values():
             leaf.grad = None
         loss.backward()

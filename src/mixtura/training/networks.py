@@ -90,7 +90,7 @@ class NetworkPlan:
 
     def whole(self) -> NetworkPlan:
         """The same, from the beginning to the end."""
-        return replace(self, short=False, begin={})
+        return replace(self, short=False, begin={}, settles=False)
 
     def shortened(self) -> NetworkPlan:
         """The same, with so few iterations of gradients as tell candidates apart."""
