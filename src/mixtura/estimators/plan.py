@@ -53,8 +53,8 @@ MARGINALS = tuple(kind + atoms for atoms in ("", SUFFIX) for kind in ("raw", "li
 #: Where the trade-off is left to "auto": first choice first. The study behind them is
 #: docs/results/defaults.md.
 _TRADEOFFS = (0.9, 0.5)
-#: That of the conditional likelihood, which models beside the first are trained by, but for rules
-#: and curves.
+#: That of the conditional likelihood, which models beside the first are trained by, but for rules,
+#: curves and squares.
 _CONDITIONAL = 0.5
 #: Iterations that tell which of several candidates is best, those that are left for it, those that
 #: lead from one trained mixture to another one nearby, those of a model beside the first, and those
