@@ -179,8 +179,8 @@ class Engine(Table[AnyBatch]):
 
     def label_counts(self, n_classes: int) -> Tensor:
         """(C,) how many rows have each label, where all have one."""
-        parts = [part.bincount(minlength=n_classes) for part in self.y.split(_AT_ONCE)]
-        return torch.stack(parts).sum(0)
+        parts = (part.bincount(minlength=n_classes) for part in self.y.split(_AT_ONCE))
+        return sum(parts, torch.zeros(n_classes, dtype=torch.long, device=self.device))
 
     def only(self, mask: Tensor) -> Self:
         """The rows of a mask (n,)."""

@@ -45,7 +45,8 @@ class Assignment:
     def total(self, kind: Tensor, weight: Tensor) -> Tensor:
         """(P,) what all rows weigh in each problem; of very many, some at a time are looked at."""
         parts = zip(kind.split(_AT_ONCE), weight.split(_AT_ONCE), strict=True)
-        return torch.stack([self.weight(*part).sum(0) for part in parts]).sum(0)
+        # Small tensors that stay between large ones that go would keep the memory of all of them.
+        return sum((self.weight(*part).sum(0) for part in parts), torch.zeros(()).to(weight))
 
 
 @final
