@@ -24,6 +24,20 @@ def few(monkeypatch):
     monkeypatch.setattr(kept, "_MANY", 100)
 
 
+@pytest.fixture
+def seen(monkeypatch):
+    """Whether values that were kept are mapped, each time that all are asked for."""
+    noted, whole = [], kept.Kept.whole
+
+    def noting(self):
+        found = whole(self)
+        noted.append(is_memory_mapped(found))
+        return found
+
+    monkeypatch.setattr(kept.Kept, "whole", noting)
+    return noted
+
+
 @pytest.mark.parametrize("most", [10, 100, 10**6])
 @pytest.mark.parametrize("dtypes", [["u1"], ["u1", "u2", "u1", "i4"], ["f4", "f8"], ["i1", "u1"]])
 def test_values_come_back_as_numpy_joins_them(dtypes, most, rng, monkeypatch):
@@ -39,16 +53,8 @@ def test_values_come_back_as_numpy_joins_them(dtypes, most, rng, monkeypatch):
     assert len(kept.Kept().whole()) == 0
 
 
-def test_labels_of_very_many_rows_are_mapped(few, files, monkeypatch):
+def test_labels_of_very_many_rows_are_mapped(few, seen, files, monkeypatch):
     """And give the model that those in memory give."""
-    seen, add = [], kept.Kept.whole
-
-    def noted(self):
-        found = add(self)
-        seen.append(is_memory_mapped(found))
-        return found
-
-    monkeypatch.setattr(kept.Kept, "whole", noted)
     settings = {"density": "diag", "objective": "likelihood", "random_state": 0}
     mapped = MixtureClassifier(1, **settings).fit(files / "*.parquet", "label", "weight")
     assert seen == [True] * 3
@@ -59,16 +65,8 @@ def test_labels_of_very_many_rows_are_mapped(few, files, monkeypatch):
     np.testing.assert_array_equal(mapped.class_count_, inside.class_count_)
 
 
-def test_what_follows_from_labels_of_very_many_rows_is_mapped_too(few, rng, monkeypatch):
+def test_what_follows_from_labels_of_very_many_rows_is_mapped_too(few, seen, rng, monkeypatch):
     """Which rows are of a class, or have a label, and the labels and weights of such rows."""
-    seen, whole = [], kept.Kept.whole
-
-    def noted(self):
-        found = whole(self)
-        seen.append(is_memory_mapped(found))
-        return found
-
-    monkeypatch.setattr(kept.Kept, "whole", noted)
     monkeypatch.setattr(table, "_AT_ONCE", 64)
     monkeypatch.setattr(base, "_MANY", 100)
     monkeypatch.setattr(lazy, "_FEW", 0)

@@ -167,8 +167,7 @@ class Engine(Table[AnyBatch]):
     @property
     def labeled(self) -> Tensor:
         """(n,) which rows have a label, or a target."""
-        whole = not self.y.is_floating_point()
-        return row_by_row(lambda y: y >= 0 if whole else ~y.isnan(), self.y)
+        return row_by_row(lambda y: ~y.isnan() if y.is_floating_point() else y >= 0, self.y)
 
     @property
     def classes(self) -> list[int]:
@@ -232,10 +231,7 @@ class Engine(Table[AnyBatch]):
 
     def _sampled_places(self, most: int, generator: torch.Generator) -> np.ndarray:
         """The same of very many rows: places, ascending, in memory that does not grow with them."""
-        counts = np.zeros(1, dtype=np.int64)  # of the unlabeled rows, and of each class
-        for kind in self._kinds():
-            found = np.bincount(kind, minlength=len(counts))
-            counts = found + np.pad(counts, (0, len(found) - len(counts)))
+        counts = self._kind_counts()
         share = most / max(counts[1:].sum(), 1)
         wanted = np.minimum(counts, np.maximum(2, np.ceil(counts * share)).astype(np.int64))
         wanted[0] = min(counts[0], most)
@@ -258,6 +254,14 @@ class Engine(Table[AnyBatch]):
     def _kinds(self) -> Iterator[np.ndarray]:
         """What rows are, some at a time: 0 without a label, else one more than the class, or 1."""
         yield from map(_kind_of, self.y.split(_AT_ONCE))
+
+    def _kind_counts(self) -> np.ndarray:
+        """How many rows have no label, and how many are of each class."""
+        counts = np.zeros(1, dtype=np.int64)
+        for kind in self._kinds():
+            found = np.bincount(kind, minlength=len(counts))
+            counts = found + np.pad(counts, (0, len(found) - len(counts)))
+        return counts
 
     def fewer_unlabeled(self, whole: Engine, most: int) -> Self:
         """The first `most` of the unlabeled rows, beside the labeled ones.
@@ -321,7 +325,7 @@ class Engine(Table[AnyBatch]):
         of very many rows are not looked for.
         """
         if len(self) > _MANY:
-            held = self._drawn(share, generator)
+            held = self._held_out(share, generator)
             return self.split(held) if held.any() else (self, None)
         held, key = torch.zeros(len(self), dtype=torch.bool), self._copies()
         for mine in self._shuffled_by_class(generator):
@@ -331,13 +335,10 @@ class Engine(Table[AnyBatch]):
             held[mine[:count]] = True
         return self.split(held) if held.any() else (self, None)
 
-    def _drawn(self, share: float, generator: torch.Generator) -> Tensor:
+    def _held_out(self, share: float, generator: torch.Generator) -> Tensor:
         """(n,) bool, a share of the labeled rows of every class, of very many rows: in memory that
         does not grow with them."""
-        left = np.zeros(1, dtype=np.int64)  # rows of no and of each class that are to come
-        for kind in self._kinds():
-            found = np.bincount(kind, minlength=len(left))
-            left = found + np.pad(left, (0, len(found) - len(left)))
+        left = self._kind_counts()  # rows that are to come
         wanted = (left * share).astype(np.int64)
         wanted[0] = 0
         rng = np.random.default_rng(spawn(generator).initial_seed())
