@@ -12,7 +12,7 @@ from sklearn.base import clone
 from small import mean_prior
 
 from mixtura import MixtureClassifier, load
-from mixtura.data.curves import KINDS, Curves
+from mixtura.data.curves import KINDS, TAMED, Curves, has_far_values
 from mixtura.data.scaling import Scaling
 from mixtura.densities import Diagonal
 from mixtura.engines import Engine
@@ -85,6 +85,32 @@ def test_values_that_rounding_parts_are_one_knot(kind, rng):
     values = curves.apply(X)
     np.testing.assert_allclose(curves.invert(values), X, rtol=1e-9, atol=1e-12)
     assert np.abs(curves.log_slope(values)).max() < 15.0
+
+
+def test_only_far_values_are_tamed_by_ranks(rng):
+    """A column whose values stay near under its power keeps the power."""
+    X = np.stack([np.exp(rng.normal(size=400)), rng.normal(size=400)], axis=1)
+    X[0, 1] = 1e3
+    weight, levels = np.ones(400), np.zeros(2, dtype=int)
+    power, ranks, tamed = (Curves.learn(k, X, weight, levels).apply(X) for k in (*KINDS, TAMED))
+    np.testing.assert_allclose(tamed, np.stack([power[:, 0], ranks[:, 1]], axis=1), atol=1e-12)
+    assert power[0, 1] > 100
+    assert abs(tamed).max() < 5
+    flipped = Curves.learn(TAMED, -X, weight, levels).apply(-X)
+    assert abs(flipped).max() < 5
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_what_lies_far_out(sign, rng):
+    """By quartiles; neither categories nor columns that mostly hold one value are asked."""
+    X = rng.normal(size=(300, 2))
+    weight, levels = np.ones(300), np.array([0, 0])
+    assert not has_far_values(X, weight, levels)
+    X[3, 1] = sign * 30.0
+    assert has_far_values(X, weight, levels)
+    assert not has_far_values(X, weight, np.array([0, 5]))
+    assert not has_far_values(X, np.where(X[:, 1] == X[3, 1], 0.0, 1.0), levels)
+    assert not has_far_values(np.where(np.arange(300)[:, None] < 290, 0.0, X), weight, levels)
 
 
 def test_ranks_of_values_that_hardly_weigh(rng):

@@ -15,6 +15,7 @@ from mixtura.densities import categorical
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
 from mixtura.models.read_out import EMBEDDINGS
 from mixtura.selection import chooser
+from mixtura.selection.held_out import Answers
 from mixtura.solvers import EM, LinkedEM
 from mixtura.training import networks
 
@@ -50,6 +51,56 @@ def test_iris(fitted, iris):
     np.testing.assert_allclose(fitted.predict_proba(X).sum(1), 1.0)
     assert fitted.cluster(X).max() < width
     assert fitted.get_feature_names_out()[0] == "mixturenetworkclassifier0"
+
+
+@pytest.fixture(scope="module")
+def gross_errors():
+    """Wine, 2 % of whose entries are wrong by hundreds of deviations; and the same rows clean."""
+    X, y = load_wine(return_X_y=True)
+    rng = np.random.default_rng(0)
+    sign = rng.choice([-300.0, 300.0], X.shape)
+    return X, np.where(rng.random(X.shape) < 0.02, X + sign * X.std(0), X), y
+
+
+def test_gross_errors_are_tamed(gross_errors):
+    """Where straight lines would leave the sound values no room; elsewhere these are enough."""
+    clean, X, y = gross_errors
+    model = MixtureNetworkClassifier(random_state=0).fit(X[::2], y[::2])
+    straight = MixtureNetworkClassifier(random_state=0, marginals="linear").fit(X[::2], y[::2])
+    assert model.marginals_ == "tamed"
+    assert straight.marginals_ == "linear"
+    asked = [each["marginals"] for each in model.choice_ if each["question"] == "marginals"]
+    assert asked == ["tamed", "tamed"]
+    assert model.score(X[1::2], y[1::2]) > max(0.9, straight.score(X[1::2], y[1::2]) + 0.1)
+    plain = MixtureNetworkClassifier(random_state=0).fit(clean[::2], y[::2])
+    assert plain.marginals_ == "linear"
+    assert all(each["marginals"] == "linear" for each in plain.choice_)
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_gross_errors_are_tamed_beside_unlabeled_rows(helps, gross_errors, monkeypatch):
+    """All rows come in the units that the labeled ones have chosen, whether they help or not."""
+    _, X, y = gross_errors
+    shown = np.where(np.arange(len(y)) % 3 == 0, -1, y)
+    monkeypatch.setattr(Answers, "surely_beats", lambda *_: helps)
+    model = MixtureNetworkClassifier(4, unlabeled=-1, random_state=0).fit(X, shown)
+    assert (model.unlabeled_weight_ > 0) == helps
+    assert model.marginals_ == "tamed"
+    assert model.scaling_.curves is not None
+    assert model.score(X[::3], y[::3]) > 0.75
+
+
+def test_a_regressor_tames_gross_errors(gross_errors, tmp_path):
+    """Its intervals are in the same units, and come back from a file."""
+    _, X, y = gross_errors
+    model = MixtureNetworkRegressor(random_state=0).fit(X[::2], y[::2].astype(float))
+    straight = clone(model).set_params(marginals="linear").fit(X[::2], y[::2].astype(float))
+    assert model.marginals_ == "tamed"
+    assert model.score(X[1::2], y[1::2]) > straight.score(X[1::2], y[1::2]) + 0.1
+    low, high = model.predict_interval(X[1::2], 0.8).T
+    assert 0.7 < np.mean((low <= y[1::2]) & (y[1::2] <= high)) <= 1.0
+    model.save(tmp_path / "model")
+    np.testing.assert_allclose(load(tmp_path / "model").predict(X), model.predict(X))
 
 
 def test_all_rows_go_on_from_where_a_fold_ended(monkeypatch):

@@ -136,6 +136,7 @@ ESTIMATORS = {
     "one pair": (PairwiseClassifier(classifier(Diagonal())), X, Y > 0),
     "density": (MixtureDensity(3, density="full", missingness="ignore"), X, None),
     "simplex": (network("simplex", "full"), X, LABELS),
+    "curved network": (network("log_density", "full", marginals="tamed"), X, LABELS),
     "student network": (network("posterior", "student"), X, LABELS),
     "no labels": (network("posterior", "diag"), HOLED, None),
     "diagonal network": (network("posterior", "diag"), HOLED, LABELS),

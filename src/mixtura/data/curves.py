@@ -7,13 +7,17 @@ from functools import cached_property
 
 import numpy as np
 
-#: Kinds of curves.
+#: Kinds of curves; and powers, but for columns some of whose values still lie far out under them.
 KINDS = ("power", "ranks")
+TAMED = "tamed"
 #: Points that stand for the values of a column; knots of a curve through ranks, at most and per
 #: root of the number of rows.
 _POINTS, _KNOTS, _KNOTS_PER_ROOT = 100, 50, 2.0
 #: Exponents that are compared, and what one other than 1 has to gain, in nats.
 _EXPONENTS, _CLEAR = np.linspace(-2.0, 3.0, 26), 3.0
+#: Deviations from the center beyond which a value lies far out, under its curve; and beyond which
+#: it is worth a curve, where deviations are those of the inner half of Gaussian draws.
+_FAR, _NOTABLE, _INNER_HALF = 10.0, 10.0, 1.349
 #: Share of a column's values over which the slope beyond its end is measured.
 _END = 0.1
 #: Values, and what they become (of their range), that lie no farther apart are rounded alike; no
@@ -45,7 +49,8 @@ class Curves:
 
         "power": the power of Yeo and Johnson, from the median or an end of the values on, under
         which they are most probable as draws of a Gaussian. "ranks": the normal scores of ranks, by
-        straight lines between some of the values. Mapped values have about mean zero and variance
+        straight lines between some of the values. "tamed": the power, or the ranks where a value
+        lies more than ten deviations out under it. Mapped values have about mean zero and variance
         one, by their quantiles, which outliers do not move.
         """
         curves = [
@@ -137,10 +142,31 @@ def _curve(kind: str, values: np.ndarray, weight: np.ndarray) -> _Curve:
     points = _quantiles(values, weight, (np.arange(count) + 0.5) / max(count, 1))
     if (np.diff(points) > _SAME_AT).sum() < 2:
         return _LINE
-    curve = _power(points, len(values)) if kind == "power" else _ranks(values, weight)
-    at, to = curve
+    at, to = _ranks(values, weight) if kind == "ranks" else _power(points, len(values))
     mapped = np.interp(points, at, to)
-    return at, (to - mapped.mean()) / mapped.std()
+    to = (to - mapped.mean()) / mapped.std()
+    if kind == TAMED and max(-_ends(values, at, to)[0], _ends(values, at, to)[1]) > _FAR:
+        return _curve("ranks", values, weight)
+    return at, to
+
+
+def _ends(values: np.ndarray, at: np.ndarray, to: np.ndarray) -> np.ndarray:
+    """(2,) what the least and the largest value become; curves end as straight lines."""
+    ends, slope = values[[0, -1]], (np.diff(to) / np.diff(at))[[0, -1]]
+    return to[[0, -1]] + slope * (ends - at[[0, -1]])
+
+
+def has_far_values(X: np.ndarray, weight: np.ndarray, levels: np.ndarray) -> bool:
+    """Whether a number of X (n, D) lies far from the others of its column, by their quartiles."""
+    for column, level in zip(X.T, levels, strict=True):
+        values, total = told_values(column, weight)
+        if level or len(values) < 3:
+            continue
+        low, center, high = _quantiles(*_shares(values, total), np.array([0.25, 0.5, 0.75]))
+        farthest = max(center - values[0], values[-1] - center)
+        if high > low and farthest > _NOTABLE * (high - low) / _INNER_HALF:
+            return True
+    return False
 
 
 def _power(points: np.ndarray, n_values: int) -> _Curve:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from mixtura.data.atoms import SUFFIX, n_patterns, shared_values
-from mixtura.data.curves import KINDS, Curves
+from mixtura.data.curves import KINDS, TAMED, Curves, has_far_values
 from mixtura.data.indicators import MOST_INDICATORS, Indicators, quantile_knots
 from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine
@@ -68,9 +68,19 @@ def curved(engine: Engine, kind: str) -> Scaling:
     shared = shared_values(values, weight, levels) if atoms else {}
     for column, each in shared.items():
         values[np.isin(values[:, column], each), column] = np.nan
-    if kind in KINDS:
+    if kind in (*KINDS, TAMED):
         scaling = replace(scaling, curves=Curves.learn(kind, values, weight, levels))
     return scaling.with_atoms(shared)
+
+
+def in_units(engine: Engine, marginals: str) -> Engine:
+    """Rows in affine units, as they are or along curves of a kind."""
+    return engine if marginals == "linear" else engine.under(curved(engine, marginals))
+
+
+def has_far_numbers(engine: Engine) -> bool:
+    """Whether a number lies so far from the others of its column that a curve is worth a trial."""
+    return has_far_values(*_values(engine), engine.scaling.levels)
 
 
 def _indicated(engine: Engine, kind: str) -> Scaling:

@@ -10,7 +10,7 @@ import torch
 from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.engines import Engine, engine_of
-from mixtura.estimators.blending import curved
+from mixtura.estimators.blending import in_units
 from mixtura.estimators.classifying import EVEN, prefer_unlabeled
 from mixtura.estimators.plan import (
     Decision,
@@ -109,8 +109,8 @@ def _engine(
     scaling = estimator.scaling_ if estimator._resumes else scaling
     known = scaling or estimator._scaled(rows.X, rows.weight, schema)
     engine = engine_of(rows.X, rows.y, rows.weight, known, estimator.device)
-    if scaling is None and estimator.marginals not in ("auto", "linear", "raw"):
-        engine = engine.under(curved(engine, estimator.marginals))
+    if scaling is None and estimator.marginals not in ("auto", "raw"):
+        return in_units(engine, estimator.marginals)
     return engine
 
 

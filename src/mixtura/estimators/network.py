@@ -12,12 +12,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from mixtura.data.batch import UNLABELED, Batch
+from mixtura.data.curves import KINDS, TAMED
 from mixtura.data.given import ArrayLike
+from mixtura.data.scaling import Scaling
 from mixtura.data.schema import Schema
 from mixtura.densities import DENSITIES, Structure
 from mixtura.engines import Engine
 from mixtura.estimators.answering import DensityEstimator
 from mixtura.estimators.base import CONSTRAINTS
+from mixtura.estimators.blending import has_far_numbers
 from mixtura.exceptions import DegenerateDataWarning, UnsupportedError, warn
 from mixtura.models.fitted import Fitted
 from mixtura.models.mixture import Mixture
@@ -35,11 +38,14 @@ from mixtura.solvers.linked import LinkedResult
 from mixtura.training.groups import Recipe
 from mixtura.training.networks import NetworkPlan
 
+_Chooser = Chooser[NetworkPlan, LinkedResult]
+
 #: Embeddings that "auto" compares.
 _COMPARED = ("posterior", "log_density")
 #: What the parameters of both may be.
 NETWORK_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
     "embedding": [StrOptions({"auto", *EMBEDDINGS})],
+    "marginals": [StrOptions({"auto", "linear", TAMED, *KINDS})],
     "tradeoff": [SHARE],
     "solver": [StrOptions({"linked_em"}), LinkedEM],
 }
@@ -56,6 +62,7 @@ class NetworkEstimator(DensityEstimator):
     init: str | EM = "em"
     prior_rows: float = 3.0
     missingness: str = "auto"
+    marginals: str = "auto"
     standardize: bool = True
 
     n_iter_: int = field(init=False)
@@ -103,6 +110,7 @@ class NetworkEstimator(DensityEstimator):
         counts: np.ndarray | None,
         term: Objective | None,
         unlabeled_weight: float,
+        marginals: str,
     ) -> list[NetworkPlan]:
         """One for every embedding that is left open, the first choice first."""
         structure = resolve(self.density, DENSITIES).candidates(engine.n_numbers)[0]
@@ -125,30 +133,41 @@ class NetworkEstimator(DensityEstimator):
                 tradeoff=self.tradeoff,
                 unlabeled_weight=unlabeled_weight,
                 together=n_classes > 1,
+                marginals=marginals,
             )
             for embedding in (_COMPARED if self.embedding == "auto" else [self.embedding])
         ]
 
+    def _asks_units(self, engine: Engine) -> bool:
+        """Whether curves for the columns are worth a comparison with straight lines."""
+        return self.marginals == "auto" and self.standardize and has_far_numbers(engine)
+
     @staticmethod
     def _best(
-        chooser: Chooser[NetworkPlan, LinkedResult],
+        chooser: _Chooser,
         plans: list[NetworkPlan],
+        curves: Scaling | None,
         asks: bool,
         clearly_beats: Callable[..., bool],
-    ) -> tuple[Contender[NetworkPlan, LinkedResult], LinkedResult | None]:
+    ) -> tuple[Contender[NetworkPlan, LinkedResult], LinkedResult | None, _Chooser]:
         """The best embedding by short trials, trained further; and whether holes mean something.
 
-        Beside it its short trial on all rows, where there was any.
+        The same along curves, if these are in question. Beside it its short trial on all rows,
+        where there was any, and what compared it with others in its units.
         """
         several = len(plans) > 1
         ways = [each.shortened() for each in plans] if several else plans
         best = chooser.race(ways, "embedding", whole=several)
+        if curves is not None:
+            ways, along = [replace(each, marginals=TAMED) for each in ways], chooser.under(curves)
+            best = along.challenge(best, ways, question="marginals")
+            chooser = along if best.way.marginals == TAMED else chooser
         others = [best.way.informative()] if asks else []
         best = chooser.challenge(best, others, clearly_beats, "missingness")
         whole = best.whole
         if several and best.models:
             chooser.deepen(best, best.way.resumed(dict(enumerate(best.models))))
-        return best, whole
+        return best, whole, chooser
 
     def _train(
         self,

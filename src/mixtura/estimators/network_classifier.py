@@ -18,12 +18,14 @@ from torch import Tensor
 
 from mixtura.answers.condition import Given
 from mixtura.data.batch import UNLABELED, Batch
+from mixtura.data.curves import TAMED
 from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.data.labels import CodedLabels, labeled_mask, read_labels
 from mixtura.data.lazy import Opened
 from mixtura.data.schema import Schema
 from mixtura.densities import Structure
 from mixtura.engines import Engine, engine_of
+from mixtura.estimators.blending import curved, in_units
 from mixtura.estimators.classifying import EVEN, DensityClassifier, prefer_unlabeled
 from mixtura.estimators.network import NETWORK_CONSTRAINTS, NetworkEstimator, draw_rows
 from mixtura.estimators.reading import check_count, check_weight, opened
@@ -99,6 +101,10 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         What the mixtures start from, `EM(max_iter=50, tol=0.01, n_init=1)`.
     calibrate : bool
         Make probabilities honest by what networks say of held-out rows, whole and with holes.
+    marginals : "auto", "linear", "power", "ranks" or "tamed"
+        How columns of numbers are mapped, as in `MixtureClassifier`; "tamed" is "power", or "ranks"
+        for columns some of whose values lie far out even so. Where numbers lie far from the others
+        of their column, "auto" compares it with "linear" on held-out rows.
     standardize : bool
         Work in units in which every feature has variance one.
     prior_rows, class_weight, categorical_features, unexpected, missingness,
@@ -113,7 +119,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     coef_, intercept_ : read-out; a weight per component, a bias per class
     model_ : the fitted model; `network_`, `mixture_`, `scaling_`, `schema_` for short
     weights_, means_, covariances_, n_components_ : of the mixtures, class by class
-    embedding_, specialize_, missingness_ : what "auto" chose
+    embedding_, specialize_, missingness_, marginals_ : what "auto" chose
     unlabeled_weight_ : likewise; None if all rows had labels, or none
     temperature_, doubt_, fade_ : calibration, as in `MixtureClassifier`
     choice_ : what was compared on held-out rows, as in `MixtureClassifier`
@@ -179,6 +185,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
                 reach=self._reach(rows.X, schema, engine.scaling),
             )
             self.specialize_, self.choice_ = plan.specialize, table
+            self.marginals_ = plan.marginals
             self.unlabeled_weight_ = plan.unlabeled_weight if rows.has_unlabeled else None
             return self
 
@@ -206,13 +213,15 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         All else is chosen as it would be without them.
         """
         used, asks = rows.chosen_on(self.unlabeled_weight)
-        plans, engine = self._ready(used, schema)
+        units = "linear" if self.marginals == "auto" else self.marginals
+        plans, engine = self._ready(used, schema, units)
         if used is not rows:
             plans = [replace(plan, unlabeled_weight=0.0) for plan in plans]
         without = self._choose(plans, engine, generator, progress)
         if not asks:
             return without
-        engine, plain = self._ready(rows, schema)[1], without.plan.whole()
+        plain = without.plan.whole()
+        engine = self._ready(rows, schema, plain.marginals)[1]
         ways = plain, replace(plain, unlabeled_weight=EVEN)
         best, chooser = prefer_unlabeled(ways, rows, engine, generator, progress, _answers)
         table = [*without.table, *chooser.table()]
@@ -220,7 +229,9 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             return without._replace(table=table)
         return _Decision(best.way, engine, best.held_out(), table)
 
-    def _ready(self, rows: Rows, schema: Schema) -> tuple[list[NetworkPlan], Engine]:
+    def _ready(
+        self, rows: Rows, schema: Schema, marginals: str
+    ) -> tuple[list[NetworkPlan], Engine]:
         """Plans for rows, and the rows in the model's units."""
         term, counts = of_whole_rows(self.objective, _OBJECTIVES), None
         if not isinstance(self.n_components, str):
@@ -228,6 +239,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             counts = read_counts(self.n_components, known)
         scaling = self._scaled(rows.X, rows.weight, schema)
         engine = engine_of(rows.X, rows.y, rows.weight, scaling, self.device)
+        engine = in_units(engine, marginals)
         given = self.unlabeled_weight
         if given == 0.0 and not len(rows.classes):
             raise InvalidInputError(
@@ -236,7 +248,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
             )
         weight = EVEN if isinstance(given, str) else given
         n_classes = len(rows.classes)
-        return self._plans(engine, n_classes, counts, term, weight), engine
+        return self._plans(engine, n_classes, counts, term, weight, marginals), engine
 
     def _choose(
         self,
@@ -245,23 +257,27 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         generator: torch.Generator,
         progress: Progress,
     ) -> _Decision:
-        """The embedding that does best on held-out rows, and whether holes mean something."""
+        """The embedding and units that do best on held-out rows; whether holes mean something."""
         asks = self.missingness == "auto" and engine.has_holes
-        compares = plans[0].n_classes > 1 and (len(plans) > 1 or self.calibrate or asks)
+        curves = curved(engine, TAMED) if self._asks_units(engine) else None
+        several = len(plans) > 1 or curves is not None
+        compares = plans[0].n_classes > 1 and (several or self.calibrate or asks)
         some = to_compare(engine, spawn(generator)) if compares else None
-        n_ways = len(plans) + asks
+        n_ways = len(plans) * (1 if curves is None else 2) + asks
         chooser = Chooser[NetworkPlan, LinkedResult](
             some, _answers, spawn(generator), progress, n_ways=n_ways
         )
-        best, trial = self._best(chooser, plans, asks, Answers.clearly_beats)
-        plan = best.way.whole()
+        best, trial, _ = self._best(chooser, plans, curves, asks, Answers.clearly_beats)
+        plan, rows = best.way.whole(), engine
+        if plan.marginals != plans[0].marginals:
+            rows = engine.under(best.scaling)
         saw_all = some is not None and math.isclose(some.total_weight, engine.total_weight)
         if saw_all and not progress.limited:
             if trial is not None:
                 plan = plan.resumed({NOTHING: trial})
             elif best.models:
                 plan = plan.settling(best.models[0])
-        return _Decision(plan, engine, best.held_out(), chooser.table())
+        return _Decision(plan, rows, best.held_out(), chooser.table())
 
     def sample(
         self,

@@ -17,8 +17,10 @@ from mixtura.answers.intervals import network_means
 from mixtura.answers.next_feature import Cost, next_for_network, unit_costs
 from mixtura.conformal import HeldBack, interval_around
 from mixtura.data.batch import Batch
+from mixtura.data.curves import TAMED
 from mixtura.data.given import ArrayLike, Numbers, RandomState
 from mixtura.engines import Engine, engine_of
+from mixtura.estimators.blending import curved, in_units
 from mixtura.estimators.network import NETWORK_CONSTRAINTS, NetworkEstimator, draw_rows
 from mixtura.estimators.reading import check_count, check_weight, opened
 from mixtura.estimators.rows import check_held_back, read_targets, target_score
@@ -50,7 +52,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         the squared error, in units of the target's variance.
     density : "diag", "auto", "full", "spherical", "low_rank", "student", or a `Structure`
     embedding, solver, init, prior_rows, max_time, standardize, categorical_features, unexpected,
-    missingness, device
+    missingness, marginals, device
         As in `MixtureNetworkClassifier`.
     random_state, verbose : as in scikit-learn.
 
@@ -60,7 +62,7 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
     target_location_, target_scale_ : mean and deviation of the target
     model_ : the fitted model; `network_`, `mixture_`, `scaling_`, `schema_` for short
     weights_, means_, covariances_, n_components_ : of the mixture
-    embedding_, missingness_ : what "auto" chose
+    embedding_, missingness_, marginals_ : what "auto" chose
     choice_ : what was compared on held-out rows, as in `MixtureClassifier`
     history_
     n_iter_, converged_ : of linked EM, or of EM where that is enough; those of gradients are fixed
@@ -109,9 +111,11 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
             scaling, generator = self._scaled(rows, weight, schema), self._generator()
             engine = engine_of(rows, y, weight, scaling, self.device)
             counts = None if self.n_components == "auto" else np.array([self.n_components])
-            plans = self._plans(engine, 0, counts, None, 0.5)
+            units = "linear" if self.marginals == "auto" else self.marginals
+            engine = in_units(engine, units)
+            plans = self._plans(engine, 0, counts, None, 0.5, units)
             with self._progress() as progress:
-                plan, held_back = self._choose(plans, engine, spawn(generator), progress)
+                plan, engine, held_back = self._choose(plans, engine, spawn(generator), progress)
                 result = self._train(plan, engine, generator, progress)
             if held_back is not None:
                 center, scale = target
@@ -146,17 +150,26 @@ class MixtureNetworkRegressor(RegressorMixin, NetworkEstimator):
         engine: Engine,
         generator: torch.Generator,
         progress: Progress,
-    ) -> tuple[NetworkPlan, HeldBack | None]:
-        """The plan with the smallest squared error on held-out rows, and these, if any."""
+    ) -> tuple[NetworkPlan, Engine, HeldBack | None]:
+        """The plan with the smallest squared error on held-out rows, the rows in its units, and
+        those that were held out, if any."""
         asks = self.missingness == "auto" and engine.has_holes
-        compares = len(plans) > 1 or asks
+        curves = curved(engine, TAMED) if self._asks_units(engine) else None
+        compares = len(plans) > 1 or asks or curves is not None
         some = engine.merged().sample(MOST_COMPARED, spawn(generator)) if compares else None
         chooser = Chooser[NetworkPlan, LinkedResult](
-            some, _squares, spawn(generator), progress, n_ways=len(plans) + asks
+            some,
+            _squares,
+            spawn(generator),
+            progress,
+            n_ways=len(plans) * (1 if curves is None else 2) + asks,
         )
-        best, _ = self._best(chooser, plans, asks, Losses.clearly_beats)
-        self.choice_ = chooser.table()
-        return best.way.whole(), chooser.held_back([[each.network] for each in best.models])
+        best, _, chooser = self._best(chooser, plans, curves, asks, Losses.clearly_beats)
+        self.choice_, self.marginals_ = chooser.table(), best.way.marginals
+        if best.way.marginals != plans[0].marginals:
+            engine = engine.under(best.scaling)
+        held_back = chooser.held_back([[each.network] for each in best.models])
+        return best.way.whole(), engine, held_back
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The expected target of each row."""

@@ -55,6 +55,7 @@ class NetworkPlan:
     short : whether trials have just a glimpse of the iterations of gradients.
     begin : what it begins with, the results of short trials by the fold that they held out.
     settles : whether that has had all iterations, and few are left.
+    marginals : how the numbers are mapped in whose units it is trained.
     """
 
     n_classes: int
@@ -69,6 +70,7 @@ class NetworkPlan:
     short: bool = False
     begin: Mapping[int, LinkedResult] = field(default_factory=dict)
     settles: bool = False
+    marginals: str = "linear"
 
     @property
     def specialize(self) -> float:
@@ -82,6 +84,7 @@ class NetworkPlan:
             "embedding": self.embedding,
             "missingness": self.recipe.missingness,
             "unlabeled_weight": self.unlabeled_weight,
+            "marginals": self.marginals,
         }
 
     def informative(self) -> NetworkPlan:
