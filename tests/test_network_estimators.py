@@ -103,6 +103,19 @@ def test_a_regressor_tames_gross_errors(gross_errors, tmp_path):
     np.testing.assert_allclose(load(tmp_path / "model").predict(X), model.predict(X))
 
 
+@pytest.mark.parametrize("why", ["rows that no fold has seen", "a clock"])
+def test_all_rows_begin_anew(why, monkeypatch):
+    """Where folds are tried one by one, but did not see all rows, or may have been cut short."""
+    monkeypatch.setattr(chooser, "_SMALL", 0)
+    if why == "rows that no fold has seen":
+        monkeypatch.setattr(chooser, "MOST_COMPARED", 100)
+    max_time = 1e3 if why == "a clock" else None
+    model = MixtureNetworkClassifier(max_time=max_time, random_state=0)
+    model.fit(*load_wine(return_X_y=True))
+    by_gradients = [each for each in model.history_ if each["stage"] == "L-BFGS"]
+    assert len(by_gradients) > networks._LAST
+
+
 def test_all_rows_go_on_from_where_a_fold_ended(monkeypatch):
     """Where folds are tried one by one: no EM again, and a few iterations."""
     monkeypatch.setattr(chooser, "_SMALL", 0)
