@@ -1,17 +1,19 @@
-"""Small work runs on one thread, and leaves the number of threads alone."""
+"""Small work runs on one thread, parts of large work on several; others keep their number."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from threading import Barrier, Event, Thread, current_thread
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from threadpoolctl import ThreadpoolController
 
 from mixtura import MixtureClassifier
-from mixtura.numerics import one_thread
+from mixtura.numerics import by_parts, each_apart, one_thread
+from mixtura.solvers import EBW, EM, LBFGS
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +41,61 @@ def test_large_work_keeps_its_threads():
     with pytest.raises(ValueError, match="on the way"), one_thread(1):
         raise ValueError("on the way")
     assert threads() == 2
+
+
+def test_parts_of_large_sums_are_worked_on_side_by_side():
+    """In their order, each operation on one thread, and with what the caller knows."""
+    met, together = [], Barrier(2)
+
+    def work(item):
+        met.append((threads(), torch.is_grad_enabled()))
+        together.wait(60)
+        return item**2
+
+    with by_parts(10_000_000), torch.no_grad():
+        assert threads() == 1
+        assert list(each_apart(work, range(6))) == [0, 1, 4, 9, 16, 25]
+        with one_thread(10_000_000):
+            assert threads() == 2
+        assert threads() == 1
+    assert met == [(1, False)] * 6
+    assert threads() == 2
+
+
+def test_parts_of_small_sums_are_worked_on_one_by_one():
+    met = []
+    with by_parts(1_000):
+        assert list(each_apart(lambda item: met.append(current_thread()), range(3))) == [None] * 3
+    assert set(met) == {current_thread()}
+
+
+def test_an_error_in_a_part_ends_all_of_it():
+    given = iter(range(1000))
+
+    def fail(item):
+        if item == 3:
+            raise ValueError("on the way")
+        return item
+
+    with by_parts(10_000_000), pytest.raises(ValueError, match="on the way"):
+        list(each_apart(fail, given))
+    assert next(given) < 10
+    assert threads() == 2
+
+
+@pytest.mark.parametrize("solver", [EM(3), EBW(3), LBFGS(3)])
+def test_two_threads_give_what_one_gives_to_the_bit(solver, rng):
+    X, y = rng.normal(size=(40_000, 16)), rng.integers(2, size=40_000)
+    X[y == 1] += 0.3
+    likely = isinstance(solver, EM)
+    model = MixtureClassifier(
+        2, density="diag", tradeoff=1.0 if likely else 0.5, solver=solver, calibrate=False
+    )
+    found = []
+    for count in (1, 2):
+        with ThreadpoolController().limit(limits=count, user_api="openmp"):
+            found.append(clone(model).set_params(random_state=0).fit(X, y).means_)
+    np.testing.assert_array_equal(*found)
 
 
 def test_other_threads_keep_theirs():

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from contextvars import ContextVar, copy_context
+from functools import lru_cache, partial
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn.functional import softplus
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 def softplus_inverse(value: Tensor) -> Tensor:
@@ -297,6 +303,11 @@ def tri_pack_index(size: int, device: torch.device) -> tuple[Tensor, Tensor, Ten
 
 #: Numbers that one thread works on: two gain little then, and lose much where a core is busy.
 _FEW = 500_000
+#: Threads that work on parts of a sum, at most: each holds a part in memory.
+_MOST_APART = 4
+#: How many threads the caller of a fit has, and how many may work on parts of a sum.
+_GIVEN: ContextVar[int | None] = ContextVar("_GIVEN", default=None)
+_APART: ContextVar[int] = ContextVar("_APART", default=1)
 
 
 @lru_cache
@@ -313,14 +324,69 @@ _LIMITS_BLAS = Lock()
 def one_thread(size: float) -> Iterator[None]:
     """Work on so many numbers on one thread, if they are few: sharing it out would cost more.
 
+    On more of them, all threads that the caller of a fit has.
+    """
+    given = _GIVEN.get()
+    if size <= _FEW:
+        with _limited():
+            yield
+    elif given is None:
+        yield
+    else:
+        with _thread_pools(user_api="openmp").limit(limits=given):
+            yield
+
+
+@contextmanager
+def by_parts(size: float) -> Iterator[None]:
+    """Each operation on one thread, on whatever sizes; parts of large sums side by side.
+
+    Threads that share an operation wait for each other after each of thousands, and where a core
+    has other work, for that: fits took up to nineteen times as long.
+    """
+    given = _GIVEN.get() or torch.get_num_threads()
+    tokens = _GIVEN.set(given), _APART.set(min(given, _MOST_APART) if size > _FEW else 1)
+    try:
+        with _limited():
+            yield
+    finally:
+        _GIVEN.reset(tokens[0])
+        _APART.reset(tokens[1])
+
+
+def each_apart(function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[Found]:
+    """What a function gives for each item, in their order; several threads work where `by_parts`
+    has some. The items come from this one, a few ahead."""
+    count = _APART.get()
+    if count == 1:
+        yield from map(function, items)
+        return
+    records = torch.is_grad_enabled()
+
+    def work(item: Item) -> Found:
+        with torch.set_grad_enabled(records):
+            return function(item)
+
+    limit = partial(_thread_pools(user_api="openmp").limit, limits=1)
+    with ThreadPoolExecutor(count, initializer=limit) as pool:
+        waiting = deque[Future[Found]]()
+        for item in items:
+            waiting.append(pool.submit(copy_context().run, work, item))
+            if len(waiting) > count:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """One thread works on each operation.
+
     OpenMP counts threads for each thread that calls it, so that all else in the process keeps its
     own number. OpenBLAS, which NumPy and SciPy bring, does not: until small work is done, other
     threads of the process have one thread there, too. Who comes first sets that limit and takes it
     back; others meanwhile leave it alone, since only that thread can.
     """
-    if size > _FEW:
-        yield
-        return
     with _thread_pools(user_api="openmp").limit(limits=1):
         if not _LIMITS_BLAS.acquire(blocking=False):
             yield

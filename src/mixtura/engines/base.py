@@ -17,7 +17,7 @@ from mixtura.data.meter import counted
 from mixtura.data.sequences import AnyBatch
 from mixtura.engines.table import Table, row_by_row
 from mixtura.engines.views import View
-from mixtura.numerics import spawn
+from mixtura.numerics import each_apart, spawn
 
 #: Numbers a chunk may hold: few enough to bound memory, enough to keep the device busy.
 _CHUNK_NUMBERS = {"cpu": 20_000_000, "cuda": 250_000_000}
@@ -145,14 +145,28 @@ class Engine(Table[AnyBatch]):
             room = min(room, self.most_numbers)
         return max(1, min(self.most_rows[kind], room // cost))
 
-    def sum(self, function: Callable[[AnyBatch], Sums], model: HasRowCost) -> Sums:
-        """The sum of what `function` gives for each chunk."""
-        return self.recorded(lambda: self._summed(function, model))
+    def sum(
+        self,
+        function: Callable[[AnyBatch], Sums],
+        model: HasRowCost,
+        *,
+        side_by_side: bool = False,
+    ) -> Sums:
+        """The sum of what `function` gives for each chunk.
 
-    def _summed(self, function: Callable[[AnyBatch], Sums], model: HasRowCost) -> Sums:
+        Threads may work on several chunks `side_by_side` where it keeps nothing from one to others.
+        """
+        return self.recorded(lambda: self._summed(function, model, side_by_side))
+
+    def _summed(
+        self, function: Callable[[AnyBatch], Sums], model: HasRowCost, side_by_side: bool
+    ) -> Sums:
         total: Sums = {}
-        for batch in counted(self.chunks(self.chunk_rows(model)), self.n_here):
-            for name, value in function(batch).items():
+        n_rows = self.chunk_rows(model)
+        batches = counted(self.chunks(n_rows), self.n_here)
+        apart = side_by_side and self.device.type == "cpu" and self.n_here > n_rows
+        for found in (each_apart if apart else map)(function, batches):
+            for name, value in found.items():
                 total[name] = value if name not in total else total[name].add_(value)
         return self.reduced(total, function)
 

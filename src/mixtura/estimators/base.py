@@ -29,7 +29,7 @@ from mixtura.engines import Engine
 from mixtura.estimators.reading import check_count
 from mixtura.exceptions import InvalidInputError, warning_once
 from mixtura.models.fitted import Fitted, Observations
-from mixtura.numerics import one_thread
+from mixtura.numerics import by_parts
 from mixtura.parts import AMOUNT, COUNT, POSITIVE, SHARE, storable
 from mixtura.persistence import content_of, save_estimator
 from mixtura.progress import Callback, Progress, Record
@@ -215,11 +215,11 @@ class Estimator(BaseEstimator):
     def _all_or_nothing(self, X: ArrayLike) -> Iterator[None]:
         """A fit that fails leaves the estimator as it was; one that succeeds warns once.
 
-        One thread works on small X, and on lists of sequences.
+        One thread works on small X and on lists of sequences; several on parts of large X.
         """
         before = dict(self.__dict__)
         try:
-            with warning_once(), one_thread(_size(X)):
+            with warning_once(), by_parts(_size(X)):
                 yield
         except BaseException:
             self.__dict__.clear()

@@ -135,7 +135,7 @@ class EBW(Solver):
     def sums(self, mixture: Mixture, objective: Objective, engine: Engine) -> Statistics:
         """What a pass over all rows says of a mixture: statistics, positive masses, and loss."""
         accumulate = partial(_accumulate, mixture, objective, netted=self.per_component)
-        return engine.sum(accumulate, mixture.density)
+        return engine.sum(accumulate, mixture.density, side_by_side=True)
 
     def update(
         self,

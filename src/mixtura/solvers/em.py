@@ -178,7 +178,7 @@ def expected_sums(
     fused = _fused(model, objective, engine)
     if fused is not None:
         return engine.sum(fused, fused)
-    return engine.sum(partial(expected, model, objective), model.density)
+    return engine.sum(partial(expected, model, objective), model.density, side_by_side=True)
 
 
 def _fused(model: Mixture | MixtureStack, objective: Objective, engine: Engine) -> Fused | None:

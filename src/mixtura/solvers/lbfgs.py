@@ -149,7 +149,8 @@ def explicit_sums(
     current = model.from_free(free)
     if near is not None:
         near.begin()
-    sums = engine.sum(partial(expected, current, objective, near=near), near or model)
+    found = partial(expected, current, objective, near=near)
+    sums = engine.sum(found, near or model, side_by_side=near is None)
     loss, mass, density = sums.pop("loss"), sums["mass"], current.density
     if prior is not None:
         loss = loss + prior.penalty(current)
