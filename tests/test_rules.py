@@ -142,6 +142,40 @@ def test_between_values_of_rows_conditions_fade():
     assert sorted(between[1].tolist()) == [0.25, 0.75]
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("far", [1.0, 1e-9, 1e12])
+def test_many_rows_are_looked_up_and_get_what_few_rows_get(far, dtype):
+    """Also with holes, between the values of training, at these, and in units of any size."""
+    X, y = table(1500)
+    X[:, [0, 1]] = X[:, [0, 1]].round(1) * far + far
+    X[:, 4] = X[:, 4] * far
+    found = found_in(X, y)
+    others, _ = table(600, seed=1)
+    others[:, [0, 1, 4]] = others[:, [0, 1, 4]] * far + far
+    others[:60, 0], others[60:90] = far * 1e9, np.finfo(dtype).max / 2.0
+    for rows in (X, others, np.concatenate([X, others])):
+        rows = rows.astype(dtype)
+        for share in (0.0, 0.3, 1.0):
+            rows[np.random.default_rng(2).random(rows.shape) < share] = np.nan
+            one_by_one = np.concatenate([found.apply(part) for part in np.array_split(rows, 20)])
+            assert len(rows) > 20 * 9
+            together = found.apply(rows)
+            assert together.dtype == one_by_one.dtype
+            np.testing.assert_allclose(together, one_by_one, rtol=0.0, atol=1e-9)
+
+
+def test_rows_that_rules_are_learned_from_take_bits_alone():
+    """Thresholds lie between them; also where differences and their inverses are rounded."""
+    X, y = table(2000)
+    found = found_in(X, y)
+    holds, lacks, fading = found._conditions.of(X)
+    assert not fading.any()
+    assert not lacks.any()
+    products = found.factors.apply(X)[:, found.products].prod(1)
+    np.testing.assert_array_equal(holds, products)
+    assert set(np.unique(products)) == {0.0, 1.0}
+
+
 def test_no_rules_without_classes_or_conditions():
     X, y = table(300)
     for labels in (np.zeros(300, dtype=int), np.full(300, -1)):
@@ -284,6 +318,22 @@ def test_rows_that_weigh_rules_are_not_shown_to_trees(monkeypatch):
     assert 0 < max(held) <= 100
     P = model.predict_proba(table(2000, 6)[0])
     assert np.abs(P - 0.5).max() < 0.12
+
+
+@pytest.mark.parametrize(("share", "wanted"), [(0.1, [600, 1200]), (1.0, [600])])
+def test_rules_learn_from_more_rows_if_those_of_a_part_have_a_say(share, wanted, monkeypatch):
+    """Three columns tell together what other models do not know."""
+    asked, own = [], blending.ruled
+    monkeypatch.setattr(blending, "_FIRST_ROWS", 600)
+    monkeypatch.setattr(blending, "_RULE_ROWS", 1200)
+    monkeypatch.setattr(blending, "_SOME", share)
+    monkeypatch.setattr(
+        blending, "ruled", lambda *given: asked.append(len(given[1])) or own(*given)
+    )
+    X, y = table(2100)
+    model = fitted_to_many(X, y, categorical_features=[2, 3])
+    assert [round(each, -1) for each in asked] == wanted
+    assert "rules" in model.marginals_
 
 
 def test_rules_are_lost_with_any_of_their_columns(fitted):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from mixtura.data.conditions import Conditions, Slopes
 from mixtura.data.given import ArrayLike
 from mixtura.data.lazy import SCAN_ROWS, Found, LazyRows, Marked, chunks_of, shared
 
@@ -25,6 +26,8 @@ MOST_INDICATORS = 20
 #: The unit of indicators, whatever their variance: a category of few rows has no more leverage than
 #: one of many.
 UNIT = 0.5
+#: Rows from which a table of products is made and asked.
+_SEVERAL_ROWS = 256
 #: The largest number.
 LARGEST = float(np.finfo(np.float64).max)
 
@@ -125,14 +128,36 @@ class Indicators:
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """(n, P) numbers; the indicators of what is missing are missing."""
-        found = self._alone(values)
+        alone = self._alone(values)
         if self.factors is None:
-            return found
+            return alone
+        if len(values) < _SEVERAL_ROWS:
+            return np.concatenate([alone, self._multiplied(values)], 1)
+        holds, lacks, fading = self._conditions.of(values)
+        found = np.empty((len(values), alone.shape[1] + holds.shape[1]), dtype=alone.dtype)
+        found[:, : alone.shape[1]], products = alone, found[:, alone.shape[1] :]
+        products[:] = holds
+        if lacks.any():
+            products[lacks] = np.nan
+        if fading.any():
+            products[fading] = self._multiplied(values[fading])
+        return found
+
+    def _multiplied(self, values: np.ndarray) -> np.ndarray:
+        """(n, R) the products, factor by factor."""
+        assert self.factors is not None
         factors = np.ascontiguousarray(self.factors._alone(values).T)
         products = factors[self.products[0]]
         for each, count in zip(self.products[1:], self._told[1:], strict=True):
             products[:count] *= factors[each[:count]]
-        return np.concatenate([found, products.T], 1)
+        return products.T
+
+    @cached_property
+    def _conditions(self) -> Conditions:
+        factors = self.factors
+        assert factors is not None
+        slopes = Slopes(factors.knot, factors.rise, factors.fall)
+        return Conditions(factors.column, slopes, self.products)
 
     @cached_property
     def _told(self) -> list[int]:

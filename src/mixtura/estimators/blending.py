@@ -44,9 +44,10 @@ _KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1), RULES.units: 
 #: rows that they and rules learn from, at most: of these a row has thousands.
 _GLIMPSE, _LEAF_ROWS, _RULE_ROWS = (12, 1e-3), 20_000, 40_000
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, and
-#: after how many it goes on only if it has so much say; the gain that ends them, and rows that each
-#: looks at, at most; and rows that models are asked about together, so that all see the same holes.
-_ITERATIONS, _FIRST, _SOME = 40, 10, 0.03
+#: after how many (rules: of how many rows) it goes on only if it has so much say; the gain that
+#: ends them, and rows that each looks at, at most; and rows that models are asked about together,
+#: so that all see the same holes.
+_ITERATIONS, _FIRST, _FIRST_ROWS, _SOME = 40, 10, 10_000, 0.03
 _GAIN, _LARGE, _TOGETHER = 1e-4, 50_000, 1_000
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component; and
 #: the share of missing entries from which squares cost more than they tell.
@@ -250,17 +251,18 @@ def _trained(
     """
     way = replace(trial.way, solver=decision.plan.solver)
     plan, begin = from_trial(estimator, way, trial)
-    trees = not way.beginning.alike
+    trees, finds = not way.beginning.alike, way.beginning.finds
     limited = estimator.solver == "auto" and begin is None and not trees
-    if latest is not None and (latest.converged or not limited):
+    settled = latest is not None and (latest.converged or not limited)
+    if latest is not None and settled and not (finds and len(rows) > _FIRST_ROWS):
         return latest
     if trees:
-        most = _RULE_ROWS if way.beginning.finds else _LEAF_ROWS
+        most = _LEAF_ROWS if not finds else _FIRST_ROWS if count == _FIRST else _RULE_ROWS
         plan, rows, begin = replace(trial.way, begin=()), rows.sample(most, generator), None
     elif limited:
         plan, rows = plan.limited(count, _GAIN), rows.sample(_LARGE, generator)
         begin = latest or next(iter(trial.models), None)
-    if way.beginning.finds:
+    if finds:
         trial.scaling, rows = curved(rows, way.marginals), rows.lazily()
     engine = rows.under(trial.scaling)
     return plan.train(engine, generator, progress.part(_TIME), previous=begin)

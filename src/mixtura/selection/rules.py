@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from mixtura.data.indicators import Indicators, quantile_knots
+from mixtura.numerics import one_thread
 
 #: Leaves per tree, and how many conditions lead to one, at most; trees of all classes together, the
 #: fewest and the most, and rows for each; rules at most.
@@ -33,7 +34,9 @@ class _Condition(NamedTuple):
         place = np.searchsorted(values, self.at, side="right")
         low, high = values[place - 1], values[place]
         with np.errstate(over="ignore"):
-            slope = min(1.0 / (high - low), np.finfo(np.float64).max)
+            slope = 1.0 / (high - low)
+            slope = slope if slope * (high - low) >= 1.0 else np.nextafter(slope, np.inf)
+            slope = min(slope, np.finfo(np.float64).max)  # and none of it is left at the other end
         return (high, slope, 0.0) if self.above else (low, 0.0, slope)
 
 
@@ -76,7 +79,9 @@ def ruled(
         early_stopping=False,
         max_bins=_EDGES + 1,
         random_state=0,
-    ).fit(rows, y, sample_weight=weight * (len(y) / weight.sum()))
+    )
+    with one_thread(rows.size):
+        trees.fit(rows, y, sample_weight=weight * (len(y) / weight.sum()))
     found = dict[frozenset[_Condition], None]()  # in order
     for tree in (each for step in trees._predictors for each in step):
         found |= dict.fromkeys(_paths(tree.nodes, asked, levels))
