@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
 import numpy as np
 import torch
 from scipy.optimize import OptimizeResult, minimize
@@ -24,6 +27,8 @@ _FEW_ROWS = range(100, 401)
 _CHUNK = 256
 #: Between which log widths are; and what is less than the likeliest by more, in logs, is not.
 _BOUNDS, _DEEPEST = (-4.5, 3.0), -80.0
+
+_Slope = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 
 class Kernels:
@@ -51,6 +56,7 @@ class Kernels:
         total = np.bincount(self._owner, self._mass)
         self._log_weight = np.log(self._mass / total[self._owner])
         self._numbers, self._coded = np.flatnonzero(levels == 0), np.flatnonzero(levels)
+        self._lacking = ~self._seen[np.ix_(self._place, self._numbers)].all(0)  # of some rows
         self._levels = tuple(levels[self._coded].tolist())
         self._categories = [
             np.eye(level)[self._x[:, column].astype(int)] * self._seen[:, [column]]
@@ -61,54 +67,58 @@ class Kernels:
 
     def mixture(self, log_width: np.ndarray) -> Mixture:
         """Of log widths of columns (D,)."""
-        offers = torch.from_numpy(self._offers(log_width)[0])
-        count, parts = len(self._numbers), list[Density]()
-        if count:
-            mean, variance = torch.from_numpy(self._x[:, self._numbers]), -0.5 / offers[:, :count]
+        (squares, _, _, *log_chances), _ = self._offers(log_width)
+        parts = list[Density]()
+        if len(self._numbers):
+            mean, variance = (
+                torch.from_numpy(each) for each in (self._x[:, self._numbers], -0.5 / squares)
+            )
             floor = float(np.exp(2.0 * _BOUNDS[0]))
             parts.append(DiagonalGaussian(mean=mean, variance=variance, floor=floor))
         if self._levels:
-            log_chance = offers[:, 3 * count :].contiguous()
+            log_chance = torch.from_numpy(np.hstack(log_chances))
             parts.append(Categorical(log_chance=log_chance, levels=self._levels))
         groups = tuple(tuple(each.tolist()) for each in (self._numbers, self._coded) if len(each))
         density = Product(parts=tuple(parts), columns=groups) if self._levels else parts[0]
         return Mixture(density, torch.from_numpy(self._log_weight), self._layout, self._log_prior)
 
-    def _offers(self, log_width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(K, F) whose product with what rows ask is their log density; slopes by log widths."""
-        mean, width = self._x[:, self._numbers], np.exp(2.0 * log_width[self._numbers])
-        variance = width + ~self._seen[:, self._numbers]
-        offers = [-0.5 / variance, mean / variance, -0.5 * (mean**2 / variance + np.log(variance))]
-        share = width / variance
-        slopes = [
-            share / variance,
-            -2.0 * share * mean / variance,
-            share * (mean**2 / variance - 1),
-        ]
+    def _offers(self, log_width: np.ndarray) -> tuple[list[np.ndarray], _Slope]:
+        """What components (K, each) offer for squares, numbers, their presence, and categories,
+        whose product with what rows have of these is the log density; slopes by log widths (D,),
+        by those by what is offered."""
+        mean, seen = self._x[:, self._numbers], self._seen[:, self._numbers]
+        width = np.exp(2.0 * log_width[self._numbers])
+        precision = np.where(seen, 1.0 / width, 1.0 / (width + 1.0))
+        scaled, log_variance = mean * precision, np.where(seen, np.log(width), np.log1p(width))
+        offers, slopes = [-0.5 * precision, scaled, -0.5 * (mean * scaled + log_variance)], []
         for column, own, every in zip(self._coded, self._categories, self._shares, strict=True):
             other = np.where(self._seen[:, [column]], expit(log_width[column]), 1.0)
             chance = (1.0 - other) * own + other * every
             offers.append(np.log(chance))
             slopes.append(other * (1.0 - other) * (every - own) / chance)
-        return np.hstack(offers), np.hstack(slopes)
+
+        def slope(by: Sequence[np.ndarray]) -> np.ndarray:
+            found, (squares, numbers, present, *chances) = np.zeros(len(log_width)), by
+            by_precision = squares - mean * (2.0 * numbers - mean * present)
+            found[self._numbers] = width * (precision * (precision * by_precision - present)).sum(0)
+            both = zip(slopes, chances, strict=True)
+            found[self._coded] = [np.vdot(one, other) for one, other in both]
+            return found
+
+        return offers, slope
 
     def learn(self, known: np.ndarray | None = None) -> np.ndarray:
         """(D,) log widths under which the labels of rows left out in turn are most probable.
 
         Few iterations do from widths that are known of nearly the same rows.
         """
-        n_columns, numbers = self._x.shape[1], self._numbers
-        column = np.concatenate([*[numbers] * 3, np.repeat(self._coded, self._levels)])
-        asked = self._asked()
-        fixed = self._log_weight + self._log_prior.numpy()[self._owner]
-        fixed = np.tile(fixed.astype(np.float32), (len(asked), 1))
-        fixed[np.arange(len(asked)), self._place] = -np.inf
+        n_columns, asked = self._x.shape[1], self._asked()
 
         def function(point: np.ndarray, center: np.ndarray) -> tuple[float, np.ndarray]:
-            offers, slopes = self._offers(point)
-            loss, by_offer = self._left_out(asked, fixed, offers.astype(np.float32))
-            slope = np.bincount(column, (by_offer * slopes).sum(0), n_columns)
-            return loss + (point - center) @ (point - center), slope + 2.0 * (point - center)
+            offers, slope = self._offers(point)
+            loss, by_offer = self._left_out(asked, self._narrowed(offers))
+            found = slope(self._widened(by_offer))
+            return loss + (point - center) @ (point - center), found + 2.0 * (point - center)
 
         starts = [np.full(n_columns, np.log(width * n_columns**_GROWTH)) for width in _WIDTHS]
         center = min(starts, key=lambda point: function(point, point)[0])
@@ -131,22 +141,44 @@ class Kernels:
         at = np.ix_(self._place, self._numbers)
         x, seen = self._x[at], self._seen[at]
         own = (each[self._place] for each in self._categories)
-        return np.hstack([x**2, x, seen, *own]).astype(np.float32)
+        one = np.ones((len(x), 1))
+        return np.hstack([x**2, x, seen[:, self._lacking], *own, one]).astype(np.float32)
 
-    def _left_out(
-        self, asked: np.ndarray, fixed: np.ndarray, offers: np.ndarray
-    ) -> tuple[float, np.ndarray]:
+    def _narrowed(self, offers: Sequence[np.ndarray]) -> np.ndarray:
+        """(K, F) all that is offered: what all rows have is one number per component."""
+        squares, numbers, present, *chances = offers
+        same = self._log_weight + self._log_prior.numpy()[self._owner]
+        same = same + present[:, ~self._lacking].sum(1)
+        parts = [squares, numbers, present[:, self._lacking], *chances, same[:, None]]
+        return np.hstack(parts).astype(np.float32)
+
+    def _widened(self, by_offer: np.ndarray) -> list[np.ndarray]:
+        """Slopes by what is offered (K, each), from those by all of it (K, F)."""
+        count, own = len(self._numbers), int(self._lacking.sum())
+        sizes = [count, count, own, *self._levels]
+        *parts, same = np.split(by_offer, np.cumsum(sizes), axis=1)
+        present = np.repeat(same, count, axis=1)
+        present[:, self._lacking] = parts[2]
+        return [*parts[:2], present, *parts[3:]]
+
+    def _left_out(self, asked: np.ndarray, offers: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the log probability of labels, each by all other rows; slopes by offers (K, F)."""
-        loss, slope = 0.0, np.zeros(offers.shape)
-        for start in range(0, len(asked), _CHUNK):
-            rows = slice(start, start + _CHUNK)
-            log_joint = asked[rows] @ offers.T + fixed[rows]
-            log_joint -= log_joint.max(1, keepdims=True)
-            joint = np.exp(np.maximum(log_joint, _DEEPEST, out=log_joint), out=log_joint)
-            own = joint * (self._owner == self._y[rows, None])
-            weight = self._weight[rows]
-            sums = [each.sum(1, dtype=np.float64) for each in (joint, own)]
-            loss += float(weight @ (np.log(sums[0]) - np.log(sums[1])))
-            by_all, by_own = ((weight / each)[:, None].astype(np.float32) for each in sums)
-            slope += (by_all * joint - by_own * own).T @ asked[rows]
+        loss, slope, ends = 0.0, np.zeros(offers.shape), np.cumsum([0, *self._layout.counts])
+        begins = np.searchsorted(self._y, np.arange(len(ends)))
+        for label, (first, last) in enumerate(pairwise(begins.tolist())):
+            own = slice(ends[label], ends[label + 1])
+            for start in range(first, last, _CHUNK):
+                rows = slice(start, min(start + _CHUNK, last))
+                joint = asked[rows] @ offers.T
+                joint[np.arange(len(joint)), self._place[rows]] = -np.inf
+                joint -= joint.max(1, keepdims=True)
+                np.exp(np.maximum(joint, _DEEPEST, out=joint), out=joint)
+                weight, mine = self._weight[rows], joint[:, own]
+                sums = [each.sum(1, dtype=np.float64) for each in (joint, mine)]
+                loss += float(weight @ (np.log(sums[0]) - np.log(sums[1])))
+                by_all, by_own = ((weight / each)[:, None].astype(np.float32) for each in sums)
+                by_joint = mine * by_own
+                joint *= by_all
+                mine -= by_joint
+                slope += joint.T @ asked[rows]
         return loss, slope
