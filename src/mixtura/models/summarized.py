@@ -205,10 +205,12 @@ def _add_scores(found: Tensor, covariance: Tensor, means: Tensor, x: Tensor, see
     white = torch.linalg.solve_triangular(factor, right, upper=False)
     reach, own, mine = white.split([len(others), n_classes, len(x) - without], 1)
     found[without:] += mine.T @ own - 0.5 * own.square().sum(0)
-    _add_scores(
-        found[without:],
-        others - reach.T @ reach,
-        means[rest] - reach.T @ own,
-        later[without:] - mine.T @ reach,
-        seen[without:, 1:],
+    left = (
+        torch.addmm(*each, alpha=-1.0)
+        for each in (
+            (others, reach.T, reach),
+            (means[rest], reach.T, own),
+            (later[without:], mine.T, reach),
+        )
     )
+    _add_scores(found[without:], *left, seen[without:, 1:])
