@@ -205,12 +205,10 @@ def _add_scores(found: Tensor, covariance: Tensor, means: Tensor, x: Tensor, see
     white = torch.linalg.solve_triangular(factor, right, upper=False)
     reach, own, mine = white.split([len(others), n_classes, len(x) - without], 1)
     found[without:] += mine.T @ own - 0.5 * own.square().sum(0)
-    left = (
-        torch.addmm(*each, alpha=-1.0)
-        for each in (
-            (others, reach.T, reach),
-            (means[rest], reach.T, own),
-            (later[without:], mine.T, reach),
-        )
+    _add_scores(
+        found[without:],
+        torch.addmm(others, reach.T, reach, alpha=-1.0),
+        torch.addmm(means[rest], reach.T, own, alpha=-1.0),
+        torch.addmm(later[without:], mine.T, reach, alpha=-1.0),
+        seen[without:, 1:],
     )
-    _add_scores(found[without:], *left, seen[without:, 1:])
