@@ -83,6 +83,14 @@ def test_an_error_in_a_part_ends_all_of_it():
     assert threads() == 2
 
 
+def test_products_of_large_fits_keep_their_threads_but_in_parts(two_products):
+    """Until a long fit is done, others of the process are not to wait for it."""
+    with by_parts(10_000_000):
+        assert blas_threads() == {2}
+        assert list(each_apart(lambda _: blas_threads(), range(4))) == [{1}] * 4
+        assert blas_threads() == {2}
+
+
 @pytest.mark.parametrize("solver", [EM(3), EBW(3), LBFGS(3)])
 def test_two_threads_give_what_one_gives_to_the_bit(solver, rng):
     X, y = rng.normal(size=(40_000, 16)), rng.integers(2, size=40_000)

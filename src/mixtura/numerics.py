@@ -339,7 +339,7 @@ def one_thread(size: float) -> Iterator[None]:
 
 @contextmanager
 def by_parts(size: float) -> Iterator[None]:
-    """Each operation on one thread, on whatever sizes; parts of large sums side by side.
+    """Each operation of PyTorch on one thread, on whatever sizes; parts of large sums on several.
 
     Threads that share an operation wait for each other after each of thousands, and where a core
     has other work, for that: fits took up to nineteen times as long.
@@ -347,7 +347,7 @@ def by_parts(size: float) -> Iterator[None]:
     given = _GIVEN.get() or torch.get_num_threads()
     tokens = _GIVEN.set(given), _APART.set(min(given, _MOST_APART) if size > _FEW else 1)
     try:
-        with _limited():
+        with _limited() if size <= _FEW else _thread_pools(user_api="openmp").limit(limits=1):
             yield
     finally:
         _GIVEN.reset(tokens[0])
@@ -368,7 +368,7 @@ def each_apart(function: Callable[[Item], Found], items: Iterable[Item]) -> Iter
             return function(item)
 
     limit = partial(_thread_pools(user_api="openmp").limit, limits=1)
-    with ThreadPoolExecutor(count, initializer=limit) as pool:
+    with _limited(), ThreadPoolExecutor(count, initializer=limit) as pool:
         waiting = deque[Future[Found]]()
         for item in items:
             waiting.append(pool.submit(copy_context().run, work, item))
