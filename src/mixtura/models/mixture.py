@@ -16,7 +16,7 @@ from mixtura.data.given import Device
 from mixtura.data.sequences import SequenceBatch
 from mixtura.densities import Density, Statistics
 from mixtura.densities.base import inside, nested
-from mixtura.numerics import logsumexp
+from mixtura.numerics import exp_or_zero, logsumexp
 from mixtura.parts import storable
 
 _MOST_COMPONENTS = 10_000_000
@@ -63,7 +63,9 @@ class Layout:
     def softmax(self, values: Tensor) -> Tensor:
         """Shares within each class of what values (n, K) are the logs of."""
         if self._slots is None:
-            return values.view(len(values), self.n_classes, -1).softmax(2).view_as(values)
+            apart = values.view(len(values), self.n_classes, -1)
+            share = exp_or_zero(apart - apart.amax(2, keepdim=True))  # half of softmax's time
+            return (share / share.sum(2, keepdim=True)).view_as(values)
         return (values - self.by_component(self.logsumexp(values))).exp()
 
     def sum(self, values: Tensor) -> Tensor:

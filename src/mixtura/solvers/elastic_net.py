@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import log_softmax
 from torch import Tensor
 
 from mixtura.models.read_out import ReadOut
+from mixtura.runtime.models import log_softmax
 from mixtura.solvers.base import SpreadPrior
 
 #: Losses (n,) of scores (n, C), and their derivatives by them.
@@ -96,7 +96,7 @@ class NetworkPrior:
 def cross_entropy(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """-log softmax of the own class."""
     rows = np.arange(len(labels))
-    logs = log_softmax(scores, axis=1)
+    logs = log_softmax(scores)
     slope = np.exp(logs)
     slope[rows, labels] -= 1.0
     return -logs[rows, labels], slope

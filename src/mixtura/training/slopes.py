@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from scipy.sparse import csc_array, csr_array, vstack
-from scipy.special import log_softmax
 from torch import Tensor
 
 from mixtura.data.batch import Batch
@@ -18,6 +17,7 @@ from mixtura.densities.product import hole_patterns
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.progress import Progress
+from mixtura.runtime.models import log_softmax
 
 #: Variance that means are expected to have, those of classes around a middle, and the middle around
 #: that of rows; iterations that find them, and the share of the loss that ends these.
@@ -84,7 +84,7 @@ def _loss(
     score = _contrasts(rows.x, slope) + _contrasts(rows.lacks, told)
     score += prior + rows.told - told.sum(1)
     place = np.arange(len(rows.y)), rows.y
-    found = log_softmax(score, axis=1)
+    found = log_softmax(score)
     off = np.exp(found)
     off[place] -= 1.0
     off *= rows.weight[:, None]
