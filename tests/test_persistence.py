@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -427,3 +429,33 @@ def test_estimators_from_elsewhere_are_refused_by_name(iris, tmp_path):
     with pytest.raises(InvalidInputError, match=r"LogisticRegression.*Remedy: pickle"):
         model.save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+FORKED = """
+import os, sys, time
+import torch
+from mixtura import load
+
+load(sys.argv[1])
+child = os.fork()
+if not child:
+    matrix = torch.ones(64, 50, 50) @ torch.ones(50, 50)  # two threads, if there are some
+    os._exit(int(matrix.sum() != 64 * 50**3))
+for _ in range(300):
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        sys.exit(status)
+    time.sleep(0.1)
+os.kill(child, 9)
+sys.exit("the child hangs")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
+def test_processes_that_are_forked_after_loading_answer(rng, tmp_path):
+    """OpenMP's threads of a process are not there in its children, which wait for them."""
+    MixtureDensity(16, density="full").fit(rng.normal(size=(400, 20))).save(tmp_path / "model")
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "model")]
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ended.returncode == 0, ended.stderr

@@ -31,6 +31,7 @@ from mixtura.files import replacing
 from mixtura.models.fitted import Fitted
 from mixtura.models.network import Network
 from mixtura.models.regression import Regression
+from mixtura.numerics import one_thread
 from mixtura.parts import Part, Stored, find_class, import_path, is_storable
 from mixtura.runtime import gaussians, mixed  # noqa: F401  what models may hold
 from mixtura.runtime.files import (
@@ -209,7 +210,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     FileNotFoundError : there is no such file.
     FileFormatError : the file is damaged, not a mixtura model, or of another version's format.
     """
-    return read_file(path, _estimator, _MOST_HEADER)
+    with one_thread(0):  # what is forked from a process whose operations had several hangs
+        return read_file(path, _estimator, _MOST_HEADER)
 
 
 def _estimator(stored: object, arrays: Arrays) -> BaseEstimator:
