@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from mixtura import MixtureClassifier, MixtureDensity, load
 from mixtura.parquet import write
@@ -133,6 +134,7 @@ def rewrite(
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     rng = np.random.default_rng()
+    torch.set_num_threads(1)  # what is forked from a process whose operations had several hangs
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         finish(generate)
