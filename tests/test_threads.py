@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier, Event, Thread, current_thread
 
 import numpy as np
@@ -106,6 +108,28 @@ def test_two_threads_give_what_one_gives_to_the_bit(solver, rng):
     np.testing.assert_array_equal(*found)
 
 
+def test_products_of_pytorch_have_one_thread_whatever_was_set(rng):
+    """MKL goes by `torch.set_num_threads`, which limits of OpenMP do not change."""
+    X, y = rng.normal(size=(40, 2)), np.arange(40) % 2
+    seen, before = [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        outside = mkl_threads()
+        if outside is None:
+            pytest.skip("this PyTorch has no MKL")
+        assert outside == 2
+        MixtureClassifier().set_callbacks(lambda _: seen.append(mkl_threads())).fit(X, y)
+        with by_parts(10_000_000):
+            assert mkl_threads() == 1
+            assert list(each_apart(lambda _: mkl_threads(), range(4))) == [1] * 4
+            with one_thread(10_000_000):
+                assert mkl_threads() == 2
+        assert mkl_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
+
+
 def test_other_threads_keep_theirs():
     def here():
         return found.append(threads())
@@ -186,3 +210,12 @@ def blas_threads():
     """How many threads libraries have that count them per process."""
     pools = ThreadpoolController().select(threading_layer="pthreads").info()
     return {pool["num_threads"] for pool in pools}
+
+
+def mkl_threads():
+    """How many threads a product of PyTorch has here; None without MKL."""
+    for path in Path(torch.__file__).with_name("lib").glob("*torch_cpu.*"):
+        library = ctypes.CDLL(str(path))
+        if hasattr(library, "MKL_Get_Max_Threads"):
+            return library.MKL_Get_Max_Threads()
+    return None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
-from functools import lru_cache, partial
+from functools import lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import Protocol, TypeVar
 
@@ -316,6 +318,28 @@ def _thread_pools(**kind: str) -> ThreadpoolController:
     return ThreadpoolController().select(**kind)
 
 
+@lru_cache
+def _mkl() -> Callable[[int], int]:
+    """Sets how many threads MKL has for the thread that asks, if PyTorch has MKL; the former
+    number, or 0 where that is the one that `torch.set_num_threads` gave to all threads."""
+    for path in Path(torch.__file__).with_name("lib").glob("*torch_cpu.*"):
+        with suppress(OSError, AttributeError):
+            return ctypes.CDLL(str(path)).MKL_Set_Num_Threads_Local
+    return lambda count: 0
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads work on each operation of PyTorch that this thread asks for."""
+    torch.get_num_threads()  # a thread takes over what was set for all when it first asks
+    with _thread_pools(user_api="openmp").limit(limits=count):
+        before = _mkl()(count)
+        try:
+            yield
+        finally:
+            _mkl()(before)
+
+
 #: Held by the one thread that has set the limit of NumPy's and SciPy's libraries.
 _LIMITS_BLAS = Lock()
 
@@ -333,7 +357,7 @@ def one_thread(size: float) -> Iterator[None]:
     elif given is None:
         yield
     else:
-        with _thread_pools(user_api="openmp").limit(limits=given):
+        with _threads(given):
             yield
 
 
@@ -347,7 +371,7 @@ def by_parts(size: float) -> Iterator[None]:
     given = _GIVEN.get() or torch.get_num_threads()
     tokens = _GIVEN.set(given), _APART.set(min(given, _MOST_APART) if size > _FEW else 1)
     try:
-        with _limited() if size <= _FEW else _thread_pools(user_api="openmp").limit(limits=1):
+        with _limited() if size <= _FEW else _threads(1):
             yield
     finally:
         _GIVEN.reset(tokens[0])
@@ -367,8 +391,12 @@ def each_apart(function: Callable[[Item], Found], items: Iterable[Item]) -> Iter
         with torch.set_grad_enabled(records):
             return function(item)
 
-    limit = partial(_thread_pools(user_api="openmp").limit, limits=1)
-    with _limited(), ThreadPoolExecutor(count, initializer=limit) as pool:
+    def begin() -> None:  # of a thread that ends with its part of the work
+        torch.get_num_threads()
+        _thread_pools(user_api="openmp").limit(limits=1)
+        _mkl()(1)
+
+    with _limited(), ThreadPoolExecutor(count, initializer=begin) as pool:
         waiting = deque[Future[Found]]()
         for item in items:
             waiting.append(pool.submit(copy_context().run, work, item))
@@ -382,12 +410,12 @@ def each_apart(function: Callable[[Item], Found], items: Iterable[Item]) -> Iter
 def _limited() -> Iterator[None]:
     """One thread works on each operation.
 
-    OpenMP counts threads for each thread that calls it, so that all else in the process keeps its
-    own number. OpenBLAS, which NumPy and SciPy bring, does not: until small work is done, other
-    threads of the process have one thread there, too. Who comes first sets that limit and takes it
-    back; others meanwhile leave it alone, since only that thread can.
+    OpenMP and MKL count threads for each thread that calls them, so that all else in the process
+    keeps its own number. OpenBLAS, which NumPy and SciPy bring, does not: until small work is done,
+    other threads of the process have one thread there, too. Who comes first sets that limit and
+    takes it back; others meanwhile leave it alone, since only that thread can.
     """
-    with _thread_pools(user_api="openmp").limit(limits=1):
+    with _threads(1):
         if not _LIMITS_BLAS.acquire(blocking=False):
             yield
             return
