@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from inspect import signature
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -398,6 +399,64 @@ def test_answers_in_place_of_columns_are_noted(asked):
         assert "in place of the columns 'prediction' of the file" in ended.stderr
     assert "in place of" not in run("predict", asked[0], "named.csv", "--id", "length").stderr
     assert "in place of" not in run("impute", *asked).stderr
+
+
+def parts(**changes):
+    """Three files of flowers, some of them changed."""
+    Path("part").mkdir(exist_ok=True)
+    frames = [table(seed=seed) for seed in range(3)]
+    for number, frame in enumerate(frames):
+        frame = changes.get(f"part{number}", lambda frame: frame)(frame)
+        frame.to_parquet(f"part/{number}.parquet", index=False)
+        frames[number] = frame
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_files_of_a_pattern_have_columns_in_any_order_and_some_without_values(asked):
+    frame = parts(
+        part0=lambda frame: frame.assign(color=None),
+        part1=lambda frame: frame[frame.columns[::-1]],
+        part2=lambda frame: frame.assign(more=1.0),
+    )
+    run("predict", asked[0], "part/*.parquet", "--out", "found.parquet")
+    found = pd.read_parquet("found.parquet")
+    columns = list(table().columns)
+    both = (each[columns].fillna({"color": "none"}) for each in (found, frame))
+    pd.testing.assert_frame_equal(*both, check_dtype=False)
+    frame[columns].to_csv("all.csv", index=False)
+    run("predict", asked[0], "all.csv", "--out", "wanted.parquet")
+    wanted = pd.read_parquet("wanted.parquet")
+    assert (found["prediction"] == wanted["prediction"]).all()
+    assert found["prediction"].nunique() == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda frame: frame.assign(length="long"), "column 'length' is of the type"),
+        (lambda frame: frame.assign(length=pd.Timestamp(0)), "neither numbers nor categories"),
+        (lambda frame: frame.drop(columns="width"), "has no column 'width'"),
+        (lambda frame: frame.assign(length=np.inf), "column 'length' holds infinity"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_name(change, said, asked):
+    parts(part1=change)
+    told = error("predict", asked[0], "part/*.parquet", "--out", "found.parquet")
+    assert said in told
+    assert "part/1.parquet" in told
+    assert not Path("found.parquet").exists()
+
+
+def test_damaged_files_of_a_pattern_are_named(asked):
+    parts()
+    whole = Path("part/1.parquet").read_bytes()
+    half = len(whole) // 2
+    for damaged in (whole[:half], whole[:10] + b"\xff" * 400 + whole[410:]):
+        Path("part/1.parquet").write_bytes(damaged)
+        for question in (("predict", asked[0]), ("fit",)):
+            told = error(*question, "part/*.parquet", "--out", "found.parquet")
+            assert "part/1.parquet" in told
+            assert not Path("found.parquet").exists()
 
 
 def test_rows_marked_as_unlabeled_are_not_evaluated(asked):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -60,7 +60,22 @@ def write(
             raise InvalidInputError(f"keep={twice}: answers have that name; rename the column.")
         return pa.Table.from_pydict({name: batch.column(name) for name in keep} | found)
 
-    write_tables((answered(batch) for _, batch in reader.batches(reader.parts)), target)
+    write_tables(answers_to(reader, answered), target)
+
+
+def answers_to(
+    reader: Reader, answered: Callable[[pa.RecordBatch], pa.Table]
+) -> Iterator[pa.Table]:
+    """What is answered for the rows of all parts; what is wrong with rows is said with their place.
+
+    A column that is text in all files is no dictionary in the answers.
+    """
+    for place, batch in reader.batches(reader.parts):
+        columns = {name: _plain(batch.column(name)) for name in batch.schema.names}
+        try:
+            yield answered(pa.RecordBatch.from_pydict(columns))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{place}: {error}") from error
 
 
 def write_tables(tables: Iterable[pa.Table], target: str | PathLike[str]) -> None:
@@ -70,7 +85,7 @@ def write_tables(tables: Iterable[pa.Table], target: str | PathLike[str]) -> Non
         try:
             for table in tables:
                 writer = writer or ParquetWriter(path, table.schema)
-                writer.write_table(table.cast(writer.schema))
+                writer.write_table(_as_first(table, writer.schema))
         finally:
             if writer is not None:
                 writer.close()
@@ -93,7 +108,17 @@ def _columns(
     return {f"{name}_{label}": pa.array(each) for label, each in zip(labels, found.T, strict=True)}
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _as_first(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    try:
+        return table.cast(schema)
+    except pa.ArrowException as error:
+        raise InvalidInputError(
+            f"not all rows fit the types of the first ones ({str(error).splitlines()[0]}): give "
+            "each column one type in all files."
+        ) from error
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Categories as the text that they are: those of other chunks may be others."""
     kind = column.type
     return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column

@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
-from pyarrow.parquet import ParquetFile
+from pyarrow.parquet import FileMetaData, ParquetFile
 
-from mixtura.asking import marks_of, predictions, target_of, text_columns
+from mixtura.asking import marks_of, predictions, schema_of, target_of, text_columns
 from mixtura.cli.columns import check_columns, note_replaced
 from mixtura.cli.output import Facts
 from mixtura.data.given import Loaded
 from mixtura.data.lazy import files_named
+from mixtura.data.source import Reader
 from mixtura.exceptions import FileFormatError, InvalidInputError
 from mixtura.files import as_text, check_place, without_marks
-from mixtura.parquet import write_tables
+from mixtura.parquet import answers_to, write_tables
 
-#: Numbers in a Parquet file from which on it is not read at once, rows that tell what its columns
-#: are, and rows that are answered for at a time.
-_MOST, _LOOKED_AT, _CHUNK = 2**26, 10_000, 2**15
+#: Numbers in a Parquet file from which on it is not read at once, and rows that tell what its
+#: columns are.
+_MOST, _LOOKED_AT = 2**26, 10_000
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,7 @@ class Large:
             return None
         pattern = str(path)
         files = files_named(pattern)
-        try:
-            sizes = [ParquetFile(each).metadata for each in files]
-        except (ValueError, OSError) as error:
-            raise FileFormatError(f"{path} is damaged or no Parquet file ({error}).") from error
+        sizes = [_metadata(each) for each in files]
         n_numbers = sum(size.num_rows * size.num_columns for size in sizes)
         if not files or (path.exists() and n_numbers <= _MOST):
             return None
@@ -54,12 +52,12 @@ class Large:
 
     def head(self) -> pd.DataFrame:
         """The first rows."""
-        return next(self._batches(_LOOKED_AT)).to_pandas()
+        return next(self._batches()).to_pandas()
 
-    def _batches(self, size: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         for path in self.files:
             with ParquetFile(path) as file:
-                yield from file.iter_batches(size)
+                yield from file.iter_batches(_LOOKED_AT)
 
     def predict(
         self,
@@ -74,8 +72,10 @@ class Large:
         if out.suffix.lower() not in (".parquet", ".pq"):
             raise InvalidInputError(f"--out {out}: what is read from large files goes to .parquet.")
         check_place(out, *map(Path, self.files))
-        counts, marks = Counter[str](), marks_of(model, missing)
-        check_columns(self.head(), kept or [], "--id")
+        counts, marks, head = Counter[str](), marks_of(model, missing), self.head()
+        check_columns(head, kept or [], "--id")
+        features = set(schema_of(model).names or ())
+        reader = Reader(self.pattern, [*head.columns], times={*head.columns} - features)
 
         def answered(batch: pa.RecordBatch) -> pa.Table:
             frame = as_text(without_marks(batch.to_pandas(), marks), text_columns(model))
@@ -90,6 +90,13 @@ class Large:
                 | {name: pa.array(column) for name, column in found.items()}
             )
 
-        write_tables(map(answered, self._batches(_CHUNK)), out)
+        write_tables(answers_to(reader, answered), out)
         facts: Facts = {"rows": self.n_rows}
         return {**facts, "predicted": dict(counts)} if hasattr(model, "classes_") else facts
+
+
+def _metadata(path: str) -> FileMetaData:
+    try:
+        return ParquetFile(path).metadata
+    except (ValueError, OSError) as error:
+        raise FileFormatError(f"{path} is damaged or no Parquet file ({error}).") from error

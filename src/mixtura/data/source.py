@@ -151,7 +151,8 @@ class Reader:
 
     def _check_type(self, name: str, found: pa.DataType, place: str) -> None:
         """Refuse a column of another type than before; one without values has any type."""
-        kinds = self._kind(self.types[name], name), self._kind(found, name)
+        both = (self.types[name], self.first), (found, place)
+        kinds = [self._kind(kind, name, where) for kind, where in both]
         if kinds[0] == "nothing" and not self._chunks:
             self.types[name] = found
         elif kinds[1] not in (kinds[0], "nothing"):
@@ -160,8 +161,8 @@ class Reader:
                 f"{self.first}: give it one type everywhere."
             )
 
-    def _kind(self, given: pa.DataType, name: str) -> str:
-        return str(given) if name in self._times else kind_of_arrow(given, name)
+    def _kind(self, given: pa.DataType, name: str, place: str = "") -> str:
+        return str(given) if name in self._times else kind_of_arrow(given, name, place)
 
     def batches(
         self, parts: Iterable[Part], columns: Sequence[str] | None = None
@@ -211,8 +212,11 @@ class Reader:
             raise FileFormatError(f"{part.name} cannot be read: {_line(error)}") from error
 
 
-def kind_of_arrow(given: pa.DataType, name: str) -> str:
-    """What a column of an Arrow type holds: numbers, text, booleans or nothing."""
+def kind_of_arrow(given: pa.DataType, name: str, place: str = "") -> str:
+    """What a column of an Arrow type holds: numbers, text, booleans or nothing.
+
+    `place` says where it stands, for messages.
+    """
     value = getattr(given, "value_type", given) if str(given).startswith("dictionary") else given
     type_name = name_of_type(value)
     for kind, names in (("numbers", NUMBERS), ("text", TEXT), ("booleans", BOOLEANS)):
@@ -221,8 +225,9 @@ def kind_of_arrow(given: pa.DataType, name: str) -> str:
     if type_name == "null":
         return "nothing"
     raise InvalidInputError(
-        f"column {name!r} is of the type {given}, which is neither numbers nor categories: turn it "
-        "into a number or a category, or leave it out by Source(..., columns=)."
+        f"column {name!r} is of the type {given}{place and f' in {place}'}, which is neither "
+        "numbers nor categories: turn it into a number or a category, or leave it out by "
+        "Source(..., columns=)."
     )
 
 
