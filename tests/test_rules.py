@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from itertools import permutations, product
 from math import factorial
@@ -18,6 +19,7 @@ from sklearn.metrics import log_loss
 from small import mean_prior
 
 from mixtura import MixtureClassifier, load, runtime
+from mixtura.data.conditions import Conditions, Slopes
 from mixtura.data.indicators import Indicators
 from mixtura.data.matrix import Matrix
 from mixtura.data.scaling import Scaling
@@ -162,6 +164,12 @@ def test_many_rows_are_looked_up_and_get_what_few_rows_get(far, dtype):
             together = found.apply(rows)
             assert together.dtype == one_by_one.dtype
             np.testing.assert_allclose(together, one_by_one, rtol=0.0, atol=1e-9)
+
+
+def test_edges_of_conditions_are_where_their_slopes_end():
+    one = np.ones(3)
+    slopes = Slopes(one, np.array([2.0, 0.0, 2.0]), np.array([0.0, 4.0, 4.0]))
+    np.testing.assert_allclose(slopes.edges(), [0.5, 1.0, 1.25], atol=1e-12)
 
 
 def test_rows_that_rules_are_learned_from_take_bits_alone():
@@ -326,6 +334,12 @@ def test_rules_learn_from_more_rows_if_those_of_a_part_have_a_say(share, wanted,
     asked, own = [], blending.ruled
     monkeypatch.setattr(blending, "_FIRST_ROWS", 600)
     monkeypatch.setattr(blending, "_RULE_ROWS", 1200)
+    looked_up, own_look = [], Conditions.of
+    monkeypatch.setattr(
+        Conditions,
+        "of",
+        lambda self, values: looked_up.append(len(values)) or own_look(self, values),
+    )
     monkeypatch.setattr(blending, "_SOME", share)
     monkeypatch.setattr(
         blending, "ruled", lambda *given: asked.append(len(given[1])) or own(*given)
@@ -333,6 +347,10 @@ def test_rules_learn_from_more_rows_if_those_of_a_part_have_a_say(share, wanted,
     X, y = table(2100)
     model = fitted_to_many(X, y, categorical_features=[2, 3])
     assert [round(each, -1) for each in asked] == wanted
+    assert looked_up
+    kept = pickle.dumps(by_rules(model).scaling)
+    by_rules(model).scaling.apply(X)
+    assert len(pickle.dumps(by_rules(model).scaling)) == len(kept)  # without what is looked up
     assert "rules" in model.marginals_
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 from threading import Barrier, Event, Thread, current_thread
 
@@ -14,7 +15,8 @@ from sklearn.base import clone
 from threadpoolctl import ThreadpoolController
 
 from mixtura import MixtureClassifier
-from mixtura.numerics import by_parts, each_apart, one_thread
+from mixtura.engines import base
+from mixtura.numerics import _APART, by_parts, each_apart, one_thread
 from mixtura.solvers import EBW, EM, LBFGS
 
 
@@ -85,27 +87,38 @@ def test_an_error_in_a_part_ends_all_of_it():
     assert threads() == 2
 
 
-def test_products_of_large_fits_keep_their_threads_but_in_parts(two_products):
-    """Until a long fit is done, others of the process are not to wait for it."""
-    with by_parts(10_000_000):
-        assert blas_threads() == {2}
-        assert list(each_apart(lambda _: blas_threads(), range(4))) == [{1}] * 4
-        assert blas_threads() == {2}
-
-
 @pytest.mark.parametrize("solver", [EM(3), EBW(3), LBFGS(3)])
-def test_two_threads_give_what_one_gives_to_the_bit(solver, rng):
-    X, y = rng.normal(size=(40_000, 16)), rng.integers(2, size=40_000)
-    X[y == 1] += 0.3
+def test_two_threads_give_what_one_gives_to_the_bit(solver, rng, monkeypatch):
+    """And they are at work: in fits of many rows, on chunks of these."""
     likely = isinstance(solver, EM)
+    n_rows = 100_000 if likely else 40_000  # classes that are fitted one by one
+    X, y = rng.normal(size=(n_rows, 16)), rng.integers(2, size=n_rows)
+    X[y == 1] += 0.3
     model = MixtureClassifier(
         2, density="diag", tradeoff=1.0 if likely else 0.5, solver=solver, calibrate=False
     )
-    found = []
+    found, seen, own = [], [], base.each_apart
+    monkeypatch.setattr(base, "each_apart", lambda *given: seen.append(_APART.get()) or own(*given))
     for count in (1, 2):
-        with ThreadpoolController().limit(limits=count, user_api="openmp"):
+        seen.clear()
+        with ThreadpoolController().limit(limits=count):
             found.append(clone(model).set_params(random_state=0).fit(X, y).means_)
+        assert set(seen) == {count}
+        assert _APART.get() == 1
     np.testing.assert_array_equal(*found)
+
+
+def test_parts_know_what_their_caller_knows(rng):
+    known = ContextVar("known", default=0)
+    known.set(7)
+    with by_parts(10_000_000):
+        assert list(each_apart(lambda item: item + known.get(), range(4))) == [7, 8, 9, 10]
+    seen = []
+    with by_parts(10_000_000):
+        list(each_apart(lambda item: seen.append(current_thread()), range(4)))
+    assert current_thread() not in seen
+    with by_parts(1):
+        assert list(each_apart(lambda item: current_thread(), [0])) == [current_thread()]
 
 
 def test_products_of_pytorch_have_one_thread_whatever_was_set(rng):

@@ -363,7 +363,7 @@ def one_thread(size: float) -> Iterator[None]:
 
 @contextmanager
 def by_parts(size: float) -> Iterator[None]:
-    """Each operation of PyTorch on one thread, on whatever sizes; parts of large sums on several.
+    """Each operation on one thread, on whatever sizes; parts of large sums on several.
 
     Threads that share an operation wait for each other after each of thousands, and where a core
     has other work, for that: fits took up to nineteen times as long.
@@ -371,7 +371,7 @@ def by_parts(size: float) -> Iterator[None]:
     given = _GIVEN.get() or torch.get_num_threads()
     tokens = _GIVEN.set(given), _APART.set(min(given, _MOST_APART) if size > _FEW else 1)
     try:
-        with _limited() if size <= _FEW else _threads(1):
+        with _limited():
             yield
     finally:
         _GIVEN.reset(tokens[0])
@@ -396,7 +396,7 @@ def each_apart(function: Callable[[Item], Found], items: Iterable[Item]) -> Iter
         _thread_pools(user_api="openmp").limit(limits=1)
         _mkl()(1)
 
-    with _limited(), ThreadPoolExecutor(count, initializer=begin) as pool:
+    with ThreadPoolExecutor(count, initializer=begin) as pool:
         waiting = deque[Future[Found]]()
         for item in items:
             waiting.append(pool.submit(copy_context().run, work, item))
@@ -411,7 +411,7 @@ def _limited() -> Iterator[None]:
     """One thread works on each operation.
 
     OpenMP and MKL count threads for each thread that calls them, so that all else in the process
-    keeps its own number. OpenBLAS, which NumPy and SciPy bring, does not: until small work is done,
+    keeps its own number. OpenBLAS, which NumPy and SciPy bring, does not: until a fit is done,
     other threads of the process have one thread there, too. Who comes first sets that limit and
     takes it back; others meanwhile leave it alone, since only that thread can.
     """

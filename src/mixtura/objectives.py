@@ -29,7 +29,8 @@ _HOLES: list[object] = [Interval(Real, 0, 0.5, closed="both")]
 class Objective(Part, ABC):
     """One loss per row from class log-joints (n, C) and labels (n,), -1 where there is none.
 
-    A new objective is a dataclass with a `loss`; its fields are its parameters.
+    A new objective is a dataclass with a `loss`; its fields are its parameters. Threads may ask for
+    the losses of several chunks of rows at once: nothing is to be kept from one to the next.
 
     Attributes
     ----------

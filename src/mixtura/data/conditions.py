@@ -28,12 +28,13 @@ class Slopes(NamedTuple):
 
     def edges(self) -> np.ndarray:
         """Increasing values between which each is true, or false, or changes along a line."""
+        found, knot = [self.knot], self.knot
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            low, high = self.knot - 1.0 / self.rise, self.knot + 1.0 / self.fall
-            size = np.spacing(np.maximum(np.maximum(abs(low), abs(high)), abs(self.knot)))
-            low, high = low + _ROUNDINGS * size, high - _ROUNDINGS * size
-        found = np.concatenate([self.knot, low, high])
-        return np.unique(found[np.isfinite(found)])
+            for end, inwards in ((knot - 1.0 / self.rise, 1.0), (knot + 1.0 / self.fall, -1.0)):
+                size = np.spacing(np.maximum(abs(end), abs(knot)))
+                found.append(end + inwards * _ROUNDINGS * size)
+        every = np.concatenate(found)
+        return np.unique(every[np.isfinite(every)])
 
 
 class _Column(NamedTuple):

@@ -152,6 +152,10 @@ class Indicators:
             products[:count] *= factors[each[:count]]
         return products.T
 
+    def __getstate__(self) -> dict[str, object]:
+        """Without what is looked up, which is larger than all else."""
+        return {name: value for name, value in vars(self).items() if name != "_conditions"}
+
     @cached_property
     def _conditions(self) -> Conditions:
         factors = self.factors

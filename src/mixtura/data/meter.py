@@ -73,7 +73,7 @@ def waited_for(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def counted(batches: Iterable[AnyRows], total: int) -> Iterator[AnyRows]:
-    """The same batches, of so many rows in all, which are counted once they are worked on."""
+    """The same batches, of so many rows in all, counted when the next one is asked for."""
     meter, done = _active.get(), 0
     for batch in batches:
         yield batch

@@ -44,10 +44,10 @@ _KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1), RULES.units: 
 #: rows that they and rules learn from, at most: of these a row has thousands.
 _GLIMPSE, _LEAF_ROWS, _RULE_ROWS = (12, 1e-3), 20_000, 40_000
 #: Where rows are more than candidates are compared on: iterations of a model beside the first, and
-#: after how many (rules: of how many rows) it goes on only if it has so much say; the gain that
-#: ends them, and rows that each looks at, at most; and rows that models are asked about together,
-#: so that all see the same holes.
-_ITERATIONS, _FIRST, _FIRST_ROWS, _SOME = 40, 10, 10_000, 0.03
+#: after how many (rules: of how many rows, where there are so many times as many) it goes on only
+#: if it has so much say; the gain that ends them, and rows that each looks at, at most; and rows
+#: that models are asked about together, so that all see the same holes.
+_ITERATIONS, _FIRST, _FIRST_ROWS, _MANY_TIMES, _SOME = 40, 10, 10_000, 2, 0.03
 _GAIN, _LARGE, _TOGETHER = 1e-4, 50_000, 1_000
 #: Sets of columns in which rows have atoms, at most: each takes a factorization per component; and
 #: the share of missing entries from which squares cost more than they tell.
@@ -242,22 +242,22 @@ def _trained(
     generator: torch.Generator,
     progress: Progress,
     count: int,
+    most: int,
     latest: Trained | None,
 ) -> Trained:
     """A model of the rows, or of some, from the latest or one of the trial on, if there is one.
 
     It takes `count` iterations where their number is left to us. Leaves and rules are those of
-    other trees: of more rows, these have more of them.
+    other trees, which for rules learn from so many rows at `most`: of more, these have more.
     """
     way = replace(trial.way, solver=decision.plan.solver)
     plan, begin = from_trial(estimator, way, trial)
     trees, finds = not way.beginning.alike, way.beginning.finds
     limited = estimator.solver == "auto" and begin is None and not trees
-    settled = latest is not None and (latest.converged or not limited)
-    if latest is not None and settled and not (finds and len(rows) > _FIRST_ROWS):
+    if latest is not None and not finds and (latest.converged or not limited):
         return latest
     if trees:
-        most = _LEAF_ROWS if not finds else _FIRST_ROWS if count == _FIRST else _RULE_ROWS
+        most = most if finds else _LEAF_ROWS
         plan, rows, begin = replace(trial.way, begin=()), rows.sample(most, generator), None
     elif limited:
         plan, rows = plan.limited(count, _GAIN), rows.sample(_LARGE, generator)
@@ -330,20 +330,32 @@ class Ensemble:
         say, heard = Say.of(answers, decision.trusts_holes).heard(tried)
         heard += later
 
-        def learn(trial: Trial, count: int, latest: Trained | None = None) -> Trained:
+        def learn(trial: Trial, count: int, most: int, latest: Trained | None = None) -> Trained:
             given = estimator, decision, first.shown, spawn(generator), progress
-            return _trained(trial, *given, count, latest)
+            return _trained(trial, *given, count, most, latest)
 
-        count = _ITERATIONS if unseen is None else _FIRST
+        count, most = (_ITERATIONS if unseen is None else _FIRST), _RULE_ROWS
+        if unseen is not None and len(first.shown) > _MANY_TIMES * _FIRST_ROWS:
+            most = _FIRST_ROWS
         members = [
-            ((decision.saw_all and each.whole) or learn(each, count), each) for each in heard
+            ((decision.saw_all and each.whole) or learn(each, count, most), each) for each in heard
         ]
+
+        def goes_on(trial: Trial, share: float) -> bool:
+            more = most < _RULE_ROWS and progress.leaves_time(1.0 - _TIME)
+            return share >= _SOME and (more or not trial.way.beginning.finds)
+
         if unseen is not None:
             rows, same = unseen.subsample(MOST_COMPARED, generator), spawn(generator)
             asked = rows, same, decision.trusts_holes
             shares = _weighed(first.result, members, *asked).weights[1:]
             members = [
-                (learn(each, _ITERATIONS - count, model) if share >= _SOME else model, each)
+                (
+                    learn(each, _ITERATIONS - count, _RULE_ROWS, model)
+                    if goes_on(each, share)
+                    else model,
+                    each,
+                )
                 for (model, each), share in zip(members, shares, strict=True)
             ]
             say, members = _weighed(first.result, members, *asked).heard(members)

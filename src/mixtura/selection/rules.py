@@ -34,9 +34,10 @@ class _Condition(NamedTuple):
         place = np.searchsorted(values, self.at, side="right")
         low, high = values[place - 1], values[place]
         with np.errstate(over="ignore"):
-            slope = 1.0 / (high - low)
-            slope = slope if slope * (high - low) >= 1.0 else np.nextafter(slope, np.inf)
-            slope = min(slope, np.finfo(np.float64).max)  # and none of it is left at the other end
+            apart = high - low
+            slope = min(1.0 / apart, np.finfo(np.float64).max)
+        if np.isfinite(apart) and slope * apart < 1.0:
+            slope = np.nextafter(slope, np.inf)  # nothing of it is left at the other end
         return (high, slope, 0.0) if self.above else (low, 0.0, slope)
 
 

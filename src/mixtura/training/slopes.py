@@ -101,9 +101,10 @@ def _all_shown(
     """The labeled rows, and weighted sums (D,) of their squares."""
     known = engine.only(engine.labeled)
     parts = [_shown(each, evidence, dtype) for each in known.chunks(_ROWS)]
+    squares = np.sum([each.weight @ each.x.power(2) for each in parts], 0)
     x, lacks, *others = zip(*parts, strict=True)
     rows = _Rows(vstack(x, "csr"), vstack(lacks, "csr"), *map(np.concatenate, others))
-    return rows, rows.weight @ rows.x.power(2)
+    return rows, squares
 
 
 def _shown(batch: Batch, evidence: HoleEvidence | None, dtype: torch.dtype) -> _Rows:
@@ -121,8 +122,9 @@ def _sparse(dense: np.ndarray) -> csr_array:
     """The same numbers; in half of the time that SciPy takes."""
     told = dense != 0.0
     place = np.flatnonzero(told)
-    ends = np.append(0, np.cumsum(np.count_nonzero(told, axis=1)))
-    return csr_array((dense.ravel()[place], place % dense.shape[1], ends), dense.shape)
+    ends = np.append(0, np.cumsum(np.count_nonzero(told, axis=1))).astype(np.int32)
+    columns = (place % dense.shape[1]).astype(np.int32)
+    return csr_array((dense.ravel()[place], columns, ends), dense.shape)
 
 
 def _contrasts(rows: csr_array, slope: np.ndarray) -> np.ndarray:

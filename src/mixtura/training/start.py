@@ -208,14 +208,15 @@ def cluster(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -
     rows, place = torch.unique(x, dim=0, return_inverse=True)
     weight = weight.new_zeros(len(rows), weight.shape[1]).index_add_(0, place, weight)
     centers = _spread_out(rows, weight, count, generator)
-    labels = _nearest(rows, centers)
+    labels, counts = _nearest(rows, centers), weight > 0.0
     for _ in range(_MOST_MOVES):
         member = torch.nn.functional.one_hot(labels, count) * weight[..., None]
         mass = member.sum(0)[..., None]  # (P, K, 1)
         total = (member.flatten(1).mT @ rows).view(centers.shape)
         centers = torch.where(mass > 0.0, total / mass, centers)
         before, labels = labels, _nearest(rows, centers)
-        if int((before != labels).sum()) <= _SETTLED * labels.numel():
+        moved = ((before != labels) & counts).sum(0)
+        if bool((moved <= _SETTLED * counts.sum(0)).all()):
             break
     return labels[place]
 
