@@ -155,7 +155,7 @@ def test_adam_reads_files_in_an_order_of_their_own(found):
     ("name", "message"),
     [
         ("columns", "rank 1 has the columns .'u1', 'v', 'word'., and rank 0"),
-        ("type", "rank 0: column 'u' held text in training and holds numbers now"),
+        ("type", "column 'u' holds text at rank . and numbers at rank ."),
         ("infinity", "rank 1: Input X contains infinity"),
         ("settings", "n_components must be the same in all processes: it is 1 in rank 0, and 2 in"),
         ("seed", "random_state must be an int"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -198,6 +198,7 @@ def _merged(schemas: Sequence[Schema | None]) -> Schema:
     if not width:
         return given
     told = [schema.categories or (None,) * width for schema in known.values()]
+    _refuse_mixed(known, told)
     categories = []
     for place, column in enumerate(zip(*told, strict=True)):
         found = [each for each in column if each is not None]
@@ -209,6 +210,23 @@ def _merged(schemas: Sequence[Schema | None]) -> Schema:
         several = values if kind == "text" else np.array(values)
         categories.append(distinct(kind, several, f"column {place}")[0] if found else None)
     return Schema(given.names, tuple(categories))
+
+
+def _refuse_mixed(known: Mapping[int, Schema], told: Sequence[Sequence[np.ndarray | None]]) -> None:
+    """A column is text at all ranks that have values of it, or at none."""
+    for place, column in enumerate(zip(*told, strict=True)):
+        kinds = {
+            kind_of(each): rank
+            for (rank, schema), each in zip(known.items(), column, strict=True)
+            if place not in schema.empty
+        }
+        others = [kind for kind in kinds if kind not in ("text", "nothing")]
+        if "text" in kinds and others:
+            names = next(iter(known.values())).names
+            raise InvalidInputError(
+                f"column {place if names is None else repr(names[place])} holds text at rank "
+                f"{kinds['text']} and {others[0]} at rank {kinds[others[0]]}: give it one type."
+            )
 
 
 def _joined(parts: list[np.ndarray | None], counts: Sequence[int]) -> np.ndarray | None:
