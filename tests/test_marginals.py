@@ -501,7 +501,8 @@ def test_models_of_many_rows_go_on_where_they_have_a_say(rng, monkeypatch):
         return say
 
     def trained(trial, *given):
-        iterations.setdefault(trial.way.name, []).append(given[-2])
+        *_, count, _, _ = given
+        iterations.setdefault(trial.way.name, []).append(count)
         return train(trial, *given)
 
     monkeypatch.setattr(blending, "_weighed", weighed)
@@ -511,4 +512,5 @@ def test_models_of_many_rows_go_on_where_they_have_a_say(rng, monkeypatch):
     least = min(shares[0], key=shares[0].get)
     assert [len(each) > 1 for each in shares] == [True, True]
     assert iterations.pop(least) == [10]
+    assert iterations.pop("rules", [10]) == [10]  # they have seen all rows, which are few
     assert all(counts == [10, 30] for counts in iterations.values())
