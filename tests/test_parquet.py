@@ -114,6 +114,17 @@ def test_a_dictionary_that_is_no_table_is_named(odd):
         MixtureDensity(1).fit(parquet.Source(chunks))
 
 
+@pytest.mark.parametrize("hole", [None, np.nan, pd.NA])
+def test_text_with_holes_in_dictionaries(hole, rng):
+    """As in a data frame, whose columns of text hold NaN where there is nothing."""
+    kind = np.array(["a", hole, "b", "a"] * 20, dtype=object)
+    chunk = {"x": rng.normal(size=80), "kind": kind}
+    model = MixtureDensity(1, density="diag", random_state=0)
+    ours = clone(model).fit(parquet.Source([chunk, {"x": chunk["x"], "kind": [*kind]}]))
+    twice = pd.concat([pd.DataFrame(chunk)] * 2, ignore_index=True)
+    np.testing.assert_allclose(ours.score(twice), model.fit(twice).score(twice), 1e-9)
+
+
 @pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
 def test_chunks_of_every_library_are_one_table(kind, frame, large):
     columns = [*FEATURES, "label"]

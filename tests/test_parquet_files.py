@@ -142,6 +142,13 @@ def infinity(frame, folder):
     return "1.parquet, row group 1: column 'b' holds infinity"
 
 
+def infinite_label(frame, folder):
+    values = np.where(frame.index == 80, np.inf, np.arange(len(frame)) % 3)
+    frame.assign(label=values).to_parquet(folder / "1.parquet", row_group_size=50)
+    frame.assign(label=0.0).to_parquet(folder / "0.parquet")
+    return "1.parquet, row group 1: column 'label' holds inf: leave such rows out"
+
+
 def a_date(frame, folder):
     (folder / "0.parquet").unlink()
     dated = frame.assign(day=np.datetime64("2020-01-01"))
@@ -174,6 +181,7 @@ def no_rows(frame, folder):
         empty_file,
         damaged_group,
         infinity,
+        infinite_label,
         a_date,
         no_label,
         nothing,
@@ -186,6 +194,23 @@ def test_bad_files_are_named(spoil, frame, tmp_path):
     message = spoil(frame.reset_index(drop=True), tmp_path)
     with pytest.raises((InvalidInputError, FileFormatError), match=message):
         MixtureClassifier(1, density="diag").fit(tmp_path / "*.parquet", "label")
+
+
+@pytest.mark.parametrize("odd", [-1, -0.5, np.nan, np.inf])
+def test_bad_weights_are_named(odd, frame, tmp_path):
+    weights = np.where(np.arange(len(frame)) == 80, odd, 1).astype(type(odd))
+    frame[:50].assign(weight=1).to_parquet(tmp_path / "0.parquet", index=False)
+    frame.assign(weight=weights).to_parquet(tmp_path / "1.parquet", index=False, row_group_size=50)
+    with pytest.raises(
+        InvalidInputError,
+        match=rf"1\.parquet, row group 1: column 'weight' holds {odd:.0f}.*weights are finite",
+    ):
+        MixtureClassifier(1).fit(tmp_path / "*.parquet", "label", sample_weight="weight")
+
+
+def test_weights_are_numbers(files):
+    with pytest.raises(InvalidInputError, match=r"'kind' of weights is of the type .*string"):
+        MixtureClassifier(1).fit(files / "*.parquet", "label", sample_weight="kind")
 
 
 def test_a_file_that_is_not_there_is_named(frame, tmp_path):

@@ -272,7 +272,7 @@ def _as_arrow(chunk: ArrayLike, number: int) -> pa.Table:
         return chunk
     if isinstance(chunk, dict):
         try:
-            return pa.table(chunk)
+            return pa.table({name: _column(values) for name, values in chunk.items()})
         except pa.ArrowException as error:
             raise InvalidInputError(
                 f"chunk {number} is no table ({_line(error)}): give it columns of equal lengths, "
@@ -282,6 +282,12 @@ def _as_arrow(chunk: ArrayLike, number: int) -> pa.Table:
         f"chunk {number} is a {type(chunk).__name__}: chunks are Arrow record batches or tables, "
         "data frames of pandas or polars, or dictionaries of columns."
     )
+
+
+def _column(values: ArrayLike) -> ArrayLike:
+    """A column; in lists and arrays of Python's objects, NaN beside text is nothing, too."""
+    objects = isinstance(values, list) or getattr(getattr(values, "dtype", None), "kind", "") == "O"
+    return pa.array(values, from_pandas=True) if objects else values
 
 
 def _line(error: Exception) -> str:

@@ -68,7 +68,9 @@ class Source(Openable):
         columns = [_Column(name, types[name], at in chosen) for at, name in enumerate(names)]
         if not columns:
             raise InvalidInputError(f"there is no column beside {', '.join(map(repr, answers))}.")
-        scan = _Scan(columns, {name: _Answers(_is_coded(types[name], name)) for name in answers})
+        weights = _names(sample_weight, types)
+        kept = {name: _Answers(types[name], name, name in weights) for name in answers}
+        scan = _Scan(columns, kept)
         counts = [sum(map(scan.add, reader.batches([part]))) for part in reader.parts]
         schema = scan.schema() if sum(counts) else Schema(names)
         rows = StreamedRows(reader, columns, counts, scan.has_missing)
@@ -193,7 +195,7 @@ class _Scan:
         """Take note of a batch, of so many rows."""
         place, batch = placed
         for name, answers in self.answers.items():
-            answers.add(batch.column(name))
+            answers.add(batch.column(name), place)
         for column in self.columns:
             values = batch.column(column.name)
             self.has_missing |= values.null_count > 0
@@ -226,13 +228,25 @@ class _Scan:
 
 @dataclass
 class _Answers:
-    """A column of labels or weights, which are kept; the former as small numbers."""
+    """A column of labels or weights, which are kept; labels of a few kinds as small numbers."""
 
-    coded: bool
+    type: pa.DataType
+    name: str
+    weighs: bool
     _kept: Kept = field(default_factory=Kept)
     _codes: dict[object, int] = field(default_factory=dict)
 
-    def add(self, column: pa.Array) -> None:
+    def __post_init__(self) -> None:
+        kind = kind_of_arrow(self.type, self.name)
+        self.coded = not self.weighs and (kind != "numbers" or pa.types.is_integer(self.type))
+        if self.weighs and kind == "text":
+            raise InvalidInputError(
+                f"the column {self.name!r} of weights is of the type {self.type}: weights are "
+                "numbers."
+            )
+
+    def add(self, column: pa.Array, place: str) -> None:
+        """Keep those of a batch, which stands at `place`."""
         if self.coded:
             column = _decoded(column)  # a dictionary may have labels that no row has
             encoded = column.dictionary_encode()
@@ -240,8 +254,15 @@ class _Answers:
             codes = np.array([self._codes.setdefault(value, len(self._codes)) for value in known])
             places = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
             self._kept.add(codes.astype(np.min_scalar_type(len(self._codes)))[places])
-        else:
-            self._kept.add(_floats(column))
+            return
+        numbers = _floats(column)
+        odd = np.isinf(numbers) | (~(numbers >= 0) if self.weighs else False)
+        if odd.any():
+            wanted = "weights are finite and not negative" if self.weighs else "leave such rows out"
+            raise InvalidInputError(
+                f"{place}: column {self.name!r} holds {numbers[odd][0]}: {wanted}."
+            )
+        self._kept.add(numbers)
 
     def found(self) -> ArrayLike:
         values = self._kept.whole()
@@ -427,11 +448,6 @@ def _names(given: ArrayLike, known: Collection[str]) -> list[str]:
 
 def _plain(found: ArrayLike) -> ArrayLike:
     return found.plain() if isinstance(found, CodedLabels) else found
-
-
-def _is_coded(kind: pa.DataType, name: str) -> bool:
-    """Whether labels are of a few kinds: text, whole numbers, booleans."""
-    return kind_of_arrow(kind, name) != "numbers" or pa.types.is_integer(kind)
 
 
 def _encoded(column: pa.Array) -> pa.DictionaryArray:
