@@ -294,7 +294,7 @@ def test_any_rows_in_any_order(rows, frame, rng):
 
 
 def test_a_pass_reads_every_row_once(rows, monkeypatch):
-    """Whatever the chunks; and a few rows of one file do not take those of others."""
+    """Whatever the chunks, and the first ones of the next pass; a few rows take no other files."""
     read, batches = [], rows._reader.batches
 
     def counting(parts, columns):
@@ -303,9 +303,10 @@ def test_a_pass_reads_every_row_once(rows, monkeypatch):
             yield place, batch
 
     monkeypatch.setattr(rows._reader, "batches", counting)
-    for start in range(0, len(rows), 16):
-        rows[start : start + 16]
-    assert sum(read) == len(rows)
+    for passes in (1, 2):
+        for start in range(0, len(rows), 16):
+            rows[start : start + 16]
+        assert passes * len(rows) <= sum(read) <= passes * len(rows) + 49
     read.clear()
     rows[np.array([190, 185])]
     assert sum(read) <= 2 * 49

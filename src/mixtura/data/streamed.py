@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain, cycle
 from os import PathLike
 from typing import Self
 
@@ -289,7 +290,8 @@ class StreamedRows(LazyRows):
         self.has_missing = has_missing
         self._reader, self._columns = reader, columns
         self._edges = np.append(0, np.cumsum(counts))
-        self._cursor = _Cursor(self._blocks, self._edges)
+        files = any(part.path is not None for part in reader.parts)
+        self._cursor = _Cursor(self._blocks, self._edges, goes_round=files)
         self._window: _Window | None = None
 
     @property
@@ -311,9 +313,13 @@ class StreamedRows(LazyRows):
         return part
 
     def _blocks(self, part: int) -> Iterator[_Block]:
-        """Where blocks begin, and their rows, from the beginning of a part on."""
-        start, names = int(self._edges[part]), [column.name for column in self._columns]
-        for number in range(part, len(self._reader.parts)):
+        """Where blocks begin, and their rows, from the beginning of a part on.
+
+        In files, the first follows the last, so that it is at hand when the next pass begins.
+        """
+        names, every = [column.name for column in self._columns], range(len(self._reader.parts))
+        for number in chain(every[part:], cycle(every) if self._cursor.goes_round else ()):
+            start = int(self._edges[number])
             for _, batch in self._reader.batches([self._reader.parts[number]], names):
                 columns = [column.read(batch.column(column.name)) for column in self._columns]
                 values = np.empty((len(batch), len(columns)), self.dtype)
@@ -411,10 +417,15 @@ def _windows(stretches: list[tuple[int, int]], most: int) -> Iterator[list[tuple
 
 
 class _Cursor:
-    """A place in the rows: one block is at hand, and the next is being read."""
+    """A place in the rows: one block is at hand, and the next is being read.
 
-    def __init__(self, blocks: Callable[[int], Iterator[_Block]], edges: np.ndarray) -> None:
-        self._blocks, self._edges = blocks, edges
+    `goes_round`: the block after the last is the first.
+    """
+
+    def __init__(
+        self, blocks: Callable[[int], Iterator[_Block]], edges: np.ndarray, goes_round: bool
+    ) -> None:
+        self._blocks, self._edges, self.goes_round = blocks, edges, goes_round
         self._thread = ThreadPoolExecutor(1)
         self._next: Future[_Block] | None = None
         self._at: _Block = (0, np.empty((0, 0)))
@@ -423,11 +434,15 @@ class _Cursor:
         """The block that holds a row."""
         part = int(np.searchsorted(self._edges, row, side="right")) - 1
         start, values = self._at
-        if self._next is None or row < start or self._edges[part] > start + len(values):
+        if start <= row < start + len(values):
+            return self._at
+        end = start + len(values)
+        end = 0 if self.goes_round and end == self._edges[-1] else end
+        if self._next is None or row < end or self._edges[part] > end:
             self._reading = self._blocks(part)
             self._next = self._thread.submit(next, self._reading)
             start, values = self._at = (int(self._edges[part]), values[:0])
-        while row >= start + len(values):
+        while not start <= row < start + len(values):
             try:
                 start, values = self._at = self._next.result()
             except BaseException:
