@@ -26,7 +26,7 @@ from mixtura.selection.chooser import MOST_COMPARED, Contender
 from mixtura.selection.codes import gain_of_values
 from mixtura.selection.held_out import Answers
 from mixtura.selection.rules import ruled
-from mixtura.training.beginnings import KERNELS, LEAVES, NAMED, QUADRATIC, RULES
+from mixtura.training.beginnings import KERNELS, LEAVES, NAMED, QUADRATIC, RULES, SLOPES
 from mixtura.training.hybrid import Plan, Trained
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _CURVE_ROWS, _TIME = 20_000, 0.2
 #: How many indicators there may be, and how many of few rows, where columns of numbers have no
 #: knots; knots of such a column, as far as these allow; labeled rows from which a curve per column
-#: is worth a try.
-_MOST_COLUMNS, _MOST_OF_FEW, _ENOUGH = 300, 1_000, 400
+#: is worth a try, and those per column up to which a slope for each is.
+_MOST_COLUMNS, _MOST_OF_FEW, _ENOUGH, _WIDE = 300, 1_000, 400, 5
 _KNOTS = {INDICATORS: range(8, 3, -1), ADDITIVE: range(16, 3, -1), RULES.units: range(16, 3, -1)}
 #: Iterations, and the gain that ends them, after which leaves are compared with the first model;
 #: rows that they and rules learn from, at most: of these a row has thousands.
@@ -110,7 +110,8 @@ def kinds_for(engine: Engine) -> list[str]:
     fits = engine.n_numbers <= _MOST_COLUMNS and _n_indicators(engine, 0) <= _n_most(engine)
     some = levels.any() and fits
     kinds = [*kinds, INDICATORS] if some or _n_knots(engine, INDICATORS) else kinds
-    enough = float(engine.weight[engine.labeled].sum()) >= _ENOUGH  # weights count rows
+    n_labeled = float(engine.weight[engine.labeled].sum())  # weights count rows
+    enough, wide = n_labeled >= _ENOUGH, n_labeled < _WIDE * engine.n_numbers
     kinds = [*kinds, ADDITIVE] if enough and _n_knots(engine, ADDITIVE) else kinds
     kinds = [*kinds, RULES.name] if enough and fits else kinds
     narrow = engine.n_features <= _MOST_COLUMNS
@@ -118,7 +119,9 @@ def kinds_for(engine: Engine) -> list[str]:
     kinds = [*kinds, QUADRATIC.name] if squares else kinds
     few = len(engine) <= _LARGE and narrow
     kinds = [*kinds, LEAVES.name] if few else kinds
-    return [*kinds, KERNELS.name] if len(engine) <= MOST_COMPARED else kinds
+    compared = len(engine) <= MOST_COMPARED
+    kinds = [*kinds, SLOPES.name] if compared and wide else kinds
+    return [*kinds, KERNELS.name] if compared else kinds
 
 
 def _has_pairs(values: np.ndarray, levels: np.ndarray) -> bool:

@@ -129,5 +129,6 @@ KERNELS = Beginning(_by_rows, "kernels", _POWER, _KNOWN, ready=True, adapted=_wi
 RULES = Beginning(
     _by_slopes, "rules", "rules", _FREE, False, ready=True, finds=True, adapted=_with_slopes
 )
+SLOPES = Beginning(_by_slopes, "slopes", _POWER, _FREE, ready=True, adapted=_with_slopes)
 #: Those that models are named after.
-NAMED = {each.name: each for each in (QUADRATIC, LEAVES, KERNELS, RULES)}
+NAMED = {each.name: each for each in (QUADRATIC, LEAVES, KERNELS, RULES, SLOPES)}

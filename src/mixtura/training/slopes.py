@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -23,8 +24,11 @@ from mixtura.runtime.models import log_softmax
 #: that of rows; iterations that find them, and the share of the loss that ends these.
 _APART, _TOGETHER, _ITERATIONS, _TOL = 0.05, 0.1, 100, 1e-4
 #: Rows that are taken over at a time; classes of which there are few: more are worked on at once,
-#: in single precision.
-_ROWS, _FEW = 512, 5
+#: in single precision; and the share of numbers other than zero from which products of all are
+#: faster.
+_ROWS, _FEW, _DENSE = 512, 5, 0.2
+
+_Numbers: TypeAlias = csr_array | np.ndarray
 
 
 def by_slopes(
@@ -37,7 +41,6 @@ def by_slopes(
 
     They lie near each other, unless labels say otherwise. What a row lacks tells nothing, and where
     it lacks all, the prior is left: what holes tell of labels is the evidence's, and no mean's.
-    Most numbers of rows are to be zero.
     """
     prior = log_prior.double().cpu().numpy()
     dtype = torch.float64 if len(prior) <= _FEW else torch.float32
@@ -62,11 +65,11 @@ def by_slopes(
 
 
 class _Rows(NamedTuple):
-    """Labeled rows (n, D), most of whose numbers are zero, and what they lack (n, D); labels and
+    """Labeled rows (n, D), and what they lack (n, D), sparse where most of that is zero; labels and
     weights (n,); and what their holes tell (n, C), or nothing (n, 1)."""
 
-    x: csr_array
-    lacks: csr_array
+    x: _Numbers
+    lacks: _Numbers
     y: np.ndarray
     weight: np.ndarray
     told: np.ndarray
@@ -101,10 +104,9 @@ def _all_shown(
     """The labeled rows, and weighted sums (D,) of their squares."""
     known = engine.only(engine.labeled)
     parts = [_shown(each, evidence, dtype) for each in known.chunks(_ROWS)]
-    squares = np.sum([each.weight @ each.x.power(2) for each in parts], 0)
+    squares = np.sum([each.weight @ (each.x * each.x) for each in parts], 0)
     x, lacks, *others = zip(*parts, strict=True)
-    rows = _Rows(vstack(x, "csr"), vstack(lacks, "csr"), *map(np.concatenate, others))
-    return rows, squares
+    return _Rows(_joined(x), _joined(lacks), *map(np.concatenate, others)), squares
 
 
 def _shown(batch: Batch, evidence: HoleEvidence | None, dtype: torch.dtype) -> _Rows:
@@ -118,29 +120,36 @@ def _shown(batch: Batch, evidence: HoleEvidence | None, dtype: torch.dtype) -> _
     return _Rows(x, lacks, batch.y.cpu().numpy(), weight, told)
 
 
-def _sparse(dense: np.ndarray) -> csr_array:
-    """The same numbers; in half of the time that SciPy takes."""
+def _sparse(dense: np.ndarray) -> _Numbers:
+    """The same numbers, if most are zero; in half of the time that SciPy takes."""
     told = dense != 0.0
     place = np.flatnonzero(told)
+    if len(place) > _DENSE * dense.size:
+        return dense
     ends = np.append(0, np.cumsum(np.count_nonzero(told, axis=1))).astype(np.int32)
     columns = (place % dense.shape[1]).astype(np.int32)
     return csr_array((dense.ravel()[place], columns, ends), dense.shape)
 
 
-def _contrasts(rows: csr_array, slope: np.ndarray) -> np.ndarray:
+def _joined(parts: Sequence[_Numbers]) -> _Numbers:
+    dense = [part for part in parts if isinstance(part, np.ndarray)]
+    return np.concatenate(dense) if len(dense) == len(parts) else vstack(parts, "csr")
+
+
+def _contrasts(rows: _Numbers, slope: np.ndarray) -> np.ndarray:
     """(n, C) products of rows (n, D) with slopes (C, D), less that with the first: as probable."""
     return np.pad(_product(rows, (slope[1:] - slope[0]).T), ((0, 0), (1, 0)))
 
 
-def _sums(rows: csr_array, off: np.ndarray) -> np.ndarray:
+def _sums(rows: _Numbers, off: np.ndarray) -> np.ndarray:
     """(C, D) sums of rows (n, D), each as much as it is off (n, C), over classes by nothing."""
     others = _product(rows.T, off[:, 1:]).T
     return np.vstack([-others.sum(0), others])
 
 
-def _product(sparse: csr_array | csc_array, dense: np.ndarray) -> np.ndarray:
-    """(n, k) in the precision of the sparse side; few columns one by one: half of the time."""
-    dense = dense.astype(sparse.dtype)
-    if not 0 < dense.shape[1] < _FEW:
-        return np.asarray(sparse @ dense)
-    return np.column_stack([sparse @ column for column in dense.T.copy()])
+def _product(rows: _Numbers | csc_array, dense: np.ndarray) -> np.ndarray:
+    """(n, k) in the precision of the rows; few columns of sparse ones one by one: half the time."""
+    dense = dense.astype(rows.dtype)
+    if isinstance(rows, np.ndarray) or not 0 < dense.shape[1] < _FEW:
+        return np.asarray(rows @ dense)
+    return np.column_stack([rows @ column for column in dense.T.copy()])
