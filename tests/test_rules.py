@@ -232,15 +232,18 @@ def test_what_holes_tell_needs_no_rules(monkeypatch):
     torch.testing.assert_close(found.tensors(), wanted.tensors())
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_slopes_are_those_of_logistic_regression(n_classes, monkeypatch):
-    """Of complete rows; of two classes, each has half of the slope."""
+@pytest.mark.parametrize("dense", [0.0, 1.0])
+@pytest.mark.parametrize("n_classes", [2, 3, 5])
+def test_slopes_are_those_of_logistic_regression(n_classes, dense, monkeypatch):
+    """Of complete rows, sparse or not; of two classes, each has half of the slope."""
+    monkeypatch.setattr(slopes, "_DENSE", dense)
     monkeypatch.setattr(slopes, "_TOL", 1e-14)
     monkeypatch.setattr(slopes, "_ITERATIONS", 5000)
     monkeypatch.setattr(slopes, "_TOGETHER", 1e6)
     rng = np.random.default_rng(0)
     x = (rng.random((400, 6)) < 0.3).astype(float)
-    y = (x[:, 0] + x[:, 1] * (n_classes - 2) + (rng.random(400) < 0.3)).astype(int) % n_classes
+    y = (x[:, 0] + x[:, 1] * (n_classes - 2) + rng.integers(n_classes, size=400) // 2) % n_classes
+    y = y.astype(int)
     weight = rng.integers(1, 4, size=400).astype(float)
     prior = torch.full((n_classes,), 1.0 / n_classes).double().log()
     model = slopes.by_slopes(in_columns(x, y, weight), prior)
@@ -250,9 +253,11 @@ def test_slopes_are_those_of_logistic_regression(n_classes, monkeypatch):
     np.testing.assert_allclose(softmax(joint, axis=1), wanted.predict_proba(x), atol=2e-4)
 
 
+@pytest.mark.parametrize("dense", [0.0, 1.0])
 @pytest.mark.parametrize("told", [False, True])
-def test_slopes_of_rows_with_holes_are_the_best(told, monkeypatch):
+def test_slopes_of_rows_with_holes_are_the_best(told, dense, monkeypatch):
     """By a plain search for means, whose objective is written down here."""
+    monkeypatch.setattr(slopes, "_DENSE", dense)
     monkeypatch.setattr(slopes, "_TOL", 1e-14)
     monkeypatch.setattr(slopes, "_ITERATIONS", 5000)
     rng = np.random.default_rng(1)
@@ -278,6 +283,22 @@ def test_slopes_of_rows_with_holes_are_the_best(told, monkeypatch):
     mean = center + wanted[9:] + wanted[:9].reshape(3, 3)
     np.testing.assert_allclose(model.density.mean.numpy(), mean, atol=1e-4)
     np.testing.assert_allclose(model.log_prior.numpy(), prior)
+
+
+def test_tables_with_many_columns_have_a_slope_for_each():
+    """As logistic regression has, which told genes apart better than all other members."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(160, 60)), np.arange(160) % 2
+    X += y[:, None] * rng.normal(scale=0.3, size=60) + rng.normal(size=(160, 1))
+    model = MixtureClassifier(random_state=0).fit(X[:120], y[:120])
+    member = model.model_.blend.members[model.marginals_.index("slopes") - 1]
+    mapped = member.scaling.apply(X)
+    wanted = LogisticRegression(C=2.0 * slopes._APART).fit(mapped[:120], y[:120])
+    found = member.model.class_log_joint(in_columns(mapped, y).all_rows()).numpy()
+    np.testing.assert_allclose(
+        found[:, 1] - found[:, 0], wanted.decision_function(mapped), atol=0.1
+    )
+    assert "slopes" not in MixtureClassifier(random_state=0).fit(X[:, :20], y).marginals_
 
 
 def test_rules_do_not_go_by_holes():

@@ -152,4 +152,6 @@ def _product(rows: _Numbers | csc_array, dense: np.ndarray) -> np.ndarray:
     dense = dense.astype(rows.dtype)
     if isinstance(rows, np.ndarray) or not 0 < dense.shape[1] < _FEW:
         return np.asarray(rows @ dense)
+    if not rows.nnz:  # rows that lack nothing
+        return np.zeros((rows.shape[0], dense.shape[1]), rows.dtype)
     return np.column_stack([rows @ column for column in dense.T.copy()])
