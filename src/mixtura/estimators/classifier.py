@@ -104,7 +104,8 @@ class MixtureClassifier(DensityClassifier):
         the normal scores of smoothed ranks. "+atoms" gives values that many rows share, such as
         zeros, a probability of their own per component. "auto" averages the class
         probabilities of the first three, of a model of indicators, of one whose class log-odds are
-        quadratic ("quadratic") where few entries are missing, of one with a component per row
+        quadratic ("quadratic") where few entries are missing, of one whose class log-odds are
+        linear ("slopes") where rows are few beside columns, of one with a component per row
         ("kernels") where rows are not many, of one that goes by the rules of boosted trees
         ("rules") where they are not few, and of one that began with the leaves of a tree ("leaves")
         where that helps, where no density is named; all other answers are those of the first,
