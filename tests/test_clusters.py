@@ -12,7 +12,7 @@ from mixtura.densities import Diagonal
 from mixtura.engines import Engine
 from mixtura.models.stack import Assignment
 from mixtura.training import start
-from mixtura.training.start import cluster, stack_start
+from mixtura.training.start import cluster, distinct_rows, stack_start
 
 
 def inertia(x, weight, labels):
@@ -61,6 +61,19 @@ def test_a_weight_of_two_is_a_row_given_twice(rng):
         for rows, mass in ((x, times[:, None].astype(float)), (x[often], np.ones((len(often), 1))))
     )
     np.testing.assert_array_equal(found[often], repeated)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_different_rows_are_found(dtype, rng):
+    """Those that NumPy finds, zeros of both signs alike; in an order that rounding leaves alone."""
+    grid = torch.from_numpy(rng.integers(-2, 3, size=(3000, 4)) * rng.choice([-1.0, 1.0], 4))
+    for x in (grid.to(dtype), torch.from_numpy(rng.normal(size=(500, 3))).to(dtype)):
+        rows, place = distinct_rows(x)
+        assert torch.equal(rows[place], x)
+        np.testing.assert_array_equal(np.unique(rows + 0.0, axis=0), np.unique(x + 0.0, axis=0))
+        assert len(rows) == len(np.unique(x + 0.0, axis=0))
+        moved = distinct_rows(x * (1.0 + 4 * torch.finfo(dtype).eps))[0]
+        torch.testing.assert_close(moved, rows)
 
 
 def test_fewer_different_rows_than_clusters(generator):

@@ -20,7 +20,7 @@ from mixtura.objectives import Likelihood
 from mixtura.progress import Progress
 from mixtura.solvers import EM, FitResult, SpreadPrior
 from mixtura.solvers.base import unstacked
-from mixtura.training.start import stack_start
+from mixtura.training.start import distinct_rows, stack_start
 
 _COUNTS = (2, 3, 4, 6, 8, 12, 16)
 #: A component that stands for fewer is not worth its parameters.
@@ -398,5 +398,5 @@ def effective_rows(engine: Engine) -> float:
         return engine.total_weight
     rows = float(len(engine))
     if rows <= _MOST_COMPARED:
-        rows = len(torch.unique(engine.all_rows().x, dim=0))
+        rows = len(distinct_rows(engine.all_rows().x)[0])
     return min(rows, engine.total_weight)
