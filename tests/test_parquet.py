@@ -1,9 +1,12 @@
 """Rows that stay in files: the same models as of tables in memory."""
 
+import gc
 import re
 import socket
 import sys
+import time
 import warnings
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial, wraps
 from inspect import signature
@@ -293,23 +296,98 @@ def test_any_rows_in_any_order(rows, frame, rng):
     np.testing.assert_array_equal(part.view(np.arange(3, 9))[1:4][:, :3], part[4:7][:, :3])
 
 
-def test_a_pass_reads_every_row_once(rows, monkeypatch):
-    """Whatever the chunks, and the first ones of the next pass; a few rows take no other files."""
-    read, batches = [], rows._reader.batches
+@pytest.fixture
+def read(rows, monkeypatch):
+    """How many rows each batch had that was read."""
+    found, batches = [], rows._reader.batches
 
     def counting(parts, columns):
         for place, batch in batches(parts, columns):
-            read.append(len(batch))
+            found.append(len(batch))
             yield place, batch
 
     monkeypatch.setattr(rows._reader, "batches", counting)
+    rows._cursor.forget()
+    return found
+
+
+def walk(rows):
+    for start in range(0, len(rows), 16):
+        rows[start : start + 16]
+
+
+def test_a_pass_reads_every_row_once(rows, read, monkeypatch):
+    """Whatever the chunks; then the first ones of the next pass, and no file that is not asked."""
+    monkeypatch.setattr(streamed, "_BLOCK", 1)
     for passes in (1, 2):
-        for start in range(0, len(rows), 16):
-            rows[start : start + 16]
-        assert passes * len(rows) <= sum(read) <= passes * len(rows) + 49
+        walk(rows)
+        deadline = time.monotonic() + 10.0
+        while sum(read) == passes * len(rows) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert passes * len(rows) < sum(read) <= passes * len(rows) + 49
     read.clear()
     rows[np.array([190, 185])]
     assert sum(read) <= 2 * 49
+
+
+def test_small_files_are_read_once_for_all_passes(rows, read, frame):
+    """And not per row group, however small these are."""
+    for _ in range(3):
+        walk(rows)
+    assert sum(read) == len(rows)
+    np.testing.assert_array_equal(rows[:][:, :3], frame[["a", "b", "c"]])
+
+
+@pytest.mark.parametrize("block", [1, streamed._BLOCK])
+def test_other_categories_are_those_of_all_rows(block, files, monkeypatch):
+    """Also of rows that had been read, or were being read: shards learn them from each other."""
+    monkeypatch.setattr(streamed, "_BLOCK", block)
+    opened = parquet.Source(files / "*.parquet").opened("label", None, None)
+    rows, schema = opened.rows, opened.schema
+    before, categories = rows[:], [*schema.categories]
+    categories[3] = np.append(["a word before"], categories[3])
+    rows.recode(replace(schema, categories=tuple(categories)))
+    np.testing.assert_array_equal(rows[:][:, 3], before[:, 3] + 1.0)
+
+
+def test_reading_goes_on_after_an_error(rows, frame, monkeypatch):
+    rows._cursor.forget()
+
+    def failing(parts, columns):
+        raise OSError("gone")
+
+    with monkeypatch.context() as context:
+        context.setattr(rows._reader, "batches", failing)
+        with pytest.raises(OSError, match="gone"):
+            rows[:5]
+    np.testing.assert_array_equal(rows[:5][:, :3], frame[["a", "b", "c"]][:5])
+
+
+@pytest.mark.parametrize("row", [-1, 220])
+def test_rows_that_are_not_there(row, rows):
+    with pytest.raises(IndexError, match=f"no row {row} among 220"):
+        rows[np.array([row])]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_files_are_closed_when_a_fit_is_over(files, monkeypatch):
+    """Those read ahead, too; a cycle of references would keep them open until it is looked for."""
+    monkeypatch.setattr(streamed, "_BLOCK", 1)
+    gc.collect()
+    gc.disable()
+    try:
+        MixtureDensity(1, density="diag", random_state=0).fit(files / "*.parquet")
+        deadline = time.monotonic() + 10.0
+        while time.monotonic() < deadline:
+            held = [
+                str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.exists()
+            ]
+            if not (left := [each for each in held if each.startswith(str(files))]):
+                break
+            time.sleep(0.01)
+    finally:
+        gc.enable()
+    assert not left
 
 
 def test_the_range_of_all_rows_is_known_after_the_scan(rows, frame, monkeypatch):

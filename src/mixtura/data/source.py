@@ -273,7 +273,7 @@ def _as_arrow(chunk: ArrayLike, number: int) -> pa.Table:
     if isinstance(chunk, dict):
         try:
             return pa.table({name: _column(values) for name, values in chunk.items()})
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OverflowError) as error:
             raise InvalidInputError(
                 f"chunk {number} is no table ({_line(error)}): give it columns of equal lengths, "
                 "each of one type."
@@ -286,7 +286,10 @@ def _as_arrow(chunk: ArrayLike, number: int) -> pa.Table:
 
 def _column(values: ArrayLike) -> ArrayLike:
     """A column; in lists and arrays of Python's objects, NaN beside text is nothing, too."""
-    objects = isinstance(values, list) or getattr(getattr(values, "dtype", None), "kind", "") == "O"
+    objects = (
+        isinstance(values, list | tuple)
+        or getattr(getattr(values, "dtype", None), "kind", "") == "O"
+    )
     return pa.array(values, from_pandas=True) if objects else values
 
 

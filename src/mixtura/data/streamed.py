@@ -27,8 +27,8 @@ from mixtura.exceptions import InvalidInputError
 
 #: Rows that are put together out of columns while they are in the cache.
 _CACHED = 4_096
-#: Numbers in the window of rows that minibatches are drawn from.
-_WINDOW = 2**23
+#: Numbers in the window of rows that minibatches are drawn from; and of a block, at least.
+_WINDOW, _BLOCK = 2**23, 2**18
 
 _Block = tuple[int, np.ndarray]
 
@@ -69,7 +69,7 @@ class Source(Openable):
         columns = [_Column(name, types[name], at in chosen) for at, name in enumerate(names)]
         if not columns:
             raise InvalidInputError(f"there is no column beside {', '.join(map(repr, answers))}.")
-        weights = _names(sample_weight, types)
+        weights = {*_names(sample_weight, types)} - {*_names(y, types)}
         kept = {name: _Answers(types[name], name, name in weights) for name in answers}
         scan = _Scan(columns, kept)
         counts = [sum(map(scan.add, reader.batches([part]))) for part in reader.parts]
@@ -290,8 +290,7 @@ class StreamedRows(LazyRows):
         self.has_missing = has_missing
         self._reader, self._columns = reader, columns
         self._edges = np.append(0, np.cumsum(counts))
-        files = any(part.path is not None for part in reader.parts)
-        self._cursor = _Cursor(self._blocks, self._edges, goes_round=files)
+        self._cursor = _Cursor(_Blocks(reader, columns, self._edges, dtype))
         self._window: _Window | None = None
 
     @property
@@ -306,35 +305,12 @@ class StreamedRows(LazyRows):
         for column, categories in zip(self._columns, every, strict=True):
             check_kind(column.kind, kind_of(categories), column.label)
             column.categories = categories
+        self._cursor.forget()
 
     def view(self, index: np.ndarray | Marked) -> Self:
         part = super().view(index)
         part._window = None
         return part
-
-    def _blocks(self, part: int) -> Iterator[_Block]:
-        """Where blocks begin, and their rows, from the beginning of a part on.
-
-        In files, the first follows the last, so that it is at hand when the next pass begins.
-        """
-        names, every = [column.name for column in self._columns], range(len(self._reader.parts))
-        for number in chain(every[part:], cycle(every) if self._cursor.goes_round else ()):
-            start = int(self._edges[number])
-            for _, batch in self._reader.batches([self._reader.parts[number]], names):
-                columns = [column.read(batch.column(column.name)) for column in self._columns]
-                values = np.empty((len(batch), len(columns)), self.dtype)
-                for first in range(0, len(batch), _CACHED):  # so many rows stay in a core's cache
-                    some = slice(first, first + _CACHED)
-                    for at, column in enumerate(columns):
-                        values[some, at] = column[some]
-                yield start, values
-                start += len(batch)
-            if start != self._edges[number + 1]:
-                first = int(self._edges[number + 1] - self._edges[number])
-                raise InvalidInputError(
-                    f"{self._reader.parts[number].name}: {first} rows in the first pass, and "
-                    f"{start - int(self._edges[number])} now. Rows must stay as they are."
-                )
 
     def _read(self, index: slice | np.ndarray) -> np.ndarray:
         if isinstance(index, slice):
@@ -344,7 +320,7 @@ class StreamedRows(LazyRows):
                 start, values = self._cursor.block_at(first)
                 pieces.append(values[first - start : last - start])
                 first = start + len(values)
-            return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            return _joined(pieces)
         order = None if (index[1:] >= index[:-1]).all() else np.argsort(index, kind="stable")
         wanted = index if order is None else index[order]
         found = np.empty((len(index), self._whole[1]), self.dtype)
@@ -416,32 +392,92 @@ def _windows(stretches: list[tuple[int, int]], most: int) -> Iterator[list[tuple
         yield window
 
 
-class _Cursor:
-    """A place in the rows: one block is at hand, and the next is being read.
+@dataclass(frozen=True)
+class _Blocks:
+    """Reads the rows of parts, which begin and end at `edges`.
 
-    `goes_round`: the block after the last is the first.
+    Attributes
+    ----------
+    goes_round : whether the first block follows the last, so that it is at hand when the next pass
+        begins: in files, which nobody sees being read.
     """
 
-    def __init__(
-        self, blocks: Callable[[int], Iterator[_Block]], edges: np.ndarray, goes_round: bool
-    ) -> None:
-        self._blocks, self._edges, self.goes_round = blocks, edges, goes_round
-        self._thread = ThreadPoolExecutor(1)
+    reader: Reader
+    columns: list[_Column]
+    edges: np.ndarray
+    dtype: np.dtype
+
+    @property
+    def goes_round(self) -> bool:
+        return any(part.path is not None for part in self.reader.parts)
+
+    def since(self, part: int) -> Iterator[_Block]:
+        """Where blocks begin, and their rows, from the beginning of a part on.
+
+        Small parts share one; where that has all rows, there is no other.
+        """
+        every, waiting = range(len(self.reader.parts)), list[np.ndarray]()
+        start = read = int(self.edges[part])
+        for number in chain(every[part:], cycle(every) if self.goes_round else ()):
+            for values in self._of(number):
+                waiting.append(values)
+                read += len(values)
+                if (read - start) * len(self.columns) >= _BLOCK:
+                    yield start, _joined(waiting)
+                    start, waiting = read, []
+            first, now = (int(end - self.edges[number]) for end in (self.edges[number + 1], read))
+            if first != now:
+                raise InvalidInputError(
+                    f"{self.reader.parts[number].name}: {first} rows in the first pass, and "
+                    f"{now} now. Rows must stay as they are."
+                )
+            if number == every[-1]:
+                if waiting:
+                    yield start, _joined(waiting)
+                if waiting and not start:
+                    return
+                start, read, waiting = 0, 0, []
+
+    def _of(self, number: int) -> Iterator[np.ndarray]:
+        """The rows of a part, some at a time."""
+        names = [column.name for column in self.columns]
+        for _, batch in self.reader.batches([self.reader.parts[number]], names):
+            columns = [column.read(batch.column(column.name)) for column in self.columns]
+            values = np.empty((len(batch), len(columns)), self.dtype)
+            for first in range(0, len(batch), _CACHED):  # so many rows stay in a core's cache
+                some = slice(first, first + _CACHED)
+                for at, column in enumerate(columns):
+                    values[some, at] = column[some]
+            yield values
+
+
+class _Cursor:
+    """A place in the rows: one block is at hand, and the next is being read."""
+
+    def __init__(self, blocks: _Blocks) -> None:
+        self._blocks, self._thread = blocks, ThreadPoolExecutor(1)
+        self.forget()
+
+    def forget(self) -> None:
+        """Read anew: what rows hold, or mean, is another."""
         self._next: Future[_Block] | None = None
         self._at: _Block = (0, np.empty((0, 0)))
 
     def block_at(self, row: int) -> _Block:
         """The block that holds a row."""
-        part = int(np.searchsorted(self._edges, row, side="right")) - 1
+        edges = self._blocks.edges
+        if not 0 <= row < edges[-1]:
+            raise IndexError(f"there is no row {row} among {edges[-1]}.")
+        part = int(np.searchsorted(edges, row, side="right")) - 1
         start, values = self._at
         if start <= row < start + len(values):
             return self._at
         end = start + len(values)
-        end = 0 if self.goes_round and end == self._edges[-1] else end
-        if self._next is None or row < end or self._edges[part] > end:
-            self._reading = self._blocks(part)
+        end = 0 if self._blocks.goes_round and end == edges[-1] else end
+        if self._next is None or row < end or edges[part] > end:
+            self._reading = self._blocks.since(part)
             self._next = self._thread.submit(next, self._reading)
-            start, values = self._at = (int(self._edges[part]), values[:0])
+            start, values = self._at = (int(edges[part]), values[:0])
         while not start <= row < start + len(values):
             try:
                 start, values = self._at = self._next.result()
@@ -450,6 +486,10 @@ class _Cursor:
                 raise
             self._next = self._thread.submit(next, self._reading, self._at)
         return self._at
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _names(given: ArrayLike, known: Collection[str]) -> list[str]:
