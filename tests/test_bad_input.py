@@ -67,7 +67,9 @@ REFUSED = {
     "short weight": (X, Y, {"sample_weight": np.ones(29)}, "one weight per row"),
     "2-D weight": (X, Y, {"sample_weight": np.ones((30, 1))}, "one weight per row"),
     "zero weight": (X, Y, {"sample_weight": np.zeros(30)}, "zero for every row"),
-    "text weight": (X, Y, {"sample_weight": np.full(30, "a")}, "sample_weight|convert"),
+    "text weight": (X, Y, {"sample_weight": np.full(30, "1")}, "must hold numbers"),
+    "object weight": (X, Y, {"sample_weight": np.array(["1"] * 30, object)}, "must hold numbers"),
+    "date weight": (X, Y, {"sample_weight": np.full(30, "2020", "M8[D]")}, "must hold numbers"),
     "lost class": (X, Y, {"sample_weight": np.where(Y == 2, 0.0, 1.0)}, r"classes \[2\]"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from functools import partial
 from itertools import permutations, product
 from math import factorial
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from scipy.sparse import vstack
 from scipy.special import expit, log_softmax, softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -232,11 +234,19 @@ def test_what_holes_tell_needs_no_rules(monkeypatch):
     torch.testing.assert_close(found.tensors(), wanted.tensors())
 
 
-@pytest.mark.parametrize("dense", [0.0, 1.0])
-@pytest.mark.parametrize("n_classes", [2, 3, 5])
-def test_slopes_are_those_of_logistic_regression(n_classes, dense, monkeypatch):
+@pytest.fixture(params=[False, True], ids=["dense", "sparse"])
+def taken_over(request, monkeypatch):
+    """Rows are taken over by a few, and as sparse ones, as indicators are, or not."""
+    monkeypatch.setattr(slopes, "_ROWS", 50)
+    if request.param:
+        ways = slopes._sparse, partial(vstack, format="csr")
+        monkeypatch.setattr(slopes, "_sparse_or_not", lambda engine: ways)
+
+
+@pytest.mark.usefixtures("taken_over")
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+def test_slopes_are_those_of_logistic_regression(n_classes, monkeypatch):
     """Of complete rows, sparse or not; of two classes, each has half of the slope."""
-    monkeypatch.setattr(slopes, "_DENSE", dense)
     monkeypatch.setattr(slopes, "_TOL", 1e-14)
     monkeypatch.setattr(slopes, "_ITERATIONS", 5000)
     monkeypatch.setattr(slopes, "_TOGETHER", 1e6)
@@ -253,11 +263,10 @@ def test_slopes_are_those_of_logistic_regression(n_classes, dense, monkeypatch):
     np.testing.assert_allclose(softmax(joint, axis=1), wanted.predict_proba(x), atol=2e-4)
 
 
-@pytest.mark.parametrize("dense", [0.0, 1.0])
+@pytest.mark.usefixtures("taken_over")
 @pytest.mark.parametrize("told", [False, True])
-def test_slopes_of_rows_with_holes_are_the_best(told, dense, monkeypatch):
+def test_slopes_of_rows_with_holes_are_the_best(told, monkeypatch):
     """By a plain search for means, whose objective is written down here."""
-    monkeypatch.setattr(slopes, "_DENSE", dense)
     monkeypatch.setattr(slopes, "_TOL", 1e-14)
     monkeypatch.setattr(slopes, "_ITERATIONS", 5000)
     rng = np.random.default_rng(1)
@@ -298,7 +307,42 @@ def test_tables_with_many_columns_have_a_slope_for_each():
     np.testing.assert_allclose(
         found[:, 1] - found[:, 0], wanted.decision_function(mapped), atol=0.1
     )
-    assert "slopes" not in MixtureClassifier(random_state=0).fit(X[:, :20], y).marginals_
+
+
+@pytest.mark.parametrize(
+    ("n", "weight", "change", "expected"),
+    [
+        (99, 1.0, {}, True),
+        (100, 1.0, {}, False),  # five per column
+        (33, 3.0, {}, True),
+        (34, 3.0, {}, False),  # a weight of three is three rows
+        (99, 1.0, {"word": True}, False),  # codes of words are no numbers
+        (99, 1.0, {"n_components": 2}, False),
+        (99, 1.0, {"density": "diag"}, False),
+    ],
+)
+def test_where_columns_have_slopes(n, weight, change, expected, monkeypatch):
+    tried, given = [], blending._tried
+    monkeypatch.setattr(
+        blending, "_tried", lambda decision, *way: tried.append(way[0]) or given(decision, *way)
+    )
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(n, 20)), np.arange(n) % 2
+    if change.pop("word", False):
+        X, change = np.column_stack([X, rng.integers(3, size=n)]), {"categorical_features": [20]}
+    MixtureClassifier(random_state=0, **change).fit(X, y, sample_weight=np.full(n, weight))
+    found = [(way.marginals, way.recipe.structure.floor) for way in tried if way.name == "slopes"]
+    assert found == [("power", 1.0)] * expected
+
+
+@pytest.mark.parametrize(("n", "weight"), [(3000, 1.0), (1500, 2.0), (3001, 0.5), (1501, 2.0)])
+def test_many_rows_have_no_slopes(n, weight):
+    """However many columns there are; whether rows are copies or weigh more."""
+    X, y = np.random.default_rng(0).normal(size=(n, 700)), np.arange(n) % 2
+    engine = in_columns(X, y, np.full(n, weight))
+    expected = max(n, n * weight) <= 3000
+    kinds = blending.kinds_for(engine)
+    assert ("slopes" in kinds, "kernels" in kinds) == (expected, expected)
 
 
 def test_rules_do_not_go_by_holes():

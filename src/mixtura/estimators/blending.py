@@ -119,9 +119,9 @@ def kinds_for(engine: Engine) -> list[str]:
     kinds = [*kinds, QUADRATIC.name] if squares else kinds
     few = len(engine) <= _LARGE and narrow
     kinds = [*kinds, LEAVES.name] if few else kinds
-    compared = len(engine) <= MOST_COMPARED
-    kinds = [*kinds, SLOPES.name] if compared and wide else kinds
-    return [*kinds, KERNELS.name] if compared else kinds
+    if max(len(engine), engine.total_weight) > MOST_COMPARED:
+        return kinds
+    return [*kinds, *([SLOPES.name] if wide and not levels.any() else []), KERNELS.name]
 
 
 def _has_pairs(values: np.ndarray, levels: np.ndarray) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,9 +25,8 @@ from mixtura.runtime.models import log_softmax
 #: that of rows; iterations that find them, and the share of the loss that ends these.
 _APART, _TOGETHER, _ITERATIONS, _TOL = 0.05, 0.1, 100, 1e-4
 #: Rows that are taken over at a time; classes of which there are few: more are worked on at once,
-#: in single precision; and the share of numbers other than zero from which products of all are
-#: faster.
-_ROWS, _FEW, _DENSE = 512, 5, 0.2
+#: in single precision.
+_ROWS, _FEW = 512, 5
 
 _Numbers: TypeAlias = csr_array | np.ndarray
 
@@ -45,7 +45,9 @@ def by_slopes(
     prior = log_prior.double().cpu().numpy()
     dtype = torch.float64 if len(prior) <= _FEW else torch.float32
     rows, squares = _all_shown(engine, evidence, dtype)
-    mass = rows.weight.sum() - rows.weight @ rows.lacks
+    mass = np.full(rows.x.shape[1], rows.weight.sum())
+    if rows.lacks is not None:
+        mass -= rows.weight @ rows.lacks
     center = (rows.weight @ rows.x) / np.maximum(mass, np.finfo(np.float64).tiny)
     # Steps of like size: what few rows have is known less.
     unit = 1.0 / np.sqrt(1.0 / _APART + 0.25 * squares)
@@ -65,11 +67,11 @@ def by_slopes(
 
 
 class _Rows(NamedTuple):
-    """Labeled rows (n, D), and what they lack (n, D), sparse where most of that is zero; labels and
-    weights (n,); and what their holes tell (n, C), or nothing (n, 1)."""
+    """Labeled rows (n, D), and what they lack (n, D), if anything; labels and weights (n,); and
+    what their holes tell (n, C), or nothing (n, 1)."""
 
     x: _Numbers
-    lacks: _Numbers
+    lacks: _Numbers | None
     y: np.ndarray
     weight: np.ndarray
     told: np.ndarray
@@ -84,14 +86,17 @@ def _loss(
     slope, moved = by_class[:-1] * unit, by_class[-1]
     middle = center + moved
     told = slope * (middle + 0.5 * slope)
-    score = _contrasts(rows.x, slope) + _contrasts(rows.lacks, told)
-    score += prior + rows.told - told.sum(1)
+    score = _contrasts(rows.x, slope) + (prior + rows.told - told.sum(1))
+    if rows.lacks is not None:
+        score += _contrasts(rows.lacks, told)
     place = np.arange(len(rows.y)), rows.y
     found = log_softmax(score)
     off = np.exp(found)
     off[place] -= 1.0
     off *= rows.weight[:, None]
-    shown = off.sum(0)[:, None] - _sums(rows.lacks, off)
+    shown = np.repeat(off.sum(0)[:, None], len(center), 1)
+    if rows.lacks is not None:
+        shown -= _sums(rows.lacks, off)
     by_slope = _sums(rows.x, off) - shown * (middle + slope) + slope / _APART
     by_middle = moved / _TOGETHER - (shown * slope).sum(0)
     held = 0.5 * ((slope * slope).sum() / _APART + moved @ moved / _TOGETHER)
@@ -102,38 +107,50 @@ def _all_shown(
     engine: Engine, evidence: HoleEvidence | None, dtype: torch.dtype
 ) -> tuple[_Rows, np.ndarray]:
     """The labeled rows, and weighted sums (D,) of their squares."""
-    known = engine.only(engine.labeled)
-    parts = [_shown(each, evidence, dtype) for each in known.chunks(_ROWS)]
+    known, sparse = engine.only(engine.labeled), engine.scaling.indicators is not None
+    made, join = (
+        (_sparse, partial(vstack, format="csr")) if sparse else (np.asarray, np.concatenate)
+    )
+    parts = [_shown(each, evidence, dtype, made) for each in known.chunks(_ROWS)]
     squares = np.sum([each.weight @ (each.x * each.x) for each in parts], 0)
     x, lacks, *others = zip(*parts, strict=True)
-    return _Rows(_joined(x), _joined(lacks), *map(np.concatenate, others)), squares
+    held = join(lacks) if known.has_holes else None
+    return _Rows(join(x), held, *map(np.concatenate, others)), squares
 
 
-def _shown(batch: Batch, evidence: HoleEvidence | None, dtype: torch.dtype) -> _Rows:
+def _sparse_or_not(
+    engine: Engine,
+) -> tuple[Callable[[np.ndarray], _Numbers], Callable[..., _Numbers]]:
+    """What takes over a few rows, and what joins these: most indicators are zero."""
+    if engine.scaling.indicators is not None:
+        return _sparse, partial(vstack, format="csr")
+    return np.asarray, np.concatenate
+
+
+def _shown(
+    batch: Batch,
+    evidence: HoleEvidence | None,
+    dtype: torch.dtype,
+    made: Callable[[np.ndarray], _Numbers],
+) -> _Rows:
     """The same of a few."""
-    lacks, told = csr_array(batch.x.shape, dtype=np.float32), np.zeros((len(batch), 1))
+    x, told = batch.x.to("cpu", dtype).numpy(), np.zeros((len(batch), 1))
+    lacks = np.zeros_like(x)
     if batch.observed is not None:
-        lacks = _sparse((~batch.observed).to("cpu", dtype).numpy())
+        lacks = (~batch.observed).to("cpu", dtype).numpy()
     if evidence is not None:
         told = evidence.log_prob(hole_patterns(batch)).cpu().numpy()
-    x, weight = _sparse(batch.x.to("cpu", dtype).numpy()), batch.weight.double().cpu().numpy()
-    return _Rows(x, lacks, batch.y.cpu().numpy(), weight, told)
+    y, weight = batch.y.cpu().numpy(), batch.weight.double().cpu().numpy()
+    return _Rows(made(x), made(lacks), y, weight, told)
 
 
-def _sparse(dense: np.ndarray) -> _Numbers:
-    """The same numbers, if most are zero; in half of the time that SciPy takes."""
+def _sparse(dense: np.ndarray) -> csr_array:
+    """The same numbers; in half of the time that SciPy takes."""
     told = dense != 0.0
     place = np.flatnonzero(told)
-    if len(place) > _DENSE * dense.size:
-        return dense
     ends = np.append(0, np.cumsum(np.count_nonzero(told, axis=1))).astype(np.int32)
     columns = (place % dense.shape[1]).astype(np.int32)
     return csr_array((dense.ravel()[place], columns, ends), dense.shape)
-
-
-def _joined(parts: Sequence[_Numbers]) -> _Numbers:
-    dense = [part for part in parts if isinstance(part, np.ndarray)]
-    return np.concatenate(dense) if len(dense) == len(parts) else vstack(parts, "csr")
 
 
 def _contrasts(rows: _Numbers, slope: np.ndarray) -> np.ndarray:
@@ -152,6 +169,4 @@ def _product(rows: _Numbers | csc_array, dense: np.ndarray) -> np.ndarray:
     dense = dense.astype(rows.dtype)
     if isinstance(rows, np.ndarray) or not 0 < dense.shape[1] < _FEW:
         return np.asarray(rows @ dense)
-    if not rows.nnz:  # rows that lack nothing
-        return np.zeros((rows.shape[0], dense.shape[1]), rows.dtype)
     return np.column_stack([rows @ column for column in dense.T.copy()])
