@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mixtura.data.atoms import Atoms
-from mixtura.data.batch import Batch, odd_factors
+from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
 from mixtura.densities import (
     Categorical,
@@ -223,17 +223,20 @@ def cluster(x: Tensor, weight: Tensor, count: int, generator: torch.Generator) -
 
 
 def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The different rows among (n, D), and which of them each one is (n,).
+    """The different rows among (n, D), in order, and which of them each one is (n,).
 
-    Hashes tell them apart, and how far they lie along a line, the same one always, puts them in an
-    order that rounding leaves as it is. To sort whole rows takes ten times as long.
+    Where no two rows begin with the same number, that alone is sorted: a tenth of the time.
     """
-    factors = torch.from_numpy(odd_factors(x.shape[1]).view(np.int64)).to(x.device)
-    bits = (x.double() + 0.0).view(torch.int64)  # zero has two signs otherwise
-    keys, place = torch.unique(((bits ^ (bits >> 40)) * factors).sum(1), return_inverse=True)
-    rows = x[torch.empty_like(keys).scatter_(0, place, torch.arange(len(x), device=x.device))]
-    order = (rows * factors.to(rows)).sum(1).argsort()
-    return rows[order], order.argsort()[place]
+    if x.is_cuda:
+        return torch.unique(x, dim=0, return_inverse=True)
+    values = x.numpy()
+    order = values[:, 0].argsort()
+    if (np.diff(values[order, 0]) == 0.0).any():
+        order = np.lexsort(values.T[::-1])
+    ordered, place = values[order], np.empty(len(x), np.int64)
+    begins = np.append(True, (ordered[1:] != ordered[:-1]).any(1))
+    place[order] = begins.cumsum() - 1
+    return torch.from_numpy(ordered[begins]), torch.from_numpy(place)
 
 
 def _squared_distances(rows: Tensor, centers: Tensor) -> Tensor:
