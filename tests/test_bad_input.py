@@ -14,6 +14,7 @@ from mixtura import (
     SequenceMixtureClassifier,
 )
 from mixtura.densities import DENSITIES, Auto, Chain, Diagonal, Full, LowRank, Spherical, Student
+from mixtura.estimators.reading import check_weight
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, UnsupportedError
 from mixtura.objectives import Conditional, Margin
 from mixtura.sequences import Layout
@@ -484,3 +485,8 @@ def test_a_failed_fit_leaves_the_old_model(iris):
         model.fit(X[:, :2], np.array(["x", "y", "z"])[y])
     np.testing.assert_array_equal(model.predict_proba(X), before)
     assert model.classes_.tolist() == [0, 1, 2]
+
+
+def test_a_weight_that_all_rows_share_is_kept_once():
+    """Twenty million rows in files would take 160 MB for it."""
+    assert check_weight(np.broadcast_to(2.0, 1000), 1000).strides == (0,)

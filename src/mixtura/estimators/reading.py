@@ -134,7 +134,7 @@ def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:
         given = np.asarray(sample_weight)
         if given.dtype.kind not in "biufO" or any(isinstance(w, str) for w in given.flat[:1]):
             raise TypeError(f"it holds {given.dtype.name}")
-        weight = given.astype(np.float64)
+        weight = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"sample_weight must hold numbers ({error}).") from error
     if weight.ndim == 0:
