@@ -69,7 +69,12 @@ REFUSED = {
     "2-D weight": (X, Y, {"sample_weight": np.ones((30, 1))}, "one weight per row"),
     "zero weight": (X, Y, {"sample_weight": np.zeros(30)}, "zero for every row"),
     "text weight": (X, Y, {"sample_weight": np.full(30, "1")}, "must hold numbers"),
-    "object weight": (X, Y, {"sample_weight": np.array(["1"] * 30, object)}, "must hold numbers"),
+    "object weight": (
+        X,
+        Y,
+        {"sample_weight": np.array([1.0, "1"] * 15, object)},
+        "must hold numbers",
+    ),
     "date weight": (X, Y, {"sample_weight": np.full(30, "2020", "M8[D]")}, "must hold numbers"),
     "lost class": (X, Y, {"sample_weight": np.where(Y == 2, 0.0, 1.0)}, r"classes \[2\]"),
 }

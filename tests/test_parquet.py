@@ -299,14 +299,14 @@ def test_any_rows_in_any_order(rows, frame, rng):
 @pytest.fixture
 def read(rows, monkeypatch):
     """How many rows each batch had that was read."""
-    found, batches = [], rows._reader.batches
+    found, batches = [], rows._cursor._blocks.reader.batches
 
     def counting(parts, columns):
         for place, batch in batches(parts, columns):
             found.append(len(batch))
             yield place, batch
 
-    monkeypatch.setattr(rows._reader, "batches", counting)
+    monkeypatch.setattr(rows._cursor._blocks.reader, "batches", counting)
     rows._cursor.forget()
     return found
 
@@ -357,7 +357,7 @@ def test_reading_goes_on_after_an_error(rows, frame, monkeypatch):
         raise OSError("gone")
 
     with monkeypatch.context() as context:
-        context.setattr(rows._reader, "batches", failing)
+        context.setattr(rows._cursor._blocks.reader, "batches", failing)
         with pytest.raises(OSError, match="gone"):
             rows[:5]
     np.testing.assert_array_equal(rows[:5][:, :3], frame[["a", "b", "c"]][:5])

@@ -288,7 +288,7 @@ class StreamedRows(LazyRows):
         dtype = np.dtype(np.float32 if single else np.float64)
         super().__init__((sum(counts), len(columns)), dtype)
         self.has_missing = has_missing
-        self._reader, self._columns = reader, columns
+        self._columns = columns
         self._edges = np.append(0, np.cumsum(counts))
         self._cursor = _Cursor(_Blocks(reader, columns, self._edges, dtype))
         self._window: _Window | None = None
@@ -434,8 +434,8 @@ class _Blocks:
             if number == every[-1]:
                 if waiting:
                     yield start, _joined(waiting)
-                if waiting and not start:
-                    return
+                    if not start:
+                        return
                 start, read, waiting = 0, 0, []
 
     def _of(self, number: int) -> Iterator[np.ndarray]:

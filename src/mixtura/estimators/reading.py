@@ -132,7 +132,8 @@ def check_weight(sample_weight: ArrayLike, n_rows: int) -> np.ndarray:
         return np.ones(n_rows)
     try:
         given = np.asarray(sample_weight)
-        if given.dtype.kind not in "biufO" or any(isinstance(w, str) for w in given.flat[:1]):
+        words = given.dtype.kind == "O" and any(isinstance(each, str) for each in given.flat)
+        if words or given.dtype.kind not in "biufO":
             raise TypeError(f"it holds {given.dtype.name}")
         weight = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError) as error:

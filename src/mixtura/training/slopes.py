@@ -107,11 +107,8 @@ def _all_shown(
     engine: Engine, evidence: HoleEvidence | None, dtype: torch.dtype
 ) -> tuple[_Rows, np.ndarray]:
     """The labeled rows, and weighted sums (D,) of their squares."""
-    known, sparse = engine.only(engine.labeled), engine.scaling.indicators is not None
-    made, join = (
-        (_sparse, partial(vstack, format="csr")) if sparse else (np.asarray, np.concatenate)
-    )
-    parts = [_shown(each, evidence, dtype, made) for each in known.chunks(_ROWS)]
+    known, (taken, join) = engine.only(engine.labeled), _sparse_or_not(engine)
+    parts = [_shown(each, evidence, dtype, taken) for each in known.chunks(_ROWS)]
     squares = np.sum([each.weight @ (each.x * each.x) for each in parts], 0)
     x, lacks, *others = zip(*parts, strict=True)
     held = join(lacks) if known.has_holes else None
@@ -131,7 +128,7 @@ def _shown(
     batch: Batch,
     evidence: HoleEvidence | None,
     dtype: torch.dtype,
-    made: Callable[[np.ndarray], _Numbers],
+    taken: Callable[[np.ndarray], _Numbers],
 ) -> _Rows:
     """The same of a few."""
     x, told = batch.x.to("cpu", dtype).numpy(), np.zeros((len(batch), 1))
@@ -141,7 +138,7 @@ def _shown(
     if evidence is not None:
         told = evidence.log_prob(hole_patterns(batch)).cpu().numpy()
     y, weight = batch.y.cpu().numpy(), batch.weight.double().cpu().numpy()
-    return _Rows(made(x), made(lacks), y, weight, told)
+    return _Rows(taken(x), taken(lacks), y, weight, told)
 
 
 def _sparse(dense: np.ndarray) -> csr_array:
