@@ -294,7 +294,30 @@ def test_slopes_of_rows_with_holes_are_the_best(told, monkeypatch):
     np.testing.assert_allclose(model.log_prior.numpy(), prior)
 
 
-def test_tables_with_many_columns_have_a_slope_for_each():
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_slopes_know_no_order_and_count_weights(n_classes, monkeypatch):
+    """Of rows, columns and classes; a weight of two is a row given twice."""
+    monkeypatch.setattr(slopes, "_TOL", 1e-14)
+    monkeypatch.setattr(slopes, "_ITERATIONS", 5000)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 8)), np.arange(60) % n_classes
+    x[:, 0] += y
+    prior = np.arange(1.0, n_classes + 1.0)
+    prior, weight = np.log(prior / prior.sum()), rng.integers(1, 4, size=60)
+
+    def means(x, y, weight, prior):
+        engine = in_columns(x, y, weight.astype(float))
+        return slopes.by_slopes(engine, torch.from_numpy(prior)).density.mean.numpy()
+
+    expected = means(x, y, weight, prior)
+    rows, columns, names = map(rng.permutation, (60, 8, n_classes))
+    moved = means(x[rows][:, columns], names[y[rows]], weight[rows], prior[names.argsort()])
+    np.testing.assert_allclose(moved, expected[names.argsort()][:, columns], atol=1e-4)
+    twice = means(np.repeat(x, weight, 0), np.repeat(y, weight), np.ones(weight.sum()), prior)
+    np.testing.assert_allclose(twice, expected, atol=1e-4)
+
+
+def test_tables_with_many_columns_have_a_slope_for_each(tmp_path):
     """As logistic regression has, which told genes apart better than all other members."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(160, 60)), np.arange(160) % 2
@@ -307,6 +330,12 @@ def test_tables_with_many_columns_have_a_slope_for_each():
     np.testing.assert_allclose(
         found[:, 1] - found[:, 0], wanted.decision_function(mapped), atol=0.1
     )
+    X[120::2, ::3], X[-1] = np.nan, np.nan
+    proba = model.predict_proba(X)
+    np.testing.assert_allclose(proba[-1], 0.5, atol=0.02)  # as many labels of either class
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(X), proba)
+    np.testing.assert_allclose(runtime.load(tmp_path / "model").predict_proba(X), proba, atol=1e-9)
 
 
 @pytest.mark.parametrize(
