@@ -24,8 +24,8 @@ from mixtura.runtime.models import log_softmax
 #: Variance that means are expected to have, those of classes around a middle, and the middle around
 #: that of rows; iterations that find them, and the share of the loss that ends these.
 _APART, _TOGETHER, _ITERATIONS, _TOL = 0.05, 0.1, 100, 1e-4
-#: Rows that are taken over at a time; classes of which there are few: more are worked on at once,
-#: in single precision.
+#: Rows that are taken over at a time; classes of which there are few: of more, sparse rows are
+#: worked on at once, in single precision.
 _ROWS, _FEW = 512, 5
 
 _Numbers: TypeAlias = csr_array | np.ndarray
@@ -43,8 +43,7 @@ def by_slopes(
     it lacks all, the prior is left: what holes tell of labels is the evidence's, and no mean's.
     """
     prior = log_prior.double().cpu().numpy()
-    dtype = torch.float64 if len(prior) <= _FEW else torch.float32
-    rows, squares = _all_shown(engine, evidence, dtype)
+    rows, squares = _all_shown(engine, evidence, len(prior))
     mass = np.full(rows.x.shape[1], rows.weight.sum())
     if rows.lacks is not None:
         mass -= rows.weight @ rows.lacks
@@ -104,11 +103,11 @@ def _loss(
 
 
 def _all_shown(
-    engine: Engine, evidence: HoleEvidence | None, dtype: torch.dtype
+    engine: Engine, evidence: HoleEvidence | None, n_classes: int
 ) -> tuple[_Rows, np.ndarray]:
     """The labeled rows, and weighted sums (D,) of their squares."""
-    known, (taken, join) = engine.only(engine.labeled), _sparse_or_not(engine)
-    parts = [_shown(each, evidence, dtype, taken) for each in known.chunks(_ROWS)]
+    known, (taken, join) = engine.only(engine.labeled), _sparse_or_not(engine, n_classes)
+    parts = [_shown(each, evidence, taken) for each in known.chunks(_ROWS)]
     squares = np.sum([each.weight @ (each.x * each.x) for each in parts], 0)
     x, lacks, *others = zip(*parts, strict=True)
     held = join(lacks) if known.has_holes else None
@@ -116,33 +115,34 @@ def _all_shown(
 
 
 def _sparse_or_not(
-    engine: Engine,
-) -> tuple[Callable[[np.ndarray], _Numbers], Callable[..., _Numbers]]:
+    engine: Engine, n_classes: int
+) -> tuple[Callable[[Tensor], _Numbers], Callable[..., _Numbers]]:
     """What takes over a few rows, and what joins these: most indicators are zero."""
-    if engine.scaling.indicators is not None:
-        return _sparse, partial(vstack, format="csr")
-    return np.asarray, np.concatenate
+    if engine.scaling.indicators is None:
+        return _dense, np.concatenate
+    dtype = torch.float64 if n_classes <= _FEW else torch.float32
+    return partial(_sparse, dtype=dtype), partial(vstack, format="csr")
 
 
 def _shown(
-    batch: Batch,
-    evidence: HoleEvidence | None,
-    dtype: torch.dtype,
-    taken: Callable[[np.ndarray], _Numbers],
+    batch: Batch, evidence: HoleEvidence | None, taken: Callable[[Tensor], _Numbers]
 ) -> _Rows:
     """The same of a few."""
-    x, told = batch.x.to("cpu", dtype).numpy(), np.zeros((len(batch), 1))
-    lacks = np.zeros_like(x)
-    if batch.observed is not None:
-        lacks = (~batch.observed).to("cpu", dtype).numpy()
+    told = np.zeros((len(batch), 1))
+    lacks = torch.zeros_like(batch.x) if batch.observed is None else ~batch.observed
     if evidence is not None:
         told = evidence.log_prob(hole_patterns(batch)).cpu().numpy()
     y, weight = batch.y.cpu().numpy(), batch.weight.double().cpu().numpy()
-    return _Rows(taken(x), taken(lacks), y, weight, told)
+    return _Rows(taken(batch.x), taken(lacks), y, weight, told)
 
 
-def _sparse(dense: np.ndarray) -> csr_array:
+def _dense(rows: Tensor) -> np.ndarray:
+    return rows.double().cpu().numpy()
+
+
+def _sparse(rows: Tensor, dtype: torch.dtype) -> csr_array:
     """The same numbers; in half of the time that SciPy takes."""
+    dense = rows.to("cpu", dtype).numpy()
     told = dense != 0.0
     place = np.flatnonzero(told)
     ends = np.append(0, np.cumsum(np.count_nonzero(told, axis=1))).astype(np.int32)
