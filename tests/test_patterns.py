@@ -80,6 +80,22 @@ def test_no_large_table_is_kept(density, monkeypatch, generator):
     np.testing.assert_allclose(*expected, 1e-10, 1e-10)
 
 
+@pytest.mark.parametrize("density", STRUCTURES[1:], indirect=True, ids="-".join)
+@pytest.mark.parametrize("reaches", [0, 1, 3])
+def test_factors_that_reach_no_feature_make_no_difference(density, reaches, generator):
+    """Those go that are idle in all components, in whichever place; one stays in any case."""
+    loading = density.loading.clone()
+    loading[0, :, [1, 2]] = loading[1, :, [0, 1]] = 1e-9 if reaches else 0.0
+    if reaches == 0:
+        loading[:] = 0.0
+    if reaches == 3:
+        loading[1] = density.loading[1]
+    carried = density.with_tensors({**density.tensors(), "loading": loading})
+    found, batch = carried.without_idle(), with_holes(density, 0.5, generator)
+    assert found.rank == max(reaches, 1)
+    np.testing.assert_allclose(found.log_prob(batch), carried.log_prob(batch), 1e-10, 1e-10)
+
+
 @pytest.mark.parametrize("density", STRUCTURES[:2], indirect=True, ids="-".join)
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("negligible", [False, True])

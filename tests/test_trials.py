@@ -15,6 +15,7 @@ from mixtura.engines import Engine
 from mixtura.objectives import Margin
 from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, Adam
+from mixtura.training import hybrid
 from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
 from mixtura.training.hybrid import Plan
 
@@ -119,6 +120,24 @@ def plan_of(structure, informative=False):
         log_prior=torch.full((3,), 1 / 3).double().log(),
         learn_prior=True,
     )
+
+
+@pytest.mark.parametrize("holes", [0.0, 0.3])
+def test_factors_that_few_rows_leave_idle_are_not_carried_along(holes, rng, monkeypatch):
+    """In trials, and in a fit of all rows: models are those that training with them ends at."""
+    X, y = rng.normal(size=(24, 70)), np.arange(24) % 3
+    X[rng.random(X.shape) < holes] = np.nan
+    engine, folds = engine_of(X, y), Folds(torch.arange(24) // 3 % 4, range(4))
+    plan, found = replace(plan_of(LowRank(15)), counts=[1, 1, 1]), []
+    for ranks in ([5, 7], [15, 15]):  # of six and of eight rows per class
+        random = torch.Generator().manual_seed(0)
+        models = [trial.model for trial in plan.trials(engine, folds, random, Progress())]
+        models.append(plan.train(engine, random, Progress()).model)
+        assert [each.density.rank for each in models] == [*ranks[:1] * 4, ranks[1]]
+        found.append([each.class_log_joint(engine.all_rows()) for each in models])
+        monkeypatch.setattr(hybrid, "_without_idle", lambda model: model)
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-9, 1e-9)
 
 
 def changed_trials(plan, X, y, changed, levels=None):

@@ -48,6 +48,8 @@ _FEW = {torch.float64: 0.35, torch.float32: 0.15}
 _SMALL, _STEP = 100_000, 8
 #: Numbers of the table that such products need, up to which a density keeps it (64 MB).
 _KEPT = 8_000_000
+#: What is added to the identity and makes no difference to it.
+_IDLE = 1e-12
 #: Numbers of loadings up to which each row gets a copy of those of its own component.
 _OWN = 2_000_000
 
@@ -105,6 +107,20 @@ class LowRankForm(Gaussian):
     def _gram_all(self) -> Tensor:
         """B over all features, (K, R, R)."""
         return times_transposed(self.loading.mT, self._scaled.mT) + self._eye
+
+    def without_idle(self) -> Self:
+        """The same densities by fewer factors, where some reach no feature of any component.
+
+        Classes of fewer rows than the rank have such factors, and keep them: the slope of the log
+        density by a loading of zero is zero.
+        """
+        reach = (self.loading * self._scaled).sum(1)  # (K, R), what a factor adds to B
+        rank = max(1, int((reach > _IDLE).sum(1).max()))
+        if rank == self.rank:
+            return self
+        kept = reach.argsort(1, descending=True)[:, None, :rank]
+        loading = self.loading.gather(2, kept.expand(-1, self.n_features, -1))
+        return self.with_tensors({**self.tensors(), "loading": loading})
 
     @property
     def _eye(self) -> Tensor:

@@ -200,7 +200,7 @@ class LowRankGaussian(LowRankForm):
 
     def _expectation_among(self, x: Tensor, holes: Holes, among: Tensor) -> Expectation:
         """Each component goes through its own rows alone, unless rows share patterns."""
-        few = among.numel() * self.rank**2 <= _FEW or not self._product_is_better(x)
+        few = among.numel() * self.rank**2 <= _FEW or self._table_is_large
         if few or holes.are_shared or 2 * int(among.sum()) > among.numel():
             return self._expectation_masked(x, holes)
         seen = holes.observed.to(x.dtype)

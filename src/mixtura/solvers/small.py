@@ -123,8 +123,7 @@ def small_steps(
     if type(objective) is not Likelihood or not (of_rows and model.density.closed_form):
         return None
     known = model.n_classes > 1 or objective.unlabeled_weight is None
-    small = _is_small(model, engine, engine.may_marginalize)
-    if not (known and small and engine.view is None):
+    if not (known and engine.view is None):
         return None
     if isinstance(model, Mixture):
         alone = _steps_of(model, objective, engine, prior)
@@ -144,6 +143,8 @@ def small_steps(
 def _steps_of(
     model: AnyMixture, objective: Objective, engine: Engine, prior: SpreadPrior | None
 ) -> _Steps[AnyMixture] | None:
+    if not _is_small(model, engine, engine.may_marginalize):
+        return None
     # Rows as they are kept, with what follows from them.
     batch = next(iter(engine.chunks(len(engine))))
     kind = kind_of(model.density, batch, prior)

@@ -14,6 +14,8 @@ from torch import Tensor
 from mixtura.data.batch import Batch
 from mixtura.data.labels import class_masses
 from mixtura.densities.hole_evidence import HoleEvidence
+from mixtura.densities.low_rank import LowRankForm
+from mixtura.densities.product import numeric_part, with_numeric_part
 from mixtura.engines import Engine, Punched
 from mixtura.exceptions import warn
 from mixtura.models.calibration import Calibration
@@ -141,7 +143,7 @@ class Plan:
         if self.unlabeled_weight and not begin:
             stack = self._shown_unlabeled(stack, prior, rows, progress)
         evidence = self.evidence(engine, folds)
-        stack, prior = self._beside(stack, prior, evidence)
+        stack, prior = self._beside(_without_idle(stack), prior, evidence)
         rows, objective = trial._for_solver(rows, generator), self.objective(engine)
         found = trial.solver.run(stack, objective, rows, progress, generator=generator, prior=prior)
         trained = found.model if evidence is None else without_evidence(found.model)
@@ -207,7 +209,7 @@ class Plan:
                 shown = self._shown_unlabeled(start.model, start.prior, few, progress)
                 start = replace(start, model=shown)
         evidence = self.evidence(engine, Folds.none(engine))
-        model, prior = self._beside(start.model, start.prior, evidence)
+        model, prior = self._beside(_without_idle(start.model), start.prior, evidence)
         for some in [engine] if previous else self._first_some(engine, generator):
             rows = self._for_solver(some, generator)
             result = self.solver.run(
@@ -278,6 +280,14 @@ class Plan:
         if self.holes and not self.generative:
             return engine.seen(Punched(self.holes, generator))
         return engine
+
+
+def _without_idle(model: AnyMixture) -> AnyMixture:
+    """The same without factors that training could not wake, and would have to carry along."""
+    part = numeric_part(model.density)
+    if not isinstance(part, LowRankForm):
+        return model
+    return replace(model, density=with_numeric_part(model.density, part.without_idle()))
 
 
 def _knowing(models: Sequence[Trained], evidence: HoleEvidence | None) -> list[Trained]:
