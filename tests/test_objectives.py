@@ -249,20 +249,37 @@ def test_extreme_joints_stay_finite(name):
     assert slope.isfinite().all()
 
 
+def normal_or_zero(values, least):
+    return bool(((values == 0) | (values.abs() >= least)).all())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_number_is_smaller_than_the_smallest_normal_one(dtype, rng):
     """Such ones take a CPU a hundred times as long; what is left out is below all rounding."""
     log = torch.from_numpy(-rng.exponential(300.0, size=(200, 7))).to(dtype)
     log[:, 0] = 0.0
     found, least = exp_or_zero(log.clone()), torch.finfo(dtype).tiny
-    assert ((found == 0) | (found >= least)).all()
+    assert normal_or_zero(found, least)
+    assert normal_or_zero(found * found * 0.01, least), "a product of two, and of a weight"
     assert (found == 0).any()
-    np.testing.assert_allclose(found, log.double().exp(), rtol=1e-6, atol=least**0.7)
+    np.testing.assert_allclose(found, log.double().exp(), rtol=1e-6, atol=least**0.4)
     total = numerics.logsumexp(log, 1)
     eps = torch.finfo(dtype).eps
     np.testing.assert_allclose(total, logsumexp(log.double().numpy(), axis=1), atol=4 * eps)
     assert exp_or_zero(torch.tensor([np.nan, -np.inf])).isnan().tolist() == [True, False]
     assert numerics.logsumexp(torch.full((1, 3), -np.inf, dtype=dtype), 1).isneginf().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_occupancies_are_never_next_to_nothing(name, dtype, mixture, rng):
+    """A share within its class times the slope of its class: products of two tiny numbers."""
+    log_joint = torch.from_numpy(-rng.exponential(150.0, size=(3000, 6))).to(dtype)
+    y, weight = torch.arange(3000) % 3, torch.full((3000,), 0.5, dtype=dtype)
+    _, occupancy = OBJECTIVES[name][0].occupancy(mixture, log_joint, y, weight)
+    assert normal_or_zero(occupancy, torch.finfo(dtype).tiny)
+    assert (occupancy == 0).any()
+    assert (occupancy != 0).any()
 
 
 def test_each_objective_has_a_margin_of_its_own():

@@ -66,21 +66,30 @@ def stack_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def lowest_log(kind: torch.dtype) -> float:
-    """The logarithm below which an exponential counts for nothing."""
-    return 0.75 * math.log(torch.finfo(kind).tiny)
+    """The logarithm below which an exponential counts for nothing.
+
+    Products of two that count, and of a number beside them, are above the smallest normal number.
+    """
+    return 0.45 * math.log(torch.finfo(kind).tiny)
 
 
-def exp_or_zero(log: Tensor) -> Tensor:
-    """Exponentials, in the memory of `log`; zero where they are next to nothing.
+def or_zero(values: Tensor) -> Tensor:
+    """Values; zero where they are next to nothing.
 
-    Numbers below the smallest normal one, 1e-308 in double precision, and exponentials that end
+    Numbers below the smallest normal one, 1e-308 in double precision, and operations that end
     there, take a CPU ten to a hundred times as long as others, and well separated components make
     many of them.
     """
+    if values.is_cuda:
+        return values
+    return torch.nn.functional.hardshrink(values, math.exp(lowest_log(values.dtype)))
+
+
+def exp_or_zero(log: Tensor) -> Tensor:
+    """Exponentials, in the memory of `log`; zero where they are next to nothing."""
     if log.is_cuda:
         return log.exp_()
-    lowest = lowest_log(log.dtype)
-    return torch.nn.functional.hardshrink(log.clamp_(min=lowest).exp_(), math.exp(lowest))
+    return or_zero(log.clamp_(min=lowest_log(log.dtype) - 1.0).exp_())  # surely next to nothing
 
 
 def lower_inverse(factor: Tensor) -> Tensor:
@@ -234,9 +243,7 @@ class _LogSumExp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: _Along, values: Tensor, dim: int) -> Tensor:
-        share = values.softmax(dim)
-        if not share.is_cuda:
-            share = torch.nn.functional.hardshrink(share, math.exp(lowest_log(share.dtype)))
+        share = or_zero(values.softmax(dim))
         ctx.save_for_backward(share)
         ctx.dim = dim
         return values.amax(dim).sub_(share.amax(dim).log_())

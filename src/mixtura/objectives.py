@@ -19,7 +19,7 @@ from torch import Tensor
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.models.mixture import Mixture
 from mixtura.models.stack import MixtureStack
-from mixtura.numerics import Context, exp_or_zero, logsumexp
+from mixtura.numerics import Context, exp_or_zero, logsumexp, or_zero
 from mixtura.parts import POSITIVE, Part, resolve
 
 #: What shares of holes may be.
@@ -79,7 +79,8 @@ class Objective(Part, ABC):
         losses, slope = self.loss_and_slope(class_log_joint, y)
         by_component = mixture.layout.by_component
         within = exp_or_zero(log_joint - by_component(class_log_joint))
-        return losses * weight, within.mul_(by_component(slope.mul_(-weight[:, None])))
+        slope = or_zero(slope).mul_(-weight[:, None])
+        return losses * weight, within.mul_(by_component(slope))
 
 
 class _Total(torch.autograd.Function):
@@ -90,7 +91,7 @@ class _Total(torch.autograd.Function):
         ctx: Context, class_log_joint: Tensor, y: Tensor, weight: Tensor, objective: Objective
     ) -> Tensor:
         losses, slope = objective.loss_and_slope(class_log_joint, y)
-        ctx.save_for_backward(slope.mul_(weight[:, None]))
+        ctx.save_for_backward(or_zero(slope).mul_(weight[:, None]))
         return torch.dot(losses, weight)
 
     @staticmethod

@@ -66,7 +66,7 @@ class Layout:
             apart = values.view(len(values), self.n_classes, -1)
             share = exp_or_zero(apart - apart.amax(2, keepdim=True))  # half of softmax's time
             return (share / share.sum(2, keepdim=True)).view_as(values)
-        return (values - self.by_component(self.logsumexp(values))).exp()
+        return exp_or_zero(values - self.by_component(self.logsumexp(values)))
 
     def sum(self, values: Tensor) -> Tensor:
         """Sums within each class: (..., K) -> (..., C)."""

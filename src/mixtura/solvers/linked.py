@@ -24,6 +24,7 @@ from mixtura.densities.product import numeric_part, with_numeric_part
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
 from mixtura.models.network import Network, RegressionNetwork
+from mixtura.numerics import exp_or_zero
 from mixtura.parts import AMOUNT, SHARE, Part
 from mixtura.progress import Progress, Record
 from mixtura.solvers.base import CONSTRAINTS, SpreadPrior, penalty
@@ -173,9 +174,9 @@ class _Course:
         log_joint = mixture.weighted(log_prob)
         by_class = mixture.by_class(log_joint)
         share = self._attention(network, batch, log_joint) * batch.weight[:, None]
-        occupancy = (log_joint - by_class[:, mixture.owner]).exp() * share[:, mixture.owner]
+        within = exp_or_zero(log_joint - by_class[:, mixture.owner])
         loss = -(share * (by_class - mixture.log_prior)).sum()
-        return {**statistics(occupancy), "loss": loss}
+        return {**statistics(within * share[:, mixture.owner]), "loss": loss}
 
     def _attention(self, network: Network, batch: Batch, log_joint: Tensor) -> Tensor:
         """(n, C) how much each class's mixture looks at each row."""
