@@ -24,6 +24,8 @@ Value = TypeVar("Value")
 
 #: Dimensions of a Sobol sequence that are used, and how far its points stay from the border.
 _MOST_EVEN, _EDGE = 1_000, 1e-12
+#: Numbers of copied matrices per component that take as long as a look for its rows.
+_COPIED = 16_000
 
 
 def add_statistics(*parts: Statistics) -> Statistics:
@@ -335,8 +337,10 @@ class VectorDensity(Density[Batch]):
 def own_products(matrix: Tensor, component: Tensor, vectors: Tensor) -> Tensor:
     """(n, D) each vector of (n, R) times the matrix (K, D, R) of its component, (n,).
 
-    No matrix is copied for every row.
+    Matrices are copied for every row only where that takes no longer.
     """
+    if len(vectors) * matrix[0].numel() <= _COPIED * len(matrix):
+        return (matrix[component] @ vectors[..., None])[..., 0]
     found = vectors.new_empty(len(vectors), matrix.shape[1])
     for k in component.unique():
         mine = (component == k).nonzero().flatten()

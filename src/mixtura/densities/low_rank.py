@@ -30,8 +30,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mixtura.data.batch import Batch
+from mixtura.densities.base import own_products
 from mixtura.densities.gaussian import Gaussian
-from mixtura.densities.patterns import Holes, in_order
+from mixtura.densities.patterns import Holes, distinct_patterns, in_order
 from mixtura.densities.submatrices import of_equal_size
 from mixtura.numerics import (
     above,
@@ -50,7 +51,7 @@ _SMALL, _STEP = 100_000, 8
 _KEPT = 8_000_000
 #: What is added to the identity and makes no difference to it.
 _IDLE = 1e-12
-#: Numbers of loadings up to which each row gets a copy of those of its own component.
+#: Numbers of loadings that are copied together, for each pattern those of its own component.
 _OWN = 2_000_000
 
 
@@ -302,14 +303,28 @@ class LowRankForm(Gaussian):
         return self.mean.to(dtype) + torch.einsum("nkr,kdr->nkd", latent, response)
 
     def own_expected(self, batch: Batch, component: Tensor) -> Tensor:
-        if batch.observed is None or len(component) * self.loading[0].numel() > _OWN:
-            return super().own_expected(batch, component)
-        own, seen = self.select(component).to(dtype=batch.x.dtype), batch.observed[..., None]
-        side = seen if self._over_observed else ~seen
-        gram = own.loading.mT @ (own._scaled * side) + own._eye
-        away = (batch.x - own.mean)[..., None] * seen
-        latent = solve_posdef(gram, own._projection.mT @ away)
-        return torch.where(batch.observed, batch.x, own.mean + (own._response @ latent)[..., 0])
+        """What rows have of their pattern and component alone is found once for all of them."""
+        if batch.observed is None:
+            return batch.x
+        patterns, place = distinct_patterns(batch.observed)
+        kinds, kind = (place * self.n_components + component).unique(return_inverse=True)
+        pairs = torch.stack([kinds // self.n_components, kinds % self.n_components], 1)
+        parts = [
+            self._own_inverse(patterns[some[:, 0]], some[:, 1])
+            for some in pairs.split(max(1, _OWN // self.loading[0].numel()))
+        ]
+        mean = self.mean.to(batch.x.dtype)[component]
+        away = torch.where(batch.observed, batch.x - mean, 0.0)
+        projected = own_products(self._projection.mT.to(away.dtype), component, away)
+        latent = (torch.cat(parts).to(away.dtype)[kind] @ projected[..., None])[..., 0]
+        found = mean + own_products(self._response.to(away.dtype), component, latent)
+        return torch.where(batch.observed, batch.x, found)
+
+    def _own_inverse(self, observed: Tensor, component: Tensor) -> Tensor:
+        """B^-1 of patterns (m, D) under one component each, (m, R, R)."""
+        side = observed if self._over_observed else ~observed
+        gram = self.loading[component].mT @ (self._scaled[component] * side[..., None])
+        return torch.cholesky_inverse(torch.linalg.cholesky_ex(gram + self._eye).L)
 
 
 def _per_row(values: Tensor, n_rows: int, dim: int) -> Tensor:

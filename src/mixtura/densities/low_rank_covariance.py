@@ -35,6 +35,8 @@ from mixtura.numerics import (
 _FEW_FEATURES, _FEW_NUMBERS = 64, 2_000_000
 #: Numbers up to which all components count for all rows: to look for them would cost more.
 _FEW = 20_000
+#: Numbers of matrices of features that are worked on together.
+_BLOCK = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,20 +274,18 @@ class LowRankGaussian(LowRankForm):
             parts = zip(values.split(counts, 1), row.split(counts), strict=True)
             return torch.stack([part @ table[rows] for part, rows in parts])
 
-        weighted, (rows, columns, place) = latent * share[component, row], self._pack
+        weighted, (rows, columns, _) = latent * share[component, row], self._pack
         second = covariance[rows, columns] * around[component, row]
         second = second.addcmul_(weighted[rows], latent[columns])  # (R (R+1) / 2, A)
         some, group = holes.columns
         table = torch.cat([1.0 - some.to(x.dtype), torch.ones_like(x[:, :1])], 1)
         every = torch.cat([group, group.new_full((1,), some.shape[1])])
-        squares = sums(second, table).index_select(1, place.flatten())
-        squares = squares.unflatten(1, place.shape)[..., every]  # (K, R, R, D + 1)
         of_table, cross = sums(weighted, torch.cat([table, x], 1)).split(
             [table.shape[1], self.n_features], 2
         )
         moments = share.sum(1), share @ x, share @ x.square()
-        unseen = share @ hidden, around @ hidden
-        return self._expected_sums(moments, unseen, cross, of_table[..., every], squares)
+        unseen, total = (share @ hidden, around @ hidden), of_table[..., every]
+        return self._expected_sums(moments, unseen, cross, total, sums(second, table), group)
 
     def _block_sums(
         self,
@@ -310,8 +310,9 @@ class LowRankGaussian(LowRankForm):
         mass, share = share.sum(2), share.flatten(1)
         moments = mass.sum(1), share @ flat, share @ flat.square()
         unseen = mass @ hidden, around @ hidden
-        total, squares = weighted.sum(3).mT @ table, second.permute(0, 2, 3, 1) @ table
-        return self._expected_sums(moments, unseen, cross, total, squares)
+        place, group = self._pack, torch.arange(self.n_features, device=flat.device)
+        total, squares = weighted.sum(3).mT @ table, second[..., place[0], place[1]].mT @ table
+        return self._expected_sums(moments, unseen, cross, total, squares, group)
 
     def _expected_sums(
         self,
@@ -320,6 +321,7 @@ class LowRankGaussian(LowRankForm):
         cross: Tensor,
         total: Tensor,
         squares: Tensor,
+        group: Tensor,
     ) -> Statistics:
         """What is missing is as latent factors tell, and scatters.
 
@@ -329,12 +331,13 @@ class LowRankGaussian(LowRankForm):
         unseen : (K, D) rows that lack a feature, and of which it scatters.
         cross : (K, R, D) latent factors times x.
         total : (K, R, D + 1) latent factors of rows that lack a feature, and of all.
-        squares : (K, R, R, D + 1) likewise, products of these.
+        squares : (K, R (R + 1) / 2, U + 1) likewise, products of these.
+        group : (D,) which of the U differently missing columns each feature has.
         """
         (rows, first, second), (mass, around) = moments, unseen
         loading = self.loading.mT
         reach = (loading * total[..., :-1]).sum(1)
-        of_loading = (squares[..., :-1] * loading[:, None]).sum(2)  # (K, R, D)
+        of_loading = self._times_loading(squares, group)
         spread = self.mean.square() * mass + self.diagonal * around
         spread += 2.0 * self.mean * reach + (loading * of_loading).sum(1)
         return {
@@ -342,9 +345,24 @@ class LowRankGaussian(LowRankForm):
             "first": first + self.mean * mass + reach,
             "second": second + spread,
             "latent": total[..., -1],
-            "latent_second": squares[..., -1],
+            "latent_second": squares[..., -1][:, self._pack[2]],
             "cross": (cross + self.mean[:, None] * total[..., :-1] + of_loading).mT,
         }
+
+    def _times_loading(self, squares: Tensor, group: Tensor) -> Tensor:
+        """Of each feature, symmetric matrices of `_expected_sums` times its loading: (K, R, D).
+
+        Of few components at a time, so that whole matrices need not leave the cache.
+        """
+        place, at_once = self._pack[2], max(1, _BLOCK // (self.rank * self.loading[0].numel()))
+        parts = []
+        for own, loading in zip(
+            squares[..., :-1].split(at_once), self.loading.mT.split(at_once), strict=True
+        ):
+            every = own if own.shape[2] == len(group) else own[..., group]
+            matrices = every.index_select(1, place.flatten()).unflatten(1, place.shape)
+            parts.append(matrices.mul_(loading[:, None]).sum(2))
+        return torch.cat(parts)
 
     @property
     def spread(self) -> Tensor:

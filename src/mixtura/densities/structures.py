@@ -55,6 +55,10 @@ class Structure(Part, ABC):
         """What "auto" leaves open for rows of so many numbers, settled; the first choice first."""
         return [self]
 
+    def limited(self, rank: int) -> Structure:
+        """The same with no higher rank, once it is settled."""
+        return self
+
     @property
     def start(self) -> Structure:
         """The structure that EM is to fit before another solver goes on."""
@@ -151,6 +155,9 @@ class LowRank(Structure):
     def candidates(self, n_features: int) -> list[Structure]:
         return [replace(self, rank=_settled_rank(self.rank, n_features))]
 
+    def limited(self, rank: int) -> Structure:
+        return replace(self, rank=min(int(self.rank), rank))
+
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
         rank = _rank(self.rank, x.shape[1])
         return LowRankGaussian.from_clusters(x, membership, self.floor, generator, rank=rank)
@@ -191,6 +198,9 @@ class Student(Structure):
         if self.scale != "low_rank":
             return [self]
         return [replace(self, rank=_settled_rank(self.rank, n_features))]
+
+    def limited(self, rank: int) -> Structure:
+        return self if self.scale != "low_rank" else replace(self, rank=min(int(self.rank), rank))
 
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
         options: Parameters = {}

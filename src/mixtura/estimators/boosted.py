@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -24,6 +25,7 @@ from mixtura.parts import COUNT, resolve
 from mixtura.selection.held_out import Answers
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM, GROWING
+from mixtura.solvers.em import enough_gain
 from mixtura.training.groups import Recipe
 from mixtura.training.growth import GrowthPlan
 
@@ -55,7 +57,8 @@ class BoostedMixtureClassifier(DensityClassifier):
         As in `MixtureClassifier`; "auto" is "full" where classes have as many rows as there are
         features, on average, and "low_rank" where they have fewer.
     solver : "em", or an `EM`
-        Of every stage.
+        Of every stage; `EM(max_iter=100, tol=0.001 * D, n_init=1)` for D columns of numbers (ten at
+        least).
     standardize : bool
         Work in units in which every feature has variance one.
     prior_rows, class_weight, categorical_features, unexpected, missingness,
@@ -121,7 +124,8 @@ class BoostedMixtureClassifier(DensityClassifier):
             assert counts is not None  # only "auto" leaves them open
             scaling = self._scaled(rows.X, rows.weight, schema)
             engine = engine_of(rows.X, rows.y, rows.weight, scaling, self.device)
-            structure, em = self._structure(engine, n_classes), resolve(self.solver, {"em": EM})
+            structure = self._structure(engine, n_classes)
+            em = resolve(self.solver, {"em": partial(EM, tol=enough_gain(engine.n_numbers))})
             asks = self.missingness == "auto" and engine.has_holes
             kinds = [False, True] if asks else [self.missingness == "informative"]
             recipes = [Recipe(structure, em, self.prior_rows, informative) for informative in kinds]

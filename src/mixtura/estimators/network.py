@@ -33,6 +33,7 @@ from mixtura.selection.budget import Budget, warn_if_cut_short
 from mixtura.selection.chooser import Chooser, Contender
 from mixtura.selection.typical import typical_quantiles
 from mixtura.solvers import EM, LinkedEM
+from mixtura.solvers.em import enough_gain
 from mixtura.solvers.gradients import evaluate
 from mixtura.solvers.linked import LinkedResult
 from mixtura.training.groups import Recipe
@@ -113,13 +114,14 @@ class NetworkEstimator(DensityEstimator):
         marginals: str,
     ) -> list[NetworkPlan]:
         """One for every embedding that is left open, the first choice first."""
-        structure = resolve(self.density, DENSITIES).candidates(engine.n_numbers)[0]
+        wanted = resolve(self.density, DENSITIES)
+        structure = wanted.candidates(engine.n_numbers)[0]
         if not structure.closed_form:
             raise UnsupportedError(
                 f"linked EM needs closed-form updates, and density={self.density!r} has none: use "
                 "a density that has them, such as 'low_rank', or MixtureClassifier."
             )
-        em = resolve(self.init, {"em": partial(EM, max_iter=50, tol=0.01)})
+        em = resolve(self.init, {"em": partial(EM, max_iter=50, tol=enough_gain(engine.n_numbers))})
         linked = resolve(self.solver, {"linked_em": LinkedEM})
         recipe = Recipe(structure, em, self.prior_rows, self.missingness == "informative")
         return [
@@ -131,6 +133,7 @@ class NetworkEstimator(DensityEstimator):
                 linked=linked,
                 term=term,
                 tradeoff=self.tradeoff,
+                thins=getattr(wanted, "rank", None) == "auto",
                 unlabeled_weight=unlabeled_weight,
                 together=n_classes > 1,
                 marginals=marginals,

@@ -89,7 +89,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         them aside altogether; "auto" decides as in `MixtureClassifier`.
     density : "low_rank", "auto", "full", "diag", "spherical", "student", or a `Structure`
         What components are in the columns that hold numbers, as in `MixtureClassifier`; "auto"
-        compares nothing here: it is "low_rank", or "full" for one or two columns.
+        compares nothing here: it is "low_rank", or "full" for one or two columns. Where the rank is
+        left open, components of all classes have no more than half as many directions as rows.
     solver : "linked_em", or a `LinkedEM`
         Steps of EM and fits of the read-out in turn, then gradients through both; a name is
         shorthand for an object of `mixtura.solvers` with its settings: iterations, the penalties
@@ -98,7 +99,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         are uneven, the penalties are multiplied by the number of classes times the smallest class's
         share (but by 0.1 at least), or they would silence the components of rare classes first.
     init : "em", or an `EM`
-        What the mixtures start from, `EM(max_iter=50, tol=0.01, n_init=1)`.
+        What the mixtures start from, `EM(max_iter=50, tol=0.001 * D, n_init=1)` for D columns of
+        numbers (ten at least).
     calibrate : bool
         Make probabilities honest by what networks say of held-out rows, whole and with holes.
     marginals : "auto", "linear", "power", "ranks" or "tamed"

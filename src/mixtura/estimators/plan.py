@@ -35,6 +35,7 @@ from mixtura.selection.design import lacks_by_design
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.selection.tails import has_heavy_tails
 from mixtura.solvers import EM, LBFGS, SOLVERS, Adam, FitResult, Solver, SpreadPrior
+from mixtura.solvers.em import enough_gain
 from mixtura.training.beginnings import CLUSTERS, NAMED, QUADRATIC, TELLING
 from mixtura.training.groups import Recipe
 from mixtura.training.hybrid import Plan, Trained
@@ -67,9 +68,8 @@ _LATE = 0.25
 #: How many times the components of a class a model beside the first has; rows that each needs, at
 #: least and for so many features.
 _MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
-#: A start has settled when a row gains so little per number (of ten at least); it is good enough
-#: for L-BFGS after so many iterations.
-_TOL, _ENOUGH = 1e-3, 10
+#: A start is good enough for L-BFGS after so many iterations.
+_ENOUGH = 10
 #: What few labels are trusted to tell: a covariance that the classes share, since so many rows are
 #: imagined with it, of so many columns at most; or variances. Labels up to which it is compared
 #: with other structures, and those from which probabilities go by held-out rows.
@@ -134,7 +134,7 @@ def make_plans(
     by_em = generative and structures[0].closed_form
     solver = choose_solver(estimator.solver, rows.weight.sum(), by_em)
     _refuse_contradictions(estimator, solver, generative, structures[0])
-    init = resolve(estimator.init, {"em": partial(EM, tol=_TOL * max(n_numbers, 10))})
+    init = resolve(estimator.init, {"em": partial(EM, tol=enough_gain(n_numbers))})
     brief = estimator.solver == "auto" and estimator.init == "em" and isinstance(solver, LBFGS)
     if estimator.solver == "auto" and isinstance(solver, EM) and estimator.init != "em":
         solver = init

@@ -25,6 +25,9 @@ from mixtura.training.groups import NOTHING, Folds, Groups, Recipe, effective_ro
 #: Up to so many rows L-BFGS trains end to end, with an iteration for every twenty of them; few rows
 #: would be learned by heart, and many need the time to find what tells rare classes.
 _SMALL, _ROWS_EACH, _ITERATIONS = 6_000, 20, (40, 150)
+#: Rows of a component of all classes per direction of its low-rank part, where the rank is left
+#: open; and the least rank.
+_ROWS_PER_RANK, _THIN = 2, 3
 #: Chances of categories that all components may have together, where their number is open.
 _MOST_CHANCES = 40_000
 #: Draws of what is missing in a row: in training, and of rows that are held out; and how often
@@ -48,6 +51,7 @@ class NetworkPlan:
     n_classes : 0 where the network predicts a number, or nothing.
     counts : components of each mixture, or of all; None leaves them to the rows.
     recipe : of the start, by EM.
+    thins : whether components of all classes may have a lower rank than it says.
     term : discriminative term of the objective; None is the squared error of a number.
     tradeoff : share of the likelihood per observed value beside it.
     unlabeled_weight : of unlabeled rows in the likelihood, where they take part; 0 sets them aside.
@@ -65,6 +69,7 @@ class NetworkPlan:
     linked: LinkedEM
     term: Objective | None
     tradeoff: float
+    thins: bool = False
     unlabeled_weight: float = 0.5
     together: bool = False
     short: bool = False
@@ -330,10 +335,21 @@ class NetworkPlan:
             if own
             else Groups.everyone(engine, fitted, folds)
         )
-        start = fit_groups(groups, counts, self.recipe, generator, progress)
+        recipe = self.recipe if own or counts is None else self._thinned(len(shown) / max(counts))
+        start = fit_groups(groups, counts, recipe, generator, progress)
         even = torch.full((n_mixtures,), 1.0 / n_mixtures, dtype=torch.float64).log()
         even = even.to(start.results[0][0].model.log_weight)
         return start.joined(even, learn_prior=True, times=n_mixtures // fitted)
+
+    def _thinned(self, rows: float) -> Recipe:
+        """The recipe of components that have so many rows each, whatever their class.
+
+        A covariance of more directions learns them by heart, and takes the longer.
+        """
+        if not self.thins:
+            return self.recipe
+        structure, rank = self.recipe.structure, max(_THIN, round(rows / _ROWS_PER_RANK))
+        return replace(self.recipe, structure=structure.limited(rank))
 
     def _components(self, engines: Sequence[Engine]) -> list[int] | None:
         """Components of each mixture, no more than its rows; None lets a criterion decide.
