@@ -65,7 +65,7 @@ def stages(**parts):
         (network, "solver", "linked_em", LinkedEM(50)),
         (network, "init", "em", EM(50, tol=0.01)),
         (stages, "density", "full", Full()),
-        (stages, "solver", "em", EM()),
+        (stages, "solver", "em", EM(100, tol=0.01)),
     ],
 )
 def test_a_name_is_shorthand(model, parameter, name, part, iris):
