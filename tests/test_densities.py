@@ -14,7 +14,9 @@ from mixtura.densities import (
     LowRankGaussian,
     LowRankPrecision,
     VectorDensity,
+    base,
     full_covariance,
+    low_rank,
 )
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.objectives import Likelihood
@@ -291,6 +293,33 @@ def test_spread_log_prob_is_an_expected_log_density(structure, generator):
         for c in covariance
     ]
     np.testing.assert_allclose(given, expected, 1e-9)
+
+
+@pytest.mark.parametrize("copied", [0, 16_000])
+@pytest.mark.parametrize("form", ["covariance", "precision"])
+def test_rows_of_one_pattern_and_component_share_a_factorization(
+    form, copied, generator, monkeypatch
+):
+    """Their conditional means are those of dense matrices; of all rows at once, or of few."""
+    monkeypatch.setattr(base, "_COPIED", copied)
+    monkeypatch.setattr(low_rank, "_OWN", 1)
+    factored, inverse = [], low_rank.LowRankForm._own_inverse
+
+    def counted(self, observed, component):
+        factored.extend(zip(observed.tolist(), component.tolist(), strict=True))
+        return inverse(self, observed, component)
+
+    monkeypatch.setattr(low_rank.LowRankForm, "_own_inverse", counted)
+    density = make_density("low_rank", form, generator, n_components=3, n_features=5)
+    batch = make_batch(density, 40, generator, holes=True)
+    batch = replace(batch, observed=batch.observed[torch.arange(40) % 7])
+    batch = replace(batch, x=batch.x * batch.observed)
+    component = torch.randint(3, (40,), generator=generator)
+    found = density.own_expected(batch, component)
+    wanted = dense_conditional(density, batch)[0][np.arange(40), component]
+    np.testing.assert_allclose(found, wanted, 1e-9, 1e-9)
+    kinds = {(tuple(o), int(k)) for o, k in zip(batch.observed.tolist(), component, strict=True)}
+    assert len(factored) == len(kinds) < 40
 
 
 @pytest.mark.parametrize("structure", CLOSED_FORM, ids="-".join)
