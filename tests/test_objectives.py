@@ -277,9 +277,12 @@ def test_occupancies_are_never_next_to_nothing(name, dtype, mixture, rng):
     log_joint = torch.from_numpy(-rng.exponential(150.0, size=(3000, 6))).to(dtype)
     y, weight = torch.arange(3000) % 3, torch.full((3000,), 0.5, dtype=dtype)
     _, occupancy = OBJECTIVES[name][0].occupancy(mixture, log_joint, y, weight)
-    assert normal_or_zero(occupancy, torch.finfo(dtype).tiny)
-    assert (occupancy == 0).any()
-    assert (occupancy != 0).any()
+    by_class = log_joint[:, :3].clone().requires_grad_()
+    OBJECTIVES[name][0].total(by_class, y, weight).backward()
+    for found in (occupancy, by_class.grad):
+        assert normal_or_zero(found, torch.finfo(dtype).tiny)
+        assert (found == 0).any()
+        assert (found != 0).any()
 
 
 def test_each_objective_has_a_margin_of_its_own():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from named import close
 
 from mixtura.data.batch import Batch
 from mixtura.data.scaling import Scaling
@@ -94,13 +95,22 @@ def test_factors_that_reach_no_feature_make_no_difference(density, reaches, gene
     found, batch = carried.without_idle(), with_holes(density, 0.5, generator)
     assert found.rank == max(reaches, 1)
     np.testing.assert_allclose(found.log_prob(batch), carried.log_prob(batch), 1e-10, 1e-10)
+    close(found.beside_idle(carried).tensors(), carried.tensors())
+    moved = found.with_tensors({**found.tensors(), "loading": 2.0 * found.loading})
+    again = moved.beside_idle(carried)
+    assert again.rank == carried.rank
+    np.testing.assert_allclose(again.log_prob(batch), moved.log_prob(batch), 1e-10, 1e-10)
 
 
 @pytest.mark.parametrize("density", STRUCTURES[:2], indirect=True, ids="-".join)
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("negligible", [False, True])
-def test_statistics_are_those_of_dense_matrices(density, share, negligible, generator):
-    """Also where what is missing scatters by itself, and where components hardly matter."""
+def test_statistics_are_those_of_dense_matrices(density, share, negligible, generator, monkeypatch):
+    """Also where what is missing scatters by itself, and where components hardly matter.
+
+    Of few components at a time.
+    """
+    monkeypatch.setattr(low_rank_covariance, "_BLOCK", 1)
     batch = with_holes(density, share, generator)
     occupancy, scatter = torch.randn(2, 40, 2, dtype=torch.float64, generator=generator)
     if negligible:
@@ -147,7 +157,10 @@ def test_components_that_do_not_count_for_a_row_are_left_out(together, generator
     among = torch.rand(40, 5, generator=generator) < 0.3
     monkeypatch.setattr(type(density), "_expectation_masked", None)  # it is for all components
     log_prob, statistics = density.expectation_among(batch, among)
-    np.testing.assert_allclose(log_prob[among], dense_log_prob(density, batch)[among], 1e-9, 1e-9)
+    wanted = dense_log_prob(density, batch)[among]
+    np.testing.assert_allclose(log_prob[among], wanted, 1e-9, 1e-9)
+    single = density.expectation_among(batch.to(torch.float32), among)[0]
+    np.testing.assert_allclose(single[among], wanted, 1e-4, 1e-3)
     share = torch.randn(40, 5, dtype=torch.float64, generator=generator) * among
     found, (mean, covariance) = statistics(share), dense_conditional(density, batch)
     outer = np.einsum("nk,nki->ki", share, mean**2)

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 from named import close
+from sklearn.base import clone
 
+from mixtura import MixtureClassifier
 from mixtura.data.scaling import Scaling
 from mixtura.densities import Diagonal, Full, LowRank, Student
+from mixtura.densities.product import numeric_part
 from mixtura.engines import Engine
 from mixtura.objectives import Margin
 from mixtura.progress import Progress
 from mixtura.solvers import EM, LBFGS, Adam
-from mixtura.training import hybrid
 from mixtura.training.groups import Folds, Groups, Recipe, fit_groups
 from mixtura.training.hybrid import Plan
 
@@ -124,20 +126,56 @@ def plan_of(structure, informative=False):
 
 @pytest.mark.parametrize("holes", [0.0, 0.3])
 def test_factors_that_few_rows_leave_idle_are_not_carried_along(holes, rng, monkeypatch):
-    """In trials, and in a fit of all rows: models are those that training with them ends at."""
+    """In trials, and in a fit of all rows; models have them, and are as if trained with them."""
     X, y = rng.normal(size=(24, 70)), np.arange(24) % 3
     X[rng.random(X.shape) < holes] = np.nan
     engine, folds = engine_of(X, y), Folds(torch.arange(24) // 3 % 4, range(4))
     plan, found = replace(plan_of(LowRank(15)), counts=[1, 1, 1]), []
+    carried, run = [], LBFGS.run
+
+    def seen(self, model, *args, **options):
+        carried.append(numeric_part(model.density).rank)
+        return run(self, model, *args, **options)
+
+    monkeypatch.setattr(LBFGS, "run", seen)
     for ranks in ([5, 7], [15, 15]):  # of six and of eight rows per class
         random = torch.Generator().manual_seed(0)
         models = [trial.model for trial in plan.trials(engine, folds, random, Progress())]
         models.append(plan.train(engine, random, Progress()).model)
-        assert [each.density.rank for each in models] == [*ranks[:1] * 4, ranks[1]]
+        assert [each.density.rank for each in models] == [15] * 5
+        assert carried[-2:] == ranks
         found.append([each.class_log_joint(engine.all_rows()) for each in models])
-        monkeypatch.setattr(hybrid, "_without_idle", lambda model: model)
+        monkeypatch.setattr(Plan, "_without_idle", lambda self, model: model)
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "auto"])
+def test_factors_wake_where_more_rows_come(solver, rng, monkeypatch):
+    """A model of few rows keeps the rank of its structure, and goes on as if trained with it."""
+    factors, y = rng.normal(size=(3, 40, 12)), np.arange(624) % 3
+    X = np.einsum("nr,ndr->nd", rng.normal(size=(624, 12)), factors[y]) + rng.normal(size=(624, 40))
+    model = MixtureClassifier(
+        1, density=LowRank(12), marginals="linear", solver=solver, calibrate=False, random_state=0
+    )
+    found = []
+    for _ in range(2):
+        warm = clone(model).set_params(warm_start=True).fit(X[:24], y[:24])
+        assert warm.mixture_.density.rank == 12
+        found.append(warm.fit(X[24:], y[24:]).score_samples(X).mean())
+        monkeypatch.setattr(Plan, "_without_idle", lambda self, model: model)
+    np.testing.assert_allclose(*found, atol=1.0)
+
+
+def test_streams_may_begin_with_few_rows():
+    """Components that later rows ask for are tried beside those of fewer rows than the rank."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 40)), np.arange(400) % 2
+    model = MixtureClassifier(random_state=0)
+    model.partial_fit(X[:16], y[:16], classes=[0, 1])
+    assert model.mixture_.density.rank == 10
+    model.partial_fit(X[16:], y[16:])
+    assert np.isfinite(model.predict_proba(X)).all()
 
 
 def changed_trials(plan, X, y, changed, levels=None):

@@ -68,7 +68,8 @@ def stack_product(left: Tensor, right: Tensor) -> Tensor:
 def lowest_log(kind: torch.dtype) -> float:
     """The logarithm below which an exponential counts for nothing.
 
-    Products of two that count, and of a number beside them, are above the smallest normal number.
+    Products of two that count, and of a number above 2e-4 beside them, are above the smallest
+    normal number.
     """
     return 0.45 * math.log(torch.finfo(kind).tiny)
 

@@ -51,8 +51,6 @@ _SMALL, _STEP = 100_000, 8
 _KEPT = 8_000_000
 #: What is added to the identity and makes no difference to it.
 _IDLE = 1e-12
-#: Numbers of loadings that are copied together, for each pattern those of its own component.
-_OWN = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,16 +110,32 @@ class LowRankForm(Gaussian):
     def without_idle(self) -> Self:
         """The same densities by fewer factors, where some reach no feature of any component.
 
-        Classes of fewer rows than the rank have such factors, and keep them: the slope of the log
-        density by a loading of zero is zero.
+        Classes of fewer rows than the rank have such factors. Steps by the slope of these rows' log
+        density leave them where they are: by a loading of next to nothing it is next to nothing.
         """
-        reach = (self.loading * self._scaled).sum(1)  # (K, R), what a factor adds to B
-        rank = max(1, int((reach > _IDLE).sum(1).max()))
+        rank = max(1, int((self._reach > _IDLE).sum(1).max()))
         if rank == self.rank:
             return self
-        kept = reach.argsort(1, descending=True)[:, None, :rank]
-        loading = self.loading.gather(2, kept.expand(-1, self.n_features, -1))
+        loading = self.loading.gather(2, self._leading(rank))
         return self.with_tensors({**self.tensors(), "loading": loading})
+
+    def beside_idle(self, whole: Self) -> Self:
+        """What has become of `whole.without_idle()`, with the factors that it was without."""
+        if self.rank == whole.rank:
+            return self
+        loading = whole.loading.to(self.loading)
+        loading = loading.scatter(2, whole._leading(self.rank), self.loading)
+        return self.with_tensors({**self.tensors(), "loading": loading})
+
+    @property
+    def _reach(self) -> Tensor:
+        """(K, R) what each factor adds to B."""
+        return (self.loading * self._scaled).sum(1)
+
+    def _leading(self, rank: int) -> Tensor:
+        """(K, D, rank) places of the factors that reach farthest."""
+        order = self._reach.sort(dim=1, descending=True, stable=True).indices
+        return order[:, None, :rank].expand(-1, self.n_features, -1)
 
     @property
     def _eye(self) -> Tensor:
@@ -137,6 +151,11 @@ class LowRankForm(Gaussian):
         rows, columns, _ = self._pack
         left, right = self.loading.permute(2, 0, 1), self._scaled.permute(2, 0, 1)
         return (left.index_select(0, rows) * right.index_select(0, columns)).flatten(0, 1)
+
+    @property
+    def _gram_by_component(self) -> Tensor:
+        """The same, component by component, (K, R (R + 1) / 2, D)."""
+        return self._gram_table.view(-1, *self.mean.shape).transpose(0, 1)
 
     @property
     def _table_is_large(self) -> bool:
@@ -308,23 +327,23 @@ class LowRankForm(Gaussian):
             return batch.x
         patterns, place = distinct_patterns(batch.observed)
         kinds, kind = (place * self.n_components + component).unique(return_inverse=True)
-        pairs = torch.stack([kinds // self.n_components, kinds % self.n_components], 1)
-        parts = [
-            self._own_inverse(patterns[some[:, 0]], some[:, 1])
-            for some in pairs.split(max(1, _OWN // self.loading[0].numel()))
-        ]
+        if self._table_is_large or 2 * len(kinds) > len(kind):
+            return super().own_expected(batch, component)
+        inverse = self._own_inverse(patterns[kinds // self.n_components], kinds % self.n_components)
         mean = self.mean.to(batch.x.dtype)[component]
         away = torch.where(batch.observed, batch.x - mean, 0.0)
         projected = own_products(self._projection.mT.to(away.dtype), component, away)
-        latent = (torch.cat(parts).to(away.dtype)[kind] @ projected[..., None])[..., 0]
+        latent = (inverse.to(away.dtype)[kind] @ projected[..., None])[..., 0]
         found = mean + own_products(self._response.to(away.dtype), component, latent)
         return torch.where(batch.observed, batch.x, found)
 
     def _own_inverse(self, observed: Tensor, component: Tensor) -> Tensor:
         """B^-1 of patterns (m, D) under one component each, (m, R, R)."""
-        side = observed if self._over_observed else ~observed
-        gram = self.loading[component].mT @ (self._scaled[component] * side[..., None])
-        return torch.cholesky_inverse(torch.linalg.cholesky_ex(gram + self._eye).L)
+        side = (observed if self._over_observed else ~observed).to(self.mean.dtype)
+        packed = own_products(self._gram_by_component, component, side)
+        return torch.cholesky_inverse(
+            torch.linalg.cholesky_ex(packed[:, self._pack[2]] + self._eye).L
+        )
 
 
 def _per_row(values: Tensor, n_rows: int, dim: int) -> Tensor:

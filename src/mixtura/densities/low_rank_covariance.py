@@ -209,7 +209,8 @@ class LowRankGaussian(LowRankForm):
         component, row = among.mT.nonzero(as_tuple=True)
         both, parts = torch.cat([x, x.square()], 1), []
         own = row.split(among.sum(0).tolist())
-        for mine, by_seen, by_x in zip(own, *self._tables, strict=True):
+        tables = (table.to(x.dtype) for table in self._tables)
+        for mine, by_seen, by_x in zip(own, *tables, strict=True):
             parts.append(torch.cat([by_seen @ seen[mine].mT, by_x @ both[mine].mT]))
         sizes = [len(self._pack[0]), self.rank, 1, self.rank, 1]
         packed, shift, of_seen, projected, of_x = torch.cat(parts, 1).split(sizes)
@@ -238,7 +239,7 @@ class LowRankGaussian(LowRankForm):
         same.
         """
         weight, moment = self._weight, self._weight * self.mean
-        gram = self._gram_table.view(-1, *self.mean.shape).transpose(0, 1)
+        gram = self._gram_by_component
         shift = self._projected_mean.view(len(gram), self.rank, -1)
         constant = moment * self.mean - weight.log() + LOG_2PI
         linear = torch.cat([self._scaled.mT, -2.0 * moment[:, None]], 1)

@@ -62,6 +62,8 @@ def in_order(parts: list[tuple[Tensor | slice, Tensor]], dim: int = 0) -> Tensor
 def distinct_patterns(observed: Tensor) -> tuple[Tensor, Tensor]:
     """Different rows of a mask (n, D), (P, D), and which of them each row is, (n,)."""
     each = torch.arange(len(observed), device=observed.device)
+    if not len(observed):
+        return observed, each
     place = torch.zeros_like(each)
     for columns in observed.split(_BITS, 1):
         bits = torch.arange(columns.shape[1], dtype=torch.float64, device=observed.device).exp2()

@@ -156,7 +156,7 @@ class LowRank(Structure):
         return [replace(self, rank=_settled_rank(self.rank, n_features))]
 
     def limited(self, rank: int) -> Structure:
-        return replace(self, rank=min(int(self.rank), rank))
+        return self if isinstance(self.rank, str) else replace(self, rank=min(self.rank, rank))
 
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
         rank = _rank(self.rank, x.shape[1])
@@ -200,7 +200,7 @@ class Student(Structure):
         return [replace(self, rank=_settled_rank(self.rank, n_features))]
 
     def limited(self, rank: int) -> Structure:
-        return self if self.scale != "low_rank" else replace(self, rank=min(int(self.rank), rank))
+        return self if isinstance(self.rank, str) else replace(self, rank=min(self.rank, rank))
 
     def build(self, x: Tensor, membership: Tensor, generator: torch.Generator) -> VectorDensity:
         options: Parameters = {}

@@ -90,7 +90,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     density : "low_rank", "auto", "full", "diag", "spherical", "student", or a `Structure`
         What components are in the columns that hold numbers, as in `MixtureClassifier`; "auto"
         compares nothing here: it is "low_rank", or "full" for one or two columns. Where the rank is
-        left open, components of all classes have no more than half as many directions as rows.
+        left open, components of all classes have no more than half as many directions as each of
+        them has rows on average, or three.
     solver : "linked_em", or a `LinkedEM`
         Steps of EM and fits of the read-out in turn, then gradients through both; a name is
         shorthand for an object of `mixtura.solvers` with its settings: iterations, the penalties

@@ -21,7 +21,7 @@ from mixtura.densities.base import add_statistics, keep_valid, scale_statistics
 from mixtura.engines import Engine
 from mixtura.exceptions import UnsupportedError
 from mixtura.models.mixture import Mixture
-from mixtura.numerics import exp_or_zero
+from mixtura.numerics import exp_or_zero, or_zero
 from mixtura.objectives import Objective
 from mixtura.parts import AMOUNT, POSITIVE
 from mixtura.progress import Progress, Record
@@ -272,7 +272,7 @@ def _accumulate(
 def _numerator(mixture: Mixture, objective: Objective, log_joint: Tensor, batch: Batch) -> Tensor:
     """The positive term of every occupancy, (n, K)."""
     class_log_joint = mixture.by_class(log_joint)
-    by_class = objective.numerator(class_log_joint, batch.y) * batch.weight[:, None]
+    by_class = or_zero(objective.numerator(class_log_joint, batch.y)) * batch.weight[:, None]
     within_class = exp_or_zero(log_joint - class_log_joint[:, mixture.owner])
     return by_class[:, mixture.owner] * within_class
 

@@ -143,10 +143,11 @@ class Plan:
         if self.unlabeled_weight and not begin:
             stack = self._shown_unlabeled(stack, prior, rows, progress)
         evidence = self.evidence(engine, folds)
-        stack, prior = self._beside(_without_idle(stack), prior, evidence)
+        busy, prior = self._beside(trial._without_idle(stack), prior, evidence)
         rows, objective = trial._for_solver(rows, generator), self.objective(engine)
-        found = trial.solver.run(stack, objective, rows, progress, generator=generator, prior=prior)
+        found = trial.solver.run(busy, objective, rows, progress, generator=generator, prior=prior)
         trained = found.model if evidence is None else without_evidence(found.model)
+        trained = _beside_idle(trained, stack)
         models = [replace(each, model=trained[place]) for place, each in enumerate(begun)]
         return _knowing(models, evidence)
 
@@ -209,7 +210,8 @@ class Plan:
                 shown = self._shown_unlabeled(start.model, start.prior, few, progress)
                 start = replace(start, model=shown)
         evidence = self.evidence(engine, Folds.none(engine))
-        model, prior = self._beside(_without_idle(start.model), start.prior, evidence)
+        model = start.model if previous else self._without_idle(start.model)
+        model, prior = self._beside(model, start.prior, evidence)
         for some in [engine] if previous else self._first_some(engine, generator):
             rows = self._for_solver(some, generator)
             result = self.solver.run(
@@ -230,6 +232,7 @@ class Plan:
                 ConvergenceWarning,
             )
         trained = result.model if evidence is None else without_evidence(result.model)
+        trained = _beside_idle(trained, start.model)
         return replace(result, model=trained, prior=start.prior, evidence=evidence)
 
     def epoch(
@@ -274,6 +277,16 @@ class Plan:
         em = replace(em, tol=0.1 * em.tol)
         return em.run(model, likelihood, engine, progress, prior=prior).model
 
+    def _without_idle(self, model: AnyMixture) -> AnyMixture:
+        """The same without factors that L-BFGS would have to carry along.
+
+        Rows that the model is of leave them idle; others would wake them.
+        """
+        part = numeric_part(model.density)
+        if not (isinstance(self.solver, LBFGS) and isinstance(part, LowRankForm)):
+            return model
+        return replace(model, density=with_numeric_part(model.density, part.without_idle()))
+
     def _for_solver(self, engine: Engine, generator: torch.Generator) -> Engine:
         """The rows as the solver is to see them."""
         engine = engine.cast(self.dtype) if self.solver.single_precision else engine
@@ -282,12 +295,12 @@ class Plan:
         return engine
 
 
-def _without_idle(model: AnyMixture) -> AnyMixture:
-    """The same without factors that training could not wake, and would have to carry along."""
-    part = numeric_part(model.density)
-    if not isinstance(part, LowRankForm):
-        return model
-    return replace(model, density=with_numeric_part(model.density, part.without_idle()))
+def _beside_idle(trained: AnyMixture, start: AnyMixture) -> AnyMixture:
+    """The same with the factors that training went without: other rows may wake them."""
+    part, before = numeric_part(trained.density), numeric_part(start.density)
+    if not (isinstance(part, LowRankForm) and isinstance(before, LowRankForm)):
+        return trained
+    return replace(trained, density=with_numeric_part(trained.density, part.beside_idle(before)))
 
 
 def _knowing(models: Sequence[Trained], evidence: HoleEvidence | None) -> list[Trained]:
