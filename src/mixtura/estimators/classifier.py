@@ -131,7 +131,8 @@ class MixtureClassifier(DensityClassifier):
         entry, for forms where "not measured" tells something. "auto" is "informative" if the labels
         of held-out rows are clearly more probable then, and no less so with further random holes.
     warm_start : bool
-        Start from the model of the previous fit.
+        Start from the model of the previous fit. Its rows should be like the new ones: variances of
+        a few rows, ten per class or less, may stay too small for all others.
     unlabeled : "auto", None or a label
         What marks unlabeled rows beside None and NaN, which always do. "auto": -1, where y has at
         least two other labels, and a warning says how many rows these are; otherwise -1 is a class.
@@ -252,14 +253,16 @@ class MixtureClassifier(DensityClassifier):
     ) -> Self:
         """Learn from one more part of a stream.
 
-        The first call starts a model from its rows and needs all `classes`. Later calls take one
-        step of online EM, where densities have closed-form updates, and one epoch of Adam over
-        theirs, where they have none or the objective is not the likelihood. With the likelihood,
-        one full or diagonal component per class, `prior_rows=0` and complete rows, the stream ends
-        where `fit` on all rows would, unless a part has less variance than the floor in some
-        direction: what is raised to it there stays so. After a `fit` that averaged several models
-        (see `marginals`) the first of them goes on alone. With the default floor and prior the two
-        are close (iris in three parts: within 0.07).
+        The first call starts a model from its rows and needs all `classes`. It also settles units,
+        the kind of density and the calibration, and should have tens of rows per class: later parts
+        mend what is learned, but probabilities stay as doubtful as so few rows made them. Later
+        calls take one step of online EM, where densities have closed-form updates, and one epoch of
+        Adam over theirs, where they have none or the objective is not the likelihood. With the
+        likelihood, one full or diagonal component per class, `prior_rows=0` and complete rows, the
+        stream ends where `fit` on all rows would, unless a part has less variance than the floor in
+        some direction: what is raised to it there stays so. After a `fit` that averaged several
+        models (see `marginals`) the first of them goes on alone. With the default floor and prior
+        the two are close (iris in three parts: within 0.07).
 
         Where n_components="auto", classes get further components where new rows, of which some are
         held out, are clearly better explained by them, and lose those that stand for less than ten
