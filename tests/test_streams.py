@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import sem
+from sklearn.base import clone
 
 from mixtura import MixtureClassifier
 from mixtura.densities import Diagonal, Full, Student
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 from mixtura.solvers import LBFGS
 from mixtura.training.streams import mean_and_error
 
@@ -24,6 +25,18 @@ def test_parts_of_a_stream_may_be_smaller_than_a_mixture(iris):
         warnings.simplefilter("error")
         model.partial_fit(X[few], y[few])
     assert model.n_components_ == [3, 3, 3]
+
+
+def test_a_first_part_of_few_rows_is_told(iris):
+    """It settles the calibration; a larger one says nothing, nor does a stream without any."""
+    X, y = iris
+    model = MixtureClassifier(1, density="diag", random_state=0)
+    with pytest.warns(DegenerateDataWarning, match="only 5 labeled rows of a class.* Remedy"):
+        clone(model).partial_fit(X[::10], y[::10], classes=[0, 1, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DegenerateDataWarning)
+        clone(model).partial_fit(X[::5], y[::5], classes=[0, 1, 2])
+        model.set_params(calibrate=False).partial_fit(X[::10], y[::10], classes=[0, 1, 2])
 
 
 @pytest.mark.parametrize("density", [Full, Diagonal])

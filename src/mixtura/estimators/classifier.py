@@ -27,7 +27,12 @@ from mixtura.estimators.deciding import calibrated, decide, train
 from mixtura.estimators.plan import MARGINALS, Decision, held_back, leaves_density_open, ways_beside
 from mixtura.estimators.reading import opened
 from mixtura.estimators.rows import Rows
-from mixtura.estimators.stream import next_step, read_stream_classes, used_rows
+from mixtura.estimators.stream import (
+    next_step,
+    read_stream_classes,
+    used_rows,
+    warn_of_a_small_part,
+)
 from mixtura.exceptions import AmbiguousDataWarning, InvalidInputError, warn
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Fitted
@@ -289,7 +294,10 @@ class MixtureClassifier(DensityClassifier):
             schema = replace(schema, empty=())  # what is empty so far may fill later
             if resumes:
                 return self._update(rows, schema.widened(rows.X.values), memory)
-            return self._fit_rows(rows, schema, beside=False)
+            self._fit_rows(rows, schema, beside=False)
+            if self.model_.calibration != Calibration():
+                warn_of_a_small_part(rows)
+            return self
 
     def _fit_rows(self, rows: Rows, schema: Schema, beside: bool = True) -> Self:
         if self._resumes and not schema.equals(self.schema_):

@@ -14,7 +14,7 @@ from mixtura.engines import Engine, engine_of
 from mixtura.estimators.classifying import STREAMED, warn_of_rows_set_aside
 from mixtura.estimators.plan import make_plans, resumed, spread_prior
 from mixtura.estimators.rows import Rows
-from mixtura.exceptions import InvalidInputError
+from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, warn
 from mixtura.models.fitted import run_over, typicality
 from mixtura.models.mixture import Mixture
 from mixtura.objectives import Likelihood
@@ -30,6 +30,8 @@ from mixtura.training.streams import grown, shrunken
 if TYPE_CHECKING:
     from mixtura.estimators.classifier import MixtureClassifier
 
+#: Labeled rows per class that the first part of a stream should have.
+_FIRST_PART = 10
 #: Deviations from the first part of a stream beyond which a value is taken for an error.
 _FARTHEST = 1e9
 
@@ -81,6 +83,18 @@ def used_rows(estimator: MixtureClassifier, rows: Rows) -> tuple[Rows, float | N
         warn_of_rows_set_aside(rows, STREAMED)
         weight = 0.0
     return rows.labeled() if weight == 0.0 else rows, weight
+
+
+def warn_of_a_small_part(rows: Rows) -> None:
+    """Say that the first part of a stream is small for what it settles."""
+    fewest = int(np.bincount(rows.y[rows.y >= 0], minlength=len(rows.classes)).min())
+    if fewest < _FIRST_PART:
+        warn(
+            f"the first part of this stream has only {fewest} labeled rows of a class: it settles "
+            "how doubtful probabilities are, and later parts do not change that. Remedy: begin "
+            f"with {_FIRST_PART} rows per class or more, or calibrate=False.",
+            DegenerateDataWarning,
+        )
 
 
 def next_step(
