@@ -76,6 +76,22 @@ def test_a_name_is_shorthand(model, parameter, name, part, iris):
     np.testing.assert_array_equal(named, given)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("model", "part", "most"), [(network, "init", 50), (stages, "solver", 100)]
+)
+def test_em_settles_by_the_gain_per_number(model, part, most, rng):
+    """Its name is that with a tolerance for so many columns of numbers."""
+    X, y = rng.normal(size=(90, 40)), np.arange(90) % 3
+    X[:, 20:] += rng.normal(size=(90, 1))
+    named, given, less = (
+        model(**{part: em}).fit(X, y).predict_proba(X)
+        for em in ("em", EM(most, tol=0.04), EM(most, tol=0.01))
+    )
+    np.testing.assert_array_equal(named, given)
+    assert (named != less).any()
+
+
 @pytest.mark.parametrize(
     ("parameter", "name", "part"),
     [

@@ -36,6 +36,8 @@ def test_a_first_part_of_few_rows_is_told(iris):
     with warnings.catch_warnings():
         warnings.simplefilter("error", DegenerateDataWarning)
         clone(model).partial_fit(X[::5], y[::5], classes=[0, 1, 2])
+        weight = np.full(15, 2.0)  # as often as each row is there
+        clone(model).partial_fit(X[::10], y[::10], [0, 1, 2], weight)
         model.set_params(calibrate=False).partial_fit(X[::10], y[::10], classes=[0, 1, 2])
 
 

@@ -311,8 +311,8 @@ class LowRankGaussian(LowRankForm):
         mass, share = share.sum(2), share.flatten(1)
         moments = mass.sum(1), share @ flat, share @ flat.square()
         unseen = mass @ hidden, around @ hidden
-        place, group = self._pack, torch.arange(self.n_features, device=flat.device)
-        total, squares = weighted.sum(3).mT @ table, second[..., place[0], place[1]].mT @ table
+        (first, other, _), group = self._pack, torch.arange(self.n_features, device=flat.device)
+        total, squares = weighted.sum(3).mT @ table, second[..., first, other].mT @ table
         return self._expected_sums(moments, unseen, cross, total, squares, group)
 
     def _expected_sums(

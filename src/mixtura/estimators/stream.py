@@ -87,12 +87,13 @@ def used_rows(estimator: MixtureClassifier, rows: Rows) -> tuple[Rows, float | N
 
 def warn_of_a_small_part(rows: Rows) -> None:
     """Say that the first part of a stream is small for what it settles."""
-    fewest = int(np.bincount(rows.y[rows.y >= 0], minlength=len(rows.classes)).min())
+    known = rows.y >= 0  # weights count rows
+    fewest = np.bincount(rows.y[known], rows.weight[known], minlength=len(rows.classes)).min()
     if fewest < _FIRST_PART:
         warn(
-            f"the first part of this stream has only {fewest} labeled rows of a class: it settles "
-            "how doubtful probabilities are, and later parts do not change that. Remedy: begin "
-            f"with {_FIRST_PART} rows per class or more, or calibrate=False.",
+            f"the first part of this stream has only {fewest:g} labeled rows of a class: it "
+            "settles how doubtful probabilities are, and later parts do not change that. Remedy: "
+            f"begin with {_FIRST_PART} rows per class or more, or calibrate=False.",
             DegenerateDataWarning,
         )
 

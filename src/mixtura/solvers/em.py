@@ -45,12 +45,12 @@ _WORTH = 1_000_000
 #: Numbers of rows on a GPU that are worth the second in which a kernel for them is compiled, and
 #: how many means it may have in its registers.
 _COMPILED, _IN_REGISTERS = 2**26, 1_024
-#: A start has settled where a row gains so little per number, of ten at least.
+#: A start, or a stage, has settled where a row gains so little per number, of ten at least.
 _PER_NUMBER, _LEAST_NUMBERS = 1e-3, 10
 
 
 def enough_gain(n_numbers: int) -> float:
-    """The tolerance of a start that other training follows, of rows of so many numbers."""
+    """The tolerance of starts that other training follows, and of stages: of so many numbers."""
     return _PER_NUMBER * max(n_numbers, _LEAST_NUMBERS)
 
 

@@ -335,7 +335,9 @@ class NetworkPlan:
             if own
             else Groups.everyone(engine, fitted, folds)
         )
-        recipe = self.recipe if own or counts is None else self._thinned(len(shown) / max(counts))
+        recipe = self.recipe
+        if self.thins and not own and counts is not None:
+            recipe = self._thinned(effective_rows(shown) / max(counts))
         start = fit_groups(groups, counts, recipe, generator, progress)
         even = torch.full((n_mixtures,), 1.0 / n_mixtures, dtype=torch.float64).log()
         even = even.to(start.results[0][0].model.log_weight)
@@ -346,8 +348,6 @@ class NetworkPlan:
 
         A covariance of more directions learns them by heart, and takes the longer.
         """
-        if not self.thins:
-            return self.recipe
         structure, rank = self.recipe.structure, max(_LEAST_RANK, round(rows / _ROWS_PER_RANK))
         return replace(self.recipe, structure=structure.limited(rank))
 
