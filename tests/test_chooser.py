@@ -17,10 +17,14 @@ from mixtura.selection.held_out import Losses
 
 @dataclass
 class Way:
-    """Models of known losses: of each stage, one number for all folds or one per fold."""
+    """Models of known losses: of each stage, one number for all folds or one per fold.
+
+    Those of single rows lie around it, `spread` apart.
+    """
 
     name: str
     losses: Any
+    spread: float = 8.0
     met: list = field(default_factory=list)
 
     @property
@@ -45,7 +49,10 @@ def judge(model, held_out, generator):
     way, loss = model
     way.met[-1] += (held_out.all_rows().x[:, -1].tolist(), draw(generator))
     weight = held_out.weight.numpy().repeat(2)
-    return Losses(weight, np.arange(len(weight)) % 2 == 1, np.full(len(weight), loss))
+    off = np.arange(len(held_out)) - 0.5 * (len(held_out) - 1)
+    np.random.default_rng(list(way.name.encode())).shuffle(off)
+    values = loss + way.spread * off.repeat(2)
+    return Losses(weight, np.arange(len(weight)) % 2 == 1, values)
 
 
 def numbered(n, n_classes=2, weight=None):
@@ -74,6 +81,18 @@ def test_who_leaves_a_race_when(n_rows, expected):
     assert best.way is better
     assert best.loss() == 1.0
     assert trials(poor, good, better) == expected
+
+
+@pytest.mark.parametrize(("errors", "n_trials"), [(4.3, 1), (3.7, 2)])
+def test_a_way_far_behind_leaves_after_one_fold(errors, n_trials):
+    """Four standard errors of the mean of 25 rows, whose losses are evenly spread."""
+    spread = 2.0 / errors / np.sqrt((25**2 - 1) / 12 / 25)
+    bad, good, worse = Way("bad", 3.0, spread), Way("good", 1.0, 0.0), Way("worse", 3.0, spread)
+    chooser = make_chooser(numbered(100), 3)
+    champion = chooser.race([bad, good])
+    assert champion.way is good
+    assert chooser.challenge(champion, [worse]) is champion
+    assert trials(bad, good, worse) == [n_trials, 4, n_trials]
 
 
 def test_a_race_is_decided_by_all_folds_that_both_have_met():
@@ -176,7 +195,7 @@ def test_the_best_stage_is_that_of_all_folds_together(rng):
     losses = rng.normal(size=(4, 3))
     losses[1, 2] = losses[3, 1] = losses[3, 2] = np.nan  # fewer stages
     weight = rng.uniform(1.0, 3.0, size=42)
-    way = Way("staged", losses)
+    way = Way("staged", losses, spread=0.0)
     best = make_chooser(numbered(42, weight=weight)).race([way])
     folds = [[int(row) for row in meeting[3]] for meeting in way.met]
     mass = np.array([weight[fold].sum() for fold in folds])

@@ -12,6 +12,7 @@ from sklearn.metrics import balanced_accuracy_score, r2_score
 from mixtura import MixtureClassifier, MixtureNetworkClassifier, MixtureNetworkRegressor, load
 from mixtura.data import batch
 from mixtura.densities import LowRank, Student, categorical
+from mixtura.estimators import network
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError, NoLabelsError
 from mixtura.models.read_out import EMBEDDINGS
 from mixtura.selection import chooser
@@ -123,6 +124,26 @@ def test_all_rows_go_on_from_where_a_fold_ended(monkeypatch):
     assert {record["stage"] for record in model.history_} == {"L-BFGS"}
     assert len(model.history_) == networks._LAST < networks._ITERATIONS[0]
     assert model.score(*load_wine(return_X_y=True)) > 0.97
+
+
+def test_networks_of_rows_with_holes_are_tried_one_by_one(monkeypatch):
+    """Beside each other, each would look at the rows of all; small tables are then learned anew."""
+    monkeypatch.setattr(network, "_STACKED", 1_000)
+    trials, tried = networks.NetworkPlan.trials, []
+
+    def noted(plan, engine, folds, *rest):
+        tried.append((engine.has_holes, len(folds.held_out)))
+        return trials(plan, engine, folds, *rest)
+
+    monkeypatch.setattr(networks.NetworkPlan, "trials", noted)
+    X, y = load_wine(return_X_y=True)
+    MixtureNetworkClassifier(2, random_state=0).fit(X, y)
+    punched = np.where(np.random.default_rng(0).random(X.shape) < 0.1, np.nan, X)
+    model = MixtureNetworkClassifier(2, random_state=0).fit(punched, y)
+    assert {n_folds > 1 for holes, n_folds in tried if not holes} == {True}
+    assert {n_folds for holes, n_folds in tried if holes} == {1}
+    assert len([r for r in model.history_ if r["stage"] == "L-BFGS"]) == networks._ITERATIONS[0]
+    assert model.score(punched, y) > 0.95
 
 
 def test_settling_is_not_for_other_networks(monkeypatch):
@@ -545,21 +566,21 @@ def test_many_features_do_not_drown_the_labels():
 @pytest.mark.parametrize(
     ("settings", "rank"),
     [
-        ({}, 5),
+        ({}, 6),
         ({"embedding": "log_density"}, 8),
         ({"density": LowRank(7)}, 7),
-        ({"density": Student("low_rank")}, 5),
+        ({"density": Student("low_rank")}, 6),
     ],
     ids=["open", "by class", "given", "Student"],
 )
 def test_components_of_all_classes_have_a_rank_for_their_rows(settings, rank, rng):
-    """Half as many directions as rows, where that is left open and less than usual.
+    """A direction for every eight rows, where that is left open and less than usual.
 
     Copies of a row, or its weight, tell no more than the row.
     """
     X, y = rng.normal(size=(100, 32)), np.arange(100) % 2
     settings = {"embedding": "posterior", **settings}
-    model = MixtureNetworkClassifier(10, calibrate=False, random_state=0, **settings)
+    model = MixtureNetworkClassifier(2, calibrate=False, random_state=0, **settings)
     for rows in ((X, y), (np.repeat(X, 2, 0), np.repeat(y, 2)), (X, y, np.full(100, 2.0))):
         density = model.fit(*rows).mixture_.density
         assert getattr(density, "scale", density).rank == rank

@@ -43,6 +43,9 @@ _Chooser = Chooser[NetworkPlan, LinkedResult]
 
 #: Embeddings that "auto" compares.
 _COMPARED = ("posterior", "log_density")
+#: Numbers of rows with holes up to which networks of several folds are trained side by side: each
+#: has draws and matrices of its own for every row.
+_STACKED = 4_000
 #: What the parameters of both may be.
 NETWORK_CONSTRAINTS: dict[str, list[object]] = CONSTRAINTS | {
     "embedding": [StrOptions({"auto", *EMBEDDINGS})],
@@ -124,6 +127,7 @@ class NetworkEstimator(DensityEstimator):
         em = resolve(self.init, {"em": partial(EM, max_iter=50, tol=enough_gain(engine.n_numbers))})
         linked = resolve(self.solver, {"linked_em": LinkedEM})
         recipe = Recipe(structure, em, self.prior_rows, self.missingness == "informative")
+        costly = engine.has_holes and len(engine) * engine.n_features > _STACKED
         return [
             NetworkPlan(
                 n_classes=n_classes,
@@ -135,7 +139,7 @@ class NetworkEstimator(DensityEstimator):
                 tradeoff=self.tradeoff,
                 thins=getattr(wanted, "rank", None) == "auto",
                 unlabeled_weight=unlabeled_weight,
-                together=n_classes > 1,
+                together=n_classes > 1 and not costly,
                 marginals=marginals,
             )
             for embedding in (_COMPARED if self.embedding == "auto" else [self.embedding])

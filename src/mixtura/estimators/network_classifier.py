@@ -35,7 +35,7 @@ from mixtura.models.calibration import Calibration
 from mixtura.numerics import spawn
 from mixtura.objectives import Conditional, Margin, Objective, SmoothMargin, of_whole_rows
 from mixtura.progress import Progress
-from mixtura.selection.chooser import Chooser, to_compare
+from mixtura.selection.chooser import Chooser, is_small, to_compare
 from mixtura.selection.held_out import Answers, HeldOut
 from mixtura.solvers.linked import LinkedResult
 from mixtura.training.groups import NOTHING
@@ -90,8 +90,8 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
     density : "low_rank", "auto", "full", "diag", "spherical", "student", or a `Structure`
         What components are in the columns that hold numbers, as in `MixtureClassifier`; "auto"
         compares nothing here: it is "low_rank", or "full" for one or two columns. Where the rank is
-        left open, components of all classes have no more than half as many directions as each of
-        them has rows on average, or three.
+        left open, components of all classes have no more than a direction for every eight rows that
+        each of them has on average, or three.
     solver : "linked_em", or a `LinkedEM`
         Steps of EM and fits of the read-out in turn, then gradients through both; a name is
         shorthand for an object of `mixtura.solvers` with its settings: iterations, the penalties
@@ -278,7 +278,7 @@ class MixtureNetworkClassifier(DensityClassifier, NetworkEstimator):
         if saw_all and not progress.limited:
             if trial is not None:
                 plan = plan.resumed({NOTHING: trial})
-            elif best.models:
+            elif best.models and not is_small(engine):
                 plan = plan.settling(best.models[0])
         return _Decision(plan, rows, best.held_out(), chooser.table())
 

@@ -30,7 +30,7 @@ MOST_COMPARED = 3_000
 _PATIENCE = 3
 #: Held-out rows that settle a race; and the folds after which a challenger that is behind leaves.
 _ENOUGH, _GLIMPSE = 200, 2
-#: Numbers up to which trials on several folds cost little more than one, if they are stacked.
+#: Numbers of small tables: trials on several folds cost little more than one, if they are stacked.
 _SMALL = 50_000
 
 
@@ -124,12 +124,22 @@ class Contender(Generic[AnyWay, AnyTrained]):
         found = self.held_out(n_folds)
         return float("inf") if found is None else found.loss
 
+    def is_hopeless(self, other: Self, n_folds: int) -> bool:
+        """Whether the other is so far ahead in the first folds that more would change nothing."""
+        mine, theirs = self.held_out(n_folds), other.held_out(n_folds)
+        return theirs is not None and (mine is None or mine.far_behind(theirs))
+
 
 def too_few(engine: Engine, fewest: int = FEWEST) -> bool:
     """Whether what is left would be too little, were some labeled rows held out."""
     n_labeled = int(engine.labeled.sum())
     classes = 1 if engine.y.is_floating_point() else len(engine.classes)
     return n_labeled < max(fewest, FEWEST_PER_CLASS * classes)
+
+
+def is_small(engine: Engine) -> bool:
+    """Whether several trainings on the rows take little time."""
+    return len(engine) * engine.n_features <= _SMALL
 
 
 def to_compare(engine: Engine, generator: torch.Generator) -> Engine:
@@ -252,7 +262,7 @@ class Chooser(Generic[AnyWay, AnyTrained]):
     def race(
         self, ways: Sequence[AnyWay], question: str = "", *, whole: bool = False
     ) -> Contender[AnyWay, AnyTrained]:
-        """The best: all try the first fold, two of them the second, one what is left.
+        """The best: all try the first fold, two the second if that tells little, one what is left.
 
         Once enough rows have been judged, it ends. Folds that cost little more than one are
         trained together, and all rows are one of them, if `whole` asks for that.
@@ -267,7 +277,8 @@ class Chooser(Generic[AnyWay, AnyTrained]):
             if len(left) > 1:
                 met = min((len(each.parts) for each in left if each.parts), default=0)
                 left.sort(key=lambda each: each.loss(met))
-                left = left[: 2 if list(part) == [0] else 1]
+                open_yet = list(part) == [0] and not left[1].is_hopeless(left[0], met)
+                left = left[: 2 if open_yet else 1]
         left[0].won = True
         return left[0]
 
@@ -282,8 +293,10 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         for way in ways:
             challenger = self.enter(way, question)
             for part in self._parts([way], range(len(champion.parts))):
-                behind = part[0] == _GLIMPSE and challenger.loss() >= champion.loss(_GLIMPSE)
-                if behind or not self.in_time():
+                met = len(challenger.parts)
+                behind = met == _GLIMPSE and challenger.loss() >= champion.loss(met)
+                hopeless = met > 0 and challenger.is_hopeless(champion, met)
+                if behind or hopeless or not self.in_time():
                     break
                 self._try(challenger, part)
             both = challenger.held_out(), champion.held_out()
@@ -340,8 +353,8 @@ class Chooser(Generic[AnyWay, AnyTrained]):
         engine = self._engine
         if engine is None or not numbers:
             return []
-        small = len(engine) * engine.n_features <= _SMALL
-        if small and all(isinstance(way, StackedWay) and way.together for way in ways):
+        stacked = all(isinstance(way, StackedWay) and way.together for way in ways)
+        if stacked and is_small(engine):
             return [numbers]
         return [[number] for number in numbers]
 

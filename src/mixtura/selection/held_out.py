@@ -38,6 +38,8 @@ HOLES = 0.3
 #: A gain is clear if it is more than so many standard errors, and so many nats per row. Holes at
 #: random pass either in a few of a hundred comparisons, and both hardly ever.
 _CLEAR, WORTH = 2.0, 0.02
+#: Standard errors by which a loss is larger for good.
+_FAR = 4.0
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,16 @@ class HeldOut(ABC):
         """
         return self._falls(other.losses() - self.losses())
 
-    def _falls(self, gain: np.ndarray) -> bool:
+    def far_behind(self, other: HeldOut) -> bool:
+        """Whether losses are larger by so many standard errors that no further row may turn it."""
+        if not np.isfinite([self.loss, other.loss]).all():
+            return self.loss > other.loss
+        return self._falls(self.losses() - other.losses(), _FAR)
+
+    def _falls(self, gain: np.ndarray, n_errors: float = 1.0) -> bool:
         gain, weight = (0.5 * (v[~self.punched] + v[self.punched]) for v in (gain, self.weight))
         mean, error = mean_and_error(gain, weight)
-        return mean > max(error, 1e-9)
+        return mean > max(n_errors * error, 1e-9)
 
 
 def with_holes(

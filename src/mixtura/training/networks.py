@@ -27,7 +27,7 @@ from mixtura.training.groups import NOTHING, Folds, Groups, Recipe, effective_ro
 _SMALL, _ROWS_EACH, _ITERATIONS = 6_000, 20, (40, 150)
 #: Rows of a component of all classes per direction of its low-rank part, where the rank is left
 #: open; and the least rank.
-_ROWS_PER_RANK, _LEAST_RANK = 2, 3
+_ROWS_PER_RANK, _LEAST_RANK = 8, 3
 #: Chances of categories that all components may have together, where their number is open.
 _MOST_CHANCES = 40_000
 #: Draws of what is missing in a row: in training, and of rows that are held out; and how often
