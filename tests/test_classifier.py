@@ -20,8 +20,9 @@ from sklearn.preprocessing import StandardScaler
 from small import PLAIN
 
 from mixtura import MixtureClassifier
+from mixtura.data import lazy
 from mixtura.densities import Diagonal, Full, LowRank
-from mixtura.engines import Engine
+from mixtura.engines import Engine, table
 from mixtura.estimators.plan import spread_prior
 from mixtura.exceptions import InvalidInputError
 from mixtura.objectives import OBJECTIVES as NAMED
@@ -527,6 +528,18 @@ def test_memory_mapped_matrices(holey_iris, tmp_path):
         ours, theirs = (MixtureClassifier(1, **settings).fit(x, y) for x in (X, mapped))
         np.testing.assert_allclose(ours.means_, theirs.means_, 1e-6)
         np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(mapped), 1e-5, 1e-9)
+
+
+@pytest.mark.parametrize("settings", [{}, {"marginals": "power"}, {"solver": Adam(2)}], ids=str)
+def test_large_matrices_are_not_copied(settings, wine, monkeypatch):
+    """They give the same model, which keeps none of their rows."""
+    X, y = wine
+    ours = MixtureClassifier(random_state=0, **settings).fit(X, y)
+    monkeypatch.setattr(table.Table, "most_copied", 0)
+    monkeypatch.setattr(lazy, "_COPIED", 100)
+    theirs = MixtureClassifier(random_state=0, **settings).fit(X, y)
+    np.testing.assert_allclose(theirs.predict_proba(X), ours.predict_proba(X), 1e-7, 1e-9)
+    assert len(pickle.dumps(theirs)) == pytest.approx(len(pickle.dumps(ours)), rel=0.01)
 
 
 @pytest.mark.parametrize("solver", ["ebw", "adam", "lbfgs"])

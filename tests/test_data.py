@@ -7,10 +7,12 @@ import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 
+from mixtura.data import lazy
 from mixtura.data.labels import encode_labels, labeled_mask, read_labels
 from mixtura.data.lazy import is_memory_mapped
 from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine, SequenceEngine, resolve_device
+from mixtura.estimators.blending import curved
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
 CPU = torch.device("cpu")
@@ -132,6 +134,37 @@ def test_batches_are_the_rows(mapped, rng, memory_mapped):
     check(engine.labeled_as(1).all_rows(), np.flatnonzero(y == 1))
     sizes = [len(batch) for batch in engine.chunks(16)]
     assert sizes == [16, 16, 16, 2]
+
+
+def test_large_tables_stay_where_they_are(rng, monkeypatch):
+    """Complete rows in the user's units: parts are views until they are few; curves are worth it."""
+    X, y = np.exp(rng.normal(size=(60, 3))), rng.integers(3, size=60)
+    options = {"scaling": Scaling.measure(X, np.ones(60)), "device": CPU}
+    copied = Engine(X, y, **options)
+    monkeypatch.setattr(Engine, "most_copied", X.size - 1)
+    monkeypatch.setattr(lazy, "_COPIED", 29)
+    engine = Engine(X, y, **options)
+    assert engine.uniform
+    assert not engine.may_have_missing
+    assert np.shares_memory(engine._lazy[:5], X)
+    order = rng.permutation(60)
+    curves = curved(copied, "power")
+    for index in (np.arange(60), order[:10], order[:9]):
+        part, whole = engine.take(index), copied.take(index)
+        assert (part._lazy is None) == (len(index) < 10)
+        for mine, theirs in zip(part.chunks(16), whole.chunks(16), strict=True):
+            np.testing.assert_array_equal(mine.x, theirs.x)
+            np.testing.assert_array_equal(mine.y, theirs.y)
+        np.testing.assert_array_equal(part.batch(slice(2, 5)).x, whole.batch(slice(2, 5)).x)
+        moved, expected = part.under(curves), whole.under(curves)
+        assert moved._lazy is None
+        np.testing.assert_allclose(moved.all_rows().x, expected.all_rows().x, 1e-12, 1e-12)
+    monkeypatch.setattr(Engine, "most_numbers", 60)
+    parts = [each.all_rows().x for each in engine.in_units(curves)]
+    assert list(map(len, parts)) == [20, 20, 20]
+    np.testing.assert_allclose(torch.cat(parts), copied.under(curves).all_rows().x, 1e-12, 1e-12)
+    assert Engine(holes(X, rng), y, **options)._lazy is None
+    assert Engine(X, y, scaling=curves, device=CPU)._lazy is None
 
 
 def test_complete_tables_have_no_mask(rng):

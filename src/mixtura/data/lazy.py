@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from mixtura.data.schema import Schema
 
-#: So many numbers of rows that stay on disk are read into memory for good.
-_FEW = 2**25
+#: So many numbers of rows that stay on disk are read into memory for good, and of those in memory
+#: are copied.
+_FEW, _COPIED = 2**25, 2**22
 #: Rows that are looked at together where all are walked through once.
 SCAN_ROWS = 16_384
 
@@ -183,6 +184,15 @@ class MappedRows(LazyRows):
 
     def _read(self, index: slice | np.ndarray) -> np.ndarray:
         return self._array[index]
+
+
+class LargeRows(MappedRows):
+    """Rows of an array in memory that would take as much again as a copy; none lacks an entry."""
+
+    has_missing = False
+
+    def comes_whole(self, index: np.ndarray | Marked) -> bool:
+        return len(index) * self._whole[1] <= _COPIED
 
 
 def chunks_of(X: np.ndarray | LazyRows, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:

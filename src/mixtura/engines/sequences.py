@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
@@ -33,6 +34,7 @@ class SequenceEngine(Engine[SequenceBatch]):
 
     most_rows: ClassVar[dict[str, int]] = {"cpu": 262_144, "cuda": 4_194_304}
     most_numbers: ClassVar[int] = 20_000_000
+    most_copied: ClassVar[float] = math.inf
 
     def __init__(
         self,

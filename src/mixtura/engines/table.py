@@ -14,7 +14,15 @@ from torch import Tensor
 from mixtura.data.batch import Batch, hashed, index_of, odd_factors, spread
 from mixtura.data.journal import Journal, Sums
 from mixtura.data.kept import Kept
-from mixtura.data.lazy import SCAN_ROWS, LazyRows, MappedRows, Marked, is_memory_mapped
+from mixtura.data.lazy import (
+    SCAN_ROWS,
+    LargeRows,
+    LazyRows,
+    MappedRows,
+    Marked,
+    chunks_of,
+    is_memory_mapped,
+)
 from mixtura.data.meter import spent_on, waited_for
 from mixtura.data.scaling import Scaling
 from mixtura.data.sequences import AnyBatch
@@ -37,8 +45,8 @@ class Table(Generic[AnyBatch]):
     """Rows of a user's matrix as batches of tensors: what engines keep.
 
     A matrix in memory is converted once and stays on the device. Lazy rows, or a memory-mapped
-    matrix, stay on disk, and each batch is read and converted when asked for; a part of few rows
-    comes into memory.
+    matrix, stay on disk, and a large one of complete rows in memory stays as it is: each batch is
+    read and converted when asked for; a part of few rows comes into memory.
 
     Attributes
     ----------
@@ -52,6 +60,8 @@ class Table(Generic[AnyBatch]):
     most_rows: ClassVar[dict[str, int]] = {"cpu": 16_384, "cuda": 1_048_576}
     #: Most numbers of a chunk of complete rows on a CPU: arrays below `_LARGE` can be kept.
     most_numbers: ClassVar[int] = 4_000_000
+    #: Numbers of complete rows up to which a matrix is copied, in the units of the model, on a CPU.
+    most_copied: ClassVar[float] = 2**24
 
     def __init__(
         self,
@@ -71,9 +81,10 @@ class Table(Generic[AnyBatch]):
         self._journal = journal
         self.single = getattr(X, "dtype", None) == np.float32
         self._chunks: dict[int, list[AnyBatch]] = {}
-        self._lazy = _lazy_rows(X)
+        self._lazy = self._left_in_place(X, untold)
         self.y = _column(0 if y is None else y, len(X), None, device)
         self.weight = _column(1.0 if weight is None else weight, len(X), dtype, device)
+        self._observed: Tensor | None = None
         self._absent: Tensor | None = None
         if self._lazy is not None:
             whole = not self.y.is_floating_point() and self.y.stride() != (0,)
@@ -94,7 +105,12 @@ class Table(Generic[AnyBatch]):
     @property
     def uniform(self) -> bool:
         """Whether all batches of as many rows have tensors of the same shapes, on the device."""
-        return self._lazy is None
+        return self._lazy is None or self._in_place
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether rows are read from an array in memory."""
+        return isinstance(self._lazy, LargeRows)
 
     @property
     def n_sharing(self) -> int:
@@ -129,6 +145,20 @@ class Table(Generic[AnyBatch]):
     def _farthest(self) -> float:
         """The largest value: squares and their sums stay finite."""
         return float(torch.finfo(self.dtype).max ** 0.25)
+
+    def _left_in_place(
+        self, X: np.ndarray | LazyRows, untold: np.ndarray | None
+    ) -> LazyRows | None:
+        """Rows that stay where they are; None for those that are converted once."""
+        if isinstance(X, LazyRows):
+            return X
+        if is_memory_mapped(X):
+            return MappedRows(X)
+        quick = self.device.type == "cpu" and not self._shaped  # a line takes little time
+        if X.size <= self.most_copied or not quick or untold is not None:
+            return None
+        holes = (np.isnan(part).any() for _, part in chunks_of(X, SCAN_ROWS))
+        return None if any(holes) else LargeRows(X)
 
     def _convert(self, X: np.ndarray | Tensor) -> tuple[Tensor, Tensor | None]:
         """Rows on the device, zero where an entry is missing; and which entries are not."""
@@ -317,19 +347,27 @@ class Table(Generic[AnyBatch]):
         """The same rows in other units."""
         part = copy(self)
         part.scaling = scaling
-        if self._lazy is None:
-            x = self._x.new_empty(len(self._x), len(scaling.scale))
-            for start in range(0, len(x), _MOVED_ROWS):  # of one row there may be many numbers
-                rows = slice(start, start + _MOVED_ROWS)
-                values = scaling.moved(self._x[rows].double().cpu().numpy(), self.scaling)
-                x[rows] = torch.from_numpy(values).clamp(-self._farthest, self._farthest)
-            if scaling.origin is not None:
-                first = index_of(scaling.origin[0], self.device)
-                observed, absent = self._observed, self._absent
-                part._observed = None if observed is None else spread(observed, scaling.origin)
-                part._absent = None if absent is None else absent[:, first]
-            part._x = x if part._observed is None else x.masked_fill_(~part._observed, 0.0)
+        if self._lazy is not None and not (self._in_place and part._shaped):
+            return part
+        x = torch.empty(len(self), len(scaling.scale), dtype=self.dtype, device=self.device)
+        for start in range(0, len(x), _MOVED_ROWS):  # of one row there may be many numbers
+            rows = slice(start, start + _MOVED_ROWS)
+            values = self._moved_to(scaling, rows)
+            x[rows] = torch.from_numpy(values).clamp(-self._farthest, self._farthest)
+        if scaling.origin is not None:
+            first = index_of(scaling.origin[0], self.device)
+            observed, absent = self._observed, self._absent
+            part._observed = None if observed is None else spread(observed, scaling.origin)
+            part._absent = None if absent is None else absent[:, first]
+        part._x = x if part._observed is None else x.masked_fill_(~part._observed, 0.0)
+        part._lazy = None
         return part
+
+    def _moved_to(self, scaling: Scaling, rows: slice) -> np.ndarray:
+        """Rows in memory in other units."""
+        if self._lazy is not None:
+            return scaling.apply(self._lazy[rows])
+        return scaling.moved(self._x[rows].double().cpu().numpy(), self.scaling)
 
     def lazily(self) -> Self:
         """The same rows, put into units when they are asked for: one may have many numbers then.
@@ -342,14 +380,14 @@ class Table(Generic[AnyBatch]):
         x = self._x if self._observed is None else self._x.masked_fill(~self._observed, np.nan)
         part._lazy = MappedRows(self.scaling.invert(x.double().cpu().numpy()))
         part._lazy.has_missing = self._observed is not None
-        part._chunks = {}
-        del part._x, part._observed
+        part._chunks, part._observed = {}, None
+        del part._x
         return part
 
     def in_units(self, scaling: Scaling) -> Iterator[Self]:
         """The same rows in other units, so many at a time as have a bounded number of numbers."""
         step = max(1, self.most_numbers // len(scaling.scale))
-        if self._lazy is not None or len(self) <= step:
+        if (self._lazy is not None and not self._in_place) or len(self) <= step:
             yield self.under(scaling)
             return
         for start in range(0, len(self), step):
@@ -381,13 +419,6 @@ def _keep_freed_memory() -> None:
     """
     arrays = [torch.empty(_LARGE - _PAGE, dtype=torch.uint8) for _ in range(3)]
     arrays.clear()
-
-
-def _lazy_rows(X: np.ndarray | LazyRows) -> LazyRows | None:
-    """Rows that stay where they are; None for those in memory."""
-    if isinstance(X, LazyRows):
-        return X
-    return MappedRows(X) if is_memory_mapped(X) else None
 
 
 def _column(
