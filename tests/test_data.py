@@ -137,7 +137,7 @@ def test_batches_are_the_rows(mapped, rng, memory_mapped):
 
 
 def test_large_tables_stay_where_they_are(rng, monkeypatch):
-    """Complete rows in the user's units: parts are views until they are few; curves are worth it."""
+    """Complete rows in the units of the user: parts are views until they are few."""
     X, y = np.exp(rng.normal(size=(60, 3))), rng.integers(3, size=60)
     options = {"scaling": Scaling.measure(X, np.ones(60)), "device": CPU}
     copied = Engine(X, y, **options)
