@@ -1,6 +1,6 @@
 """Races and challenges on held-out rows, of models whose losses are known."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,28 @@ def test_a_way_far_behind_leaves_after_one_fold(errors, n_trials):
     assert champion.way is good
     assert chooser.challenge(champion, [worse]) is champion
     assert trials(bad, good, worse) == [n_trials, 4, n_trials]
+
+
+def test_models_are_compared_row_by_row():
+    """Each has its rows and copies in an order of its own, by chunks; few rows tell little."""
+    rng = np.random.default_rng(0)
+    whole, copies, weight = rng.normal(size=(3, 40)) ** 2
+    mine = Losses(np.tile(weight, 2), np.arange(80) >= 40, np.concatenate([whole, copies]))
+    values = np.column_stack([whole, copies]).reshape(-1) + rng.normal(0.5, 0.1, size=80)
+    theirs = Losses(weight.repeat(2), np.arange(80) % 2 == 1, values)
+    assert theirs.far_behind(mine)
+    assert mine.clearly_beats(theirs)
+    assert mine.surely_beats(theirs)
+    assert not mine.far_behind(theirs)
+    assert not theirs.surely_beats(mine)
+    few = Losses(theirs.weight[:48], theirs.punched[:48], values[:48])
+    better = replace(few, values=values[:48] - 9.0)
+    assert better.surely_beats(few)
+    assert not few.far_behind(better)
+    lost = replace(theirs, values=np.full(80, np.inf))
+    assert lost.far_behind(mine)
+    assert not mine.far_behind(lost)
+    assert not lost.far_behind(lost)
 
 
 def test_a_race_is_decided_by_all_folds_that_both_have_met():

@@ -11,7 +11,7 @@ from mixtura.data import lazy
 from mixtura.data.labels import encode_labels, labeled_mask, read_labels
 from mixtura.data.lazy import is_memory_mapped
 from mixtura.data.scaling import Scaling
-from mixtura.engines import Engine, SequenceEngine, resolve_device
+from mixtura.engines import Engine, SequenceEngine, resolve_device, table
 from mixtura.estimators.blending import curved
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 
@@ -148,7 +148,7 @@ def test_large_tables_stay_where_they_are(rng, monkeypatch):
     assert not engine.may_have_missing
     assert np.shares_memory(engine._lazy[:5], X)
     order = rng.permutation(60)
-    curves = curved(copied, "power")
+    curves, other = curved(copied, "power"), Scaling(np.zeros(3), np.full(3, 2.0))
     for index in (np.arange(60), order[:10], order[:9]):
         part, whole = engine.take(index), copied.take(index)
         assert (part._lazy is None) == (len(index) < 10)
@@ -158,6 +158,11 @@ def test_large_tables_stay_where_they_are(rng, monkeypatch):
         np.testing.assert_array_equal(part.batch(slice(2, 5)).x, whole.batch(slice(2, 5)).x)
         moved, expected = part.under(curves), whole.under(curves)
         assert moved._lazy is None
+        assert (part.under(other)._lazy is None) == (len(index) < 10)
+        np.testing.assert_allclose(part.under(other).all_rows().x, whole.under(other).all_rows().x)
+        lazily = part.lazily().under(curves)
+        assert lazily._lazy is not None
+        np.testing.assert_allclose(lazily.all_rows().x, expected.all_rows().x, 1e-12, 1e-12)
         np.testing.assert_allclose(moved.all_rows().x, expected.all_rows().x, 1e-12, 1e-12)
     monkeypatch.setattr(Engine, "most_numbers", 60)
     parts = [each.all_rows().x for each in engine.in_units(curves)]
@@ -165,6 +170,28 @@ def test_large_tables_stay_where_they_are(rng, monkeypatch):
     np.testing.assert_allclose(torch.cat(parts), copied.under(curves).all_rows().x, 1e-12, 1e-12)
     assert Engine(holes(X, rng), y, **options)._lazy is None
     assert Engine(X, y, scaling=curves, device=CPU)._lazy is None
+
+
+def test_large_tables_in_single_precision_have_indicators(rng, monkeypatch):
+    """Rows that stay where they are come as they were given."""
+    X = rng.normal(size=(60, 3)).astype(np.float32)
+    options = {"scaling": Scaling.measure(X, np.ones(60)), "device": CPU}
+    copied = Engine(X, np.arange(60) % 2, **options)
+    monkeypatch.setattr(Engine, "most_copied", 0)
+    knots = curved(copied, "additive")
+    found, expected = (each.under(knots).all_rows().x for each in (Engine(X, **options), copied))
+    np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+
+
+def test_large_frames_of_sequences_are_copied(rng, monkeypatch):
+    """Those of one are looked at together; in other units there are as many."""
+    X, lengths = rng.normal(size=(20, 2)), np.array([4, 1, 9, 6])
+    monkeypatch.setattr(table.Table, "most_copied", 0)
+    engine = SequenceEngine(X, lengths, scaling=Scaling.identity(2), device=CPU)
+    other = Scaling(np.zeros(2), np.full(2, 2.0))
+    np.testing.assert_allclose(
+        next(engine.under(other).chunks(99)).x, next(engine.chunks(99)).x / 2
+    )
 
 
 def test_complete_tables_have_no_mask(rng):

@@ -194,6 +194,12 @@ class LargeRows(MappedRows):
     def comes_whole(self, index: np.ndarray | Marked) -> bool:
         return len(index) * self._whole[1] <= _COPIED
 
+    def mapped(self) -> MappedRows:
+        """The same rows, of which none is converted before it is asked for, whatever the units."""
+        rows = MappedRows(self._array)
+        rows._order, rows.has_missing = self._order, False
+        return rows
+
 
 def chunks_of(X: np.ndarray | LazyRows, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
     """The rows at hand, in order: where they stand, and so many of them at a time."""

@@ -129,7 +129,8 @@ class Scaling:
         """Into the model's units, in float64 so that offsets do not eat the digits."""
         with np.errstate(over="ignore"):  # tables clamp what is infinite
             if self.indicators is not None:
-                values = self.indicators.apply(X)  # many, and nobody else's
+                given = np.asarray(X, dtype=np.float64)
+                values = self.indicators.apply(given)  # many, and nobody else's
                 values -= self.location
                 values /= self.scale
             else:

@@ -45,8 +45,9 @@ class Table(Generic[AnyBatch]):
     """Rows of a user's matrix as batches of tensors: what engines keep.
 
     A matrix in memory is converted once and stays on the device. Lazy rows, or a memory-mapped
-    matrix, stay on disk, and a large one of complete rows in memory stays as it is: each batch is
-    read and converted when asked for; a part of few rows comes into memory.
+    matrix, stay on disk, and a large one of complete rows stays as it is where the units are lines
+    and a CPU works on them: each batch is read and converted when asked for; a part of few rows
+    comes into memory.
 
     Attributes
     ----------
@@ -81,7 +82,7 @@ class Table(Generic[AnyBatch]):
         self._journal = journal
         self.single = getattr(X, "dtype", None) == np.float32
         self._chunks: dict[int, list[AnyBatch]] = {}
-        self._lazy = self._left_in_place(X, untold)
+        self._lazy = self._left_in_place(X)
         self.y = _column(0 if y is None else y, len(X), None, device)
         self.weight = _column(1.0 if weight is None else weight, len(X), dtype, device)
         self._observed: Tensor | None = None
@@ -146,16 +147,14 @@ class Table(Generic[AnyBatch]):
         """The largest value: squares and their sums stay finite."""
         return float(torch.finfo(self.dtype).max ** 0.25)
 
-    def _left_in_place(
-        self, X: np.ndarray | LazyRows, untold: np.ndarray | None
-    ) -> LazyRows | None:
+    def _left_in_place(self, X: np.ndarray | LazyRows) -> LazyRows | None:
         """Rows that stay where they are; None for those that are converted once."""
         if isinstance(X, LazyRows):
             return X
         if is_memory_mapped(X):
             return MappedRows(X)
         quick = self.device.type == "cpu" and not self._shaped  # a line takes little time
-        if X.size <= self.most_copied or not quick or untold is not None:
+        if X.size <= self.most_copied or not quick:
             return None
         holes = (np.isnan(part).any() for _, part in chunks_of(X, SCAN_ROWS))
         return None if any(holes) else LargeRows(X)
@@ -349,7 +348,8 @@ class Table(Generic[AnyBatch]):
         part.scaling = scaling
         if self._lazy is not None and not (self._in_place and part._shaped):
             return part
-        x = torch.empty(len(self), len(scaling.scale), dtype=self.dtype, device=self.device)
+        count = len(self) if self._in_place else len(self._x)  # of sequences, those are frames
+        x = torch.empty(count, len(scaling.scale), dtype=self.dtype, device=self.device)
         for start in range(0, len(x), _MOVED_ROWS):  # of one row there may be many numbers
             rows = slice(start, start + _MOVED_ROWS)
             values = self._moved_to(scaling, rows)
@@ -374,9 +374,12 @@ class Table(Generic[AnyBatch]):
 
         Rows in memory that know why entries are missing stay there.
         """
-        if self._lazy is not None or self._absent is not None:
+        if self._absent is not None or (self._lazy is not None and not self._in_place):
             return self
         part = copy(self)
+        if isinstance(self._lazy, LargeRows):
+            part._lazy = self._lazy.mapped()
+            return part
         x = self._x if self._observed is None else self._x.masked_fill(~self._observed, np.nan)
         part._lazy = MappedRows(self.scaling.invert(x.double().cpu().numpy()))
         part._lazy.has_missing = self._observed is not None

@@ -125,9 +125,9 @@ class Contender(Generic[AnyWay, AnyTrained]):
         return float("inf") if found is None else found.loss
 
     def is_hopeless(self, other: Self, n_folds: int) -> bool:
-        """Whether the other is so far ahead in the first folds that more would change nothing."""
+        """Whether the other is so far ahead in the first folds that more would hardly turn it."""
         mine, theirs = self.held_out(n_folds), other.held_out(n_folds)
-        return theirs is not None and (mine is None or mine.far_behind(theirs))
+        return mine is not None and theirs is not None and mine.far_behind(theirs)
 
 
 def too_few(engine: Engine, fewest: int = FEWEST) -> bool:
@@ -294,9 +294,9 @@ class Chooser(Generic[AnyWay, AnyTrained]):
             challenger = self.enter(way, question)
             for part in self._parts([way], range(len(champion.parts))):
                 met = len(challenger.parts)
-                behind = met == _GLIMPSE and challenger.loss() >= champion.loss(met)
-                hopeless = met > 0 and challenger.is_hopeless(champion, met)
-                if behind or hopeless or not self.in_time():
+                behind = met == 1 and challenger.is_hopeless(champion, met)
+                behind |= met == _GLIMPSE and challenger.loss() >= champion.loss(met)
+                if behind or not self.in_time():
                     break
                 self._try(challenger, part)
             both = challenger.held_out(), champion.held_out()

@@ -38,8 +38,8 @@ HOLES = 0.3
 #: A gain is clear if it is more than so many standard errors, and so many nats per row. Holes at
 #: random pass either in a few of a hundred comparisons, and both hardly ever.
 _CLEAR, WORTH = 2.0, 0.02
-#: Standard errors by which a loss is larger for good.
-_FAR = 4.0
+#: A loss is larger for good by so many standard errors of so many rows: those of fewer are rough.
+_FAR, _FEWEST_FAR = 4.0, 25
 
 
 @dataclass(frozen=True)
@@ -80,28 +80,39 @@ class HeldOut(ABC):
 
     def clearly_beats(self, other: HeldOut) -> bool:
         """Whether rows as they are gain clearly, and those with punched holes do not lose."""
-        gain, punched, weight = other.losses() - self.losses(), self.punched, self.weight
+        mine, theirs = self._both(self.losses()), other._both(other.losses())
+        gain, weight = theirs - mine, self._both(self.weight)
         if not np.isfinite(gain).all():
             return False
-        mean, error = mean_and_error(gain[~punched], weight[~punched])
-        return mean > max(_CLEAR * error, WORTH) and float(weight[punched] @ gain[punched]) >= 0.0
+        mean, error = mean_and_error(gain[0], weight[0])
+        return mean > max(_CLEAR * error, WORTH) and float(weight[1] @ gain[1]) >= 0.0
 
     def surely_beats(self, other: HeldOut) -> bool:
         """Whether losses (and errors) fall by more than their standard error over rows.
 
         The two copies of a row, whole and with holes, are one piece of evidence here.
         """
-        return self._falls(other.losses() - self.losses())
+        return self._falls(self._both(self.losses()), other._both(other.losses()))
 
     def far_behind(self, other: HeldOut) -> bool:
-        """Whether losses are larger by so many standard errors that no further row may turn it."""
+        """Whether the loss is larger by so many standard errors that others will hardly turn it."""
         if not np.isfinite([self.loss, other.loss]).all():
             return self.loss > other.loss
-        return self._falls(self.losses() - other.losses(), _FAR)
+        enough = len(self) >= 2 * _FEWEST_FAR
+        mine, theirs = self._both(self.losses()), other._both(other.losses())
+        return enough and self._falls(theirs, mine, _FAR)
 
-    def _falls(self, gain: np.ndarray, n_errors: float = 1.0) -> bool:
-        gain, weight = (0.5 * (v[~self.punched] + v[self.punched]) for v in (gain, self.weight))
-        mean, error = mean_and_error(gain, weight)
+    def _both(self, values: np.ndarray) -> np.ndarray:
+        """(2, n / 2) values of rows as they are, and with holes, in the order of the rows.
+
+        Models are asked for chunks of rows, of a length that depends on them: each has its rows
+        and its copies in an order of its own.
+        """
+        return np.stack([values[~self.punched], values[self.punched]])
+
+    def _falls(self, to: np.ndarray, of: np.ndarray, n_errors: float = 1.0) -> bool:
+        """Whether means (2, n / 2) of rows and copies fall by more than so many errors."""
+        mean, error = mean_and_error((of - to).mean(0), self._both(self.weight).mean(0))
         return mean > max(n_errors * error, 1e-9)
 
 
@@ -238,8 +249,8 @@ class Answers(HeldOut):
 
     def surely_beats(self, other: HeldOut) -> bool:
         assert isinstance(other, Answers)
-        saved = other.wrong.astype(float) - self.wrong
-        fewer = not saved.any() or self._falls(saved)
+        mine, theirs = self._both(self.wrong.astype(float)), other._both(other.wrong.astype(float))
+        fewer = bool((mine == theirs).all()) or self._falls(mine, theirs)
         return fewer and super().surely_beats(other)
 
     @cached_property
