@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from mixtura.data.schema import Schema
 
-#: So many numbers of rows that stay on disk are read into memory for good, and of those in memory
-#: are copied.
-_FEW, _COPIED = 2**25, 2**22
+#: So many numbers of rows that stay on disk are read into memory for good.
+_FEW = 2**25
+#: So many numbers of rows of a large array are copied, and stay in the model's units.
+_COPIED = 2**22
 #: Rows that are looked at together where all are walked through once.
 SCAN_ROWS = 16_384
 
@@ -187,7 +188,7 @@ class MappedRows(LazyRows):
 
 
 class LargeRows(MappedRows):
-    """Rows of an array in memory that would take as much again as a copy; none lacks an entry."""
+    """Rows of an array in memory, of which a copy would take as much again; none lacks an entry."""
 
     has_missing = False
 

@@ -374,12 +374,12 @@ class Table(Generic[AnyBatch]):
 
         Rows in memory that know why entries are missing stay there.
         """
-        if self._absent is not None or (self._lazy is not None and not self._in_place):
-            return self
         part = copy(self)
         if isinstance(self._lazy, LargeRows):
             part._lazy = self._lazy.mapped()
             return part
+        if self._lazy is not None or self._absent is not None:
+            return self
         x = self._x if self._observed is None else self._x.masked_fill(~self._observed, np.nan)
         part._lazy = MappedRows(self.scaling.invert(x.double().cpu().numpy()))
         part._lazy.has_missing = self._observed is not None
