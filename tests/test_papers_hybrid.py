@@ -1,6 +1,8 @@
 """The experiments of the hybrid paper, small versions: they run, and show what they should."""
 
 import csv
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,6 +159,8 @@ def test_figures_2_and_3(reproduce, monkeypatch):
             models[tradeoff] = figure1.train_hybrid(report, images, name, tradeoff)
         return models[tradeoff]
 
+    # By processor time: what else the machine does says nothing about a rank.
+    monkeypatch.setattr(figure3, "time", SimpleNamespace(perf_counter=time.process_time))
     for figure in (figure2, figure3):
         monkeypatch.setattr(figure, "train_hybrid", train)
     rows = reproduce("hybrid-figure2")["models"]

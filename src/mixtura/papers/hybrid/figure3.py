@@ -138,11 +138,14 @@ def _mixture_to_time(report: Report, images: Images, rank: str) -> Mixture:
 
 
 def _score(mixture: Mixture, X: np.ndarray, device: torch.device) -> float:
-    """Seconds to score rows that lie on the device already."""
+    """Seconds to score rows that lie on the device already: the best of three times."""
     scaling = Scaling.identity(X.shape[1])
     engine = Engine[Batch](X, scaling=scaling, device=device, dtype=torch.float32)
     moved = mixture.to(device)
     engine.take(np.arange(1)).concat(moved.class_log_joint, moved.density)
-    began = time.perf_counter()
-    engine.concat(moved.class_log_joint, moved.density)
-    return time.perf_counter() - began
+    spent = []
+    for _ in range(3):
+        began = time.perf_counter()
+        engine.concat(moved.class_log_joint, moved.density)
+        spent.append(time.perf_counter() - began)
+    return min(spent)
