@@ -14,6 +14,7 @@ from torch import Tensor
 from mixtura.densities import Categorical, Density, DiagonalGaussian, Product
 from mixtura.engines import Engine
 from mixtura.models.mixture import Layout, Mixture
+from mixtura.numerics import or_zero
 
 #: Rows that are components, at most; iterations that find widths, those that tell which begin is
 #: better, those that move known ones, and the share of the loss that ends them.
@@ -180,5 +181,5 @@ class Kernels:
                 by_joint = mine * by_own
                 joint *= by_all
                 mine -= by_joint
-                slope += joint.T @ asked[rows]
+                slope += or_zero(torch.from_numpy(joint)).numpy().T @ asked[rows]
         return loss, slope
