@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from mixtura import MixtureRegressor, load, runtime
+from mixtura import MixtureRegressor, load, predictive, runtime
 from mixtura.densities import Full
 from mixtura.exceptions import DegenerateDataWarning, InvalidInputError
 from mixtura.solvers import EM, LBFGS
@@ -201,3 +201,31 @@ def test_numbers_far_outside_of_training_are_told_and_followed_no_farther(linear
     earlier = load(path)  # a file of a version that did not know how far to go
     earlier.model_ = replace(earlier.model_, reach=np.zeros((2, 0)))
     assert abs(earlier.predict(beyond)) > 1e5
+
+
+def test_many_rows_are_told_of_some_at_a_time(mixed, tmp_path, monkeypatch):
+    """Distributions of all at once would fill memory; answers are the same, with holes too."""
+    X, y, model = mixed
+    X = X.mask(np.random.default_rng(1).random(X.shape) < 0.3)
+    model.save(tmp_path / "model")
+    asked, largest = (model, runtime.load(tmp_path / "model")), []
+
+    def answers():
+        for each in asked:
+            yield from each.predict(X, return_std=True)
+            yield each.predict_quantiles(X, [0.1, 0.9])
+            yield each.predict_interval(X, 0.5)
+        yield np.array([model.score(X, y)])
+
+    whole, average = [*answers()], predictive.Predictive.average.__func__
+
+    def counted(cls, parts, weights):
+        largest.append(len(parts[0].log_share))
+        return average(cls, parts, weights)
+
+    monkeypatch.setattr(predictive, "_AT_ONCE", 7)
+    for found, expected in zip(answers(), whole, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+    monkeypatch.setattr(predictive.Predictive, "average", classmethod(counted))
+    model.predict(X, return_std=True)
+    assert largest == [7] * (len(X) // 7) + [len(X) % 7]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -22,6 +22,8 @@ _FAR, _SERIES = 20.0, (105.0, -15.0, 3.0, -1.0, 0.0)
 _LEAST, _HALF = -1e100, math.log(0.5)
 #: Most steps to a number of a given chance, and the last one's length in deviations.
 _STEPS, _LAST = 100, 1e-12
+#: Rows that are told of at a time.
+_AT_ONCE = 2**16
 
 
 def log_normal_below(off: np.ndarray) -> np.ndarray:
@@ -127,6 +129,21 @@ class Predictive:
         like = np.ones_like(self.expected())
         ends = [self.beyond(t * like, q > 0.5) for q, t in zip(shares, tails, strict=True)]
         return np.stack(ends, axis=2)
+
+
+def told(
+    say: Callable[[Matrix], Predictive],
+    ask: Callable[..., np.ndarray],
+    rows: Matrix,
+    *beside: np.ndarray,
+) -> np.ndarray:
+    """What is asked of the distributions of rows, and of what stands beside each, some at a time.
+
+    A distribution has some hundred numbers per row: those of very many rows would fill memory.
+    """
+    starts = range(0, max(len(rows), 1), _AT_ONCE)
+    parts = (slice(start, start + _AT_ONCE) for start in starts)
+    return np.concatenate([ask(say(rows.take(p)), *(each[p] for each in beside)) for p in parts])
 
 
 def check_quantiles(quantiles: ArrayLike) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from numbers import Real
@@ -36,7 +37,7 @@ from mixtura.exceptions import InvalidInputError
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
 from mixtura.parts import AMOUNT
-from mixtura.predictive import check_quantiles
+from mixtura.predictive import Predictive, check_quantiles, told
 from mixtura.progress import Progress
 from mixtura.report import write_numbers_report
 from mixtura.selection.budget import warn_if_cut_short
@@ -209,19 +210,25 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The expected targets of each row, (n,) or (n, T), and their standard deviations."""
-        found = self._model.predictive(self._asked(X), self.device)
-        mean = self._shaped(found.expected())
-        return (mean, self._shaped(found.std())) if return_std else mean
+        rows = self._asked(X)
+        if not return_std:
+            return self._expected(rows)
+        found = self._told(lambda said: np.stack([said.expected(), said.std()], 2), rows)
+        return self._shaped(found[..., 0]), self._shaped(found[..., 1])
 
     def _expected(self, rows: Matrix) -> np.ndarray:
-        return self._shaped(self._model.predictive(rows, self.device).expected())
+        return self._shaped(self._told(Predictive.expected, rows))
+
+    def _told(self, ask: Callable[[Predictive], np.ndarray], rows: Matrix) -> np.ndarray:
+        """What is asked of the distributions of targets."""
+        return told(partial(self._model.predictive, device=self.device), ask, rows)
 
     def predict_quantiles(
         self, X: ArrayLike, quantiles: ArrayLike = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
         """(n, Q), or (n, T, Q), what a share `quantiles` (Q,) of the targets will not exceed."""
         shares, rows = check_quantiles(quantiles), self._asked(X)
-        return self._shaped(self._model.predictive(rows, self.device).quantiles(shares))
+        return self._shaped(self._told(partial(Predictive.quantiles, shares=shares), rows))
 
     def predict_interval(
         self,
@@ -434,5 +441,5 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike = None) -> float:
         """R^2 of the rows that have a target; of several targets, the mean."""
-        found = self._model.predictive(rows := self._asked(X), self.device).expected()
+        found = self._told(Predictive.expected, rows := self._asked(X))
         return target_score(found, self._targets(rows, y), sample_weight)

@@ -9,7 +9,7 @@ import numpy as np
 from mixtura.conformal import HeldBack, conformal_thresholds
 from mixtura.constants import LOG_2PI
 from mixtura.data.matrix import Matrix
-from mixtura.predictive import FeaturesAndTargets, Predictive, members_of, weights_of
+from mixtura.predictive import FeaturesAndTargets, Predictive, members_of, told, weights_of
 from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
 from mixtura.runtime.gaussians import Gaussian
@@ -73,7 +73,7 @@ class Regression(FeaturesAndTargets[Fitted]):
             return self._predictive(own, whole.within(self.reach)).rarity(y)
 
         least = conformal_thresholds(self.fitted, self.whole(rows), held_back, rarity, coverage)
-        return self.predictive(rows).interval(least)
+        return told(self.predictive, Predictive.interval, rows, least)
 
     def log_density(self, rows: Matrix) -> np.ndarray:
         """(n,) log p(x)."""
