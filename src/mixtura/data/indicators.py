@@ -171,7 +171,10 @@ class Indicators:
         return [0 if each.all() else len(each) - int(np.argmin(each[::-1])) for each in flat]
 
     def _alone(self, values: np.ndarray) -> np.ndarray:
-        share = values.take(self.column, 1).astype(np.float64, copy=False)
+        found = values.take(self.column, 1)
+        if len(self._numbers) == len(self.column):
+            return found
+        share = found.astype(np.float64, copy=False)
         with np.errstate(over="ignore"):  # far out is out, and infinity times no slope no number
             share -= self.knot
             held_within(share, -LARGEST, LARGEST, share)
