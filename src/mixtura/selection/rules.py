@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,6 +19,8 @@ from mixtura.numerics import one_thread
 _LEAVES, _DEPTH, _TREES, _ROWS_PER_TREE, _MOST = 16, 6, (50, 150), 20, 2_000
 #: Numbers of a column that rules may begin or end at.
 _EDGES = 254
+#: What is asked of the nodes of a tree.
+_OF_A_NODE = "is_leaf", "feature_idx", "num_threshold", "left", "right"
 
 
 class _Condition(NamedTuple):
@@ -29,15 +33,14 @@ class _Condition(NamedTuple):
     def shape(self, values: np.ndarray) -> tuple[float, float, float]:
         """Where an indicator of it is one, and its slopes: between values (n,), in order."""
         if self.above is None:
-            slope = float(np.isfinite(self.at))  # infinity is any category
+            slope = float(math.isfinite(self.at))  # infinity is any category
             return self.at if slope else 0.0, slope, slope
-        place = np.searchsorted(values, self.at, side="right")
-        low, high = values[place - 1], values[place]
-        with np.errstate(over="ignore"):
-            apart = high - low
-            slope = min(1.0 / apart, np.finfo(np.float64).max)
-        if np.isfinite(apart) and slope * apart < 1.0:
-            slope = np.nextafter(slope, np.inf)  # nothing of it is left at the other end
+        place = int(values.searchsorted(self.at, side="right"))
+        low, high = values[place - 1 : place + 1].tolist()
+        apart = high - low
+        slope = min(1.0 / apart, sys.float_info.max)
+        if math.isfinite(apart) and slope * apart < 1.0:
+            slope = math.nextafter(slope, math.inf)  # nothing of it is left at the other end
         return (high, slope, 0.0) if self.above else (low, 0.0, slope)
 
 
@@ -128,19 +131,20 @@ def _paths(
     That a column is not of a category is one only if there is but one other; that it is missing is
     none. Of several thresholds of a column in one direction the last is the narrowest.
     """
-    waiting = [(0, dict[tuple[int, bool | None], _Condition]())]
+    told = (nodes[name].tolist() for name in _OF_A_NODE)
+    split, waiting = [*zip(*told, strict=True)], [(0, dict[tuple[int, bool | None], _Condition]())]
     while waiting:
         at, path = waiting.pop()
-        if nodes[at]["is_leaf"]:
+        is_leaf, place, threshold, left, right = split[at]
+        if is_leaf:
             yield frozenset(path.values())
             continue
-        column, category, edges = asked[nodes[at]["feature_idx"]]
-        place = nodes[at]["num_threshold"]
-        for above, child in ((False, nodes[at]["left"]), (True, nodes[at]["right"])):
+        column, category, edges = asked[place]
+        for above, child in ((False, left), (True, right)):
             met: _Condition | None = None
-            if category is None and place < len(edges):
-                met = _Condition(column, above, float(edges[int(place)]))
+            if category is None and threshold < len(edges):
+                met = _Condition(column, above, float(edges[int(threshold)]))
             elif category is not None and (above or levels[column] == 2):
                 met = _Condition(column, None, category if above else 1.0 - category)
             longer = path if met is None else path | {(column, met.above): met}
-            waiting.append((int(child), longer))
+            waiting.append((child, longer))
