@@ -16,7 +16,7 @@ from mixtura.data.curves import KINDS, TAMED, Curves, has_far_values
 from mixtura.data.scaling import Scaling
 from mixtura.densities import Diagonal
 from mixtura.engines import Engine
-from mixtura.estimators import blending
+from mixtura.estimators import blending, classifier
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
 from mixtura.selection import blend
@@ -263,6 +263,19 @@ def test_class_probabilities_are_averages(blended, skewed):
     expected = mean_prior(blended)
     np.testing.assert_allclose(blended.predict_proba(nothing)[0], expected)
     np.testing.assert_allclose(blended.predict_proba(nothing.repeat(20, 0))[0], expected)
+
+
+@pytest.mark.parametrize(("share", "more"), [(0.0, True), (0.1, True), (0.4, False)])
+def test_rows_that_lack_much_get_no_more_components_beside(share, more, rng, monkeypatch):
+    """They cost much there, and gain nothing."""
+    X, y, met = rng.normal(size=(120, 4)), np.arange(120) % 2, []
+    X = np.where(rng.random(X.shape) < share, np.nan, X + 2.0 * y[:, None])
+    monkeypatch.setattr(classifier, "try_beside", lambda *given: met.append(given) or [])
+    MixtureClassifier(random_state=0).fit(X, y)
+    ((decision, (power, *_)),) = met
+    trial = decision.chooser.runner_up("density")
+    assert power.name == "power"
+    assert (sum(power.counts) > sum(trial.models[0].model.layout.counts)) == more
 
 
 def test_rows_of_nothing_get_about_the_class_frequencies():

@@ -66,8 +66,8 @@ _GAIN = 5e-4
 #: The share of the time that is left in which trials go on that the clock had cut short.
 _LATE = 0.25
 #: How many times the components of a class a model beside the first has; rows that each needs, at
-#: least and for so many features.
-_MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
+#: least and for so many features; and the share of entries that are not missing from which it has.
+_MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW, _TOLD = 3, 7, 4, 0.8
 #: A start is good enough for L-BFGS after so many iterations.
 _ENOUGH = 10
 #: What few labels are trusted to tell: a covariance that the classes share, since so many rows are
@@ -306,13 +306,14 @@ def ways_beside(
     """Plans of models beside the one that was decided on, one per kind of marginals.
 
     Models that differ err on different rows: the first of them gets the second best structure, and
-    more components than a criterion of each class's likelihood asks for. Where held-out rows can
-    tell temperatures, all are trained by the conditional likelihood for a margin (but powers, where
-    they may take the first one's place), and classes share the covariance of ranks: what tells them
-    apart is linear in these (of very many columns they share the variances); one component per
-    class with a spread of its own makes it quadratic. Where it was "auto"
-    that took the absence of entries for a sign, they do so only if rows lack entries by design:
-    else rows to come may lack them for other reasons.
+    more components than a criterion of each class's likelihood asks for; as many of rows that lack
+    many entries and were all compared on, where more cost much and gain nothing. Where held-out
+    rows can tell temperatures, all are trained by the conditional likelihood for a margin (but
+    powers, where they may take the first one's place), and classes share the covariance of ranks:
+    what tells them apart is linear in these (of very many columns they share the variances); one
+    component per class with a spread of its own makes it quadratic. Where it was "auto" that took
+    the absence of entries for a sign, they do so only if rows lack entries by design: else rows to
+    come may lack them for other reasons.
     """
     best, second = decision.trial, decision.chooser.runner_up("density") or decision.trial
     term = decision.plan.term
@@ -321,6 +322,8 @@ def ways_beside(
     open_term = by_default and bool(best.models)
     ways = list[Plan]()
     open_counts = estimator.n_components == "auto"
+    told = decision.engine.values_per_row / decision.engine.n_features
+    more = open_counts and not (decision.saw_all and told < _TOLD)
     met = {
         "components": open_counts,
         "trial": bool(best.models),
@@ -332,7 +335,7 @@ def ways_beside(
     kinds = [kind for kind, begin in begun.items() if all(met[each] for each in begin.needs)]
     for kind, trial in zip(kinds, [second, *[best] * len(kinds)], strict=False):
         counts = [*trial.models[0].model.layout.counts] if trial.models else decision.plan.counts
-        if open_counts and counts is not None and not ways:
+        if more and counts is not None and not ways:
             counts = _more(counts, decision.engine)
         recipe = trial.way.recipe
         if best is second and recipe.structure == _SHARED and not ways:
