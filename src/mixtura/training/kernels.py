@@ -165,21 +165,19 @@ class Kernels:
     def _left_out(self, asked: np.ndarray, offers: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the log probability of labels, each by all other rows; slopes by offers (K, F)."""
         loss, slope, ends = 0.0, np.zeros(offers.shape), np.cumsum([0, *self._layout.counts])
-        begins = np.searchsorted(self._y, np.arange(len(ends)))
-        for label, (first, last) in enumerate(pairwise(begins.tolist())):
-            own = slice(ends[label], ends[label + 1])
-            for start in range(first, last, _CHUNK):
-                rows = slice(start, min(start + _CHUNK, last))
-                joint = asked[rows] @ offers.T
-                joint[np.arange(len(joint)), self._place[rows]] = -np.inf
-                joint -= joint.max(1, keepdims=True)
-                np.exp(np.maximum(joint, _DEEPEST, out=joint), out=joint)
-                weight, mine = self._weight[rows], joint[:, own]
-                sums = [each.sum(1, dtype=np.float64) for each in (joint, mine)]
-                loss += float(weight @ (np.log(sums[0]) - np.log(sums[1])))
-                by_all, by_own = ((weight / each)[:, None].astype(np.float32) for each in sums)
-                by_joint = mine * by_own
-                joint *= by_all
-                mine -= by_joint
-                slope += or_zero(torch.from_numpy(joint)).numpy().T @ asked[rows]
+        for start in range(0, len(asked), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            joint, weight = asked[rows] @ offers.T, self._weight[rows]
+            joint[np.arange(len(joint)), self._place[rows]] = -np.inf
+            joint -= joint.max(1, keepdims=True)
+            np.exp(np.maximum(joint, _DEEPEST, out=joint), out=joint)
+            total, own = joint.sum(1, dtype=np.float64), np.empty(len(joint))
+            begins = np.searchsorted(self._y[rows], np.arange(len(ends)))
+            for some, components in zip(pairwise(begins), pairwise(ends), strict=True):
+                each, mine = slice(*some), joint[slice(*some), slice(*components)]
+                mine.sum(1, dtype=np.float64, out=own[each])
+                mine *= (1.0 - total[each] / own[each])[:, None].astype(np.float32)
+            loss += float(weight @ (np.log(total) - np.log(own)))
+            joint *= (weight / total)[:, None].astype(np.float32)
+            slope += or_zero(torch.from_numpy(joint)).numpy().T @ asked[rows]
         return loss, slope
