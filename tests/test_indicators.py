@@ -159,6 +159,14 @@ def test_each_column_has_an_indicator():
     np.testing.assert_array_equal(found.apply(values), wanted)
 
 
+def test_numbers_alone_are_a_copy():
+    """Units are found in place: the user's rows stay as they are."""
+    values = np.arange(6.0).reshape(3, 2)
+    found = Indicators.learn(values, np.ones(3), np.zeros(2, dtype=int)).apply(values)
+    np.testing.assert_array_equal(found, values)
+    assert not np.shares_memory(found, values)
+
+
 def test_numbers_fade_from_knot_to_knot():
     """NumPy's interpolation of the indicator's values at the knots, between them and beyond."""
     values, knots = np.array([[-9.0, 0.0, 0.5, 1.0, 2.5, 4.0, 1e300, np.nan]]).T, [0, 1, 4]

@@ -94,6 +94,18 @@ def test_widths_tell_rows_that_are_left_out_best(mixed, monkeypatch):
     np.testing.assert_allclose(each.learn(found), found, atol=0.02)
 
 
+@pytest.mark.parametrize("chunk", [4, 256])
+def test_slopes_are_differences(chunk, mixed, monkeypatch):
+    """Along a random direction, however many rows are asked of at a time."""
+    monkeypatch.setattr(kernels, "_CHUNK", chunk)
+    each = Kernels(engine_for(*mixed), torch.from_numpy(LOG_PRIOR), torch.Generator())
+    asked, offers = each._asked(), each._narrowed(each._offers(np.full(4, -0.5))[0])
+    way = np.random.default_rng(1).normal(size=offers.shape).astype(np.float32)
+    high, low = (each._left_out(asked, offers + step * way)[0] for step in (1e-2, -1e-2))
+    slope = each._left_out(asked, offers)[1]
+    assert np.vdot(slope, way) == pytest.approx((high - low) / 2e-2, rel=1e-3)
+
+
 def test_far_out_only_counts_tell(mixed):
     """Of broad components, and of rows that lack the column."""
     X, y, weight = mixed

@@ -16,7 +16,7 @@ from mixtura.data.curves import KINDS, TAMED, Curves, has_far_values
 from mixtura.data.scaling import Scaling
 from mixtura.densities import Diagonal
 from mixtura.engines import Engine
-from mixtura.estimators import blending, classifier
+from mixtura.estimators import blending, classifier, plan
 from mixtura.exceptions import InvalidInputError, UnsupportedError
 from mixtura.nn import MixtureHead
 from mixtura.selection import blend
@@ -265,17 +265,23 @@ def test_class_probabilities_are_averages(blended, skewed):
     np.testing.assert_allclose(blended.predict_proba(nothing.repeat(20, 0))[0], expected)
 
 
-@pytest.mark.parametrize(("share", "more"), [(0.0, True), (0.1, True), (0.4, False)])
-def test_rows_that_lack_much_get_no_more_components_beside(share, more, rng, monkeypatch):
-    """They cost much there, and gain nothing."""
-    X, y, met = rng.normal(size=(120, 4)), np.arange(120) % 2, []
-    X = np.where(rng.random(X.shape) < share, np.nan, X + 2.0 * y[:, None])
+@pytest.mark.parametrize("n_columns", [1, 4])
+@pytest.mark.parametrize(("share", "more"), [(0.0, True), (0.15, True), (0.25, False)])
+def test_rows_that_lack_much_have_no_more_components(share, more, n_columns, rng, monkeypatch):
+    """They cost much there, and gain nothing; of a sample of many rows that is not known."""
+    X, y, met = rng.normal(size=(240, n_columns)), np.arange(240) % 2, []
+    holes = (rng.permutation(X.size) < share * X.size).reshape(X.shape)
+    X = np.where(holes, np.nan, X + 2.0 * y[:, None])
     monkeypatch.setattr(classifier, "try_beside", lambda *given: met.append(given) or [])
-    MixtureClassifier(random_state=0).fit(X, y)
+    model = MixtureClassifier(random_state=0).fit(X, y)
     ((decision, (power, *_)),) = met
-    trial = decision.chooser.runner_up("density")
+    least = sum(decision.chooser.runner_up("density").models[0].model.layout.counts)
     assert power.name == "power"
-    assert (sum(power.counts) > sum(trial.models[0].model.layout.counts)) == more
+    assert (sum(power.counts) > least) == more
+    (sampled,) = plan.ways_beside(model, replace(decision, saw_all=False), ["power"])
+    assert sum(sampled.counts) > least
+    (given,) = plan.ways_beside(clone(model).set_params(n_components=1), decision, ["power"])
+    assert sum(given.counts) == least
 
 
 def test_rows_of_nothing_get_about_the_class_frequencies():

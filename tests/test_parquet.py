@@ -165,9 +165,9 @@ def test_long_whole_numbers_and_decimals_are_read_as_floats(tmp_path, rng):
     np.testing.assert_array_equal(found.y, label)
 
 
-def test_the_default_learns_from_files(frame, files):
+def test_the_default_learns_from_files(frame, files, clock):
     """Structures, marginals and calibration are chosen on samples of the rows."""
-    model = MixtureClassifier(random_state=0, max_time=0.5)
+    model = MixtureClassifier(random_state=0, max_time=1.0)
     with pytest.warns(ConvergenceWarning, match="max_time"):
         model.fit(parquet.Source(files / "*.parquet", columns=[*FEATURES, "label"]), "label")
     assert model.choice_

@@ -1,6 +1,7 @@
 """What a regressor says of features: filled in, given some of them, and which one to measure."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -203,29 +204,25 @@ def test_numbers_far_outside_of_training_are_told_and_followed_no_farther(linear
     assert abs(earlier.predict(beyond)) > 1e5
 
 
-def test_many_rows_are_told_of_some_at_a_time(mixed, tmp_path, monkeypatch):
+def test_many_rows_are_asked_of_some_at_a_time(mixed, tmp_path, monkeypatch):
     """Distributions of all at once would fill memory; answers are the same, with holes too."""
     X, y, model = mixed
     X = X.mask(np.random.default_rng(1).random(X.shape) < 0.3)
     model.save(tmp_path / "model")
-    asked, largest = (model, runtime.load(tmp_path / "model")), []
+    asked = [partial(model.score, y=y)]
+    for each in (model, runtime.load(tmp_path / "model")):
+        ways = (each.predict, partial(each.predict, return_std=True), each.predict_quantiles)
+        asked += [*ways, partial(each.predict_interval, coverage=0.5)]
+    whole, seen = [each(X) for each in asked], []
+    part = predictive.FeaturesAndTargets.near
 
-    def answers():
-        for each in asked:
-            yield from each.predict(X, return_std=True)
-            yield each.predict_quantiles(X, [0.1, 0.9])
-            yield each.predict_interval(X, 0.5)
-        yield np.array([model.score(X, y)])
+    def near(own, rows):
+        seen.append(len(rows))
+        return part(own, rows)
 
-    whole, average = [*answers()], predictive.Predictive.average.__func__
-
-    def counted(cls, parts, weights):
-        largest.append(len(parts[0].log_share))
-        return average(cls, parts, weights)
-
+    monkeypatch.setattr(predictive.FeaturesAndTargets, "near", near)
     monkeypatch.setattr(predictive, "_AT_ONCE", 7)
-    for found, expected in zip(answers(), whole, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
-    monkeypatch.setattr(predictive.Predictive, "average", classmethod(counted))
-    model.predict(X, return_std=True)
-    assert largest == [7] * (len(X) // 7) + [len(X) % 7]
+    for each, expected in zip(asked, whole, strict=True):
+        seen.clear()
+        np.testing.assert_allclose(each(X), expected, rtol=1e-9)
+        assert seen == [7] * (len(X) // 7) + [len(X) % 7]

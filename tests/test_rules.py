@@ -133,6 +133,23 @@ def test_between_values_of_rows_conditions_fade():
     assert sorted(between[1].tolist()) == [0.25, 0.75]
 
 
+@pytest.mark.parametrize("above", [True, False])
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(-1.7e308, 1.7e308), (0.0, 5e-324), (1.0, np.nextafter(1.0, 2.0)), (0.1, 0.8), (-3.0, 0.3)],
+)
+def test_conditions_hold_at_one_end_and_not_at_the_other(low, high, above):
+    """However far the ends are apart; where that is no number, they are no slope apart."""
+    knot, *slope = rules._Condition(0, above, low).shape(np.array([low, high, np.nan]))
+    assert knot == (high if above else low)
+    steep, flat = slope if above else slope[::-1]
+    assert flat == 0.0
+    assert np.isfinite(steep)
+    with np.errstate(over="ignore"):
+        apart = np.subtract(high, low)
+    assert steep * apart >= 1.0 or np.isinf(apart) or apart < 1e-308
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("far", [1.0, 1e-9, 1e12])
 def test_many_rows_are_looked_up_and_get_what_few_rows_get(far, dtype):

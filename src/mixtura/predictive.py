@@ -22,7 +22,7 @@ _FAR, _SERIES = 20.0, (105.0, -15.0, 3.0, -1.0, 0.0)
 _LEAST, _HALF = -1e100, math.log(0.5)
 #: Most steps to a number of a given chance, and the last one's length in deviations.
 _STEPS, _LAST = 100, 1e-12
-#: Rows that are told of at a time.
+#: Rows that are asked of at a time.
 _AT_ONCE = 2**16
 
 
@@ -70,9 +70,14 @@ class Predictive:
 
     def std(self) -> np.ndarray:
         """(n, T) standard deviations."""
-        off = self.mean - self.expected()[:, None]
-        squares = self.deviation**2 + off**2
-        return np.sqrt(np.einsum("nk,nkt->nt", np.exp(self.log_share), squares))
+        return self.moments()[..., 1]
+
+    def moments(self) -> np.ndarray:
+        """(n, T, 2) means and standard deviations."""
+        mean = self.expected()
+        squares = self.deviation**2 + (self.mean - mean[:, None]) ** 2
+        variance = np.einsum("nk,nkt->nt", np.exp(self.log_share), squares)
+        return np.stack([mean, np.sqrt(variance)], axis=2)
 
     def log_tail(self, y: np.ndarray, upper: bool) -> np.ndarray:
         """(n, T) logs of the chances of more than y (n, T), or of less."""
@@ -131,19 +136,13 @@ class Predictive:
         return np.stack(ends, axis=2)
 
 
-def told(
-    say: Callable[[Matrix], Predictive],
-    ask: Callable[..., np.ndarray],
-    rows: Matrix,
-    *beside: np.ndarray,
-) -> np.ndarray:
-    """What is asked of the distributions of rows, and of what stands beside each, some at a time.
+def in_parts(ask: Callable[..., np.ndarray], rows: Matrix, *beside: np.ndarray) -> np.ndarray:
+    """What is asked of rows, and of what stands beside each, some at a time.
 
-    A distribution has some hundred numbers per row: those of very many rows would fill memory.
+    Distributions have some hundred numbers per row: those of very many rows would fill memory.
     """
-    starts = range(0, max(len(rows), 1), _AT_ONCE)
-    parts = (slice(start, start + _AT_ONCE) for start in starts)
-    return np.concatenate([ask(say(rows.take(p)), *(each[p] for each in beside)) for p in parts])
+    parts = (slice(start, start + _AT_ONCE) for start in range(0, len(rows), _AT_ONCE))
+    return np.concatenate([ask(rows.take(p), *(each[p] for each in beside)) for p in parts])
 
 
 def check_quantiles(quantiles: ArrayLike) -> np.ndarray:

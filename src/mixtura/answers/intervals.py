@@ -9,8 +9,6 @@ takes the place of what lies beyond: rows that lack the same entries have interv
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from mixtura.conformal import HeldBack, conformal_thresholds
@@ -19,7 +17,7 @@ from mixtura.data.matrix import Matrix
 from mixtura.models.fitted import Fitted, run_over
 from mixtura.models.network import Network
 from mixtura.models.regression import Regression, predictive
-from mixtura.predictive import Predictive, told
+from mixtura.predictive import in_parts
 
 
 def predict_interval(
@@ -31,7 +29,11 @@ def predict_interval(
         return predictive(own, whole.within(model.reach), model.n_targets, device).rarity(y)
 
     least = conformal_thresholds(model.fitted, model.whole(rows), held_back, rarity, coverage)
-    return told(partial(model.predictive, device=device), Predictive.interval, rows, least)
+
+    def ends(some: Matrix, own: np.ndarray) -> np.ndarray:
+        return model.predictive(some, device).interval(own)
+
+    return in_parts(ends, rows, least)
 
 
 def network_means(model: Fitted, rows: Matrix, device: Device) -> np.ndarray:

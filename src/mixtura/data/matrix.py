@@ -45,7 +45,7 @@ class Matrix:
         return len(self.values)
 
     def take(self, index: np.ndarray | slice) -> Matrix:
-        """The rows that a mask or integers choose."""
+        """The rows that a mask, integers or a slice (of rows in memory) choose."""
         if isinstance(self.values, LazyRows):
             return replace(self, values=self.values.view(index))
         untold = None if self.untold is None else self.untold[index]

@@ -15,7 +15,14 @@ from mixtura.data.curves import KINDS, TAMED, Curves, has_far_values
 from mixtura.data.indicators import MOST_INDICATORS, Indicators, quantile_knots
 from mixtura.data.scaling import Scaling
 from mixtura.engines import Engine
-from mixtura.estimators.plan import ADDITIVE, INDICATORS, Decision, by_indicators, from_trial
+from mixtura.estimators.plan import (
+    ADDITIVE,
+    INDICATORS,
+    MANY_MISSING,
+    Decision,
+    by_indicators,
+    from_trial,
+)
 from mixtura.models.calibration import Calibration
 from mixtura.models.fitted import Blend, Fitted
 from mixtura.models.mixture import Mixture
@@ -49,9 +56,8 @@ _GLIMPSE, _LEAF_ROWS, _RULE_ROWS = (12, 1e-3), 20_000, 40_000
 #: that models are asked about together, so that all see the same holes.
 _ITERATIONS, _FIRST, _FIRST_ROWS, _MANY_TIMES, _SOME = 40, 10, 10_000, 2, 0.03
 _GAIN, _LARGE, _TOGETHER = 1e-4, 50_000, 1_000
-#: Sets of columns in which rows have atoms, at most: each takes a factorization per component; and
-#: the share of missing entries from which squares cost more than they tell.
-_PATTERNS, _HOLES = 128, 0.2
+#: Sets of columns in which rows have atoms, at most: each takes a factorization per component.
+_PATTERNS = 128
 
 Trial = Contender[Plan, Trained]
 
@@ -127,7 +133,7 @@ def kinds_for(engine: Engine) -> list[str]:
 def _has_pairs(values: np.ndarray, levels: np.ndarray) -> bool:
     """Whether rows (n, D) have two columns of numbers or more, and most of their entries."""
     told = ~np.isnan(values).all(0)
-    return (levels[told] == 0).sum() > 1 and bool(np.isnan(values[:, told]).mean() < _HOLES)
+    return (levels[told] == 0).sum() > 1 and bool(np.isnan(values[:, told]).mean() < MANY_MISSING)
 
 
 def _knots(

@@ -66,8 +66,10 @@ _GAIN = 5e-4
 #: The share of the time that is left in which trials go on that the clock had cut short.
 _LATE = 0.25
 #: How many times the components of a class a model beside the first has; rows that each needs, at
-#: least and for so many features; and the share of entries that are not missing from which it has.
-_MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW, _TOLD = 3, 7, 4, 0.8
+#: least and for so many features.
+_MORE, _ROWS_PER_COMPONENT, _FEATURES_PER_ROW = 3, 7, 4
+#: The share of missing entries that counts as many.
+MANY_MISSING = 0.2
 #: A start is good enough for L-BFGS after so many iterations.
 _ENOUGH = 10
 #: What few labels are trusted to tell: a covariance that the classes share, since so many rows are
@@ -322,8 +324,7 @@ def ways_beside(
     open_term = by_default and bool(best.models)
     ways = list[Plan]()
     open_counts = estimator.n_components == "auto"
-    told = decision.engine.values_per_row / decision.engine.n_features
-    more = open_counts and not (decision.saw_all and told < _TOLD)
+    more = open_counts and not (decision.saw_all and _lacks_many(decision.engine))
     met = {
         "components": open_counts,
         "trial": bool(best.models),
@@ -355,6 +356,11 @@ def ways_beside(
             way = replace(way, term=Conditional(), tradeoff=tradeoff)
         ways.append(_quick(estimator, begin.adapted(way), _BESIDE))
     return ways
+
+
+def _lacks_many(engine: Engine) -> bool:
+    """Whether rows, which are few, lack many of their entries."""
+    return float(engine.all_rows().missing_share().mean()) > MANY_MISSING
 
 
 def by_indicators(way: Plan, n_columns: int) -> Plan:

@@ -37,7 +37,7 @@ from mixtura.exceptions import InvalidInputError
 from mixtura.models.regression import Regression
 from mixtura.numerics import spawn
 from mixtura.parts import AMOUNT
-from mixtura.predictive import Predictive, check_quantiles, told
+from mixtura.predictive import Predictive, check_quantiles, in_parts
 from mixtura.progress import Progress
 from mixtura.report import write_numbers_report
 from mixtura.selection.budget import warn_if_cut_short
@@ -213,15 +213,15 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         rows = self._asked(X)
         if not return_std:
             return self._expected(rows)
-        found = self._told(lambda said: np.stack([said.expected(), said.std()], 2), rows)
-        return self._shaped(found[..., 0]), self._shaped(found[..., 1])
+        mean, std = np.moveaxis(self._told(Predictive.moments, rows), 2, 0)
+        return self._shaped(mean.copy()), self._shaped(std.copy())
 
     def _expected(self, rows: Matrix) -> np.ndarray:
         return self._shaped(self._told(Predictive.expected, rows))
 
     def _told(self, ask: Callable[[Predictive], np.ndarray], rows: Matrix) -> np.ndarray:
         """What is asked of the distributions of targets."""
-        return told(partial(self._model.predictive, device=self.device), ask, rows)
+        return in_parts(lambda some: ask(self._model.predictive(some, self.device)), rows)
 
     def predict_quantiles(
         self, X: ArrayLike, quantiles: ArrayLike = (0.05, 0.5, 0.95)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from mixtura.data.given import ArrayLike
 from mixtura.data.in_memory import as_table, with_missing_indicators
 from mixtura.data.matrix import Matrix
 from mixtura.exceptions import InvalidInputError, NoLabelsError, UnsupportedError, check_share
-from mixtura.predictive import Predictive, check_quantiles, told
+from mixtura.predictive import Predictive, check_quantiles, in_parts
 from mixtura.runtime import gaussians, mixed, sparse  # noqa: F401  what files may hold
 from mixtura.runtime.files import Arrays, class_name, named, unpack
 from mixtura.runtime.models import Fitted
@@ -296,16 +296,20 @@ class Regressor(Predictor):
         rows = self._asked(X)
         if not return_std:
             return self._answer(rows)
-        deviation = told(self.regression.predictive, Predictive.std, rows)
-        return self._answer(rows), self._shaped(deviation)
+        mean, std = np.moveaxis(self._told(Predictive.moments, rows), 2, 0)
+        return self._shaped(mean.copy()), self._shaped(std.copy())
+
+    def _told(self, ask: Callable[[Predictive], np.ndarray], rows: Matrix) -> np.ndarray:
+        """What is asked of the distributions of targets."""
+        return in_parts(lambda some: ask(self.regression.predictive(some)), rows)
 
     def predict_quantiles(
         self, X: ArrayLike, quantiles: ArrayLike = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
         """(n, Q), or (n, T, Q), what a share `quantiles` (Q,) of the targets will not exceed."""
         shares = check_quantiles(quantiles)
-        quantiles = partial(Predictive.quantiles, shares=shares)
-        return self._shaped(told(self.regression.predictive, quantiles, self._asked(X)))
+        rows = self._asked(X)
+        return self._shaped(self._told(partial(Predictive.quantiles, shares=shares), rows))
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """(n, 2), or (n, T, 2), intervals, of which a share `coverage` hold the true number."""

@@ -9,7 +9,7 @@ import numpy as np
 from mixtura.conformal import HeldBack, conformal_thresholds
 from mixtura.constants import LOG_2PI
 from mixtura.data.matrix import Matrix
-from mixtura.predictive import FeaturesAndTargets, Predictive, members_of, told, weights_of
+from mixtura.predictive import FeaturesAndTargets, Predictive, in_parts, members_of, weights_of
 from mixtura.runtime.batch import Batch
 from mixtura.runtime.files import kind
 from mixtura.runtime.gaussians import Gaussian
@@ -22,7 +22,11 @@ class Regression(FeaturesAndTargets[Fitted]):
     def predicted(self, rows: Matrix) -> np.ndarray:
         """(n,) or (n, T) expected targets: conditional means, averaged."""
         cost = max(each.mixture.row_cost for each, _ in _members(self.fitted))
-        found = self.fitted.run(self.near(rows), self._predicted, cost)
+
+        def some(rows: Matrix) -> np.ndarray:
+            return self.fitted.run(self.near(rows), self._predicted, cost)
+
+        found = in_parts(some, rows)
         return found[:, 0] if self.flat else found
 
     def _predicted(self, batch: Batch) -> np.ndarray:
@@ -73,7 +77,11 @@ class Regression(FeaturesAndTargets[Fitted]):
             return self._predictive(own, whole.within(self.reach)).rarity(y)
 
         least = conformal_thresholds(self.fitted, self.whole(rows), held_back, rarity, coverage)
-        return told(self.predictive, Predictive.interval, rows, least)
+
+        def ends(some: Matrix, own: np.ndarray) -> np.ndarray:
+            return self.predictive(some).interval(own)
+
+        return in_parts(ends, rows, least)
 
     def log_density(self, rows: Matrix) -> np.ndarray:
         """(n,) log p(x)."""

@@ -20,7 +20,7 @@ _LEAVES, _DEPTH, _TREES, _ROWS_PER_TREE, _MOST = 16, 6, (50, 150), 20, 2_000
 #: Numbers of a column that rules may begin or end at.
 _EDGES = 254
 #: What is asked of the nodes of a tree.
-_OF_A_NODE = "is_leaf", "feature_idx", "num_threshold", "left", "right"
+_OF_A_NODE = ["is_leaf", "feature_idx", "num_threshold", "left", "right"]
 
 
 class _Condition(NamedTuple):
@@ -38,9 +38,10 @@ class _Condition(NamedTuple):
         place = int(values.searchsorted(self.at, side="right"))
         low, high = values[place - 1 : place + 1].tolist()
         apart = high - low
-        slope = min(1.0 / apart, sys.float_info.max)
+        slope = 1.0 / apart
         if math.isfinite(apart) and slope * apart < 1.0:
             slope = math.nextafter(slope, math.inf)  # nothing of it is left at the other end
+        slope = min(slope, sys.float_info.max)
         return (high, slope, 0.0) if self.above else (low, 0.0, slope)
 
 
@@ -131,8 +132,7 @@ def _paths(
     That a column is not of a category is one only if there is but one other; that it is missing is
     none. Of several thresholds of a column in one direction the last is the narrowest.
     """
-    told = (nodes[name].tolist() for name in _OF_A_NODE)
-    split, waiting = [*zip(*told, strict=True)], [(0, dict[tuple[int, bool | None], _Condition]())]
+    split, waiting = nodes[_OF_A_NODE].tolist(), [(0, dict[tuple[int, bool | None], _Condition]())]
     while waiting:
         at, path = waiting.pop()
         is_leaf, place, threshold, left, right = split[at]

@@ -179,5 +179,6 @@ class Kernels:
                 mine *= (1.0 - total[each] / own[each])[:, None].astype(np.float32)
             loss += float(weight @ (np.log(total) - np.log(own)))
             joint *= (weight / total)[:, None].astype(np.float32)
-            slope += or_zero(torch.from_numpy(joint)).numpy().T @ asked[rows]
+            by_joint = or_zero(torch.from_numpy(joint)).numpy()  # no product is denormal
+            slope += by_joint.T @ asked[rows]
         return loss, slope
