@@ -14,6 +14,7 @@ from mixtura import (
     MixtureDensity,
     MixtureNetworkClassifier,
     MixtureNetworkRegressor,
+    MixtureRegressor,
     SequenceMixtureClassifier,
     SparseMixtureClassifier,
     progress,
@@ -129,6 +130,20 @@ def test_a_limit_of_a_regression(rows, clock):
     model, messages = fit(MixtureNetworkRegressor(max_time=allowed, **settings), X, y)
     assert model.score(X_test, y_test) > sample.score(X_test, y_test) - 0.02
     assert len(messages) == 1
+    assert not model.converged_
+
+
+def test_a_limit_of_mixtures_over_features_and_targets(rows, clock):
+    """They begin with a sample, too; each model that is averaged learns from as many as it can."""
+    X, _, X_test, _ = rows
+    y, y_test = (0.1 * each[:, 0] ** 2 + each[:, 1] for each in (X, X_test))
+    settings = {"density": "full", "random_state": 0}
+    sample = fit(MixtureRegressor(4, **settings), X[:2000], y[:2000])[0]
+    allowed = 3.0 * sample.history_[-1]["seconds"]
+    model, messages = fit(MixtureRegressor(4, max_time=allowed, **settings), X, y)
+    assert clock.now - sample.history_[-1]["seconds"] < 1.6 * allowed
+    assert model.score(X_test, y_test) > sample.score(X_test, y_test) - 0.02
+    assert ["of the 30,000 rows" in message for message in messages] == [True]
     assert not model.converged_
 
 

@@ -203,12 +203,22 @@ def restored(values: np.ndarray, kind: str, example: ArrayLike) -> ArrayLike:
     ):
         return _series(values, example, None)
     if name == "category":
+        values = _of_categories(values, example.cat.categories) if kind == "text" else values
         strange = set(values[values == values].tolist()) - {None, *example.cat.categories}
-        dtype = example.cat.add_categories(sorted(strange)).dtype
+        if strange:
+            dtype = example.cat.add_categories(sorted(strange)).dtype
     try:
         return _series(values, example, dtype)
     except Exception:  # each library has errors of its own, and the values are what matters
         return _series(values, example, None)
+
+
+def _of_categories(values: np.ndarray, categories: ArrayLike) -> np.ndarray:
+    """The categories, intervals say, of names that were read in their place; other names stay."""
+    own, found = {str(each): each for each in categories}, np.empty(len(values), dtype=object)
+    for place, name in enumerate(values.tolist()):
+        found[place] = own.get(name, name)
+    return found
 
 
 def _series(values: np.ndarray, example: ArrayLike, dtype: ArrayLike) -> ArrayLike:

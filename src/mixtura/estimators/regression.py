@@ -27,6 +27,7 @@ from mixtura.numerics import spawn
 from mixtura.parts import resolve
 from mixtura.progress import Progress
 from mixtura.selection.blend import blend_weights
+from mixtura.selection.budget import Budget, Outcome
 from mixtura.selection.chooser import MOST_COMPARED, Chooser, Contender
 from mixtura.selection.held_out import HOLES, Losses
 from mixtura.solvers import EM, LBFGS
@@ -179,21 +180,22 @@ class Comparison:
 
     def train(
         self, engine: Engine, units: Scaling, generator: torch.Generator, progress: Progress
-    ) -> tuple[Fitted, Trained]:
-        """The models of all rows, as many as time allows, and how training of the first ended.
+    ) -> tuple[Fitted, Outcome[Trained]]:
+        """The models of all rows, or of as many as time allows; and how the first was trained.
 
         They tell targets in the user's `units`, T columns.
         """
-        results: list[Trained] = []
+        results: list[Outcome[Trained]] = []
         for each in self.tried:
             if results and progress.stopped:
                 break
-            found = each.whole if results else None
-            rows = engine.under(each.scaling)
-            results.append(found or each.way.train(rows, spawn(generator), progress))
+            if results and each.whole:
+                results.append(Outcome(each.whole, len(engine)))
+            else:
+                results.append(_trained(each, engine, spawn(generator), progress))
         count = len(results)
         first, *others = [
-            Fitted(result.model.to("cpu", torch.float64), _told_in(units, each.scaling))
+            Fitted(result.model.model.to("cpu", torch.float64), _told_in(units, each.scaling))
             for result, each in zip(results, self.tried, strict=False)
         ]
         if others:
@@ -204,6 +206,25 @@ class Comparison:
             models = tuple(fold[:count] for fold in held_back.models)
             held_back = replace(held_back, models=models, y=units.invert(held_back.y))
         return replace(first, held_back=held_back), results[0]
+
+
+def _trained(
+    trial: _Trial, engine: Engine, generator: torch.Generator, progress: Progress
+) -> Outcome[Trained]:
+    """The model of all rows; where time is limited, of a sample, and of more while it lasts."""
+    way = trial.way
+
+    def learn(rows: Engine, own: torch.Generator, latest: Trained | None) -> Trained:
+        return way.train(rows.under(trial.scaling), own, progress)
+
+    def loss(trained: Trained, rows: Engine) -> float:
+        mixture, own = trained.model.to(rows.device), rows.under(trial.scaling)
+        told = own.concat(lambda batch: log_conditional(mixture, batch, way.n_targets), mixture)
+        return -float(own.weight.double().cpu() @ told.double())
+
+    if not progress.limited:
+        return Outcome(learn(engine, generator, None), len(engine))
+    return Budget(progress, learn, loss, generator, resumes=False).run(engine)
 
 
 def _told_in(units: Scaling, scaling: Scaling) -> Scaling:

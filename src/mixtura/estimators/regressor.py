@@ -157,11 +157,11 @@ class MixtureRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         plans, generator = make_plans(self, engine, y.shape[1]), self._generator()
         with self._progress() as progress:
             compared = Comparison.of(plans, engine, spawn(generator), progress)
-            fitted, result = compared.train(engine, units, spawn(generator), progress)
+            fitted, outcome = compared.train(engine, units, spawn(generator), progress)
         reach = scaling.reach(*nan_range(whole.values))[:, : -y.shape[1]]
         self.model_ = Regression(fitted, schema, indicators, y.shape[1], flat, reach)
         self.choice_, self.history_ = compared.choice, progress.history
-        cut_short = warn_if_cut_short(progress, len(engine), len(engine))
+        cut_short, result = warn_if_cut_short(progress, outcome.n_rows, len(engine)), outcome.model
         self.n_iter_, self.converged_ = result.n_iter, result.converged and not cut_short
         return self
 
